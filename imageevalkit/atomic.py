@@ -1,0 +1,59 @@
+"""Files that are either whole or absent."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from imageevalkit.errors import CellFailure
+
+PART_SUFFIX = ".part"
+_FULL_DISK = {errno.ENOSPC, errno.EDQUOT}
+
+
+def part_path(path: Path) -> Path:
+    """The temporary name beside ``path``; deterministic, so that a resumed run finds and reuses it."""
+    return path.with_name(f".{path.name}{PART_SUFFIX}")
+
+
+def write_part(path: Path, data: bytes) -> Path:
+    """Write ``data`` durably under the temporary name of ``path`` and return that name.
+
+    Raises:
+        CellFailure: the disk is full (the half-written file is removed).
+    """
+    part = part_path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise disk_error(error, path, part) from error
+    return part
+
+
+def commit_part(path: Path) -> None:
+    """Give the temporary file of ``path`` its final name."""
+    part_path(path).replace(path)
+
+
+def write_atomic(path: Path, data: bytes | str) -> None:
+    """Replace ``path`` with ``data``: a reader sees the old file or the new one, never a half.
+
+    Raises:
+        CellFailure: the disk is full.
+    """
+    write_part(path, data.encode() if isinstance(data, str) else data)
+    commit_part(path)
+
+
+def disk_error(error: OSError, path: Path, part: Path | None = None) -> Exception:
+    """``error`` as a one-line :class:`CellFailure` when the disk or quota is full, else ``error`` itself."""
+    if part is not None:
+        part.unlink(missing_ok=True)
+    if error.errno in _FULL_DISK:
+        return CellFailure(f"disk full: cannot write {path}; free some space and run the same command again")
+    return error

@@ -1,0 +1,114 @@
+"""A cell (one model × one benchmark): where its files are, and the lock that keeps a second writer out."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from imageevalkit.errors import UserError
+
+REPO = Path(__file__).resolve().parent.parent
+
+
+def output_root() -> Path:
+    """The folder of all results; ``IMAGEEVALKIT_OUTPUT`` moves it (tests, a bigger disk)."""
+    return Path(os.environ.get("IMAGEEVALKIT_OUTPUT") or REPO / "output")
+
+
+def log_root() -> Path:
+    """The folder of all logs; ``IMAGEEVALKIT_LOG`` moves it."""
+    return Path(os.environ.get("IMAGEEVALKIT_LOG") or REPO / "log")
+
+
+class Cell(NamedTuple):
+    """One model × one benchmark and the files of design §4."""
+
+    model: str
+    benchmark: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.model}/{self.benchmark}"
+
+    @property
+    def folder(self) -> Path:
+        return output_root() / self.model / self.benchmark
+
+    @property
+    def generation(self) -> Path:
+        return self.folder / "generation.jsonl"
+
+    @property
+    def fingerprints(self) -> Path:
+        return self.folder / "fingerprints.jsonl"
+
+    @property
+    def judgements(self) -> Path:
+        return self.folder / "judgements.jsonl"
+
+    @property
+    def scores(self) -> Path:
+        return self.folder / "scores.jsonl"
+
+    @property
+    def result(self) -> Path:
+        return self.folder / "result.json"
+
+
+class CellInUse(UserError):
+    """Another live run writes this cell."""
+
+
+# A killed driver's guards need a moment to end its processes; they hold the lock until then.
+_DYING_OWNER_GRACE = 15.0
+
+
+def lock_cell(cell: Cell, grace: float = _DYING_OWNER_GRACE) -> int:
+    """Take the cell's lock and return its open, inheritable file descriptor.
+
+    The lock is ``flock`` on an open file: the kernel drops it when the last process holding the descriptor
+    ends, so there is no stale lock to clean. If the recorded owner is dead, its guards are just ending its
+    processes: wait up to ``grace`` seconds for them.
+
+    Raises:
+        CellInUse: a live run holds it.
+    """
+    path = cell.folder / ".lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    deadline = time.monotonic() + grace
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            owner = _owner(path)
+            if (owner and _alive(owner)) or time.monotonic() > deadline:
+                os.close(fd)
+                raise CellInUse(
+                    f"{cell.key} is being written by another run (process {owner or 'unknown'}); "
+                    "wait for it or choose other models or benchmarks"
+                ) from None
+            time.sleep(0.2)
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, str(os.getpid()).encode(), 0)
+    os.set_inheritable(fd, True)
+    return fd
+
+
+def _owner(path: Path) -> int | None:
+    text = path.read_text()
+    return int(text) if text.isdigit() else None
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,70 @@
+"""Errors a user meets and the exit statuses of every command."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+
+
+class ExitStatus(IntEnum):
+    """Exit statuses; :func:`worst` orders them by gravity, not by number."""
+
+    COMPLETE = 0
+    FAILED = 1
+    USAGE = 2
+    """Nothing was started: a wrong option, name, environment or a cell in use."""
+    INCOMPLETE = 3
+    """The cell ran to its end, but items are refused, failed, blank, corrupt or unjudged."""
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+_GRAVITY = (
+    ExitStatus.COMPLETE,
+    ExitStatus.INCOMPLETE,
+    ExitStatus.FAILED,
+    ExitStatus.USAGE,
+    ExitStatus.TERMINATED,
+    ExitStatus.INTERRUPTED,
+)
+
+
+def worst(statuses: Iterable[ExitStatus]) -> ExitStatus:
+    """The gravest of ``statuses`` (COMPLETE when there are none)."""
+    return max(statuses, key=_GRAVITY.index, default=ExitStatus.COMPLETE)
+
+
+class UserError(Exception):
+    """A mistake the user can mend. Its text is one line: what is wrong, where, what to do next."""
+
+
+class CellFailure(Exception):
+    """A cell cannot go on (full disk, model does not load, missing file); other cells are unharmed."""
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """``" (did you mean 'x'?)"`` for the nearest of ``known``, or an empty string."""
+    by_lower = {k.lower(): k for k in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f" (did you mean '{by_lower[close[0]]}'?)" if close else ""
+
+
+def run_main(main: Callable[[], int | ExitStatus]) -> None:
+    """Run a command's ``main`` and exit: a :class:`UserError` is one line on stderr and status 2."""
+    try:
+        status = main()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        status = ExitStatus.USAGE
+    except CellFailure as error:
+        print(f"error: {error}", file=sys.stderr)
+        status = ExitStatus.FAILED
+    except KeyboardInterrupt:
+        status = ExitStatus.INTERRUPTED
+    except BrokenPipeError:
+        # the reader (head, less) went away: not an error of ours
+        sys.stderr.close()
+        status = ExitStatus.COMPLETE
+    sys.exit(int(status))

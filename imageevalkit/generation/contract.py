@@ -1,0 +1,50 @@
+"""What a model class may return or raise beyond the contract of seed 002 (``generate`` returns a ``PIL.Image``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from PIL import Image
+
+
+@dataclass(frozen=True)
+class Generated:
+    """An image with what is known about its making.
+
+    ``image`` is a picture, or the encoded bytes as a server sent them (kept as they are when their format is
+    the one the benchmark asks for). ``seed_honoured`` is False where the endpoint takes no seed.
+    ``requested_size`` is (width, height) in pixels or None for the model's default. ``tokens`` are the
+    counts the server billed, by name. ``attempts`` counts requests, retries included.
+    """
+
+    image: Image.Image | bytes
+    seed_honoured: bool = True
+    requested_size: tuple[int, int] | None = None
+    tokens: dict[str, int] = field(default_factory=dict)
+    price: float | None = None
+    attempts: int = 1
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class GenerationError(Exception):
+    """Base of the failures a model tells apart; ``attempts`` counts the requests made for the item.
+
+    Any other exception that ``generate`` raises is an item failure with its own class name.
+    """
+
+    def __init__(self, text: str, attempts: int = 1) -> None:
+        super().__init__(text)
+        self.attempts = attempts
+
+
+class Refused(GenerationError):
+    """The provider's content policy refused the item; its words are the text. Never retried, never blank."""
+
+
+class ItemFailed(GenerationError):
+    """The item failed after bounded retries; other items may succeed."""
+
+
+class ModelUnusable(GenerationError):
+    """No item can succeed (wrong key, unknown model, bad parameter): the cell stops at once with this line."""

@@ -1,0 +1,123 @@
+"""The plan: every job of a run, as JSON that any launcher can run and any job can read itself from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from imageevalkit.atomic import write_atomic
+from imageevalkit.cell import Cell
+from imageevalkit.errors import ExitStatus, UserError
+
+
+@dataclass(frozen=True)
+class Job:
+    """One process to run.
+
+    ``command`` is its argv; ``environ`` is what it adds to the launcher's environment (never a secret: those
+    are inherited). ``cells`` are the cells (``model/benchmark``) it serves, in order. ``after`` names jobs.
+    A job starts when, for each of its cells, every job in ``after`` serving that cell has left that cell's
+    outcome (see :func:`outcome_path`) with a state in :data:`USABLE`; if such an outcome is FAILED or the job
+    ended without leaving one, it is skipped. ``always`` (the report) starts when all in ``after`` have ended,
+    however they ended.
+    """
+
+    name: str
+    stage: str
+    command: list[str]
+    cells: list[str]
+    logs: list[str]
+    environ: dict[str, str] = field(default_factory=dict)
+    after: list[str] = field(default_factory=list)
+    always: bool = False
+    gpus: int = 0
+    cores: int = 1
+    retries: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def file_stem(self) -> str:
+        """The job's name as a file name."""
+        return self.name.replace("/", "__").replace(":", "_")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All jobs of one run; ``run_folder`` holds this plan, progress files and outcomes."""
+
+    run_folder: str
+    parallel: bool
+    jobs: list[Job]
+    blocked: dict[str, str] = field(default_factory=dict)
+    """Cells that cannot start, with the one-line reason (a missing benchmark file)."""
+
+    @property
+    def cells(self) -> list[str]:
+        """Every cell of the run, in order, blocked ones included."""
+        return list(dict.fromkeys([c for job in self.jobs for c in job.cells] + list(self.blocked)))
+
+    def job(self, name: str) -> Job:
+        """The job called ``name``."""
+        for job in self.jobs:
+            if job.name == name:
+                return job
+        raise UserError(f"the plan in {self.run_folder} has no job '{name}'")
+
+    def save(self) -> Path:
+        """Write ``plan.json`` into the run folder and return its path."""
+        path = Path(self.run_folder) / "plan.json"
+        write_atomic(path, json.dumps(asdict(self), indent=1, ensure_ascii=False))
+        return path
+
+
+def load_plan(path: Path) -> Plan:
+    """Read a plan. Raises :class:`UserError` when the file is missing or is no plan."""
+    try:
+        raw = json.loads(path.read_text())
+        return Plan(**{**raw, "jobs": [Job(**job) for job in raw["jobs"]]})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is not a readable plan ({error})") from error
+
+
+COMPLETE, INCOMPLETE, FAILED, STALE = "complete", "incomplete", "failed", "stale"
+USABLE = frozenset({COMPLETE, INCOMPLETE})
+STATUS_OF_STATE = {
+    COMPLETE: ExitStatus.COMPLETE,
+    INCOMPLETE: ExitStatus.INCOMPLETE,
+    FAILED: ExitStatus.FAILED,
+    STALE: ExitStatus.FAILED,
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one stage of one cell ended; ``message`` is one line for the user."""
+
+    state: str
+    message: str = ""
+
+
+def outcome_path(run_folder: Path, cell: Cell, stage: str) -> Path:
+    """Where the stage of a cell leaves its outcome: the done-marker a dependent job waits for."""
+    return run_folder / "outcomes" / f"{cell.model}__{cell.benchmark}.{stage}.json"
+
+
+def write_outcome(run_folder: Path, cell: Cell, stage: str, outcome: Outcome) -> None:
+    """Leave the outcome of a stage of ``cell``."""
+    write_atomic(outcome_path(run_folder, cell, stage), json.dumps(asdict(outcome), ensure_ascii=False))
+
+
+def read_outcome(run_folder: Path, cell: Cell, stage: str) -> Outcome | None:
+    """The outcome of a stage of ``cell``, or None while there is none."""
+    try:
+        return Outcome(**json.loads(outcome_path(run_folder, cell, stage).read_text()))
+    except FileNotFoundError:
+        return None
+
+
+def cell_of(key: str) -> Cell:
+    """The cell of ``"model/benchmark"``; a model name may itself hold slashes (a hub id)."""
+    model, _, benchmark = key.rpartition("/")
+    return Cell(model, benchmark)

@@ -1,0 +1,1 @@
+"""From options to one plan, and the launchers that run it."""

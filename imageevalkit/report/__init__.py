@@ -1,0 +1,1 @@
+"""Leaderboard and gallery, from result files alone."""

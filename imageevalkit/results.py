@@ -1,0 +1,165 @@
+"""``result.json``: what a cell scored, on how much of the benchmark, measured by whom."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from imageevalkit.atomic import write_atomic
+
+SCHEMA = "imageevalkit.result/1"
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """expected = generated + refused + failed + blank + corrupt, and generated = judged + unparsed + judge_failed.
+
+    ``failed`` includes items never attempted. ``blank`` counts the placeholders that
+    ``GENERATE_BLANK_IMAGE_ON_ERROR`` wrote. ``flat`` of the generated images are one flat colour: the model
+    itself made them, so they are scored, but a reader should know.
+    """
+
+    expected: int
+    generated: int
+    refused: int
+    failed: int
+    blank: int
+    corrupt: int
+    judged: int
+    unparsed: int
+    judge_failed: int
+    flat: int = 0
+
+    @property
+    def complete(self) -> bool:
+        return self.judged == self.expected
+
+    def problems(self) -> str:
+        """``"3 refused, 1 corrupt"``; empty when everything was judged."""
+        names = ("refused", "failed", "blank", "corrupt", "unparsed", "judge_failed")
+        return ", ".join(f"{getattr(self, n)} {n.replace('_', ' ')}" for n in names if getattr(self, n))
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number over ``n`` items, with a 95 % interval (``[low, high]``) where one is defined.
+
+    ``value`` is None when no item could be scored. ``scale`` is the top of its range (1 or 100).
+    """
+
+    value: float | None
+    n: int
+    interval: tuple[float, float] | None = None
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Who measured. ``id`` is part of the score's name: two evaluators never share a leaderboard column."""
+
+    id: str
+    official: bool
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a cell. ``headline`` names the metrics shown on the leaderboard; empty = withheld.
+
+    ``treatment`` is ``withhold`` (below full coverage the headline is withheld) or ``official`` (the official
+    evaluator's own way with missing items). ``limit`` is N when only the first N items were run: such a
+    result is never compared with full ones.
+    """
+
+    model: str
+    benchmark: str
+    benchmark_version: str
+    evaluator: Evaluator
+    coverage: Coverage
+    metrics: dict[str, Metric]
+    headline: list[str]
+    treatment: str
+    limit: int | None
+    provenance: dict[str, Any]
+    withheld: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def state(self) -> str:
+        return "complete" if self.coverage.complete else "incomplete"
+
+    def score_name(self, metric: str) -> str:
+        """The full name of a score: benchmark, metric and evaluator, e.g. ``longtext/en@ppocr-v4``."""
+        return f"{self.benchmark}/{metric}@{self.evaluator.id}"
+
+
+def validate(raw: dict[str, Any]) -> None:
+    """Check a result object against the schema.
+
+    Raises:
+        ValueError: names the first field that is wrong.
+    """
+    if raw.get("schema") != SCHEMA:
+        raise ValueError(f"schema is {raw.get('schema')!r}, expected {SCHEMA!r}")
+    for key, kind in _FIELDS.items():
+        if key not in raw:
+            raise ValueError(f"'{key}' is missing")
+        if not isinstance(raw[key], kind):
+            raise ValueError(f"'{key}' is {type(raw[key]).__name__}")
+    c = raw["coverage"]
+    if any(not isinstance(v, int) or v < 0 for v in c.values()):
+        raise ValueError("coverage holds a negative or fractional count")
+    if c["expected"] != c["generated"] + c["refused"] + c["failed"] + c["blank"] + c["corrupt"]:
+        raise ValueError("coverage does not add up: expected ≠ generated + refused + failed + blank + corrupt")
+    if c["generated"] != c["judged"] + c["unparsed"] + c["judge_failed"]:
+        raise ValueError("coverage does not add up: generated ≠ judged + unparsed + judge_failed")
+    for name, metric in raw["metrics"].items():
+        value = metric["value"]
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"metric '{name}' is not finite")
+    unknown = [name for name in raw["headline"] if name not in raw["metrics"]]
+    if unknown:
+        raise ValueError(f"headline names unknown metric '{unknown[0]}'")
+    if not raw["headline"] and not raw["withheld"]:
+        raise ValueError("no headline and no reason for withholding it")
+
+
+_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "model": str,
+    "benchmark": str,
+    "benchmark_version": str,
+    "evaluator": dict,
+    "coverage": dict,
+    "metrics": dict,
+    "headline": list,
+    "treatment": str,
+    "limit": (int, type(None)),
+    "provenance": dict,
+    "withheld": str,
+    "notes": list,
+    "state": str,
+}
+
+
+def write_result(path: Path, result: Result) -> None:
+    """Validate ``result`` and write it atomically. Raises ValueError when it breaks the schema."""
+    raw = {"schema": SCHEMA, "state": result.state, **asdict(result)}
+    validate(raw)
+    write_atomic(path, json.dumps(raw, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_result(path: Path) -> Result:
+    """Read a result. Raises ValueError (also for JSON errors) when it breaks the schema, OSError when unreadable."""
+    raw = json.loads(path.read_text())
+    validate(raw)
+    fields = {key: raw[key] for key in _FIELDS if key != "state"}
+    fields["evaluator"] = Evaluator(**raw["evaluator"])
+    fields["coverage"] = Coverage(**raw["coverage"])
+    fields["metrics"] = {
+        name: Metric(**{**metric, "interval": tuple(metric["interval"]) if metric["interval"] else None})
+        for name, metric in raw["metrics"].items()
+    }
+    return Result(**fields)
