@@ -61,15 +61,18 @@ def is_flat(image: Image.Image, tolerance: int = 0) -> bool:
     probe = image.convert("RGBA") if image.mode == "P" else image
     extrema = probe.getextrema()
     pairs = extrema if isinstance(extrema[0], tuple) else (extrema,)
-    if probe.mode in ("RGBA", "LA") and pairs[-1][1] == 0:  # type: ignore[index]
+    if probe.mode in ("RGBA", "LA") and pairs[-1][1] == 0:
         return True  # fully transparent: nothing to see whatever the colour channels hold
-    return all(high - low <= tolerance for low, high in pairs)  # type: ignore[misc]
+    return all(high - low <= tolerance for low, high in pairs)
 
 
 def sha256_file(path: Path) -> str:
     """Hex SHA-256 of a file's bytes."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else hashlib.sha256(file.read()).hexdigest()
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def encode(image: Image.Image, path: Path) -> bytes:

@@ -34,7 +34,8 @@ class Item(NamedTuple):
     def prompt_sha256(self) -> str:
         """Hash of everything the model is shown: text, and the pixels of input images."""
         digest = hashlib.sha256()
-        for part in [self.prompt] if self.input_list is None else self.input_list:
+        parts: Sequence[Any] = [self.prompt] if self.input_list is None else self.input_list
+        for part in parts:
             if isinstance(part, str):
                 digest.update(b"text:" + part.encode())
             else:

@@ -15,7 +15,9 @@ SCHEMA = "imageevalkit.result/1"
 
 @dataclass(frozen=True)
 class Coverage:
-    """expected = generated + refused + failed + blank + corrupt, and generated = judged + unparsed + judge_failed.
+    """What became of every item.
+
+    expected = generated + refused + failed + blank + corrupt; generated = judged + unparsed + judge_failed.
 
     ``failed`` includes items never attempted. ``blank`` counts the placeholders that
     ``GENERATE_BLANK_IMAGE_ON_ERROR`` wrote. ``flat`` of the generated images are one flat colour: the model
@@ -113,9 +115,9 @@ def validate(raw: dict[str, Any]) -> None:
     if any(not isinstance(v, int) or v < 0 for v in c.values()):
         raise ValueError("coverage holds a negative or fractional count")
     if c["expected"] != c["generated"] + c["refused"] + c["failed"] + c["blank"] + c["corrupt"]:
-        raise ValueError("coverage does not add up: expected ≠ generated + refused + failed + blank + corrupt")
+        raise ValueError("coverage: expected ≠ generated + refused + failed + blank + corrupt")
     if c["generated"] != c["judged"] + c["unparsed"] + c["judge_failed"]:
-        raise ValueError("coverage does not add up: generated ≠ judged + unparsed + judge_failed")
+        raise ValueError("coverage: generated ≠ judged + unparsed + judge_failed")
     for name, metric in raw["metrics"].items():
         value = metric["value"]
         if value is not None and not math.isfinite(value):
@@ -152,7 +154,7 @@ def write_result(path: Path, result: Result) -> None:
 
 
 def read_result(path: Path) -> Result:
-    """Read a result. Raises ValueError (also for JSON errors) when it breaks the schema, OSError when unreadable."""
+    """Read a result. Raises ValueError when it breaks the schema (or is no JSON), OSError if unreadable."""
     raw = json.loads(path.read_text())
     validate(raw)
     fields = {key: raw[key] for key in _FIELDS if key != "state"}

@@ -1,4 +1,4 @@
-"""What a model class may return or raise beyond the contract of seed 002 (``generate`` returns a ``PIL.Image``)."""
+"""What a model class may return or raise beyond seed 002's contract (``generate`` gives a ``PIL.Image``)."""
 
 from __future__ import annotations
 
@@ -47,4 +47,4 @@ class ItemFailed(GenerationError):
 
 
 class ModelUnusable(GenerationError):
-    """No item can succeed (wrong key, unknown model, bad parameter): the cell stops at once with this line."""
+    """No item can succeed (wrong key, unknown model, bad parameter): the cell stops at once."""
