@@ -84,13 +84,17 @@ def encode(image: Image.Image, path: Path) -> bytes:
     Raises:
         ValueError: the suffix names no known format.
     """
+    buffer = io.BytesIO()
+    (image if image.mode in ("RGB", "L") else image.convert("RGB")).save(buffer, format_of(path))
+    return buffer.getvalue()
+
+
+def format_of(path: Path) -> str:
+    """Pillow's name of the format that the suffix of ``path`` names. Raises ValueError for an unknown suffix."""
     try:
-        format_name = _FORMAT_OF_SUFFIX[path.suffix.lower()]
+        return _FORMAT_OF_SUFFIX[path.suffix.lower()]
     except KeyError:
         raise ValueError(f"{path}: unknown image suffix '{path.suffix}'") from None
-    buffer = io.BytesIO()
-    (image if image.mode in ("RGB", "L") else image.convert("RGB")).save(buffer, format_name)
-    return buffer.getvalue()
 
 
 def map_threads(function: Callable[[T], R], values: Iterable[T], threads: int) -> Iterator[R]:

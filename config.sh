@@ -1,0 +1,76 @@
+# shellcheck shell=bash disable=SC2034
+# ImageEvalKit's configuration: the one file to edit. config.local.sh (git-ignored) may override any line;
+# API_KEY, BASE_URL, HF_TOKEN and HF_ENDPOINT of the environment win over both; command-line options win over all.
+
+# ---- What to run -------------------------------------------------------------------------------------------
+# Benchmarks and models; `bash eval.sh --list` shows the names. Overridden by --ds_names and --model_names.
+DS_NAMES=()
+MODEL_NAMES=()
+
+# One set of "name=value,name=value" per model, in MODEL_NAMES' order. Overridden by --custom_model_kwargses.
+CUSTOM_MODEL_KWARGSES=()
+
+# Make images / compute scores. Overridden by --infer and --eval.
+ENABLE_INFER=true
+ENABLE_EVAL=true
+
+# true: jobs run side by side within GPUs and cores; false: one after another. Overridden by --parallel.
+PARALLEL=false
+
+# A failed item leaves a white placeholder image. It is counted as blank, never as generated.
+GENERATE_BLANK_IMAGE_ON_ERROR=false
+
+# Below full coverage: "withhold" the headline score, or treat missing items as the "official" evaluator does.
+MISSING_ITEMS=withhold
+
+# ---- API ---------------------------------------------------------------------------------------------------
+# Generate through an OpenAI-compatible API, NUM_WORKERS requests in flight. Overridden by --use_api, --num_workers.
+USE_API=false
+NUM_WORKERS=4
+
+# Better in config.local.sh or the environment: this file is tracked by git.
+API_KEY=""
+# Empty: https://api.openai.com/v1
+BASE_URL=""
+
+# ---- Places ------------------------------------------------------------------------------------------------
+# Environments named in the maps below live in ${CONDA_BASE}/envs.
+CONDA_BASE="${CONDA_BASE:-}"
+CUDA_BASE="${CUDA_BASE:-/usr/local/cuda}"
+TORCH_HOME="${TORCH_HOME:-}"
+HF_HOME="${HF_HOME:-}"
+TRANSFORMERS_CACHE="${HF_HOME:+$HF_HOME/hub}"
+HF_ENDPOINT=""
+
+# 1 on machines without internet: nothing is looked up or downloaded.
+HF_HUB_OFFLINE="${HF_HUB_OFFLINE:-0}"
+TRANSFORMERS_OFFLINE="${TRANSFORMERS_OFFLINE:-0}"
+
+# ---- Environments ------------------------------------------------------------------------------------------
+# A conda environment's name, a path to an environment, or '' for the driver's own .venv.
+declare -gA INFER_ENV_MAP=(
+  ['reference-typeset']=''
+  ['reference-blank']=''
+  ['reference-noise']=''
+  ['gpt-image-1.5']=''
+  ['gemini-3-pro-image-preview']=''
+  ['diffusers']='diffusers'
+)
+
+# A benchmark that needs several environments names them separated by spaces.
+declare -gA EVAL_ENV_MAP=(
+  ['quicktext']=''
+  ['longtext']=''
+)
+
+# GPUs that evaluating a benchmark takes; 0 = none.
+declare -gA EVAL_GPU_MAP=(
+  ['quicktext']=0
+  ['longtext']=0
+)
+
+# Who measures. The evaluator is part of the score's name: two of them never share a leaderboard column.
+declare -gA JUDGE_MAP=(
+  ['quicktext']='ppocr'
+  ['longtext']='ppocr'
+)

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# The driver: configuration from config.sh, options from the command line, one plan, one launch.
+# Everything that decides lives in imageevalkit/launch; this file only reads bash configuration.
+set -euo pipefail
+
+if ((BASH_VERSINFO[0] < 4)); then
+  echo "error: bash ${BASH_VERSION} is too old for config.sh's maps; install bash 4 or newer (macOS: brew install bash)" >&2
+  exit 2
+fi
+
+REPO="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)"
+
+# The environment wins over config files for these: keys, tokens and the endpoints they belong to.
+ENVIRONMENT_FIRST=(API_KEY BASE_URL HF_TOKEN HF_ENDPOINT)
+EXPORTED=(API_KEY BASE_URL HF_TOKEN HF_ENDPOINT CONDA_BASE CUDA_BASE TORCH_HOME HF_HOME TRANSFORMERS_CACHE
+  HF_HUB_OFFLINE TRANSFORMERS_OFFLINE)
+SCALARS=(USE_API NUM_WORKERS PARALLEL ENABLE_INFER ENABLE_EVAL GENERATE_BLANK_IMAGE_ON_ERROR MISSING_ITEMS CONDA_BASE)
+ARRAYS=(DS_NAMES MODEL_NAMES CUSTOM_MODEL_KWARGSES)
+MAPS=(INFER_ENV_MAP EVAL_ENV_MAP EVAL_GPU_MAP JUDGE_MAP)
+
+read_config() {
+  local name file
+  local -A given=()
+  for name in "${ENVIRONMENT_FIRST[@]}"; do given[$name]="${!name-}"; done
+  for file in "$REPO/config.sh" "$REPO/config.local.sh"; do
+    [[ -e $file ]] || continue
+    if ! bash -n "$file"; then
+      echo "error: $file has a syntax error (see the line above)" >&2
+      exit 2
+    fi
+    # a user's file need not be written for strict mode
+    set +eu
+    # shellcheck source=config.sh disable=SC1091
+    source "$file"
+    set -eu
+  done
+  for name in "${ENVIRONMENT_FIRST[@]}"; do
+    if [[ -n ${given[$name]} ]]; then printf -v "$name" '%s' "${given[$name]}"; fi
+  done
+  for name in "${EXPORTED[@]}"; do
+    # an empty HF_ENDPOINT or HF_HOME would not mean "default" to the libraries that read it
+    if [[ -n ${!name-} ]]; then export "${name?}"; else unset "$name"; fi
+  done
+}
+
+# NUL-separated: kind, name, count, values. Secrets are not in it, they travel in the environment.
+dump_config() {
+  local name key
+  for name in "${SCALARS[@]}"; do printf '%s\0' scalar "$name" 1 "${!name-}"; done
+  for name in "${ARRAYS[@]}"; do
+    local -n array="$name"
+    printf '%s\0' array "$name" "${#array[@]}"
+    if ((${#array[@]})); then printf '%s\0' "${array[@]}"; fi
+    unset -n array
+  done
+  for name in "${MAPS[@]}"; do
+    local -n map="$name"
+    printf '%s\0' map "$name" "$((2 * ${#map[@]}))"
+    for key in "${!map[@]}"; do printf '%s\0' "$key" "${map[$key]}"; done
+    unset -n map
+  done
+}
+
+find_python() {
+  local candidate
+  for candidate in "$REPO/.venv/bin/python" "${PYTHON:-}" python3.13 python3.12 python3.11 python3; do
+    [[ -n $candidate ]] || continue
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  echo "error: no Python 3.11 or newer found; install one, or name it: PYTHON=/path/to/python3 bash eval.sh …" >&2
+  return 2
+}
+
+read_config
+PYTHON_OF_DRIVER="$(find_python)"
+export PYTHONPATH="$REPO${PYTHONPATH:+:$PYTHONPATH}"
+# exec: the launcher becomes this process, so that Ctrl-C, SIGTERM and its exit status are the launcher's own
+exec 3< <(dump_config)
+exec "$PYTHON_OF_DRIVER" -m imageevalkit.launch --config-fd 3 "$@"

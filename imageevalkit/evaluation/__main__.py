@@ -1,0 +1,61 @@
+"""The evaluate job, as ``eval/<benchmark>.sh`` calls it in the benchmark's environment."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from imageevalkit.cell import REPO, Cell
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main
+from imageevalkit.evaluation.benchmark import module_of
+from imageevalkit.evaluation.run import evaluate_cell
+from imageevalkit.items import items_of
+from imageevalkit.jobs import FAILED, STATUS_OF_STATE, Outcome, write_outcome
+from imageevalkit.progress import ProgressWriter
+from imageevalkit.secrets import one_line, redact
+
+
+def main() -> ExitStatus:
+    """Evaluate one cell; what the launcher decided comes through the environment."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ds_name", required=True)
+    parser.add_argument("--model_name", required=True)
+    args = parser.parse_args()
+    cell = Cell(args.model_name, args.ds_name)
+    sys.path.insert(0, str(REPO / "infer"))
+    try:
+        outcome = _evaluate(cell)
+    except (CellFailure, UserError) as error:
+        outcome = Outcome(FAILED, one_line(error))
+    except Exception as error:  # the launcher must learn of any fault as one line; the log has the rest
+        print(redact(traceback.format_exc()), flush=True)
+        outcome = Outcome(FAILED, f"{type(error).__name__}: {one_line(error, 300)}")
+    print(f"=== {outcome.state}: {outcome.message}", flush=True)
+    run_folder = os.environ.get("IMAGEEVALKIT_RUN_FOLDER")
+    if run_folder:
+        write_outcome(Path(run_folder), cell, "evaluate", outcome)
+    return STATUS_OF_STATE[outcome.state]
+
+
+def _evaluate(cell: Cell) -> Outcome:
+    from custom_datasets.load_dataset import DATASET_SETTINGS, load_dataset
+
+    module = module_of(cell.benchmark)
+    if module is None or cell.benchmark not in DATASET_SETTINGS:
+        raise UserError(f"benchmark '{cell.benchmark}' is not registered with scoring rules")
+    limit = int(os.environ["IMAGEEVALKIT_LIMIT"]) if os.environ.get("IMAGEEVALKIT_LIMIT") else None
+    return evaluate_cell(
+        cell,
+        module.make(module.check_judge(os.environ.get("IMAGEEVALKIT_JUDGE", ""))),
+        items_of(load_dataset(cell.benchmark), cell, limit),
+        limit,
+        os.environ.get("IMAGEEVALKIT_MISSING_ITEMS") == "official",
+        ProgressWriter(),
+    )
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,81 @@
+"""Where a result comes from: code, data, model, machine, time."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from imageevalkit import __version__
+from imageevalkit import fingerprint as fp
+from imageevalkit.cell import REPO, Cell
+from imageevalkit.generation.records import last_records
+from imageevalkit.items import Item
+
+
+def provenance(cell: Cell, items: Sequence[Item], data_sha256: dict[str, str]) -> dict[str, Any]:
+    """The provenance of a result of ``cell``; ``data_sha256`` are the hashes of the benchmark's files."""
+    records = last_records(cell)
+    mine = [records[item.id] for item in items if item.id in records]
+    known = fp.known(cell.fingerprints)
+    return {
+        "imageevalkit": __version__,
+        "git_commit": _git_commit(),
+        "model_settings": [known.get(key, {}) for key in sorted({r.get("fingerprint", "") for r in mine})],
+        "seeds_honoured": dict(Counter(str(r.get("seed_honoured")).lower() for r in mine)),
+        "generation_seconds": round(sum(r.get("seconds", 0.0) for r in mine), 2),
+        "data_sha256": data_sha256,
+        "prompts_sha256": _prompts_sha256(items),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "gpus": _gpus(),
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _prompts_sha256(items: Sequence[Item]) -> str:
+    return hashlib.sha256("\n".join(item.prompt_sha256 for item in items).encode()).hexdigest()
+
+
+def _git_commit() -> str:
+    """The commit of the tree, with ``+changes`` when files differ from it; empty outside a checkout."""
+    answer = subprocess.run(
+        ["git", "describe", "--always", "--abbrev=40", "--dirty=+changes", "--exclude=*"],
+        capture_output=True,
+        text=True,
+        cwd=REPO,
+        check=False,
+    )
+    return answer.stdout.strip()
+
+
+def _gpus() -> list[str]:
+    if not shutil.which("nvidia-smi") or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return []
+    answer = subprocess.run(
+        ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return answer.stdout.split("\n")[:-1] if answer.returncode == 0 else []
+
+
+def package_versions(names: Sequence[str]) -> dict[str, str]:
+    """The installed version of each package; absent ones are left out."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for name in names:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return versions

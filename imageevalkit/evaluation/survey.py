@@ -1,0 +1,89 @@
+"""Which items of a cell have an image that may be scored, and what became of the others."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from imageevalkit import fingerprint as fp
+from imageevalkit import images
+from imageevalkit.cell import Cell
+from imageevalkit.errors import CellFailure
+from imageevalkit.generation.records import OK, REFUSED, last_records
+from imageevalkit.items import Item
+
+GENERATED, REFUSED_ITEM, FAILED, BLANK, CORRUPT = "generated", "refused", "failed", "blank", "corrupt"
+
+
+class ImageState(NamedTuple):
+    """``status`` is one of coverage's five words; ``reason`` says why it is not ``generated``.
+
+    ``recorded`` is False for an image made elsewhere: there is no record of how.
+    """
+
+    status: str
+    path: Path
+    sha256: str = ""
+    flat: bool = False
+    reason: str = ""
+    recorded: bool = True
+
+
+def survey_images(cell: Cell, items: Sequence[Item]) -> dict[str, ImageState]:
+    """The state of every item, by id; every image is decoded and compared with its record.
+
+    Raises:
+        CellFailure: the images were made with different settings, so that no score would describe a model.
+    """
+    records = last_records(cell)
+    _check_one_model(cell, items, records)
+    states = images.map_threads(
+        lambda item: _state(item, records.get(item.id)), items, min(8, os.cpu_count() or 1)
+    )
+    return {item.id: state for item, state in zip(items, states, strict=True)}
+
+
+def _check_one_model(cell: Cell, items: Sequence[Item], records: Mapping[str, Mapping[str, Any]]) -> None:
+    prints = Counter(
+        records[item.id].get("fingerprint", "")
+        for item in items
+        if records.get(item.id, {}).get("status") == OK
+    )
+    if len(prints) > 1:
+        known = fp.known(cell.fingerprints)
+        (first, n), (second, m) = prints.most_common(2)
+        change = fp.explain(known.get(second, {}), known.get(first, {}))
+        raise CellFailure(
+            f"{cell.key}: images were made with {len(prints)} different settings ({change}: {m} and {n} images); "
+            "run the generation again with --overwrite"
+        )
+
+
+def _state(item: Item, record: Mapping[str, Any] | None) -> ImageState:
+    if record and record["status"] != OK:
+        reason = f"{record['error']['class']}: {record['error']['text']}" if record.get("error") else ""
+        if record["status"] == REFUSED:
+            return ImageState(REFUSED_ITEM, item.path, reason=reason)
+        return ImageState(BLANK if record.get("placeholder") else FAILED, item.path, reason=reason)
+    try:
+        data = item.path.read_bytes()
+    except FileNotFoundError:
+        if record is None:
+            return ImageState(FAILED, item.path, reason="never generated")
+        return ImageState(CORRUPT, item.path, reason="the image is gone since it was generated")
+    except OSError as error:
+        return ImageState(CORRUPT, item.path, reason=f"the image cannot be read: {error.strerror}")
+    sha256 = hashlib.sha256(data).hexdigest()
+    if record and sha256 != record.get("image_sha256"):
+        return ImageState(
+            CORRUPT, item.path, reason="the file was changed or truncated since it was generated"
+        )
+    try:
+        facts = images.facts(data)
+    except images.CorruptImage as error:
+        return ImageState(CORRUPT, item.path, reason=f"the image does not decode ({error})")
+    return ImageState(GENERATED, item.path, sha256, facts.flat, recorded=record is not None)

@@ -1,0 +1,42 @@
+"""What a generate job would do, without a model: read by ``--dry_run`` from a job's cells and options on stdin."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from imageevalkit import fingerprint as fp
+from imageevalkit.cell import REPO
+from imageevalkit.errors import CellFailure
+from imageevalkit.generation.survey import survey
+from imageevalkit.items import items_of
+from imageevalkit.jobs import cell_of
+
+
+def forecast(key: str, options: dict[str, Any]) -> str:
+    """One line for the cell ``key``; only reads."""
+    from custom_datasets.load_dataset import load_dataset
+
+    cell = cell_of(key)
+    try:
+        dataset = load_dataset(cell.benchmark)
+        items = items_of(dataset, cell, options["limit"])
+        setting = options["settings"][dataset.dataset_task]
+        found = survey(cell, items, fp.settings_of(dataset.dataset_task, setting), repair=False)
+    except CellFailure as error:
+        return f"{key}: {error}"
+    parts = f"{len(found.make)} images to make, {len(found.reuse)} to reuse, {len(found.repair)} to repair"
+    if found.refused:
+        parts += f", {len(found.refused)} refused before"
+    if found.stale:
+        again = "made again" if options["overwrite"] else "kept, the cell would stop: needs --overwrite"
+        parts += f"; {found.explain_stale()} ({again})"
+    return f"{key}: {parts}"
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(REPO / "infer"))
+    request = json.load(sys.stdin)
+    for cell_key in request["cells"]:
+        print(forecast(cell_key, request))

@@ -1,0 +1,122 @@
+"""The running account of one cell's generation: outcomes saved, counts, progress, and when to give up."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+
+from imageevalkit.cell import Cell
+from imageevalkit.errors import CellFailure
+from imageevalkit.generation.contract import Generated, GenerationError, ModelUnusable, Refused
+from imageevalkit.generation.records import FAILED, REFUSED, OutcomeWriter
+from imageevalkit.images import CorruptImage
+from imageevalkit.items import Item
+from imageevalkit.progress import Progress, ProgressWriter
+from imageevalkit.secrets import one_line, redact
+
+# A model that has failed this often in a row without one success is broken, not unlucky.
+_GIVE_UP_AFTER = 10
+
+
+@dataclass
+class Making:
+    """Counts of this run's outcomes; ``stopped`` is the one-line reason why no further item is started."""
+
+    cell: Cell
+    total: int
+    reused: int
+    refused: int
+    blank_on_error: bool
+    default_size: tuple[int, int]
+    progress: ProgressWriter
+    ok: int = 0
+    failed: int = 0
+    stopped: str = ""
+    last_error: str = ""
+    _failures_in_a_row: int = 0
+    _writer: OutcomeWriter | None = None
+
+    def start(self, writer: OutcomeWriter) -> None:
+        """Outcomes go to ``writer`` from now on."""
+        self._writer = writer
+
+    def store(self, item: Item, returned: Any, seconds: float) -> Exception | None:
+        """Save what the model returned for ``item``; the error if that is no image. May run in any thread.
+
+        Raises:
+            CellFailure: the disk is full.
+        """
+        assert self._writer is not None
+        try:
+            self._writer.save_image(item, _as_generated(returned), seconds)
+        except (CorruptImage, TypeError, ValueError) as error:
+            return error
+        return None
+
+    def stored(self, item: Item, error: Exception | None, seconds: float) -> None:
+        """Count what :meth:`store` answered. Raises CellFailure when the disk is full."""
+        if error:
+            self.lost(item, error, seconds)
+            return
+        self.ok += 1
+        self._failures_in_a_row = 0
+        self.report()
+
+    def lost(self, item: Item, error: Exception, seconds: float) -> None:
+        """Save the failure or refusal of ``item``. Raises CellFailure when the disk is full or ``error`` is one."""
+        assert self._writer is not None
+        if isinstance(error, CellFailure):
+            raise error
+        refused = isinstance(error, Refused)
+        self.last_error = f"{type(error).__name__}: {one_line(error, 300)}"
+        print(f"{item.id} {REFUSED if refused else FAILED}: {self.last_error}", flush=True)
+        if not isinstance(error, GenerationError):
+            print(redact("".join(traceback.format_exception(error))), flush=True)
+        if isinstance(error, ModelUnusable):
+            # no record: nothing was learnt about the item
+            self.stopped = self.stopped or one_line(error, 300)
+            return
+        blank = self._blank_size(item) if self.blank_on_error and not refused else None
+        self._writer.save_failure(item, error, REFUSED if refused else FAILED, seconds, blank)
+        if refused:
+            self.refused += 1
+        else:
+            self.failed += 1
+            self._failures_in_a_row += 1
+            if self._failures_in_a_row >= _GIVE_UP_AFTER and not self.ok:
+                self.stopped = f"stopped after {self._failures_in_a_row} failures in a row: {self.last_error}"
+        self.report()
+
+    def report(self, note: str = "", force: bool = False) -> None:
+        """Tell the launcher how far the cell is."""
+        self.progress.report(
+            Progress(
+                cell=self.cell.key,
+                stage="generate",
+                done=self.reused + self.ok + self.failed + self.refused - self._refused_before,
+                total=self.total,
+                reused=self.reused,
+                failed=self.failed + self.refused,
+                note=note,
+            ),
+            force,
+        )
+
+    def __post_init__(self) -> None:
+        self._refused_before = self.refused
+
+    def _blank_size(self, item: Item) -> tuple[int, int]:
+        pictures: Sequence[Any] = [p for p in item.input_list or [] if isinstance(p, Image.Image)]
+        return pictures[0].size if pictures else self.default_size
+
+
+def _as_generated(returned: Any) -> Generated:
+    if isinstance(returned, Generated):
+        return returned
+    if isinstance(returned, Image.Image):
+        return Generated(returned)
+    raise TypeError(f"generate() returned {type(returned).__name__}, expected a PIL.Image")

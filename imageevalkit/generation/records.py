@@ -1,0 +1,151 @@
+"""``generation.jsonl``: reading the last word on every item, and saving outcomes so that ``kill -9`` loses none."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from imageevalkit import images
+from imageevalkit.atomic import commit_part, part_path, write_part
+from imageevalkit.cell import Cell
+from imageevalkit.generation.contract import Generated, GenerationError
+from imageevalkit.items import Item
+from imageevalkit.jsonl import JsonlWriter, read_jsonl
+from imageevalkit.secrets import one_line
+
+OK, REFUSED, FAILED = "ok", "refused", "failed"
+
+
+def last_records(cell: Cell) -> dict[str, dict[str, Any]]:
+    """The last record of each item id in ``generation.jsonl``."""
+    return {record["item"]: record for record in read_jsonl(cell.generation) if "item" in record}
+
+
+def image_is_intact(record: Mapping[str, Any], path: Path, repair: bool = True) -> bool:
+    """Whether the image of an ``ok`` record is on disk, byte for byte as it was saved.
+
+    The record is written before the image gets its final name: a process killed between the two leaves the
+    whole image under its temporary name, which is given the final name here (if ``repair``).
+    """
+    if path.is_file() and images.sha256_file(path) == record.get("image_sha256"):
+        return True
+    part = part_path(path)
+    if part.is_file() and images.sha256_file(part) == record.get("image_sha256"):
+        if repair:
+            commit_part(path)
+        return True
+    return False
+
+
+class OutcomeWriter:
+    """Saves the outcome of each item of one cell: image first, then its record, then the image's final name."""
+
+    def __init__(self, cell: Cell, fingerprint: str) -> None:
+        self._cell = cell
+        self._fingerprint = fingerprint
+        self._writer = JsonlWriter(cell.generation)
+
+    def save_image(self, item: Item, generated: Generated, seconds: float) -> None:
+        """Save an ``ok`` outcome; ``seconds`` is the wall time of making the image.
+
+        Raises:
+            CellFailure: the disk is full.
+            images.CorruptImage: the bytes do not decode.
+        """
+        data, size = _encoded(generated, item.path)
+        write_part(item.path, data)
+        self._append(
+            item,
+            OK,
+            seconds,
+            generated.attempts,
+            seed_honoured=generated.seed_honoured,
+            requested_size=generated.requested_size,
+            size=size,
+            image_sha256=hashlib.sha256(data).hexdigest(),
+            tokens=generated.tokens or None,
+            price=generated.price,
+            **({"extra": generated.extra} if generated.extra else {}),
+        )
+        commit_part(item.path)
+
+    def save_failure(
+        self, item: Item, error: Exception, status: str, seconds: float, blank: tuple[int, int] | None
+    ) -> None:
+        """Save a ``refused`` or ``failed`` outcome; ``blank`` is the size of a white placeholder to leave, or None.
+
+        Raises:
+            CellFailure: the disk is full.
+        """
+        if blank:
+            write_part(item.path, images.encode(Image.new("RGB", blank, "white"), item.path))
+        self._append(
+            item,
+            status,
+            seconds,
+            error.attempts if isinstance(error, GenerationError) else 1,
+            placeholder=bool(blank),
+            error={"class": type(error).__name__, "text": one_line(error)},
+        )
+        if blank:
+            commit_part(item.path)
+
+    def _append(self, item: Item, status: str, seconds: float, attempts: int, **more: Any) -> None:
+        prompt = item.prompt if item.prompt is not None else _texts(item)
+        self._writer.append(
+            {
+                "item": item.id,
+                "path": item.path.relative_to(self._cell.folder).as_posix(),
+                "status": status,
+                "prompt": prompt,
+                "prompt_sha256": item.prompt_sha256,
+                "seed": item.seed,
+                "seconds": round(seconds, 4),
+                "attempts": attempts,
+                "fingerprint": self._fingerprint,
+                "time": datetime.fromtimestamp(time.time(), timezone.utc).isoformat(timespec="milliseconds"),
+                **_DEFAULTS,
+                **more,
+            }
+        )
+
+    def close(self) -> None:
+        """Flush the records to the disk."""
+        self._writer.close()
+
+
+_DEFAULTS: dict[str, Any] = {
+    "placeholder": False,
+    "seed_honoured": None,
+    "requested_size": None,
+    "size": None,
+    "image_sha256": None,
+    "error": None,
+    "tokens": None,
+    "price": None,
+}
+
+
+def _texts(item: Item) -> str:
+    return " ".join(part for part in item.input_list or [] if isinstance(part, str))
+
+
+def _encoded(generated: Generated, path: Path) -> tuple[bytes, tuple[int, int]]:
+    """Bytes to store and the image's (width, height).
+
+    A server's bytes stay as they came when they already are what the benchmark's path asks for, so that no
+    second lossy compression moves a score.
+    """
+    if isinstance(generated.image, bytes):
+        picture = images.decode(generated.image)
+        if picture.format == images.format_of(path) and picture.mode in ("RGB", "L"):
+            return generated.image, picture.size
+    else:
+        picture = generated.image
+    return images.encode(picture, path), picture.size

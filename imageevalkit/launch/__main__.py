@@ -1,0 +1,74 @@
+"""``bash eval.sh`` after its configuration is read: options, plan, locks, launch, and the closing table."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from imageevalkit.cell import REPO, lock_cell
+from imageevalkit.errors import ExitStatus, UserError, run_main
+from imageevalkit.jobs import Plan, cell_of
+from imageevalkit.launch.config import Config, parse_boolean, read_config
+from imageevalkit.launch.options import help_text, parse_words, resolve
+
+
+def main() -> ExitStatus:
+    """Run one evaluation; the exit status is that of the worst cell."""
+    words = sys.argv[1:]
+    if words[:1] != ["--config-fd"]:
+        raise UserError("start this through eval.sh: bash eval.sh --help")
+    config, words = read_config(int(words[1])), words[2:]
+    os.chdir(REPO)
+    given = parse_words(words)
+    if _asks(given, "--help"):
+        print(help_text())
+        return ExitStatus.COMPLETE
+    if _asks(given, "--list"):
+        from imageevalkit.launch.listing import listing
+
+        print(listing(config))
+        return ExitStatus.COMPLETE
+    return _run(given, config)
+
+
+def _asks(given: dict[str, str], option: str) -> bool:
+    return option in given and parse_boolean(given[option], option)
+
+
+def _run(given: dict[str, str], config: Config) -> ExitStatus:
+    from imageevalkit.launch.environments import ensure_driver_env
+    from imageevalkit.launch.local import run_plan
+    from imageevalkit.launch.planner import make_plan
+
+    options = resolve(given, config)
+    plan = make_plan(options, config)
+    if options.dry_run:
+        from imageevalkit.launch.dry_run import describe
+
+        ensure_driver_env()
+        print(describe(plan))
+        return ExitStatus.COMPLETE
+    locks = _lock(plan)
+    ensure_driver_env()
+    plan.save()
+    print(f"{len(plan.cells)} cells, {len(plan.jobs)} jobs; run folder {plan.run_folder}", flush=True)
+    summary = run_plan(plan, locks)
+    _print_report(plan.jobs[-1].logs)
+    return summary.status
+
+
+def _lock(plan: Plan) -> dict[str, int]:
+    """Lock every cell before anything starts; a second run on any of them ends here."""
+    return {key: lock_cell(cell_of(key)) for key in sorted(plan.cells)}
+
+
+def _print_report(logs: Sequence[str]) -> None:
+    path = Path(logs[0])
+    if path.is_file():
+        print(path.read_text(), end="")
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,75 @@
+"""The configuration as eval.sh hands it over: bash scalars, arrays and maps, NUL-separated."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from imageevalkit.errors import UserError, suggest
+
+_TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
+
+
+@dataclass
+class Config:
+    """The names of config.sh, as bash values."""
+
+    scalars: dict[str, str] = field(default_factory=dict)
+    arrays: dict[str, list[str]] = field(default_factory=dict)
+    maps: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def boolean(self, name: str, default: bool) -> bool:
+        """A true/false value. Raises UserError for anything else."""
+        return parse_boolean(self.scalars.get(name) or str(default), f"{name} in config.sh")
+
+    def count(self, name: str, default: int) -> int:
+        """A whole number of at least 1. Raises UserError for anything else."""
+        return parse_count(self.scalars.get(name) or str(default), f"{name} in config.sh")
+
+    def names(self, name: str) -> list[str]:
+        """An array of names; elements may themselves hold several, separated by semicolons."""
+        return split_names(";".join(self.arrays.get(name, [])))
+
+
+def read_config(fd: int) -> Config:
+    """Read what eval.sh's ``dump_config`` writes to ``fd``."""
+    with os.fdopen(fd, "rb") as pipe:
+        words = iter(pipe.read().decode().split("\0")[:-1])
+    config = Config()
+    for kind in words:
+        name, count = next(words), int(next(words))
+        values = [next(words) for _ in range(count)]
+        if kind == "scalar":
+            config.scalars[name] = values[0]
+        elif kind == "array":
+            config.arrays[name] = values
+        else:
+            config.maps[name] = dict(zip(values[::2], values[1::2], strict=True))
+    return config
+
+
+def split_names(text: str) -> list[str]:
+    """Names between semicolons, stripped, empties dropped, repetitions kept."""
+    return [name for part in text.split(";") if (name := part.strip())]
+
+
+def parse_boolean(text: str, where: str) -> bool:
+    """true/yes/on/1 or false/no/off/0, in any case. Raises UserError for anything else."""
+    word = text.strip().lower()
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise UserError(f"{where} is '{text}': use true or false{suggest(word, _TRUE | _FALSE)}")
+
+
+def parse_count(text: str, where: str) -> int:
+    """A whole number of at least 1. Raises UserError for anything else."""
+    if text.strip().isdecimal() and int(text) >= 1:
+        return int(text)
+    raise UserError(f"{where} is '{text}': use a whole number of at least 1")
+
+
+def is_boolean(text: str) -> bool:
+    """Whether :func:`parse_boolean` would take ``text``."""
+    return text.strip().lower() in _TRUE | _FALSE

@@ -1,0 +1,59 @@
+"""From a name in INFER_ENV_MAP / EVAL_ENV_MAP to a Python, and the driver's own environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from imageevalkit.cell import REPO
+from imageevalkit.errors import UserError
+
+DRIVER_ENV = REPO / ".venv"
+
+
+def folder_of(environment: str) -> Path:
+    """The folder of ``environment``: '' is the driver's, a path is itself, a name is below CONDA_BASE/envs.
+
+    Raises:
+        UserError: a name, but CONDA_BASE is not set.
+    """
+    if not environment:
+        return DRIVER_ENV
+    if "/" in environment:
+        return Path(environment).expanduser()
+    base = os.environ.get("CONDA_BASE")
+    if not base:
+        raise UserError(
+            f"environment '{environment}' is named in config.sh, but CONDA_BASE is empty: "
+            "set it, or give a path to the environment"
+        )
+    return Path(base) / "envs" / environment
+
+
+def python_of(environment: str, used_by: str, build: str) -> str:
+    """The Python of ``environment``.
+
+    ``used_by`` ("model bagel") and ``build`` (the command that makes it) complete the error.
+
+    Raises:
+        UserError: it is not there. The driver's environment passes: it is made before the first job.
+    """
+    python = folder_of(environment) / "bin" / "python"
+    if environment and not os.access(python, os.X_OK):
+        raise UserError(
+            f"environment '{environment}' of {used_by} is missing: no {python}; build it with "
+            f"'{build}' or correct config.sh"
+        )
+    return str(python)
+
+
+def ensure_driver_env() -> None:
+    """Make ``.venv``, or bring it up to date with requirements/driver.txt; quick when it is.
+
+    Raises:
+        UserError: it cannot be made (the script says why).
+    """
+    script = REPO / "utils" / "make_env.sh"
+    if subprocess.run(["bash", str(script), "--driver"], check=False).returncode:
+        raise UserError(f"the driver's environment {DRIVER_ENV} cannot be made (see above)")

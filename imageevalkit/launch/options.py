@@ -1,0 +1,196 @@
+"""The command line over the configuration: what this run shall do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from imageevalkit.errors import UserError, suggest
+from imageevalkit.launch.config import Config, is_boolean, parse_boolean, parse_count, split_names
+from imageevalkit.launch.kwargs import parse_kwargses
+
+_MISSING_ITEMS = ("withhold", "official")
+
+
+class Option(NamedTuple):
+    """``value`` names what follows it in the help; a flag has none."""
+
+    value: str
+    help: str
+
+
+OPTIONS: dict[str, Option] = {
+    "--model_names": Option('"a;b"', "models to evaluate"),
+    "--ds_names": Option('"x;y"', "benchmarks to evaluate them on"),
+    "--custom_model_kwargses": Option('"p=1,q=[2];"', "settings per model; a set may be empty"),
+    "--use_api": Option("true|false", "generate through an OpenAI-compatible API (API_KEY, BASE_URL)"),
+    "--num_workers": Option("N", "API requests in flight"),
+    "--parallel": Option("true|false", "run jobs side by side within GPUs and cores"),
+    "--infer": Option("true|false", "make images"),
+    "--eval": Option("true|false", "compute scores"),
+    "--judges": Option('"x=ppocr"', "evaluator per benchmark, over JUDGE_MAP"),
+    "--missing_items": Option("withhold|official", "what an incomplete cell's headline score is"),
+    "--limit": Option("N", "only the first N items of each benchmark, for trying"),
+    "--overwrite": Option("", "replace images that were made with other settings"),
+    "--dry_run": Option("", "show the plan: jobs, environments, images to make; start nothing"),
+    "--list": Option("", "show the models and benchmarks there are"),
+    "--quickstart": Option("", "the embedded benchmark on two reference models: no GPU, no key, no download"),
+    "--help": Option("", "this text"),
+}
+
+QUICKSTART_MODELS = ["reference-typeset", "reference-noise"]
+QUICKSTART_BENCHMARKS = ["quicktext"]
+
+
+@dataclass
+class Options:
+    """What a run shall do; names are checked for existence by the planner."""
+
+    models: list[str] = field(default_factory=list)
+    model_kwargs: list[dict[str, Any]] = field(default_factory=list)
+    """One dict per model."""
+    benchmarks: list[str] = field(default_factory=list)
+    use_api: bool = False
+    num_workers: int = 4
+    parallel: bool = False
+    infer: bool = True
+    evaluate: bool = True
+    blank_on_error: bool = False
+    missing_items: str = "withhold"
+    judges: dict[str, str] = field(default_factory=dict)
+    limit: int | None = None
+    overwrite: bool = False
+    dry_run: bool = False
+
+
+def parse_words(argv: Sequence[str]) -> dict[str, str]:
+    """``--name value``, ``--name=value`` and flags, by name; the last of repeated options wins.
+
+    Raises:
+        UserError: unknown option or missing value.
+    """
+    given: dict[str, str] = {}
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.partition("=")
+        name = {"-h": "--help"}.get(name, name).replace("-", "_")
+        name = "--" + name.lstrip("_") if name.startswith("__") else word
+        if name not in OPTIONS:
+            what = "option" if word.startswith("-") else "argument"
+            raise UserError(f"unknown {what} '{word}'{suggest(name, OPTIONS)}; see bash eval.sh --help")
+        if equals:
+            given[name] = value
+        elif not OPTIONS[name].value:
+            given[name] = words.pop(0) if words and is_boolean(words[0]) else "true"
+        elif not words or words[0].startswith("--"):
+            raise UserError(f"{name} needs a value: {name} {OPTIONS[name].value}")
+        else:
+            given[name] = words.pop(0)
+    return given
+
+
+def resolve(given: dict[str, str], config: Config) -> Options:
+    """Options over configuration.
+
+    Raises:
+        UserError: a value is not of its kind, or nothing is left to do.
+    """
+    if _flag(given, "--quickstart"):
+        models, benchmarks, kwargses = QUICKSTART_MODELS, QUICKSTART_BENCHMARKS, ""
+        given = {"--infer": "true", "--eval": "true", "--use_api": "false", **given}
+    else:
+        models = _names(given, "--model_names", config, "MODEL_NAMES")
+        benchmarks = _names(given, "--ds_names", config, "DS_NAMES")
+        kwargses = given.get(
+            "--custom_model_kwargses", ";".join(config.arrays.get("CUSTOM_MODEL_KWARGSES", []))
+        )
+    unique = _merge(models, parse_kwargses(kwargses, len(models)))
+    options = Options(
+        models=list(unique),
+        model_kwargs=list(unique.values()),
+        benchmarks=list(dict.fromkeys(benchmarks)),
+        use_api=_boolean(given, "--use_api", config, "USE_API", False),
+        num_workers=parse_count(given["--num_workers"], "--num_workers")
+        if "--num_workers" in given
+        else config.count("NUM_WORKERS", 4),
+        parallel=_boolean(given, "--parallel", config, "PARALLEL", False),
+        infer=_boolean(given, "--infer", config, "ENABLE_INFER", True),
+        evaluate=_boolean(given, "--eval", config, "ENABLE_EVAL", True),
+        blank_on_error=config.boolean("GENERATE_BLANK_IMAGE_ON_ERROR", False),
+        missing_items=given.get("--missing_items") or config.scalars.get("MISSING_ITEMS") or "withhold",
+        judges={**config.maps.get("JUDGE_MAP", {}), **_judges(given.get("--judges", ""))},
+        limit=parse_count(given["--limit"], "--limit") if "--limit" in given else None,
+        overwrite=_flag(given, "--overwrite"),
+        dry_run=_flag(given, "--dry_run"),
+    )
+    if options.missing_items not in _MISSING_ITEMS:
+        raise UserError(
+            f"--missing_items is '{options.missing_items}': use withhold or official"
+            f"{suggest(options.missing_items, _MISSING_ITEMS)}"
+        )
+    if not options.infer and not options.evaluate:
+        raise UserError("nothing to do: both --infer and --eval are false")
+    return options
+
+
+def _names(given: dict[str, str], option: str, config: Config, variable: str) -> list[str]:
+    names = split_names(given[option]) if option in given else config.names(variable)
+    if not names:
+        what = "models" if option == "--model_names" else "benchmarks"
+        where = f"{option} is empty" if option in given else f"no {what} given"
+        raise UserError(
+            f"{where}: use {option} {OPTIONS[option].value} or {variable} in config.sh "
+            "(bash eval.sh --list shows the names; bash eval.sh --quickstart needs none)"
+        )
+    return names
+
+
+def _merge(models: list[str], sets: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    unique: dict[str, dict[str, Any]] = {}
+    for model, kwargs in zip(models, sets, strict=True):
+        if unique.setdefault(model, kwargs) != kwargs:
+            raise UserError(
+                f"model '{model}' is named twice with different custom_model_kwargses: their images would "
+                "overwrite each other; register the second under its own name"
+            )
+    return unique
+
+
+def _judges(text: str) -> dict[str, str]:
+    judges = {}
+    for pair in split_names(text):
+        benchmark, equals, judge = (word.strip() for word in pair.partition("="))
+        if not (benchmark and equals and judge):
+            raise UserError(f"--judges: '{pair}' is no benchmark=judge; use --judges \"longtext=ppocr\"")
+        judges[benchmark] = judge
+    return judges
+
+
+def _boolean(given: dict[str, str], option: str, config: Config, variable: str, default: bool) -> bool:
+    if option in given:
+        return parse_boolean(given[option], option)
+    return config.boolean(variable, default)
+
+
+def _flag(given: dict[str, str], option: str) -> bool:
+    return option in given and parse_boolean(given[option], option)
+
+
+def help_text() -> str:
+    """What ``--help`` prints."""
+    rows = [f"  {name + ' ' + option.value:<42} {option.help}" for name, option in OPTIONS.items()]
+    return "\n".join(
+        [
+            "Usage: bash eval.sh [options]",
+            "",
+            "Generates with every model, scores with every benchmark, leaves one result per model × benchmark",
+            "in output/. Defaults come from config.sh; see README.md.",
+            "",
+            *rows,
+            "",
+            "Exit status: 0 every cell complete, 3 a cell is incomplete, 1 a cell failed, 2 nothing was started,",
+            "130 interrupted, 143 terminated.",
+        ]
+    )

@@ -1,0 +1,182 @@
+"""From options to the plan: which jobs, in which environment, in which order."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from imageevalkit import assets
+from imageevalkit.cell import REPO, Cell, log_root
+from imageevalkit.errors import UserError, suggest
+from imageevalkit.evaluation.benchmark import check_judge
+from imageevalkit.jobs import Job, Plan
+from imageevalkit.launch import gpus, registry
+from imageevalkit.launch.config import Config
+from imageevalkit.launch.environments import DRIVER_ENV, python_of
+from imageevalkit.launch.options import Options
+
+# A crash (out of memory, driver fault) may pass; a job that reports its own failure is not run again.
+_RETRIES = {"generate": 2, "evaluate": 1}
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What all jobs of a run share."""
+
+    options: Options
+    config: Config
+    folder: Path
+    stamp: str
+    visible_gpus: int
+    cores: int
+    blocked: dict[str, str]
+
+    def logs(self, cells: list[Cell], stage: str) -> list[str]:
+        return [str(log_root() / cell.model / f"{cell.benchmark}_{stage}_{self.stamp}.log") for cell in cells]
+
+    def open_cells(self, model: str) -> list[Cell]:
+        cells = [Cell(model, benchmark) for benchmark in self.options.benchmarks]
+        return [cell for cell in cells if cell.key not in self.blocked]
+
+
+def make_plan(options: Options, config: Config) -> Plan:
+    """The jobs of this run. Touches no file and starts nothing.
+
+    Raises:
+        UserError: an unknown name, a missing environment or script, a GPU that is not there.
+    """
+    tasks = registry.benchmark_tasks()
+    for benchmark in options.benchmarks:
+        if benchmark not in tasks:
+            raise UserError(
+                f"unknown benchmark '{benchmark}'{suggest(benchmark, tasks)}; bash eval.sh --list shows the names"
+            )
+    _check_maps(config, tasks)
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    side_by_side = min(cores, len(options.models) * len(options.benchmarks))
+    run = _Run(
+        options=options,
+        config=config,
+        folder=log_root() / "runs" / f"{stamp}-{os.getpid()}",
+        stamp=f"{stamp}-{os.getpid()}",
+        visible_gpus=len(gpus.visible_gpus()),
+        cores=max(1, cores // side_by_side) if options.parallel else cores,
+        blocked=_blocked(options),
+    )
+    generate = [
+        _generate_job(run, m, k, tasks) for m, k in zip(options.models, options.model_kwargs, strict=True)
+    ]
+    evaluate = [_evaluate_job(run, cell) for model in options.models for cell in run.open_cells(model)]
+    jobs = [job for job in generate if job and options.infer]
+    jobs += [job for job in evaluate if options.evaluate]
+    jobs.append(_report_job(run, jobs))
+    return Plan(str(run.folder), options.parallel, jobs, run.blocked)
+
+
+def _check_maps(config: Config, tasks: dict[str, str]) -> None:
+    for variable in ("EVAL_ENV_MAP", "EVAL_GPU_MAP", "JUDGE_MAP"):
+        for benchmark in config.maps.get(variable, {}):
+            if benchmark not in tasks and (near := suggest(benchmark, tasks)):
+                raise UserError(f"{variable} in config.sh names unknown benchmark '{benchmark}'{near}")
+
+
+def _blocked(options: Options) -> dict[str, str]:
+    blocked = {}
+    for benchmark in options.benchmarks:
+        problems = assets.check(benchmark)
+        for model in options.models:
+            if problems:
+                blocked[Cell(model, benchmark).key] = assets.explain(problems, benchmark)
+    return blocked
+
+
+def _generate_job(run: _Run, model: str, kwargs: dict[str, object], tasks: dict[str, str]) -> Job | None:
+    options = run.options
+    settings = {
+        task: registry.resolve_model(model, task, options.use_api, kwargs)
+        for task in dict.fromkeys(tasks[benchmark] for benchmark in options.benchmarks)
+    }
+    python = python_of(
+        run.config.maps.get("INFER_ENV_MAP", {}).get(model, ""),
+        f"model {model}",
+        f"bash utils/make_env.sh --model {model}",
+    )
+    # one class per task is in memory at a time, so that benchmarks of one task follow each other
+    cells = sorted(run.open_cells(model), key=lambda cell: list(settings).index(tasks[cell.benchmark]))
+    if not cells:
+        return None
+    wanted = max(0 if setting.get("api") else setting.get("gpus", 1) for setting in settings.values())
+    name = f"generate:{model}"
+    return Job(
+        name=name,
+        stage="generate",
+        command=[python, "infer/generate.py", "--plan", str(run.folder / "plan.json"), "--job", name],
+        cells=[cell.key for cell in cells],
+        logs=run.logs(cells, "generate"),
+        gpus=min(wanted, run.visible_gpus),
+        cores=run.cores,
+        retries=_RETRIES["generate"],
+        options={
+            "settings": settings,
+            "limit": options.limit,
+            "overwrite": options.overwrite,
+            "blank_on_error": options.blank_on_error,
+            "workers": options.num_workers if options.use_api else 1,
+        },
+    )
+
+
+def _evaluate_job(run: _Run, cell: Cell) -> Job:
+    options, benchmark = run.options, cell.benchmark
+    script = REPO / "eval" / f"{benchmark}.sh"
+    if not script.is_file():
+        raise UserError(f"benchmark {benchmark} has no evaluation script: eval/{benchmark}.sh is missing")
+    environment = run.config.maps.get("EVAL_ENV_MAP", {}).get(benchmark, "")
+    for part in environment.split() or [""]:
+        python_of(part, f"benchmark {benchmark}", f"bash utils/make_env.sh --benchmark {benchmark}")
+    count = run.config.maps.get("EVAL_GPU_MAP", {}).get(benchmark, "0")
+    if not count.isdecimal():
+        raise UserError(f"EVAL_GPU_MAP['{benchmark}'] in config.sh is '{count}': use a whole number")
+    if int(count) > run.visible_gpus:
+        raise UserError(
+            f"benchmark {benchmark} is evaluated on {count} GPU(s) (EVAL_GPU_MAP), "
+            f"but this machine shows {run.visible_gpus}"
+        )
+    environ = {
+        "IMAGEEVALKIT_RUN_FOLDER": str(run.folder),
+        "IMAGEEVALKIT_MISSING_ITEMS": options.missing_items,
+        "IMAGEEVALKIT_JUDGE": check_judge(benchmark, options.judges.get(benchmark, "")),
+    }
+    if options.limit:
+        environ["IMAGEEVALKIT_LIMIT"] = str(options.limit)
+    return Job(
+        name=f"evaluate:{cell.key}",
+        stage="evaluate",
+        command=["bash", str(script), cell.model, environment],
+        cells=[cell.key],
+        logs=run.logs([cell], "evaluate"),
+        environ=environ,
+        after=[f"generate:{cell.model}"] if options.infer else [],
+        gpus=int(count),
+        cores=run.cores,
+        retries=_RETRIES["evaluate"],
+    )
+
+
+def _report_job(run: _Run, jobs: list[Job]) -> Job:
+    cells = [
+        Cell(model, benchmark).key for model in run.options.models for benchmark in run.options.benchmarks
+    ]
+    python = str(DRIVER_ENV / "bin" / "python")
+    return Job(
+        name="report",
+        stage="report",
+        command=[python, "-m", "imageevalkit.report", "--cells", ";".join(cells)],
+        cells=[],
+        logs=[str(log_root() / f"report_{run.stamp}.log")],
+        after=[job.name for job in jobs],
+        always=True,
+    )

@@ -1,0 +1,66 @@
+"""The registries of infer/ as the planner sees them: names, tasks, resolved model settings."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from imageevalkit.cell import REPO
+from imageevalkit.errors import UserError, suggest
+from imageevalkit.secrets import one_line
+
+
+def _registry(module: str) -> Any:
+    infer = str(REPO / "infer")
+    if infer not in sys.path:
+        sys.path.insert(0, infer)
+    try:
+        return importlib.import_module(module)
+    except Exception as error:
+        path = f"infer/{module.replace('.', '/')}.py"
+        raise UserError(f"{path} cannot be read: {type(error).__name__}: {one_line(error)}") from error
+
+
+def benchmark_tasks() -> dict[str, str]:
+    """The task (``t2i`` or ``edit``) of every registered benchmark."""
+    settings = _registry("custom_datasets.load_dataset").DATASET_SETTINGS
+    return {name: setting.task for name, setting in settings.items()}
+
+
+def model_tasks() -> dict[str, list[str]]:
+    """The tasks of every registered model."""
+    tasks: dict[str, list[str]] = {}
+    for task, models in _registry("custom_models.load_model").MODEL_SETTINGS.items():
+        for name in models:
+            tasks.setdefault(name, []).append(task)
+    return tasks
+
+
+def load_dataset(name: str) -> Any:
+    """The dataset of a benchmark (see ``custom_datasets.load_dataset``)."""
+    return _registry("custom_datasets.load_dataset").load_dataset(name)
+
+
+def resolve_model(name: str, task: str, use_api: bool, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The setting of model ``name`` for ``task`` with the user's ``kwargs`` merged in.
+
+    Raises:
+        UserError: unknown, not made for the task, or only reachable the other way (API or local).
+    """
+    registry = _registry("custom_models.load_model")
+    entry = registry.MODEL_SETTINGS.get(task, {}).get(name)
+    if use_api and (entry is None or entry.get("api") is None):
+        entry = {"model_path": name, **registry.API_SETTINGS[task]}
+    if entry is None:
+        known = model_tasks()
+        if name in known:
+            raise UserError(f"model '{name}' does {' and '.join(known[name])}, not {task}")
+        raise UserError(
+            f"unknown model '{name}'{suggest(name, known)}; bash eval.sh --list shows the names, "
+            "--use_api true sends any name to an API"
+        )
+    if entry.get("api") and not use_api:
+        raise UserError(f"model '{name}' is reached through an API: add --use_api true")
+    merged = {**entry.get("model_kwargs", {}), **kwargs}
+    return {**entry, "model_path": merged.pop("model_path", entry["model_path"]), "model_kwargs": merged}

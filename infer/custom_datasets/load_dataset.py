@@ -1,0 +1,27 @@
+"""The registry of benchmarks' datasets. Adding a benchmark costs one line here."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, NamedTuple
+
+
+class DatasetSetting(NamedTuple):
+    """``task`` is ``t2i`` or ``edit``; ``module`` is relative to this package; the class takes no arguments."""
+
+    task: str
+    module: str
+    class_name: str
+
+
+DATASET_SETTINGS: dict[str, DatasetSetting] = {
+    "quicktext": DatasetSetting("t2i", ".dataset_cls.t2i.quicktext", "QuickTextBench"),
+    "longtext": DatasetSetting("t2i", ".dataset_cls.t2i.longtext", "LongTextBench"),
+}
+
+
+def load_dataset(dataset_name: str) -> Any:
+    """Import and build the dataset class of ``dataset_name``. Raises KeyError for an unknown name."""
+    setting = DATASET_SETTINGS[dataset_name]
+    module = importlib.import_module(setting.module, package=__package__)
+    return getattr(module, setting.class_name)()
