@@ -46,8 +46,9 @@ class CellFailure(Exception):
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """``" (did you mean 'x'?)"`` for the nearest of ``known``, or an empty string."""
-    by_lower = {k.lower(): k for k in known}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    # dashes are common to all options and would make any two of them look alike
+    by_lower = {k.lower().lstrip("-"): k for k in known}
+    close = difflib.get_close_matches(name.lower().lstrip("-"), by_lower, n=1, cutoff=0.6)
     return f" (did you mean '{by_lower[close[0]]}'?)" if close else ""
 
 

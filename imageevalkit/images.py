@@ -43,6 +43,10 @@ def decode(data: bytes) -> Image.Image:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             image = Image.open(io.BytesIO(data))
+            if image.format == "PNG":
+                # load() stops at the last pixel: only verify() sees a wrong checksum or a missing end
+                image.verify()
+                image = Image.open(io.BytesIO(data))
             image.load()
     except Exception as error:  # Pillow raises a dozen types (OSError, SyntaxError, struct.error, …) here
         raise CorruptImage(f"{type(error).__name__}: {error}") from error

@@ -1,0 +1,341 @@
+"""The generate engine: resume, staleness, failures, placeholders, coverage of every item."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from imageevalkit.atomic import part_path
+from imageevalkit.cell import Cell
+from imageevalkit.errors import CellFailure
+from imageevalkit.generation.contract import Generated, ItemFailed, ModelUnusable, Refused
+from imageevalkit.generation.records import last_records
+from imageevalkit.generation.run import GenerateOptions
+from imageevalkit.images import encode
+from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE
+from tests.support.generation import FakeAsyncModel, FakeDataset, FakeModel, generate, items, picture
+
+CELL = Cell("m", "fake")
+
+
+def records() -> list[dict[str, object]]:
+    return [json.loads(line) for line in CELL.generation.read_text().splitlines()]
+
+
+def contents() -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted((CELL.folder / "images").iterdir())}
+
+
+def test_records_say_everything_design_asks_for() -> None:
+    assert generate(FakeModel(), FakeDataset(3)).state == COMPLETE
+    record = last_records(CELL)["images/00001"]
+    assert record["status"] == "ok"
+    assert record["path"] == "images/00001.png"
+    assert record["seed"] == 43  # 42 + the dataset's seed
+    assert record["size"] == [8, 8]
+    assert record["attempts"] == 1
+    assert record["seed_honoured"] is True
+    needed = {"prompt_sha256", "requested_size", "image_sha256", "seconds", "error", "tokens", "price", "fingerprint"}
+    assert needed <= record.keys()
+
+
+def test_resume_makes_only_what_is_missing() -> None:
+    generate(FakeModel(), FakeDataset(5))
+    before = contents()
+    (CELL.folder / "images/00002.png").unlink()
+    again = FakeModel()
+    assert generate(again, FakeDataset(7)).state == COMPLETE
+    assert again.calls == ["prompt 2", "prompt 5", "prompt 6"]
+    assert {name: data for name, data in contents().items() if name in before} == before
+
+
+def test_nothing_to_do_does_not_load_the_model() -> None:
+    generate(FakeModel(), FakeDataset(2))
+
+    class Loaded(AssertionError):
+        pass
+
+    def load() -> None:
+        raise Loaded
+
+    from imageevalkit.generation.run import generate_cell
+    from imageevalkit.progress import ProgressWriter
+    from tests.support.generation import SETTING
+
+    outcome = generate_cell(CELL, items(FakeDataset(2)), "t2i", SETTING, load, GenerateOptions(), ProgressWriter())
+    assert outcome.state == COMPLETE
+
+
+def test_resume_of_ten_thousand_images_is_quick(capsys: pytest.CaptureFixture[str]) -> None:
+    dataset = FakeDataset(10_000)
+    # made by hand: what generating would leave, without 10,000 fsyncs
+    from imageevalkit import fingerprint as fp
+    from imageevalkit.jsonl import JsonlWriter
+    from tests.support.generation import SETTING
+
+    key = fp.remember(CELL.fingerprints, fp.settings_of("t2i", SETTING))
+    import hashlib
+
+    with JsonlWriter(CELL.generation) as writer:
+        for item in items(dataset):
+            data = encode(picture(item.prompt or "", item.seed), item.path)
+            item.path.parent.mkdir(parents=True, exist_ok=True)
+            item.path.write_bytes(data)
+            writer.append(
+                {
+                    "item": item.id,
+                    "status": "ok",
+                    "seed": item.seed,
+                    "prompt_sha256": item.prompt_sha256,
+                    "fingerprint": key,
+                    "image_sha256": hashlib.sha256(data).hexdigest(),
+                }
+            )
+    model = FakeModel()
+    started = time.perf_counter()
+    assert generate(model, dataset).state == COMPLETE
+    assert time.perf_counter() - started < 5
+    assert model.calls == []
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "gone"])
+def test_damaged_images_are_made_again(damage: str) -> None:
+    generate(FakeModel(), FakeDataset(3))
+    before = contents()
+    path = CELL.folder / "images/00001.png"
+    data = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes({"truncate": data[:-20], "flip": data[:40] + b"\0" + data[41:], "empty": b""}[damage])
+    again = FakeModel()
+    generate(again, FakeDataset(3))
+    assert again.calls == ["prompt 1"]
+    assert contents() == before
+
+
+def test_changed_kwarg_explains_and_changes_nothing() -> None:
+    generate(FakeModel(), FakeDataset(3), guidance_scale=4.0)
+    before, log = contents(), CELL.generation.read_bytes()
+    model = FakeModel()
+    outcome = generate(model, FakeDataset(4), guidance_scale=5.0)
+    assert outcome.state == STALE
+    assert "guidance_scale 4.0 → 5.0: 3 images are stale" in outcome.message
+    assert "--overwrite" in outcome.message
+    assert model.calls == []
+    assert (contents(), CELL.generation.read_bytes()) == (before, log)
+
+
+def test_overwrite_replaces_stale_images_and_only_those() -> None:
+    generate(FakeModel(), FakeDataset(2), guidance_scale=4.0)
+    assert generate(FakeModel(), FakeDataset(2), GenerateOptions(overwrite=True), guidance_scale=5.0).state == COMPLETE
+    model = FakeModel()
+    assert generate(model, FakeDataset(3), GenerateOptions(overwrite=True), guidance_scale=5.0).state == COMPLETE
+    assert model.calls == ["prompt 2"]
+
+
+def test_changed_prompt_is_stale() -> None:
+    generate(FakeModel(), FakeDataset(2))
+    changed = FakeDataset(2)
+    changed.data[1]["prompt"] = "another prompt"
+    assert "the benchmark's prompt changed: 1 image is stale" in generate(FakeModel(), changed).message
+
+
+def test_image_without_a_record_is_never_overwritten_silently() -> None:
+    path = CELL.folder / "images/00000.png"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"somebody's work")
+    assert generate(FakeModel(), FakeDataset(1)).state == STALE
+    assert path.read_bytes() == b"somebody's work"
+
+
+def test_killed_between_record_and_rename_is_finished_not_made_again() -> None:
+    generate(FakeModel(), FakeDataset(2))
+    path = CELL.folder / "images/00001.png"
+    path.rename(part_path(path))
+    model = FakeModel()
+    assert generate(model, FakeDataset(2)).state == COMPLETE
+    assert model.calls == []
+    assert path.is_file()
+
+
+def test_torn_last_record_costs_only_its_item() -> None:
+    generate(FakeModel(), FakeDataset(3))
+    data = CELL.generation.read_bytes()
+    CELL.generation.write_bytes(data[:-30])
+    (CELL.folder / "images/00002.png").unlink()
+    model = FakeModel()
+    assert generate(model, FakeDataset(3)).state == COMPLETE
+    assert model.calls == ["prompt 2"]
+    assert len(last_records(CELL)) == 3
+
+
+def fail_on(number: int, error: Exception) -> FakeModel:
+    def fault(prompt: str) -> None:
+        if prompt == f"prompt {number}":
+            raise error
+
+    return FakeModel(fault)
+
+
+def test_every_item_ends_ok_refused_or_failed() -> None:
+    def fault(prompt: str) -> None:
+        if prompt == "prompt 1":
+            raise Refused("our policy says no", attempts=1)
+        if prompt == "prompt 2":
+            raise ValueError("boom")
+        if prompt == "prompt 3":
+            raise ItemFailed("gave up", attempts=6)
+
+    outcome = generate(FakeModel(fault), FakeDataset(5))
+    assert outcome.state == INCOMPLETE
+    assert "2 of 5 images, 1 refused, 2 failed" in outcome.message
+    last = last_records(CELL)
+    assert [last[f"images/0000{i}"]["status"] for i in range(5)] == ["ok", "refused", "failed", "failed", "ok"]
+    assert last["images/00001"]["error"] == {"class": "Refused", "text": "our policy says no"}
+    assert last["images/00003"]["attempts"] == 6
+    again = FakeModel()
+    generate(again, FakeDataset(5))
+    assert again.calls == ["prompt 2", "prompt 3"], "refused items are settled, failed ones are tried again"
+
+
+def test_unusable_model_stops_the_cell_at_once() -> None:
+    model = fail_on(2, ModelUnusable("the key is wrong"))
+    outcome = generate(model, FakeDataset(9))
+    assert outcome.state == FAILED
+    assert "the key is wrong (2 of 9 images)" in outcome.message
+    assert len(model.calls) == 3
+
+
+def test_model_that_always_fails_is_given_up() -> None:
+    def fault(prompt: str) -> None:
+        raise RuntimeError("CUDA error: device-side assert")
+
+    model = FakeModel(fault)
+    outcome = generate(model, FakeDataset(100))
+    assert outcome.state == FAILED
+    assert len(model.calls) == 10
+    assert "stopped after 10 failures in a row: RuntimeError: CUDA error" in outcome.message
+
+
+def test_wrong_return_value_is_a_failed_item() -> None:
+    class Wrong(FakeModel):
+        def generate(self, prompt: str, seed: int = 42) -> object:
+            return [picture(prompt, seed)]
+
+    outcome = generate(Wrong(), FakeDataset(2))
+    assert outcome.state == FAILED
+    assert "returned list" in outcome.message
+
+
+def test_blank_placeholder_is_recorded_as_failed_and_tried_again() -> None:
+    model = fail_on(1, ValueError("boom"))
+    outcome = generate(model, FakeDataset(3), GenerateOptions(blank_on_error=True), width=32, height=16)
+    assert outcome.state == INCOMPLETE
+    record = last_records(CELL)["images/00001"]
+    assert (record["status"], record["placeholder"]) == ("failed", True)
+    with Image.open(CELL.folder / "images/00001.png") as image:
+        assert image.size == (32, 16)
+        assert image.getextrema() == ((255, 255), (255, 255), (255, 255))
+    again = FakeModel()
+    assert generate(again, FakeDataset(3), width=32, height=16).state == COMPLETE
+    assert again.calls == ["prompt 1"]
+
+
+def test_concurrent_model_keeps_workers_in_flight_and_loses_nothing() -> None:
+    def fault(prompt: str) -> None:
+        if prompt.endswith("7"):
+            raise Refused("no")
+
+    model = FakeAsyncModel(fault)
+    outcome = generate(model, FakeDataset(60), GenerateOptions(workers=8))
+    assert model.most_in_flight == 8
+    assert "54 of 60 images, 6 refused" in outcome.message
+    assert len(last_records(CELL)) == 60
+    assert sorted(model.calls) == sorted(f"prompt {i}" for i in range(60))
+
+
+def test_concurrent_and_sequential_images_are_the_same() -> None:
+    generate(FakeModel(), FakeDataset(10))
+    sequential = contents()
+    other = Cell("n", "fake")
+    generate(FakeAsyncModel(), FakeDataset(10), GenerateOptions(workers=4), cell=other)
+    assert {p.name: p.read_bytes() for p in (other.folder / "images").iterdir()} == sequential
+
+
+def test_concurrent_unusable_model_stops() -> None:
+    def fault(prompt: str) -> None:
+        raise ModelUnusable("401 wrong key")
+
+    model = FakeAsyncModel(fault)
+    outcome = generate(model, FakeDataset(500), GenerateOptions(workers=4))
+    assert outcome.state == FAILED
+    assert outcome.message.startswith("401 wrong key")
+    assert len(model.calls) <= 8
+
+
+def test_server_bytes_of_the_right_format_are_kept_as_they_came() -> None:
+    data = encode(picture("x", 1), Path("x.png"))
+
+    class Server(FakeModel):
+        def generate(self, prompt: str, seed: int = 42) -> Generated:
+            return Generated(data, seed_honoured=False, tokens={"total": 5}, attempts=2)
+
+    generate(Server(), FakeDataset(1))
+    assert (CELL.folder / "images/00000.png").read_bytes() == data
+    record = last_records(CELL)["images/00000"]
+    assert (record["seed_honoured"], record["tokens"], record["attempts"]) == (False, {"total": 5}, 2)
+
+
+def test_server_bytes_of_another_format_become_the_benchmarks() -> None:
+    class Server(FakeModel):
+        def generate(self, prompt: str, seed: int = 42) -> Generated:
+            return Generated(encode(picture("x", 1), Path("x.png")))
+
+    generate(Server(), FakeDataset(1, ".jpg"))
+    with Image.open(CELL.folder / "images/00000.jpg") as image:
+        assert image.format == "JPEG"
+
+
+def test_truncated_server_bytes_are_a_failure() -> None:
+    class Server(FakeModel):
+        def generate(self, prompt: str, seed: int = 42) -> Generated:
+            return Generated(encode(picture("x", 1), Path("x.png"))[:-10])
+
+    assert generate(Server(), FakeDataset(2)).state == FAILED
+    assert list((CELL.folder / "images").glob("*.png")) == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"prompt": "p", "image_save_path": "<MODEL_NAME>/fake/a.png"}, "lacks seed"),
+        ({"seed": 1, "image_save_path": "<MODEL_NAME>/fake/a.png"}, "lacks prompt (t2i) or input_list (edit)"),
+        ({"prompt": "p", "seed": 1, "image_save_path": "<MODEL_NAME>/other/a.png"}, "must lie in"),
+        ({"prompt": "p", "seed": 1, "image_save_path": "<MODEL_NAME>/fake/../../a.png"}, "must lie in"),
+    ],
+)
+def test_dataset_that_breaks_the_contract_is_named(entry: dict[str, object], says: str) -> None:
+    dataset = FakeDataset(1)
+    dataset.data.append(entry)
+    with pytest.raises(CellFailure, match="benchmark fake, entry 1") as caught:
+        items(dataset)
+    assert says in str(caught.value)
+
+
+def test_two_items_of_one_path_are_named() -> None:
+    dataset = FakeDataset(2)
+    dataset.data[1]["image_save_path"] = dataset.data[0]["image_save_path"]
+    with pytest.raises(CellFailure, match=r"two entries are saved as 00000\.png"):
+        items(dataset)
+
+
+def test_secrets_leave_error_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_KEY", "sk-very-secret-key")
+    generate(fail_on(0, ValueError("bad key sk-very-secret-key")), FakeDataset(2))
+    assert "sk-very-secret-key" not in CELL.generation.read_text()
+    assert "<API_KEY>" in CELL.generation.read_text()

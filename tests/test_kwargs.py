@@ -1,0 +1,80 @@
+"""--custom_model_kwargses: the parsing rules users rely on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from imageevalkit.errors import UserError
+from imageevalkit.launch.kwargs import parse_kwargs, parse_kwargses
+
+
+@pytest.mark.parametrize(
+    ("text", "models", "expected"),
+    [
+        ("", 2, [{}, {}]),
+        (";", 2, [{}, {}]),
+        ("a=1;", 2, [{"a": 1}, {}]),
+        (";;c=x", 3, [{}, {}, {"c": "x"}]),
+        ("p1=v1,p2=v2;p3=v3", 2, [{"p1": "v1", "p2": "v2"}, {"p3": "v3"}]),
+        (' a = 1 , b = "x;y" ; ', 2, [{"a": 1, "b": "x;y"}, {}]),
+    ],
+)
+def test_sets(text: str, models: int, expected: list[dict[str, Any]]) -> None:
+    assert parse_kwargses(text, models) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("v=1", 1),
+        ("v=1.0", 1.0),
+        ("v=-3e2", -300.0),
+        ("v=true", True),
+        ("v=False", False),
+        ("v=null", None),
+        ("v=None", None),
+        ("v=[1, 2, 3]", [1, 2, 3]),
+        ('v={"a": [1, 2]}', {"a": [1, 2]}),
+        ('v="a, b"', "a, b"),
+        ("v='a, b; c'", "a, b; c"),
+        ("v=don't", "don't"),
+        ("v=a=b", "a=b"),
+        ("v=", ""),
+        ("v=1024x1024", "1024x1024"),
+        ("v=NaN", "NaN"),
+        ('v="01"', "01"),
+        ("v=org/model-v1.5", "org/model-v1.5"),
+    ],
+)
+def test_values(text: str, value: object) -> None:
+    parsed = parse_kwargs(text)["v"]
+    assert parsed == value
+    assert type(parsed) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "models", "says"),
+    [
+        ("a=1", 2, "1 set for 2 models"),
+        ("a=1;b=2;c=3", 1, "3 sets for 1 model"),
+        ("steps", 1, "'steps' is no name=value"),
+        ("negative=a, b", 1, "a comma inside a value needs quotes"),
+        ("=3", 1, "is no name=value"),
+        ("a=1,a=2", 1, "given twice"),
+        ('a="x', 1, "stays open"),
+        ("a=[1,2", 1, "stays open"),
+        ("api_key=sk-123", 1, "looks like a secret"),
+        ("hf_token=x", 1, "looks like a secret"),
+    ],
+)
+def test_errors_are_one_line(text: str, models: int, says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_kwargses(text, models)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_max_tokens_is_no_secret() -> None:
+    assert parse_kwargs("max_new_tokens=5") == {"max_new_tokens": 5}
