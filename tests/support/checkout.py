@@ -1,0 +1,118 @@
+"""A private copy of the tree, for tests that edit config.sh or register models and benchmarks as a user would."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+
+SLOW_NOISE = '''
+import time
+from PIL import Image
+import random
+
+
+class SlowNoise:
+    """Written as seed 002's guide says: model_name, generate(prompt, seed)."""
+
+    def __init__(self, model_path, seconds=0.0, side=48):
+        self.model_name = "slow-noise"
+        self.seconds, self.side = seconds, side
+
+    def generate(self, prompt, seed=42):
+        time.sleep(self.seconds)
+        noise = random.Random(f"{prompt}{seed}").randbytes(self.side * self.side * 3)
+        return Image.frombytes("RGB", (self.side, self.side), noise)
+'''
+
+FAILING = '''
+class Failing:
+    def __init__(self, model_path, at="generate"):
+        self.model_name = "failing"
+        if at == "load":
+            raise OSError("no file named model.safetensors in checkpoints/failing")
+
+    def generate(self, prompt, seed=42):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+'''
+
+MANY = '''
+import os
+
+
+class Many:
+    """Written as seed 002's guide says: dataset_name, dataset_task, data."""
+
+    def __init__(self):
+        self.dataset_name = "many"
+        self.dataset_task = "t2i"
+        self.data = [
+            {
+                "prompt": f"prompt {i}",
+                "seed": i % 4,
+                "image_save_path": os.path.join("<MODEL_NAME>", "many", f"{i:04d}.png"),
+            }
+            for i in range(400)
+        ]
+'''
+
+
+def make_checkout(folder: Path) -> Path:
+    """Copy all tracked and new files to ``folder`` and share the driver's environment, if there is one."""
+    names = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=REPO, capture_output=True, check=True
+    ).stdout.decode()
+    for name in filter(None, names.split("\0")):
+        source = REPO / name
+        if source.is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, folder / name)
+    if (REPO / ".venv").exists():
+        (folder / ".venv").symlink_to(REPO / ".venv")
+    return folder
+
+
+def add_model(checkout: Path, name: str, class_name: str, code: str, **entry: object) -> None:
+    """Add a model as the guide says: one class file, one entry in MODEL_SETTINGS."""
+    stem = name.replace("-", "_")
+    _write(checkout / f"infer/custom_models/model_utils/{stem}.py", code)
+    registry = checkout / "infer/custom_models/load_model.py"
+    setting = {"model_path": "", "module": f".model_utils.{stem}", "class": class_name, "gpus": 0, **entry}
+    registry.write_text(f"{registry.read_text()}\nMODEL_SETTINGS['t2i'][{name!r}] = {setting!r}\n")
+
+
+def add_benchmark(checkout: Path, name: str, class_name: str, code: str, script: str = "") -> None:
+    """Add a benchmark as the guide says: one dataset class, one registry line, one script."""
+    _write(checkout / f"infer/custom_datasets/dataset_cls/t2i/{name}.py", code)
+    registry = checkout / "infer/custom_datasets/load_dataset.py"
+    line = f"DatasetSetting('t2i', '.dataset_cls.t2i.{name}', {class_name!r})"
+    registry.write_text(f"{registry.read_text()}\nDATASET_SETTINGS[{name!r}] = {line}\n")
+    (checkout / f"eval/{name}.sh").write_text(script or "exit 0\n")
+
+
+def environ(checkout: Path, **more: str) -> dict[str, str]:
+    """The environment of a user of ``checkout``: its own output and log, no key."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("IMAGEEVALKIT_")}
+    return {**kept, "PYTHONPATH": str(checkout), "PYTHON": sys.executable, **more}
+
+
+def run_eval(checkout: Path, *words: str, timeout: float = 300, **env: str) -> subprocess.CompletedProcess[str]:
+    """``bash eval.sh`` in ``checkout``."""
+    return subprocess.run(
+        ["bash", str(checkout / "eval.sh"), *words],
+        env=environ(checkout, **env),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)

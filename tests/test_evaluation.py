@@ -1,0 +1,206 @@
+"""The evaluate engine: coverage that adds up, withheld headlines, resume of judgements, honest treatments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from imageevalkit.cell import Cell
+from imageevalkit.errors import CellFailure
+from imageevalkit.evaluation.benchmark import Measurement, Score, Unparsed
+from imageevalkit.evaluation.run import evaluate_cell
+from imageevalkit.generation.contract import Refused
+from imageevalkit.generation.run import GenerateOptions
+from imageevalkit.items import Item
+from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
+from imageevalkit.progress import ProgressWriter
+from imageevalkit.results import Evaluator, Metric, Result, read_result, validate
+from tests.support.generation import FakeDataset, FakeModel, generate, items
+
+CELL = Cell("m", "fake")
+
+
+class FakeBenchmark:
+    """Scores an image by its red channel; ``faults`` maps an item number to what goes wrong."""
+
+    name, version, headline = "fake", "1", ("red",)
+
+    def __init__(self, evaluator: str = "red-v1", faults: Mapping[str, str] | None = None) -> None:
+        self.evaluator = Evaluator(evaluator, official=False)
+        self.asked: list[str] = []
+        self._faults = faults or {}
+
+    def measure(
+        self, images: Mapping[str, Path], items: Mapping[str, Item], workers: int
+    ) -> Iterator[Measurement]:
+        for item, path in images.items():
+            self.asked.append(item)
+            fault = self._faults.get(item, "")
+            if fault == "judge down":
+                yield Measurement(item, None, fault)
+                continue
+            with Image.open(path) as image:
+                yield Measurement(item, fault or str(image.convert("RGB").getpixel((4, 4))[0]))  # type: ignore[index]
+
+    def score(self, item: Item, raw: str) -> Score:
+        if not raw.isdigit():
+            raise Unparsed(f"'{raw}' is no number")
+        return Score(item.id, {"red": int(raw) / 255})
+
+    def aggregate(self, scores: Sequence[Score]) -> dict[str, Metric]:
+        values = [score.values["red"] for score in scores]
+        return {"red": Metric(sum(values) / len(values) if values else None, len(values))}
+
+
+def evaluate(benchmark: FakeBenchmark, n: int = 5, official: bool = False) -> tuple[Outcome, Result]:
+    outcome = evaluate_cell(CELL, benchmark, items(FakeDataset(n)), None, official, ProgressWriter())
+    return outcome, read_result(CELL.result)
+
+
+def lossy_model() -> FakeModel:
+    def fault(prompt: str) -> None:
+        if prompt == "prompt 1":
+            raise Refused("policy")
+        if prompt == "prompt 2":
+            raise ValueError("boom")
+
+    return FakeModel(fault)
+
+
+def test_complete_cell_has_a_headline() -> None:
+    generate(FakeModel(), FakeDataset(5))
+    outcome, result = evaluate(FakeBenchmark())
+    assert outcome.state == COMPLETE
+    assert result.headline == ["red"]
+    assert result.metrics["red"].value == pytest.approx(sum(range(42, 47)) / 5 / 255)
+    assert result.coverage.judged == result.coverage.expected == 5
+
+
+def test_failures_are_counted_never_scored_and_withhold_the_headline() -> None:
+    generate(lossy_model(), FakeDataset(5))
+    corrupt = CELL.folder / "images/00003.png"
+    corrupt.write_bytes(corrupt.read_bytes()[:-30])
+    outcome, result = evaluate(FakeBenchmark())
+    assert outcome.state == INCOMPLETE
+    assert (result.coverage.refused, result.coverage.failed, result.coverage.corrupt) == (1, 1, 1)
+    assert result.headline == []
+    assert result.withheld == "incomplete: 1 refused, 1 failed, 1 corrupt"
+    assert result.metrics["red"].n == 2
+    assert result.metrics["red"].value == pytest.approx((42 + 46) / 2 / 255), "lost items are no zeros"
+
+
+def test_blank_placeholders_are_blank_not_generated() -> None:
+    generate(lossy_model(), FakeDataset(5), GenerateOptions(blank_on_error=True))
+    _, result = evaluate(FakeBenchmark())
+    assert (result.coverage.blank, result.coverage.failed, result.coverage.generated) == (1, 0, 3)
+    assert result.metrics["red"].n == 3
+
+
+def test_official_treatment_scores_the_files_it_finds_and_says_so() -> None:
+    generate(lossy_model(), FakeDataset(5), GenerateOptions(blank_on_error=True))
+    outcome, result = evaluate(FakeBenchmark(), official=True)
+    assert result.treatment == "official"
+    assert result.headline == ["red"]
+    assert result.metrics["red"].n == 4, "three images and the white placeholder"
+    assert outcome.state == INCOMPLETE
+
+
+def test_unparsed_and_failed_judgements_are_counted_apart() -> None:
+    generate(FakeModel(), FakeDataset(5))
+    faults = {"images/00000": "judge down", "images/00001": "I cannot say"}
+    _, result = evaluate(FakeBenchmark(faults=faults))
+    assert (result.coverage.judged, result.coverage.unparsed, result.coverage.judge_failed) == (3, 1, 1)
+    statuses = [json.loads(line)["status"] for line in CELL.scores.read_text().splitlines()]
+    assert statuses == ["judge_failed", "unparsed", "judged", "judged", "judged"]
+
+
+def test_resume_asks_only_what_is_missing() -> None:
+    generate(FakeModel(), FakeDataset(5))
+    evaluate(FakeBenchmark(faults={"images/00003": "judge down"}))
+    again = FakeBenchmark()
+    outcome, result = evaluate(again)
+    assert again.asked == ["images/00003"]
+    assert outcome.state == COMPLETE
+    other = FakeBenchmark("red-v2")
+    evaluate(other)
+    assert len(other.asked) == 5, "another evaluator's answers are not taken over"
+
+
+def test_a_new_image_is_judged_anew() -> None:
+    generate(FakeModel(), FakeDataset(3), guidance_scale=1)
+    evaluate(FakeBenchmark(), n=3)
+
+    class Other(FakeModel):
+        def generate(self, prompt: str, seed: int = 42) -> Image.Image:
+            return super().generate(prompt, seed + 1)
+
+    generate(Other(), FakeDataset(3), GenerateOptions(overwrite=True), guidance_scale=2)
+    again = FakeBenchmark()
+    _, result = evaluate(again, n=3)
+    assert len(again.asked) == 3
+    assert result.metrics["red"].value == pytest.approx(44 / 255)
+
+
+def test_images_of_two_settings_are_never_one_score() -> None:
+    generate(FakeModel(), FakeDataset(2), guidance_scale=1)
+    generate(FakeModel(), FakeDataset(2), GenerateOptions(overwrite=True), guidance_scale=2)
+    lines = CELL.generation.read_text().splitlines()
+    CELL.generation.write_text("\n".join([*lines[:2], lines[2]]) + "\n")
+    with pytest.raises(CellFailure, match="2 different settings"):
+        evaluate(FakeBenchmark(), n=2)
+
+
+def test_images_made_elsewhere_are_scored_and_noted() -> None:
+    generate(FakeModel(), FakeDataset(3))
+    CELL.generation.unlink()
+    outcome, result = evaluate(FakeBenchmark(), n=3)
+    assert outcome.state == COMPLETE
+    assert result.notes == ["3 images have no generation record: they were made elsewhere"]
+
+
+def test_nothing_to_score_is_a_failure_not_a_zero() -> None:
+    with pytest.raises(CellFailure, match="no image to score: 4 failed of 4 items"):
+        evaluate(FakeBenchmark(), n=4)
+    assert not CELL.result.exists()
+
+
+def test_flat_images_are_flagged() -> None:
+    class Flat(FakeModel):
+        def generate(self, prompt: str, seed: int = 42) -> Image.Image:
+            return Image.new("RGB", (8, 8), "black")
+
+    generate(Flat(), FakeDataset(3))
+    _, result = evaluate(FakeBenchmark(), n=3)
+    assert result.coverage.flat == 3
+    assert result.coverage.generated == 3
+    assert "3 images are one flat colour" in result.notes
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"schema": "other/1"}, "schema"),
+        ({"metrics": {"red": {"value": float("nan"), "n": 1}}}, "not finite"),
+        ({"headline": ["green"]}, "unknown metric"),
+        ({"headline": []}, "no reason"),
+        ({"coverage.judged": 4}, "generated ≠"),
+        ({"coverage.failed": 1}, "expected ≠"),
+    ],
+)
+def test_schema_refuses_results_that_do_not_add_up(change: dict[str, object], says: str) -> None:
+    generate(FakeModel(), FakeDataset(5))
+    evaluate(FakeBenchmark())
+    raw = json.loads(CELL.result.read_text())
+    validate(raw)
+    for key, value in change.items():
+        outer, _, inner = key.partition(".")
+        if inner:
+            raw[outer][inner] = value
+        else:
+            raw[outer] = value
+    with pytest.raises(ValueError, match=says):
+        validate(raw)
