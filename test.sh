@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# All tests, linters and type checks; makes the environments it needs. Usage: bash test.sh [pytest arguments]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+unset PYTHONPATH
+
+# the environment that users get, shared by the end-to-end tests
+bash utils/make_env.sh --driver
+bash utils/make_env.sh --requirements requirements/test.txt --path .venv-test
+
+bin="$PWD/.venv-test/bin"
+mapfile -t scripts < <(git ls-files -co --exclude-standard '*.sh' '.ci/run')
+
+echo "== shellcheck, shfmt, ruff, mypy"
+"$bin/shellcheck" "${scripts[@]}"
+"$bin/shfmt" -i 2 -ci -d "${scripts[@]}"
+"$bin/ruff" check .
+"$bin/ruff" format --check .
+"$bin/mypy"
+
+echo "== tests"
+exec "$bin/python" -m pytest -n 2 --dist loadfile "$@"

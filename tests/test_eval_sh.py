@@ -1,0 +1,318 @@
+"""bash eval.sh as a user types it: errors before anything starts, whole runs, and what happens when things break."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.checkout import (
+    FAILING,
+    MANY,
+    REPO,
+    SLOW_NOISE,
+    add_benchmark,
+    add_model,
+    environ,
+    make_checkout,
+    run_eval,
+)
+
+needs_driver_env = pytest.mark.skipif(
+    not (REPO / ".venv/bin/python").exists(), reason="no .venv: bash utils/make_env.sh --driver makes it"
+)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    return make_checkout(tmp_path / "checkout")
+
+
+def outcome_lines(run: subprocess.CompletedProcess[str]) -> str:
+    return run.stdout + run.stderr
+
+
+def result_of(checkout: Path, cell: str) -> dict[str, object]:
+    return json.loads((checkout / "output" / cell / "result.json").read_text())
+
+
+# ---- before anything starts ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--no_such_option"], "unknown option '--no_such_option'"),
+        (["--model_names"], "--model_names needs a value"),
+        (["--model_names", "reference-typset", "--ds_names", "quicktext"], "did you mean 'reference-typeset'?"),
+        (["--model_names", "reference-noise", "--ds_names", "quicktxt"], "did you mean 'quicktext'?"),
+        (["--model_names", "reference-noise", "--ds_names", "quicktext", "--eval", "perhaps"], "use true or false"),
+        (["--model_names", "gpt-image-1.5", "--ds_names", "quicktext"], "add --use_api true"),
+        (
+            ["--model_names", "reference-noise", "--ds_names", "quicktext", "--custom_model_kwargses", "x"],
+            "'x' is no name=value",
+        ),
+        (["--model_names", "diffusers", "--ds_names", "quicktext"], "CONDA_BASE is empty"),
+        (
+            ["--model_names", "reference-noise", "--ds_names", "quicktext", "--judges", "quicktext=qwen2.5-vl-7b"],
+            "not in this version yet",
+        ),
+        (
+            ["--model_names", "reference-noise", "--ds_names", "quicktext", "--judges", "quicktext=ppocrr"],
+            "did you mean 'ppocr'?",
+        ),
+        ([], "no models given"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2_before_anything_starts(
+    checkout: Path, words: list[str], says: str
+) -> None:
+    run = run_eval(checkout, *words, CONDA_BASE="")
+    assert run.returncode == 2
+    assert says in run.stderr
+    assert run.stderr.count("\n") == 1
+    assert run.stdout == ""
+    assert not (checkout / "output").exists()
+    assert not (checkout / "log").exists()
+
+
+def test_missing_environment_names_the_path_and_the_remedy(checkout: Path) -> None:
+    run = run_eval(checkout, "--model_names", "diffusers", "--ds_names", "quicktext", CONDA_BASE="/opt/none")
+    assert run.returncode == 2
+    assert "/opt/none/envs/diffusers/bin/python" in run.stderr
+    assert "bash utils/make_env.sh --model diffusers" in run.stderr
+
+
+def test_broken_config_is_named(checkout: Path) -> None:
+    (checkout / "config.local.sh").write_text("DS_NAMES=('quicktext'\n")
+    run = run_eval(checkout, "--list")
+    assert run.returncode == 2
+    assert "config.local.sh has a syntax error" in run.stderr
+
+
+def test_broken_registry_is_one_line(checkout: Path) -> None:
+    with (checkout / "infer/custom_models/load_model.py").open("a") as file:
+        file.write("MODEL_SETTINGS['t2i']['x'] = {\n")
+    run = run_eval(checkout, "--model_names", "reference-noise", "--ds_names", "quicktext")
+    assert run.returncode == 2
+    assert "infer/custom_models/load_model.py cannot be read: SyntaxError" in run.stderr
+    assert run.stderr.count("\n") == 1
+
+
+def test_help_and_list_need_no_environment_and_work_from_anywhere(checkout: Path, tmp_path: Path) -> None:
+    (checkout / ".venv").unlink(missing_ok=True)
+    for word, says in (("--help", "--custom_model_kwargses"), ("--list", "reference-typeset")):
+        run = subprocess.run(
+            ["bash", os.path.relpath(checkout / "eval.sh", tmp_path), word],
+            cwd=tmp_path,
+            env=environ(checkout),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (run.returncode, run.stderr) == (0, "")
+        assert says in run.stdout
+    assert not (checkout / ".venv").exists()
+
+
+def test_local_config_and_environment_precedence(checkout: Path) -> None:
+    (checkout / "config.local.sh").write_text("MODEL_NAMES=('reference-noise')\nDS_NAMES=('nonsense')\n")
+    assert "unknown benchmark 'nonsense'" in run_eval(checkout).stderr
+    assert "unknown benchmark 'other'" in run_eval(checkout, "--ds_names", "other").stderr
+
+
+# ---- whole runs ---------------------------------------------------------------------------------------------
+
+
+@needs_driver_env
+def test_small_run_end_to_end(checkout: Path) -> None:
+    words = ["--model_names", "reference-typeset; reference-noise;", "--ds_names", "quicktext", "--limit", "4"]
+    run = run_eval(checkout, *words, "--parallel", "true")
+    assert run.returncode == 0, outcome_lines(run)
+    typeset, noise = (result_of(checkout, f"{m}/quicktext") for m in ("reference-typeset", "reference-noise"))
+    assert typeset["metrics"]["en"]["value"] > 0.9  # type: ignore[index]
+    assert noise["metrics"]["en"]["value"] < 0.05  # type: ignore[index]
+    assert typeset["limit"] == 4
+    for name in ("leaderboard.csv", "leaderboard.md", "report.html"):
+        assert (checkout / "output" / name).stat().st_size > 0
+    logs = sorted(p.name for p in (checkout / "log/reference-noise").iterdir())
+    assert [name.rsplit("_", 1)[0] for name in logs] == ["quicktext_evaluate", "quicktext_generate"]
+    assert "report.html" in run.stdout
+    again = run_eval(checkout, *words)
+    assert again.returncode == 0
+    log = max((checkout / "log/reference-noise").glob("quicktext_generate_*"), key=lambda p: p.stat().st_mtime)
+    assert "4 of 4 images are there, 0 to make" in log.read_text()
+    assert "model loaded" not in log.read_text()
+
+
+@needs_driver_env
+def test_dry_run_counts_and_starts_nothing(checkout: Path) -> None:
+    words = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit", "6", "--dry_run"]
+    run = run_eval(checkout, *words)
+    assert run.returncode == 0, outcome_lines(run)
+    assert "reference-noise/quicktext: 6 images to make, 0 to reuse, 0 to repair" in run.stdout
+    assert not (checkout / "output").exists()
+    assert not (checkout / "log").exists()
+
+
+@needs_driver_env
+def test_failing_models_and_missing_data_leave_other_cells_unharmed(checkout: Path) -> None:
+    add_model(checkout, "failing", "Failing", FAILING)
+    add_model(checkout, "unloadable", "Failing", FAILING, model_kwargs={"at": "load"})
+    run = run_eval(
+        checkout,
+        *["--model_names", "failing;unloadable;reference-noise", "--ds_names", "longtext;quicktext"],
+        *["--limit", "12", "--parallel", "true"],
+    )
+    assert run.returncode == 1, outcome_lines(run)
+    assert result_of(checkout, "reference-noise/quicktext")["state"] == "complete"
+    text = outcome_lines(run)
+    assert "illegal memory access" in text
+    assert "model does not load: OSError: no file named model.safetensors" in text
+    assert "text_prompts.jsonl" in text
+    assert "bash utils/prefetch.sh --ds_names longtext" in text
+    assert "Traceback" not in text
+    assert not (checkout / "output/failing/quicktext/result.json").exists()
+
+
+@needs_driver_env
+def test_changed_kwarg_is_explained_and_changes_nothing(checkout: Path) -> None:
+    base = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit", "3"]
+    assert run_eval(checkout, *base, "--custom_model_kwargses", "width=64,height=64").returncode == 0
+    images = checkout / "output/reference-noise/quicktext"
+    before = {p: p.read_bytes() for p in images.rglob("*") if p.is_file() and p.name != ".lock"}
+    changed = ["--custom_model_kwargses", "width=96,height=64"]
+    run = run_eval(checkout, *base, *changed)
+    assert run.returncode == 1
+    assert "width 64 → 96: 3 images are stale" in run.stdout
+    assert {p: p.read_bytes() for p in images.rglob("*") if p.is_file() and p.name != ".lock"} == before
+    assert run_eval(checkout, *base, *changed, "--overwrite").returncode == 0
+    assert result_of(checkout, "reference-noise/quicktext")["coverage"]["generated"] == 3  # type: ignore[index]
+
+
+@needs_driver_env
+def test_corrupt_image_is_counted_and_withholds_the_headline(checkout: Path) -> None:
+    base = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit", "3"]
+    assert run_eval(checkout, *base).returncode == 0
+    image = next((checkout / "output/reference-noise/quicktext/images").rglob("*.jpg"))
+    image.write_bytes(image.read_bytes()[:500])
+    run = run_eval(checkout, *base, "--infer", "false")
+    assert run.returncode == 3, outcome_lines(run)
+    result = result_of(checkout, "reference-noise/quicktext")
+    assert result["coverage"]["corrupt"] == 1  # type: ignore[index]
+    assert result["headline"] == []
+    repaired = run_eval(checkout, *base)
+    assert repaired.returncode == 0
+
+
+@needs_driver_env
+def test_full_disk_is_one_clear_line_and_leaves_other_cells(checkout: Path) -> None:
+    small = checkout / "output/reference-noise"
+    small.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small tmpfs needs root")
+    try:
+        run = run_eval(
+            checkout,
+            *["--model_names", "reference-noise;reference-blank", "--ds_names", "quicktext", "--limit", "6"],
+        )
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    assert run.returncode == 1, outcome_lines(run)
+    assert "disk full: cannot write" in run.stdout
+    assert "free some space" in run.stdout
+    assert "Traceback" not in outcome_lines(run)
+    assert result_of(checkout, "reference-blank/quicktext")["state"] == "complete"
+
+
+@needs_driver_env
+def test_model_and_benchmark_written_to_the_guide_work_unchanged(checkout: Path) -> None:
+    add_model(checkout, "slow-noise", "SlowNoise", SLOW_NOISE)
+    add_benchmark(checkout, "many", "Many", MANY)
+    run = run_eval(checkout, "--model_names", "slow-noise", "--ds_names", "many", "--eval", "false", "--limit", "9")
+    assert run.returncode == 0, outcome_lines(run)
+    assert len(list((checkout / "output/slow-noise/many").glob("*.png"))) == 9
+
+
+# ---- runs that are cut short, and runs beside each other -----------------------------------------------------
+
+
+def start_slow_run(checkout: Path, benchmark: str = "many") -> subprocess.Popen[str]:
+    words = ["--model_names", "slow-noise", "--ds_names", benchmark, "--eval", "false"]
+    process = subprocess.Popen(
+        ["bash", str(checkout / "eval.sh"), *words, "--custom_model_kwargses", "seconds=0.05"],
+        env=environ(checkout, IMAGEEVALKIT_TEST_MARK=str(checkout)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    )
+    wait_for(lambda: any((checkout / "output/slow-noise").rglob("*.png")), 30)
+    return process
+
+
+def wait_for(condition: object, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.1)
+
+
+def processes_of(checkout: Path) -> list[str]:
+    mark = f"IMAGEEVALKIT_TEST_MARK={checkout}".encode()
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and mark in (folder / "environ").read_bytes().split(b"\0"):
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found
+
+
+@needs_driver_env
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_stopped_run_leaves_no_process_and_resumes(checkout: Path, number: int, status: int) -> None:
+    add_model(checkout, "slow-noise", "SlowNoise", SLOW_NOISE)
+    add_benchmark(checkout, "many", "Many", MANY)
+    run = start_slow_run(checkout)
+    assert processes_of(checkout)
+    run.send_signal(number)
+    assert run.wait(10) == status
+    if number == signal.SIGKILL:
+        # at once, while guards are still ending the old run's processes: no stale lock, no second writer
+        again = start_slow_run(checkout)
+        again.send_signal(signal.SIGTERM)
+        again.wait(10)
+    wait_for(lambda: not processes_of(checkout), 10)
+    made = len(list((checkout / "output/slow-noise/many").glob("*.png")))
+    words = ["--model_names", "slow-noise", "--ds_names", "many", "--eval", "false", "--limit", str(made + 2)]
+    rerun = run_eval(checkout, *words, "--custom_model_kwargses", "seconds=0.05")
+    assert rerun.returncode == 0, outcome_lines(rerun)
+    logs = sorted((checkout / "log/slow-noise").glob("many_generate_*"), key=lambda p: p.stat().st_mtime)
+    assert f"{made} of {made + 2} images are there" in logs[-1].read_text()
+
+
+@needs_driver_env
+def test_two_runs_at_once(checkout: Path) -> None:
+    add_model(checkout, "slow-noise", "SlowNoise", SLOW_NOISE)
+    add_benchmark(checkout, "many", "Many", MANY)
+    first = start_slow_run(checkout)
+    same = run_eval(checkout, "--model_names", "slow-noise", "--ds_names", "many", "--eval", "false")
+    other = run_eval(
+        checkout, "--model_names", "reference-blank", "--ds_names", "quicktext", "--eval", "false", "--limit", "2"
+    )
+    first.send_signal(signal.SIGTERM)
+    first.wait(10)
+    assert same.returncode == 2
+    assert "slow-noise/many is being written by another run" in same.stderr
+    assert same.stderr.count("\n") == 1
+    assert other.returncode == 0, outcome_lines(other)
