@@ -139,7 +139,7 @@ def _words_of_page(body: str) -> str:
 
 
 def refuses(status: int, error: ErrorBody) -> bool:
-    """Whether the codes of ``error``, or its words where ``status`` gives them weight, speak of content policy.
+    """Whether ``error`` speaks of content policy: by its codes, or by its words where ``status`` fits.
 
     The words of a 429 or 5xx may as well quote a policy on rates, so only a code counts there.
     """
@@ -155,7 +155,8 @@ def classify_status(status: int, headers: Mapping[str, str], body: str, proven: 
     parameters, so a 400 now is about the item.
     """
     error = parse_error(body)
-    text = f"HTTP {status}: {error.message}" if error.message else f"HTTP {status}"
+    words = error.message or ", ".join(error.codes)
+    text = f"HTTP {status}: {words}" if words else f"HTTP {status}"
     quota = any(_QUOTA_CODE.search(code) for code in error.codes)
     if status == 401:
         return Failure(
@@ -165,13 +166,13 @@ def classify_status(status: int, headers: Mapping[str, str], body: str, proven: 
     if status == 402 or (quota and status < 500):
         return Failure(Kind.PERMANENT, f"{text}; the account has no quota left: top it up and run again")
     if refuses(status, error):
-        return Failure(Kind.REFUSAL, error.message or text)
+        return Failure(Kind.REFUSAL, words)
     if status == 429:
         return Failure(Kind.RATE_LIMIT, text, retry_after(headers))
     if status in (408, 409, 425) or status >= 500:
         return Failure(Kind.TRANSIENT, text, retry_after(headers))
     if status < 400:
-        target = headers.get("location", "")
+        target = headers.get("location", "").partition("?")[0]
         return Failure(
             Kind.PERMANENT, f"HTTP {status} redirect to '{target}': set BASE_URL to the final address"
         )

@@ -235,9 +235,7 @@ class OpenAIImagesT2I(_OpenAIImages):
         body = self._body(seed)
 
         def send(api: openai.AsyncOpenAI) -> Awaitable[Any]:
-            return api.images.with_raw_response.generate(
-                model=self._model_id, prompt=prompt, extra_body=body
-            )
+            return api.images.with_raw_response.generate(model=self._model_id, prompt=prompt, extra_body=body)
 
         return await self._generate(send)
 
