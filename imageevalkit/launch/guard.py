@@ -94,7 +94,10 @@ class Guard:
                 os._exit(status)
             os.setpgid(0, 0)  # a job's `kill 0` must not reach the guard
             signal.set_wakeup_fd(-1)
-            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec would pass that on
+            for number in (
+                signal.SIGPIPE,
+                signal.SIGXFSZ,
+            ):  # Python ignores them, and exec would pass that on
                 signal.signal(number, signal.SIG_DFL)
             os.execvp(self._command[0], self._command)
         except OSError as error:
@@ -155,7 +158,7 @@ class Guard:
             self._signal_group(number)
             return
         for pid in descendants(os.getpid()):
-            try:
+            try:  # noqa: SIM105 - contextlib is another millisecond of start
                 os.kill(pid, number)
             except (ProcessLookupError, PermissionError):
                 pass  # gone meanwhile, or a set-uid program that will be tried again
