@@ -5,12 +5,13 @@ A file, not a pipe: it works the same when the launcher is Slurm and the job run
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from imageevalkit.jsonl import JsonlWriter, read_jsonl
+from imageevalkit.jsonl import JsonlWriter
 
 PROGRESS_ENV = "IMAGEEVALKIT_PROGRESS"
 _INTERVAL = 0.5
@@ -51,18 +52,41 @@ class ProgressWriter:
             self._writer.append(progress._replace(time=time.time())._asdict())
 
 
+class ProgressReader:
+    """Follows a job's progress file: each :meth:`read` takes only what was appended since the last one.
+
+    A job of many hours writes many thousand lines, and its launcher looks several times a second.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._snapshots: dict[str, Progress] = {}
+
+    def read(self) -> dict[str, Progress]:
+        """The last snapshot of each cell, by cell key; empty when there is none."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return self._snapshots
+        whole, newline, _ = data.rpartition(b"\n")  # a line still being written is left for the next read
+        self._offset += len(whole) + len(newline)
+        for line in whole.splitlines():
+            progress = _parse(line)
+            if progress:
+                self._snapshots[progress.cell] = progress
+        return self._snapshots
+
+
 def latest(path: Path) -> dict[str, Progress]:
     """The last snapshot of each cell in a job's progress file, by cell key; empty when there is none."""
-    snapshots: dict[str, Progress] = {}
-    for record in read_jsonl(path):
-        progress = _parse(record)
-        if progress:
-            snapshots[progress.cell] = progress
-    return snapshots
+    return ProgressReader(path).read()
 
 
-def _parse(record: dict[str, Any]) -> Progress | None:
+def _parse(line: bytes) -> Progress | None:
     try:
-        return Progress(**record)
-    except TypeError:
-        return None
+        return Progress(**json.loads(line))
+    except (ValueError, TypeError):
+        return None  # the torn line of a killed writer

@@ -1,0 +1,221 @@
+"""What a reply that is not an image means.
+
+===========================================  ===========  ==================================================
+reply                                        class        what happens
+===========================================  ===========  ==================================================
+429                                          RATE_LIMIT   waits ``Retry-After`` and jitter, asks again
+408, 409, 425, 5xx                           TRANSIENT    full-jitter backoff (``Retry-After`` if sent), again
+reset, broken or no reply within the timeout TRANSIENT    the same
+200 with HTML, no JSON, an ``error`` body,
+no image, or bytes that do not decode        TRANSIENT    the same
+no connection at all (DNS, refused, TLS)     UNREACHABLE  the same; if the endpoint never answered: PERMANENT
+any status but 401 and 402 with a code of
+content policy; 400, 403, 422, 451 or a 200
+without image whose words speak of it        REFUSAL      recorded with the provider's words, never retried
+400, 413, 422 about the prompt or the image  ITEM         this item fails at once
+400, 422 after another item has succeeded    ITEM         the parameters are the same for all items
+401, 402, 403, 404, 405, 3xx, quota used up  PERMANENT    the cell stops with one line
+any other 4xx (a bad parameter)              PERMANENT    the same
+===========================================  ===========  ==================================================
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from enum import Enum
+from typing import Any, NamedTuple
+
+
+class Kind(Enum):
+    """The class of a failure (the table above)."""
+
+    RATE_LIMIT = "rate limit"
+    TRANSIENT = "transient"
+    UNREACHABLE = "unreachable"
+    REFUSAL = "refusal"
+    ITEM = "item"
+    PERMANENT = "permanent"
+
+    @property
+    def retried(self) -> bool:
+        return self in (Kind.RATE_LIMIT, Kind.TRANSIENT, Kind.UNREACHABLE)
+
+
+class Failure(NamedTuple):
+    """One failed request: its class, one line about it, and the seconds the server asks to wait."""
+
+    kind: Kind
+    text: str
+    retry_after: float | None = None
+
+
+class ErrorBody(NamedTuple):
+    """What an error reply says: its words, its machine-readable codes, and the parameter it blames."""
+
+    message: str
+    codes: tuple[str, ...]
+    param: str
+
+
+_LONGEST_MESSAGE = 400
+# Codes seen from: OpenAI (content_policy_violation, moderation_blocked), Azure (content_filter,
+# ResponsibleAIPolicyViolation), Google (…UNSAFE…, PROHIBITED_CONTENT, IMAGE_SAFETY), DashScope
+# (DataInspectionFailed), Ark (OutputImageSensitiveContentDetected), new-api (sensitive_words_detected).
+_REFUSAL_CODE = re.compile(
+    r"content_?policy|moderation_blocked|content_?moderat|content_?filter|responsibleaipolicy|unsafe|"
+    r"prohibited_content|(image|prompt|^)_?safety$|data_?inspection|sensitive_?(content|words?)",
+    re.IGNORECASE,
+)
+_REFUSAL_WORDS = re.compile(
+    r"safety (system|filter|setting|polic)|content (management )?polic|content (filter|moderat)|"
+    r"request (was )?moderated|moderation system|responsible ai|DataInspectionFailed|"
+    r"(inappropriate|sensitive|prohibited|unsafe) (content|words?)|敏感|违规|不合规|安全策略",
+    re.IGNORECASE,
+)
+_POLICY_STATUSES = frozenset({200, 400, 403, 422, 451})
+_QUOTA_CODE = re.compile(r"insufficient_(user_)?quota|billing|quota_not_enough|arrearage", re.IGNORECASE)
+_ITEM_CODE = re.compile(
+    r"string_(above_max_length|too_long)|context_length|(invalid|unsupported)_?image|image_(too|parse)",
+    re.IGNORECASE,
+)
+_ITEM_WORDS = re.compile(
+    r"\b(prompt|text|string|context)\b.{0,60}\b(too long|exceed\w*|maximum (context )?length|max(imum)? \d+)",
+    re.IGNORECASE,
+)
+_ITEM_PARAM = re.compile(r"(prompt|images?)(\[\d*\]|_url|\.\d+)*", re.IGNORECASE)
+
+
+def one_line(text: str) -> str:
+    """``text`` on one line and not too long for a log."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST_MESSAGE else line[: _LONGEST_MESSAGE - 1] + "…"
+
+
+def parse_error(body: str) -> ErrorBody:
+    """Read an error reply: OpenAI's ``{"error": {…}}``, FastAPI's ``detail``, plain text or an HTML page."""
+    try:
+        parsed = json.loads(body)
+    except ValueError:
+        return ErrorBody(one_line(_words_of_page(body)), (), "")
+    return error_of(parsed)
+
+
+def error_of(parsed: Any) -> ErrorBody:
+    """The error that a parsed reply holds; its message is empty when it holds none."""
+    if not isinstance(parsed, dict):
+        return ErrorBody(one_line(str(parsed)), (), "")
+    error = parsed.get("error") or parsed.get("detail") or parsed
+    if isinstance(error, list) and error:
+        error = error[0]
+    if not isinstance(error, dict):
+        return ErrorBody(one_line(str(error)), (), "")
+    message = error.get("message") or error.get("msg") or parsed.get("message") or ""
+    location = error.get("loc")
+    param = error.get("param") or (location[-1] if isinstance(location, list) and location else "")
+    return ErrorBody(one_line(str(message)), tuple(_codes(error)), str(param))
+
+
+def _codes(error: Mapping[str, Any]) -> Iterator[str]:
+    for key in ("code", "type", "status", "reason"):
+        if isinstance(error.get(key), str):
+            yield error[key]
+    for key in ("innererror", "inner_error", "details"):
+        nested = error.get(key)
+        for inner in nested if isinstance(nested, list) else [nested]:
+            if isinstance(inner, dict):
+                yield from _codes(inner)
+
+
+def _words_of_page(body: str) -> str:
+    title = re.search(r"<title[^>]*>(.*?)</title>", body, re.IGNORECASE | re.DOTALL)
+    if title:
+        return f"an HTML page, '{title[1]}'"
+    return "an HTML page" if body.lstrip().startswith("<") else body[: 2 * _LONGEST_MESSAGE]
+
+
+def refuses(status: int, error: ErrorBody) -> bool:
+    """Whether ``error`` speaks of content policy: by its codes, or by its words where ``status`` fits.
+
+    The words of a 429 or 5xx may as well quote a policy on rates, so only a code counts there.
+    """
+    if any(_REFUSAL_CODE.search(code) for code in error.codes):
+        return True
+    return status in _POLICY_STATUSES and bool(_REFUSAL_WORDS.search(error.message))
+
+
+def classify_status(status: int, headers: Mapping[str, str], body: str, proven: bool) -> Failure:
+    """The failure that an HTTP reply with ``status`` (not 2xx) means.
+
+    ``headers`` is case-insensitive (httpx's). ``proven``: an earlier item succeeded with the very same
+    parameters, so a 400 now is about the item.
+    """
+    error = parse_error(body)
+    words = error.message or ", ".join(error.codes)
+    text = f"HTTP {status}: {words}" if words else f"HTTP {status}"
+    quota = any(_QUOTA_CODE.search(code) for code in error.codes)
+    if status == 401:
+        return Failure(
+            Kind.PERMANENT,
+            f"{text}; the key is rejected: correct API_KEY in config.local.sh or the environment",
+        )
+    if status == 402 or (quota and status < 500):
+        return Failure(Kind.PERMANENT, f"{text}; the account has no quota left: top it up and run again")
+    if refuses(status, error):
+        return Failure(Kind.REFUSAL, words)
+    if status == 429:
+        return Failure(Kind.RATE_LIMIT, text, retry_after(headers))
+    if status in (408, 409, 425) or status >= 500:
+        return Failure(Kind.TRANSIENT, text, retry_after(headers))
+    if status < 400:
+        target = headers.get("location", "").partition("?")[0]
+        return Failure(
+            Kind.PERMANENT, f"HTTP {status} redirect to '{target}': set BASE_URL to the final address"
+        )
+    if status in (404, 405):
+        return Failure(Kind.PERMANENT, f"{text}; check the model id and BASE_URL (it usually ends in /v1)")
+    if status in (400, 413, 422) and (proven or status == 413 or _blames_item(error)):
+        return Failure(Kind.ITEM, text)
+    return Failure(Kind.PERMANENT, f"{text}; check the model's kwargs and the account's rights")
+
+
+def _blames_item(error: ErrorBody) -> bool:
+    return bool(
+        any(_ITEM_CODE.search(code) for code in error.codes)
+        or _ITEM_PARAM.fullmatch(error.param)
+        or _ITEM_WORDS.search(error.message)
+    )
+
+
+def classify_connection(error: BaseException) -> Failure:
+    """The failure that an exception of the HTTP client (``httpx2``) means."""
+    import httpx2
+
+    text = one_line(f"{type(error).__name__}: {error}".rstrip(": "))
+    unreachable = isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError))
+    return Failure(Kind.UNREACHABLE if unreachable else Kind.TRANSIENT, text)
+
+
+def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
+    """Seconds that ``retry-after-ms`` or ``Retry-After`` (seconds or an HTTP date, RFC 9110 §10.2.3) ask for.
+
+    None when neither is there or readable; never negative.
+    """
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers.get(name, "")) * unit
+        except ValueError:
+            continue
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
+    try:
+        date = parsedate_to_datetime(headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=timezone.utc)
+    return max(0.0, (date - (now or datetime.now(timezone.utc))).total_seconds())

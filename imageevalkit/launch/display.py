@@ -1,0 +1,194 @@
+"""What the user sees while a run goes on: a live block on a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from imageevalkit.jobs import COMPLETE, INCOMPLETE, Job
+from imageevalkit.launch.pace import Pace
+from imageevalkit.launch.process import plain
+from imageevalkit.launch.summary import INTERRUPTED, JobSummary, StageSummary
+from imageevalkit.launch.terminal import STATE_WIDTH, Paint, clock, columns_of, fit, short_path
+
+_PLAIN_INTERVAL = 10.0  # seconds between two lines about one cell: a log should stay readable
+_REDRAW_INTERVAL = 0.2
+
+
+@dataclass(frozen=True)
+class Running:
+    """A running job as the display needs it; ``seconds`` since its start."""
+
+    job: Job
+    seconds: float
+    pace: Pace | None
+
+
+@dataclass(frozen=True)
+class View:
+    """The state of a run at one moment. ``waiting`` are lines about jobs that cannot start yet."""
+
+    seconds: float
+    cells: int
+    cells_done: int
+    cells_failed: int
+    running: Sequence[Running] = ()
+    waiting: Sequence[str] = ()
+
+
+class Display:
+    """Plain lines: start and end of each job, and a line per running job now and then."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._broken = False
+        self._shown: dict[tuple[str, str], tuple[float, int]] = {}
+        self._announced: set[str] = set()
+
+    def job_started(self, job: Job, attempt: int) -> None:
+        """A job was started for the ``attempt``-th time."""
+        if attempt == 1:
+            self._line("started", f"{job.name}, log {short_path(job.logs[0])}")
+
+    def job_retried(self, text: str) -> None:
+        """A job crashed and is started again."""
+        self._line("retry", text, INCOMPLETE)
+
+    def stopping(self, text: str) -> None:
+        """The run was told to stop."""
+        self._line("stopping", text, INTERRUPTED)
+
+    def stage_ended(self, stage: StageSummary) -> None:
+        """A stage of a cell has its outcome."""
+        text = f"{stage.stage} {stage.cell}"
+        if stage.message:
+            text += f": {stage.message}"
+        if stage.state != COMPLETE and stage.log:
+            text += f", log {short_path(stage.log)}"
+        self._line(stage.state, text, stage.state)
+
+    def job_ended(self, job: JobSummary) -> None:
+        """A job has ended for good, or never started for a reason that concerns no cell."""
+        word = "ended" if job.state == COMPLETE else job.state
+        told = [job.name, job.message or job.exit, clock(job.seconds) if job.attempts else ""]
+        self._line(word, ", ".join(filter(None, told)), job.state)
+
+    def refresh(self, view: View) -> None:
+        """Show ``view``; called several times a second."""
+        for text in view.waiting:
+            if text not in self._announced:
+                self._announced.add(text)
+                self._line("waiting", text)
+        for running in view.running:
+            if running.pace and self._is_due(running.job, running.pace):
+                self._line("running", " ".join(_parts(running, running.pace)))
+
+    def close(self) -> None:
+        """The run has ended."""
+
+    def _is_due(self, job: Job, pace: Pace) -> bool:
+        now = time.monotonic()
+        key = (job.name, pace.progress.cell)
+        shown, done = self._shown.get(key, (-_PLAIN_INTERVAL, -1))
+        if now - shown < _PLAIN_INTERVAL or (pace.progress.done == done and not pace.progress.note):
+            return False
+        self._shown[key] = (now, pace.progress.done)
+        return True
+
+    def _line(self, word: str, text: str, state: str = "") -> None:
+        self._write(f"[{time.strftime('%H:%M:%S')}] {word.ljust(STATE_WIDTH)} {plain(text)}\n")
+
+    def _write(self, text: str) -> None:
+        if self._broken:
+            return
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:
+            self._broken = True  # the terminal or the reader is gone; the run is not
+
+
+class LiveDisplay(Display):
+    """A block of a few lines at the bottom of a terminal, redrawn; what has ended scrolls above it."""
+
+    def __init__(self, stream: TextIO, environ: Mapping[str, str] = os.environ) -> None:
+        super().__init__(stream)
+        self._paint = Paint(stream, environ)
+        self._block: list[str] = []
+        self._drawn = 0.0
+
+    def job_started(self, job: Job, attempt: int) -> None:
+        pass  # it has a line in the block
+
+    def job_ended(self, job: JobSummary) -> None:
+        if job.message:  # else its cells have told it all
+            super().job_ended(job)
+
+    def refresh(self, view: View) -> None:
+        now = time.monotonic()
+        if now - self._drawn >= _REDRAW_INTERVAL:
+            self._drawn = now
+            self._draw(self._lines(view))
+
+    def close(self) -> None:
+        self._draw([])
+
+    def _line(self, word: str, text: str, state: str = "") -> None:
+        block = self._block
+        self._draw([])
+        # not cut to the width: this stays, and a path must be whole to be copied
+        self._write(f"{self._paint(word.ljust(STATE_WIDTH), state)} {plain(text)}\n")
+        self._draw(block)
+
+    def _draw(self, lines: list[str]) -> None:
+        up = f"\x1b[{len(self._block)}A" if self._block else ""
+        self._write(up + "\r\x1b[J" + "".join(f"{line}\n" for line in lines))
+        self._block = lines
+
+    def _lines(self, view: View) -> list[str]:
+        columns, rows = shutil.get_terminal_size()
+        head = f"{view.cells_done}/{view.cells} cells done"
+        if view.cells_failed:
+            head += f", {view.cells_failed} failed"
+        lines = [fit(f"{head} · {clock(view.seconds)}", columns - 1)]
+        lines += [self._running_line(running, columns - 1) for running in view.running]
+        lines += [fit(f"waiting {plain(text)}", columns - 1) for text in view.waiting]
+        # the cursor cannot move above the screen: a taller block would smear
+        room = max(2, rows - 2)
+        if len(lines) > room:
+            lines[room - 1 :] = [f"… and {len(lines) - room + 1} more"]
+        return lines
+
+    def _running_line(self, running: Running, width: int) -> str:
+        if running.pace is None:
+            return fit(f"{running.job.name}  starting  {clock(running.seconds)}", width)
+        parts = _parts(running, running.pace)
+        bar = self._paint.bar(running.pace.progress.done, running.pace.progress.total)
+        parts.insert(2, bar)
+        if sum(columns_of(part) + 1 for part in parts[:5]) > width:
+            parts.remove(bar)  # the numbers say the same
+        return fit(" ".join(parts), width)
+
+
+def choose_display(stream: TextIO, environ: Mapping[str, str] = os.environ) -> Display:
+    """The live block where ``stream`` is a terminal that can redraw, else plain lines."""
+    live = stream.isatty() and environ.get("TERM", "dumb") != "dumb"
+    return LiveDisplay(stream, environ) if live else Display(stream)
+
+
+def _parts(running: Running, pace: Pace) -> list[str]:
+    progress = pace.progress
+    parts = [running.job.stage if not progress.stage else progress.stage, progress.cell]
+    parts.append(f"{progress.done}/{progress.total}")
+    if pace.rate and progress.done < progress.total:
+        parts.append(f"{pace.rate:.3g}/s" if pace.rate >= 0.1 else f"{1 / pace.rate:.3g} s each")
+        parts.append(f"ETA {clock(pace.eta or 0)}")
+    if progress.failed:
+        parts.append(f"{progress.failed} failed")
+    if progress.note:
+        parts.append(plain(progress.note))
+    return parts

@@ -1,0 +1,436 @@
+"""The local launcher: runs a plan on this machine within its cores and GPUs, every job under a guard."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, worst
+from imageevalkit.jobs import (
+    COMPLETE,
+    FAILED,
+    INCOMPLETE,
+    STATUS_OF_STATE,
+    USABLE,
+    Job,
+    Outcome,
+    Plan,
+    cell_of,
+    outcome_path,
+    read_outcome,
+)
+from imageevalkit.launch.display import Running, View, choose_display
+from imageevalkit.launch.gpus import Lease, lease, visible_gpus
+from imageevalkit.launch.guard import CANNOT_EXECUTE, NOT_FOUND
+from imageevalkit.launch.pace import PaceReader
+from imageevalkit.launch.process import (
+    describe_exit,
+    job_environ,
+    last_line,
+    log_of,
+    progress_path,
+    start_guarded,
+)
+from imageevalkit.launch.summary import (
+    INTERRUPTED,
+    SKIPPED,
+    JobSummary,
+    RunSummary,
+    StageSummary,
+    overall_status,
+    summarize_cell,
+)
+from imageevalkit.launch.table import print_table
+
+_TICK = 0.1
+# Guards need 5 s of grace and a moment to kill; what is left after this hangs in the kernel.
+_STOP_LIMIT = 9.0
+# `timeout` and some wrappers deliver one signal twice: that is not a user losing patience.
+_SECOND_SIGNAL_AFTER = 0.5
+_JOB_STATES: dict[int | None, str] = {ExitStatus.COMPLETE: COMPLETE, ExitStatus.INCOMPLETE: INCOMPLETE}
+# Starting the same command again cannot change these; any other status is a crash.
+_FINAL: set[int] = {ExitStatus.COMPLETE, ExitStatus.INCOMPLETE, ExitStatus.USAGE, CANNOT_EXECUTE, NOT_FOUND}
+
+
+def run_plan(plan: Plan, lock_fds: dict[str, int]) -> RunSummary:
+    """Run ``plan`` to its end, show it, print the table of all cells and write ``summary.json``.
+
+    ``lock_fds`` are open lock files by cell key (see :func:`imageevalkit.cell.lock_cell`); the guard of every
+    job holds those of its cells, so that a lock lives until the last process of the cell is gone, even when
+    this process is killed. SIGINT, SIGTERM and SIGHUP end every job and are told by the summary's status.
+
+    Raises:
+        UserError: the plan contradicts itself, or nvidia-smi fails. Nothing was started.
+    """
+    _check(plan)
+    return asyncio.run(_Run(plan, lock_fds).run())
+
+
+def _check(plan: Plan) -> None:
+    known: set[str] = set()
+    for job in plan.jobs:
+        if job.name in known:
+            raise UserError(f"the plan has two jobs '{job.name}'")
+        for name in job.after:
+            if name not in known:
+                raise UserError(
+                    f"job '{job.name}' must run after '{name}', which is not before it in the plan"
+                )
+        known.add(job.name)
+
+
+class _Verdict(NamedTuple):
+    """Whether a job can start now; ``skip`` says why it never will."""
+
+    ready: bool
+    skip: str = ""
+
+
+@dataclass
+class _Active:
+    """A started job: what it holds, and its process while an attempt runs."""
+
+    job: Job
+    lease: Lease
+    cores: int
+    pace: PaceReader
+    started: float
+    attempts: int = 0
+    process: subprocess.Popen[bytes] | None = None
+    ended: asyncio.Future[int] | None = None
+
+
+class _Run:
+    def __init__(self, plan: Plan, lock_fds: dict[str, int]) -> None:
+        self._plan = plan
+        self._folder = Path(plan.run_folder)
+        self._lock_fds = lock_fds
+        self._display = choose_display(sys.stderr)
+        self._cores = _available_cores()
+        self._gpus = visible_gpus() if any(job.gpus for job in plan.jobs) else []
+        self._pending = list(plan.jobs)
+        self._jobs_of_cell = {
+            cell: [job for job in plan.jobs if cell in self._cells_of(job)] for cell in plan.cells
+        }
+        # a cell that only the report looks at is nothing this run works on
+        self._cells = [cell for cell in plan.cells if cell in plan.blocked or self._jobs_of_cell[cell]]
+        self._active: dict[asyncio.Task[None], _Active] = {}
+        self._stages: dict[tuple[str, str], StageSummary] = {}
+        self._jobs: dict[str, JobSummary] = {}
+        self._waiting_for_gpus: list[str] = []
+        self._stop: signal.Signals | None = None
+        self._stop_time = 0.0
+        self._started = time.monotonic()
+
+    async def run(self) -> RunSummary:
+        # A guard learns of our death by the end of file on this pipe, whose other end only we hold.
+        self._lifeline, lifeline_end = os.pipe()
+        self._forget_old_outcomes()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                loop.add_signal_handler(number, self._on_stop_signal, number)
+        try:
+            await self._drive()
+            self._display.close()
+            return _print_and_save(self._summarize(), self._folder)
+        finally:
+            # whatever went wrong above: closing the lifeline ends every guard
+            os.close(lifeline_end)
+            os.close(self._lifeline)
+
+    def _forget_old_outcomes(self) -> None:
+        """A plan that is run again must not take the outcomes of last time for its own."""
+        for job in self._plan.jobs:
+            for cell in job.cells:
+                outcome_path(self._folder, cell_of(cell), job.stage).unlink(missing_ok=True)
+            progress_path(self._plan, job).unlink(missing_ok=True)
+
+    # Scheduling
+
+    async def _drive(self) -> None:
+        while True:
+            self._collect_outcomes()
+            if self._stop is None:
+                self._start_what_can()
+            elif time.monotonic() - self._stop_time > _STOP_LIMIT:
+                self._abandon()
+            if not self._active and (self._stop is not None or not self._pending):
+                return
+            self._display.refresh(self._view())
+            if self._active:
+                done, _ = await asyncio.wait(self._active, timeout=_TICK, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    del self._active[task]
+                    task.result()
+            else:
+                await asyncio.sleep(_TICK)  # another run has the GPUs
+
+    def _start_what_can(self) -> None:
+        self._waiting_for_gpus = []
+        for job in list(self._pending):
+            if self._active and not self._plan.parallel:
+                return
+            verdict = self._verdict(job)
+            if verdict.skip:
+                self._pending.remove(job)
+                self._end_unstarted(job, SKIPPED, verdict.skip)
+            elif verdict.ready:
+                self._start_if_room(job)
+
+    def _verdict(self, job: Job) -> _Verdict:
+        if job.always:
+            return _Verdict(all(name in self._jobs for name in job.after))
+        ready = True
+        for cell in job.cells:
+            for before in map(self._plan.job, job.after):
+                if cell not in before.cells:
+                    continue
+                stage = self._stages.get((before.name, cell))
+                if stage is not None and stage.state in USABLE:
+                    continue
+                ready = False
+                # only once it has ended: an attempt that failed a cell may be followed by a better one
+                if stage is not None and before.name in self._jobs:
+                    return _Verdict(False, f"not started: {before.stage} of {cell} is {stage.state}")
+        return _Verdict(ready)
+
+    def _start_if_room(self, job: Job) -> None:
+        cores = min(job.cores, self._cores) if self._plan.parallel else self._cores
+        if sum(active.cores for active in self._active.values()) + cores > self._cores:
+            return
+        if job.gpus > len(self._gpus):
+            self._pending.remove(job)
+            self._end_unstarted(job, FAILED, _too_few_gpus(job.gpus, len(self._gpus)))
+            return
+        try:
+            held = lease(self._gpus, job.gpus)
+        except UserError as error:
+            self._pending.remove(job)
+            self._end_unstarted(job, FAILED, str(error))
+            return
+        if held is None:
+            wanted = "a GPU" if job.gpus == 1 else f"{job.gpus} GPUs"
+            self._waiting_for_gpus.append(f"{job.name}: waiting for {wanted} of {len(self._gpus)} to be free")
+            return
+        self._pending.remove(job)
+        pace = PaceReader(progress_path(self._plan, job))
+        active = _Active(job, held, cores, pace, time.monotonic())
+        self._active[asyncio.create_task(self._run_job(active))] = active
+
+    def _view(self) -> View:
+        now = time.monotonic()
+        states = [self._cell_state(cell) for cell in self._cells]
+        return View(
+            seconds=now - self._started,
+            cells=len(states),
+            cells_done=sum(state is not None for state in states),
+            cells_failed=sum(state is not None and state not in USABLE for state in states),
+            running=[Running(a.job, now - a.started, a.pace.read()) for a in self._active.values()],
+            waiting=self._waiting_for_gpus,
+        )
+
+    def _cell_state(self, cell: str) -> str | None:
+        """The state of ``cell`` if all its stages are over, else None."""
+        if cell not in self._plan.blocked and len(self._stages_of(cell)) < len(self._jobs_of_cell[cell]):
+            return None
+        return summarize_cell(cell, self._stages_of(cell), self._plan.blocked.get(cell)).state
+
+    def _stages_of(self, cell: str) -> list[StageSummary]:
+        """The stages of ``cell`` that have ended, in plan order."""
+        keys = [(job.name, cell) for job in self._jobs_of_cell[cell]]
+        return [self._stages[key] for key in keys if key in self._stages]
+
+    # One job
+
+    async def _run_job(self, active: _Active) -> None:
+        job = active.job
+        while self._stop is None:
+            active.attempts += 1
+            try:
+                status = await self._attempt(active)
+            except OSError as error:
+                self._end_job(
+                    active, None, f"cannot start: {error.strerror}: {error.filename or job.command[0]}"
+                )
+                return
+            how = describe_exit(status)
+            if self._stop is not None or active.attempts > job.retries or not self._worth_retry(job, status):
+                self._end_job(active, status)
+                return
+            self._display.job_retried(
+                f"{job.name}: attempt {active.attempts + 1} of {job.retries + 1} after {how}"
+            )
+        self._end_job(active, None, f"not started, stopped by {self._stop.name}")
+
+    async def _attempt(self, active: _Active) -> int:
+        job = active.job
+        environ = job_environ(self._plan, job, active.lease.environ(), active.cores)
+        locks = [self._lock_fds[cell] for cell in job.cells if cell in self._lock_fds]
+        held = [*active.lease.fds, *locks]
+        active.ended = asyncio.get_running_loop().create_future()
+        active.process = start_guarded(job, environ, self._lifeline, held, active.attempts)
+        self._display.job_started(job, active.attempts)
+        return await active.ended
+
+    def _worth_retry(self, job: Job, status: int) -> bool:
+        if status in _FINAL:
+            return False
+        if job.always:
+            return status != ExitStatus.FAILED
+        return any(self._outcome(job, cell) is None for cell in job.cells)
+
+    def _reap(self) -> None:
+        for active in self._active.values():
+            if active.process and active.ended and not active.ended.done():
+                status = active.process.poll()
+                if status is not None:
+                    active.ended.set_result(status)
+
+    def _end_job(self, active: _Active, status: int | None, problem: str = "") -> None:
+        """``status`` is None when the job did not run to an end, for the reason ``problem``."""
+        job = active.job
+        active.lease.release()
+        how = "" if status is None else describe_exit(status)
+        log = log_of(job)
+        said = last_line(log) if status is not None else ""
+        if how == "SIGKILL":
+            how = "SIGKILL (out of memory?)"
+        told = (problem or how) + (f": {said}" if said else "")
+        missing = False
+        for cell in self._cells_of(job):
+            outcome = self._outcome(job, cell)
+            if outcome is None:
+                missing = True
+                outcome = Outcome(FAILED, told if status is None else f"left no outcome, {told}")
+                if self._stop is not None:
+                    outcome = Outcome(INTERRUPTED, problem or f"stopped by {self._stop.name}")
+            self._record(job, cell, outcome, active.attempts, log_of(job, cell))
+        state = _JOB_STATES.get(status, FAILED)
+        message = ""
+        if self._stop is not None and (missing or state == FAILED):
+            state = INTERRUPTED
+            message = problem
+        elif missing:
+            state = FAILED  # its cells tell why
+        elif state == FAILED and all(
+            self._stages[job.name, cell].state in USABLE for cell in self._cells_of(job)
+        ):
+            message = f"{told} (although every cell has its outcome)" if self._cells_of(job) else told
+        seconds = time.monotonic() - active.started
+        self._finish(JobSummary(job.name, job.stage, state, message, how, active.attempts, seconds, log))
+
+    def _end_unstarted(self, job: Job, state: str, message: str) -> None:
+        for cell in self._cells_of(job):
+            self._record(job, cell, Outcome(state, message), 0, "")
+        self._finish(
+            JobSummary(job.name, job.stage, state, "" if self._cells_of(job) else message, "", 0, 0.0, "")
+        )
+
+    def _finish(self, ended: JobSummary) -> None:
+        self._jobs[ended.name] = ended
+        if ended.attempts or ended.message:
+            self._display.job_ended(ended)
+
+    @staticmethod
+    def _cells_of(job: Job) -> list[str]:
+        """The cells whose outcome ``job`` owes: the report looks at many and owes none."""
+        return [] if job.always else job.cells
+
+    # Outcomes
+
+    def _collect_outcomes(self) -> None:
+        for active in self._active.values():
+            for cell in self._cells_of(active.job):
+                if (active.job.name, cell) not in self._stages:
+                    outcome = self._outcome(active.job, cell)
+                    if outcome is not None:
+                        self._record(active.job, cell, outcome, active.attempts, log_of(active.job, cell))
+
+    def _outcome(self, job: Job, cell: str) -> Outcome | None:
+        try:
+            outcome = read_outcome(self._folder, cell_of(cell), job.stage)
+        except (ValueError, TypeError) as error:
+            return Outcome(FAILED, f"its outcome file is unreadable ({error})")
+        if outcome is not None and outcome.state not in STATUS_OF_STATE:
+            return Outcome(FAILED, f"its outcome file holds the unknown state '{outcome.state}'")
+        return outcome
+
+    def _record(self, job: Job, cell: str, outcome: Outcome, attempts: int, log: str) -> None:
+        stage = StageSummary(cell, job.stage, job.name, outcome.state, outcome.message, log, attempts)
+        before = self._stages.get((job.name, cell))
+        self._stages[job.name, cell] = stage
+        if before is None or (before.state, before.message) != (stage.state, stage.message):
+            self._display.stage_ended(stage)
+
+    # Stopping
+
+    def _on_stop_signal(self, number: signal.Signals) -> None:
+        now = time.monotonic()
+        if self._stop is None:
+            self._stop, self._stop_time = number, now
+            if self._active:
+                self._display.stopping(f"{number.name}: ending what runs (once more kills it at once)")
+        elif now - self._stop_time < _SECOND_SIGNAL_AFTER:
+            return
+        for active in self._active.values():
+            # a guard takes the second SIGTERM as the order to kill
+            if active.process and active.process.poll() is None:
+                active.process.send_signal(signal.SIGTERM)
+
+    def _abandon(self) -> None:
+        """Stop waiting for what even SIGKILL does not end; the guards go on, and hold the locks."""
+        for task, active in self._active.items():
+            task.cancel()
+            guard = active.process.pid if active.process else 0
+            self._end_job(
+                active, None, f"still ending after {_STOP_LIMIT:.0f} s (process {guard} watches it)"
+            )
+        self._active.clear()
+
+    # The end
+
+    def _summarize(self) -> RunSummary:
+        if self._stop is not None:
+            for job in self._pending:
+                self._end_unstarted(job, INTERRUPTED, f"not started, stopped by {self._stop.name}")
+        cells = [
+            summarize_cell(cell, self._stages_of(cell), self._plan.blocked.get(cell)) for cell in self._cells
+        ]
+        jobs = [self._jobs[job.name] for job in self._plan.jobs]
+        stopped = None
+        if self._stop is not None:
+            stopped = ExitStatus.INTERRUPTED if self._stop == signal.SIGINT else ExitStatus.TERMINATED
+        status = overall_status(cells, jobs, stopped)
+        return RunSummary(status, time.monotonic() - self._started, cells, jobs)
+
+
+def _print_and_save(summary: RunSummary, run_folder: Path) -> RunSummary:
+    try:
+        summary.save(run_folder)
+    except (CellFailure, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        summary = replace(summary, status=worst([summary.status, ExitStatus.FAILED]))
+    with contextlib.suppress(OSError):  # nobody reads it; the status must not become another one by that
+        print_table(summary, sys.stdout)
+    return summary
+
+
+def _available_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _too_few_gpus(wanted: int, there: int) -> str:
+    why = "nvidia-smi and CUDA_VISIBLE_DEVICES decide"
+    return f"needs {wanted} {'GPU' if wanted == 1 else 'GPUs'}, this run may use {there} ({why})"

@@ -1,0 +1,112 @@
+"""One attempt of one job: its environment, its log, its guard, and what to say about how it ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from imageevalkit.cell import REPO
+from imageevalkit.jobs import Job, Plan
+from imageevalkit.launch import guard
+from imageevalkit.progress import PROGRESS_ENV
+
+CORES_ENV = "IMAGEEVALKIT_CORES"
+_HEADER = "# imageevalkit: "
+_TAIL_BYTES = 8192
+_LINE_WIDTH = 200
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
+
+
+def progress_path(plan: Plan, job: Job) -> Path:
+    """Where ``job`` reports its progress."""
+    return Path(plan.run_folder) / "progress" / f"{job.file_stem}.jsonl"
+
+
+def job_environ(plan: Plan, job: Job, gpus: dict[str, str], cores: int) -> dict[str, str]:
+    """The environment of ``job``: the launcher's, the job's own additions, and what it was given."""
+    environ = os.environ | job.environ | gpus
+    paths = [str(REPO), *filter(None, [environ.get("PYTHONPATH")])]
+    environ["PYTHONPATH"] = os.pathsep.join(paths)
+    environ[PROGRESS_ENV] = str(progress_path(plan, job).absolute())
+    environ[CORES_ENV] = str(cores)
+    # else the last words of a killed job die in its buffer
+    environ.setdefault("PYTHONUNBUFFERED", "1")
+    return environ
+
+
+def start_guarded(
+    job: Job, environ: dict[str, str], lifeline: int, held: Iterable[int], attempt: int
+) -> subprocess.Popen[bytes]:
+    """Start ``job`` under a guard that keeps the descriptors ``held`` open until nothing of it is left.
+
+    Raises:
+        OSError: the log cannot be written, or no process can be started.
+    """
+    log = REPO / job.logs[0]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    program = [sys.executable, "-I", "-S", guard.__file__, str(lifeline), "--", *job.command]
+    with log.open("ab", buffering=0) as out:
+        when = time.strftime("%Y-%m-%d %H:%M:%S")
+        command = _shorten(plain(shlex.join(job.command)))
+        out.write(f"{_HEADER}{when} {job.name} attempt {attempt}: {command}\n".encode())
+        return subprocess.Popen(
+            program,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            cwd=REPO,
+            env=environ,
+            pass_fds=[lifeline, *held],
+            start_new_session=True,
+        )
+
+
+def describe_exit(status: int) -> str:
+    """``"exit status 1"`` or ``"SIGKILL"`` for the status a guard passed on."""
+    number = -status if status < 0 else status - 128
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"exit status {status}"
+    return f"guard killed by {name}" if status < 0 else name
+
+
+def last_line(log: str) -> str:
+    """The last line of ``log`` that a job wrote, without terminal escapes, shortened; "" if there is none."""
+    try:
+        with (REPO / log).open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            tail = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    for line in reversed(re.split(r"[\r\n]+", tail)):
+        text = plain(line)
+        if text and not text.startswith(_HEADER):
+            return _shorten(text)
+    return ""
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _LINE_WIDTH else text[: _LINE_WIDTH - 1] + "…"
+
+
+def plain(text: str) -> str:
+    """``text`` as one line without terminal escapes and control characters."""
+    return " ".join(_ESCAPES.sub("", text).split())
+
+
+def log_of(job: Job, cell: str | None = None) -> str:
+    """The log of ``cell`` if the job got so far, else the one written last (where a job died)."""
+    if cell is not None and len(job.logs) == len(job.cells):
+        own = job.logs[job.cells.index(cell)]
+        if (REPO / own).exists():
+            return own
+    written = [log for log in job.logs if (REPO / log).exists()]
+    return max(written, key=lambda log: (REPO / log).stat().st_mtime_ns) if written else job.logs[0]

@@ -1,0 +1,301 @@
+"""Models behind an OpenAI-compatible endpoint: ``/images/generations`` (t2i) and ``/images/edits`` (edit).
+
+``imageevalkit.api.failures`` has the table of what each failing reply means; here a REFUSAL becomes
+``Refused``, a PERMANENT ``ModelUnusable``, all others ``ItemFailed`` (retried ones when the bounds are met).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import io
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from PIL import Image
+
+from imageevalkit.api.download import download_image
+from imageevalkit.api.endpoint import Endpoint
+from imageevalkit.api.failures import Failure, Kind, classify_connection, classify_status
+from imageevalkit.api.image_reply import ImageReply, read_reply
+from imageevalkit.api.retry import RetryPolicy, retry
+from imageevalkit.errors import UserError
+from imageevalkit.generation.contract import (
+    Generated,
+    GenerationError,
+    ItemFailed,
+    ModelUnusable,
+    Refused,
+)
+
+if TYPE_CHECKING:
+    import httpx2
+    import openai
+
+Upload = tuple[str, bytes, str]
+
+_NOT_PARAMETERS = {
+    "n": "every item is one image",
+    "seed": "seeds belong to items; send_seed=true sends them",
+    "stream": "streamed replies are not read",
+    "model": "the model is chosen by --model_names",
+    "prompt": "prompts come from the benchmark",
+    "image": "images come from the benchmark",
+}
+_CONNECT_TIMEOUT = 30.0
+
+
+class _Session(NamedTuple):
+    """The clients of one event loop: connections cannot move to another."""
+
+    loop: asyncio.AbstractEventLoop
+    api: openai.AsyncOpenAI
+    files: httpx2.AsyncClient
+
+
+class _OpenAIImages:
+    """What both tasks share.
+
+    Args:
+        model_path: the model id the API knows.
+        size: ``"WxH"`` in pixels, or a word such as ``auto``.
+        timeout: seconds for one request, its reply included.
+        max_attempts, max_elapsed, backoff: see :class:`RetryPolicy`.
+        send_seed: send each item's seed as ``seed`` (gateways in front of diffusers models take it).
+        extra_body: request parameters as an object; the same as giving them as ``parameters``.
+        parameters: any other request parameter (``quality``, ``background``, …), sent as given; None is
+            not sent, so that it takes back a default of the registry.
+
+    Raises:
+        ModelUnusable: no key, a malformed argument, or the ``openai`` package is missing.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        *,
+        size: Any = None,
+        timeout: float = 300.0,
+        max_attempts: int = 6,
+        max_elapsed: float = 600.0,
+        backoff: float = 2.0,
+        send_seed: bool = False,
+        extra_body: Mapping[str, Any] | None = None,
+        **parameters: Any,
+    ) -> None:
+        self.model_name = self._model_id = model_path
+        if not isinstance(extra_body or {}, Mapping):
+            raise _unusable(f"extra_body must be an object of request parameters, not {extra_body!r}")
+        if not isinstance(send_seed, bool):
+            raise _unusable(f"send_seed must be true or false, not {send_seed!r}")
+        merged = {"size": size, **parameters, **(extra_body or {})}
+        for name in merged.keys() & _NOT_PARAMETERS.keys():
+            raise _unusable(f"'{name}' cannot be given: {_NOT_PARAMETERS[name]}")
+        self._parameters = {name: value for name, value in merged.items() if value is not None}
+        self._requested_size = _pixels(merged["size"])
+        self._send_seed = send_seed
+        self._timeout = _positive("timeout", timeout)
+        self._policy = RetryPolicy(
+            int(_positive("max_attempts", max_attempts, whole=True)),
+            _positive("max_elapsed", max_elapsed),
+            _positive("backoff", backoff),
+        )
+        try:
+            self._endpoint = Endpoint.from_environment()
+        except UserError as error:
+            raise _unusable(str(error)) from None
+        try:
+            import httpx2  # noqa: F401
+            import openai  # noqa: F401
+        except ImportError:
+            raise _unusable(
+                "API models need the 'openai' package, version 3: pip install -r requirements/driver.txt"
+            ) from None
+        self._session: _Session | None = None
+        self._answered = False
+        self._proven = False
+
+    async def aclose(self) -> None:
+        """Close the connections; the model can be used again afterwards."""
+        session, self._session = self._session, None
+        if session and session.loop is asyncio.get_running_loop():
+            await session.api.close()
+            await session.files.aclose()
+
+    def _run_alone(self, generating: Callable[[], Awaitable[Generated]]) -> Generated:
+        async def once() -> Generated:
+            try:
+                return await generating()
+            finally:
+                await self.aclose()
+
+        return asyncio.run(once())
+
+    def _open(self) -> _Session:
+        """The session of the running event loop."""
+        loop = asyncio.get_running_loop()
+        if self._session is None or self._session.loop is not loop:
+            import httpx2
+            import openai
+
+            # a read timeout starts anew with every byte; the whole request is bounded where it is sent
+            timeout = httpx2.Timeout(None, connect=min(self._timeout, _CONNECT_TIMEOUT))
+            # the engine bounds what is in flight; a second bound in the pool would only hide waiting
+            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+            api = openai.AsyncOpenAI(
+                api_key=self._endpoint.key,
+                base_url=self._endpoint.base_url,
+                max_retries=0,
+                timeout=timeout,
+                # what another host would get is the user's prompt, and often as a GET: name it, do not follow
+                http_client=httpx2.AsyncClient(timeout=timeout, limits=limits, follow_redirects=False),
+            )
+            files = httpx2.AsyncClient(timeout=timeout, limits=limits, follow_redirects=True)
+            self._session = _Session(loop, api, files)
+        return self._session
+
+    def _body(self, seed: int) -> dict[str, Any]:
+        return {**self._parameters, "seed": seed} if self._send_seed else self._parameters
+
+    async def _generate(self, send: Callable[[openai.AsyncOpenAI], Awaitable[Any]]) -> Generated:
+        result, attempts = await retry(functools.partial(self._attempt, send), self._policy)
+        if isinstance(result, Failure):
+            raise self._error(result, attempts)
+        assert result.image is not None
+        self._proven = True
+        return Generated(
+            image=result.image,
+            seed_honoured=self._send_seed,
+            requested_size=self._requested_size,
+            tokens=result.tokens,
+            attempts=attempts,
+            extra=self._endpoint.redact_all(result.extra),
+        )
+
+    async def _attempt(self, send: Callable[[openai.AsyncOpenAI], Awaitable[Any]]) -> ImageReply | Failure:
+        """One request and, where the reply holds a URL, the download."""
+        import openai
+
+        session = self._open()
+        try:
+            raw = await asyncio.wait_for(send(session.api), self._timeout)
+        except asyncio.TimeoutError:
+            return Failure(Kind.TRANSIENT, f"no reply within {self._timeout:g} s")
+        except openai.APIConnectionError as error:
+            return classify_connection(error.__cause__ or error)
+        except openai.APIStatusError as error:
+            self._answered = True
+            response = error.response
+            return classify_status(response.status_code, response.headers, response.text, self._proven)
+        self._answered = True
+        reply = await asyncio.to_thread(read_reply, raw.content)
+        if isinstance(reply, Failure) or reply.url is None:
+            return reply
+        image = await self._download(session, reply.url)
+        return image if isinstance(image, Failure) else reply._replace(image=image, url=None)
+
+    async def _download(self, session: _Session, link: str) -> bytes | Failure:
+        import httpx2
+
+        base = httpx2.URL(self._endpoint.base_url)
+        try:
+            url = base.join(link)
+        except httpx2.InvalidURL:
+            return Failure(Kind.TRANSIENT, "the reply holds an image URL that is no URL")
+        if url.scheme not in ("http", "https"):
+            return Failure(Kind.TRANSIENT, f"the reply holds an image URL of scheme '{url.scheme}'")
+        # some gateways guard the files they serve themselves; nobody else may see the key
+        same_origin = (url.scheme, url.host, url.port) == (base.scheme, base.host, base.port)
+        headers = {"Authorization": f"Bearer {self._endpoint.key}"} if same_origin else {}
+        return await download_image(session.files, url, headers, self._timeout, self._policy)
+
+    def _error(self, failure: Failure, attempts: int) -> GenerationError:
+        """The failure as an exception of the contract, on one line and without the key."""
+        text = self._endpoint.redact(failure.text)
+        if failure.kind is Kind.REFUSAL:
+            return Refused(text, attempts)
+        never_answered = failure.kind is Kind.UNREACHABLE and not self._answered
+        if failure.kind is Kind.PERMANENT or never_answered:
+            hint = "; check BASE_URL and the network" if never_answered else ""
+            where = f"model '{self._model_id}' at {self._endpoint.host}"
+            return ModelUnusable(self._endpoint.redact(where) + f": {text}{hint}", attempts)
+        return ItemFailed(text, attempts)
+
+
+class OpenAIImagesT2I(_OpenAIImages):
+    """Text to image through ``/images/generations``."""
+
+    async def generate_async(self, prompt: str, seed: int = 42) -> Generated:
+        """Make one image; many calls may be in flight in one event loop.
+
+        Raises:
+            Refused, ItemFailed, ModelUnusable: see ``imageevalkit.generation.contract``.
+        """
+        body = self._body(seed)
+
+        def send(api: openai.AsyncOpenAI) -> Awaitable[Any]:
+            return api.images.with_raw_response.generate(model=self._model_id, prompt=prompt, extra_body=body)
+
+        return await self._generate(send)
+
+    def generate(self, prompt: str, seed: int = 42) -> Generated:
+        """:meth:`generate_async` for callers without an event loop."""
+        return self._run_alone(lambda: self.generate_async(prompt, seed))
+
+
+class OpenAIImagesEdit(_OpenAIImages):
+    """Image editing through ``/images/edits``."""
+
+    async def generate_async(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Generated:
+        """Edit the images of ``input_list`` (text and images mixed); many calls may be in flight.
+
+        Raises:
+            Refused, ItemFailed, ModelUnusable: see ``imageevalkit.generation.contract``.
+        """
+        prompt = " ".join(part.strip() for part in input_list if isinstance(part, str))
+        images = [part for part in input_list if not isinstance(part, str)]
+        if not images:
+            raise ItemFailed("the item has no image to edit", attempts=0)
+        uploads = await asyncio.to_thread(_uploads, images)
+        body = self._body(seed)
+
+        def send(api: openai.AsyncOpenAI) -> Awaitable[Any]:
+            return api.images.with_raw_response.edit(
+                model=self._model_id,
+                prompt=prompt,
+                # one image goes as `image`, several as `image[]`: servers other than OpenAI's know only these
+                image=uploads[0] if len(uploads) == 1 else uploads,
+                extra_body=body,
+            )
+
+        return await self._generate(send)
+
+    def generate(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Generated:
+        """:meth:`generate_async` for callers without an event loop."""
+        return self._run_alone(lambda: self.generate_async(input_list, seed))
+
+
+def _uploads(images: Sequence[Image.Image]) -> list[Upload]:
+    uploads = []
+    for n, image in enumerate(images):
+        buffer = io.BytesIO()
+        image.convert("RGB").save(buffer, "PNG")
+        uploads.append((f"image_{n}.png", buffer.getvalue(), "image/png"))
+    return uploads
+
+
+def _unusable(text: str) -> ModelUnusable:
+    return ModelUnusable(text, attempts=0)
+
+
+def _positive(name: str, value: Any, whole: bool = False) -> float:
+    kinds = (int,) if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < float("inf"):
+        raise _unusable(f"{name} must be a positive {'whole ' * whole}number, not {value!r}")
+    return value
+
+
+def _pixels(size: Any) -> tuple[int, int] | None:
+    match = re.fullmatch(r"(\d+)x(\d+)", str(size), re.IGNORECASE)
+    return (int(match[1]), int(match[2])) if match else None

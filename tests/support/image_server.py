@@ -1,0 +1,427 @@
+"""A real HTTP server that speaks ``/v1/images/generations`` and ``/v1/images/edits`` and fails on request.
+
+In a test: ``with ImageServer() as server: server.script("a prompt", "429", "ok")``.
+As a command (faults drawn by prompt, so a run can be repeated)::
+
+    python -m tests.support.image_server --port-file F --faults "0.05:429,0.02:refuse" --seed 0
+
+``GET /stats`` answers how many requests, faults and items there were and how many were in flight at most.
+Every fault of ``FAULTS`` can be named; the last one of a script repeats.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import functools
+import hashlib
+import io
+import json
+import re
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from email.parser import BytesHeaderParser
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from PIL import Image
+
+REFUSAL_WORDS = (
+    "Your request was rejected by the safety system. safety_violations=[violence]. (request id: req-7)"
+)
+USAGE = {
+    "input_tokens": 12,
+    "input_tokens_details": {"image_tokens": 0, "text_tokens": 12},
+    "output_tokens": 272,
+    "total_tokens": 284,
+}
+
+
+@functools.lru_cache(maxsize=4096)
+def png_of(prompt: str, side: int = 256) -> bytes:
+    """A valid PNG whose pattern depends on ``prompt``; never one flat colour."""
+    cells = b"".join(hashlib.sha256(f"{n}:{prompt}".encode()).digest() for n in range(24))
+    buffer = io.BytesIO()
+    Image.frombytes("RGB", (16, 16), cells).resize((side, side), Image.Resampling.NEAREST).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@dataclass
+class Part:
+    """One part of a multipart body."""
+
+    name: str
+    filename: str | None
+    mime_type: str | None
+    data: bytes
+
+
+@dataclass
+class Received:
+    """One request as it came in; ``fault`` is how it was answered."""
+
+    path: str
+    headers: dict[str, str]
+    fields: dict[str, Any]
+    files: list[Part] = field(default_factory=list)
+    fault: str = ""
+
+    @property
+    def prompt(self) -> str:
+        return str(self.fields.get("prompt", ""))
+
+    @property
+    def item(self) -> str:
+        """What tells items apart: the prompt, the seed where it is sent, and the uploaded images."""
+        digest = hashlib.sha256(b"".join(part.data for part in self.files)).hexdigest()[:8]
+        return f"{self.prompt}|{self.fields.get('seed', '')}|{digest if self.files else ''}"
+
+
+class ImageServer:
+    """The server, on a free port of 127.0.0.1 and in its own threads while used as a context manager.
+
+    ``default`` is the fault of requests without a script; ``latency`` is seconds before each answer;
+    ``retry_after`` is the header's value in a 429. ``file_faults`` are taken, one each, by the next
+    requests for a file; ``redirect_to`` is where the ``redirect`` fault points.
+    """
+
+    def __init__(self, default: str = "ok", latency: float = 0.0, retry_after: str = "0") -> None:
+        self.default = default
+        self.latency = latency
+        self.retry_after = retry_after
+        self.file_faults: list[str] = []
+        self.file_origin: str | None = None
+        self.redirect_to = "http://127.0.0.1:9/v1"
+        self.choose: Callable[[Received, int], str] = self._scripted
+        self.requests: list[Received] = []
+        self.file_requests: list[Received] = []
+        self.in_flight = self.max_in_flight = 0
+        self.lock = threading.Lock()
+        self._scripts: dict[str, tuple[str, ...]] = {}
+        self._attempts: Counter[str] = Counter()
+        self._http = _HttpServer(("127.0.0.1", 0), functools.partial(_Handler, self))
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
+
+    @property
+    def port(self) -> int:
+        return int(self._http.server_address[1])
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def script(self, prompt: str, *faults: str) -> None:
+        """Answer the first, second, … request for ``prompt`` with these faults; the last one repeats."""
+        unknown = set(faults) - FAULTS.keys()
+        assert not unknown, f"unknown faults {unknown}"
+        self._scripts[prompt] = faults
+
+    def _scripted(self, request: Received, attempt: int) -> str:
+        faults = self._scripts.get(request.prompt, (self.default,))
+        return faults[min(attempt, len(faults)) - 1]
+
+    def enter(self, request: Received) -> str:
+        """Record a request and say how to answer it."""
+        with self.lock:
+            self._attempts[request.item] += 1
+            request.fault = self.choose(request, self._attempts[request.item])
+            self.requests.append(request)
+            self.in_flight += 1
+            self.max_in_flight = max(self.max_in_flight, self.in_flight)
+        time.sleep(self.latency)
+        return request.fault
+
+    def leave(self) -> None:
+        """The answer of one request is out."""
+        with self.lock:
+            self.in_flight -= 1
+
+    def stats(self) -> dict[str, Any]:
+        """Counts over all requests so far."""
+        with self.lock:
+            return {
+                "requests": len(self.requests),
+                "items": len(self._attempts),
+                "max_in_flight": self.max_in_flight,
+                "answers": dict(Counter(request.fault for request in self.requests)),
+            }
+
+    def __enter__(self) -> ImageServer:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+
+class _HttpServer(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 512
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away (a timeout under test) is no error of the server."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def __init__(self, images: ImageServer, *args: Any) -> None:
+        self.images = images
+        super().__init__(*args)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Silent: tests read ``requests``."""
+
+    def do_POST(self) -> None:
+        request = self._receive()
+        fault = self.images.enter(request)
+        try:
+            if not request.path.startswith(("/v1/images/generations", "/v1/images/edits")):
+                self.send_json(404, _error("no such path", "not_found"))
+            else:
+                FAULTS[fault](self, request)
+        finally:
+            self.images.leave()
+
+    def do_GET(self) -> None:
+        path = urlsplit(self.path).path
+        if path == "/stats":
+            self.send_json(200, self.images.stats())
+            return
+        with self.images.lock:
+            fault = self.images.file_faults.pop(0) if self.images.file_faults else "ok"
+            self.images.file_requests.append(Received(path, _headers(self), {}, fault=fault))
+        name = re.fullmatch(r"/files/(.*)\.png", path)
+        if fault == "404" or not name:
+            self.send_body(404, b"gone", "text/plain")
+        elif fault == "redirect":
+            self.send_body(302, b"", "text/plain", {"Location": self.images.redirect_to + self.path})
+        else:
+            data = png_of(unquote(name[1]))
+            self.send_body(200, data[: len(data) // 2] if fault == "truncated" else data, "image/png")
+
+    def _receive(self) -> Received:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        headers = _headers(self)
+        boundary = re.match(r'multipart/form-data;.*boundary="?([^";]+)', headers.get("content-type", ""))
+        if not boundary:
+            return Received(self.path, headers, json.loads(body))
+        parts = _parts(body, boundary[1].encode())
+        fields = {part.name: part.data.decode() for part in parts if part.filename is None}
+        return Received(self.path, headers, fields, [part for part in parts if part.filename is not None])
+
+    def send_body(
+        self, status: int, body: bytes, mime_type: str, headers: dict[str, str] | None = None
+    ) -> None:
+        self.send_response(status)
+        for name, value in {
+            "Content-Type": mime_type,
+            "Content-Length": str(len(body)),
+            **(headers or {}),
+        }.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def send_json(self, status: int, body: Any, headers: dict[str, str] | None = None) -> None:
+        self.send_body(status, json.dumps(body).encode(), "application/json", headers)
+
+    def send_image(self, image: dict[str, Any], **more: Any) -> None:
+        self.send_json(200, {"created": 1, "data": [image], "size": "256x256", "usage": USAGE, **more})
+
+    def send_bytes(self, data: bytes) -> None:
+        self.send_image({"b64_json": base64.b64encode(data).decode()})
+
+    def reset(self) -> None:
+        """End the connection with RST and no answer."""
+        self.close_connection = True
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        socket.close(self.connection.detach())
+
+
+def _headers(handler: BaseHTTPRequestHandler) -> dict[str, str]:
+    return {name.lower(): value for name, value in handler.headers.items()}
+
+
+def _parts(body: bytes, boundary: bytes) -> list[Part]:
+    parts = []
+    for chunk in body.split(b"--" + boundary)[1:-1]:
+        head, _, data = chunk.removeprefix(b"\r\n").partition(b"\r\n\r\n")
+        headers = BytesHeaderParser().parsebytes(head + b"\r\n\r\n")
+        name = headers.get_param("name", header="content-disposition")
+        mime_type = headers.get_content_type() if "content-type" in headers else None
+        parts.append(Part(str(name), headers.get_filename(), mime_type, data.removesuffix(b"\r\n")))
+    return parts
+
+
+def _error(
+    message: str, code: str | None, kind: str = "invalid_request_error", param: str | None = None
+) -> Any:
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def _url(handler: _Handler, prompt: str) -> str:
+    origin = handler.images.file_origin or f"http://127.0.0.1:{handler.images.port}"
+    return f"{origin}/files/{quote(prompt, safe='')}.png?sig=signature"
+
+
+def _wrong_key(handler: _Handler, request: Received) -> None:
+    sent = request.headers.get("authorization", "").removeprefix("Bearer ")
+    message = f"Incorrect API key provided: {sent} ({sent[:7]}***{sent[-4:]})."
+    handler.send_json(401, _error(message, "invalid_api_key"))
+
+
+def _cut_short(handler: _Handler, request: Received) -> None:
+    """A body that ends before its Content-Length."""
+    handler.send_response(200)
+    handler.send_header("Content-Type", "application/json")
+    handler.send_header("Content-Length", "100000")
+    handler.end_headers()
+    handler.wfile.write(b'{"data": [{"b64_json": "')
+    handler.close_connection = True
+
+
+def _slow(handler: _Handler, request: Received) -> None:
+    time.sleep(2.0)
+    handler.send_bytes(png_of(request.prompt))
+
+
+def _data_url(handler: _Handler, request: Received) -> None:
+    encoded = base64.b64encode(png_of(request.prompt)).decode()
+    handler.send_image({"url": f"data:image/png;base64,{encoded}"})
+
+
+Fault = Callable[[_Handler, Received], None]
+
+
+def _answer(status: int, *error: str | None) -> Fault:
+    return lambda handler, request: handler.send_json(status, _error(*error))  # type: ignore[arg-type]
+
+
+def _body(body: Any) -> Fault:
+    return lambda handler, request: handler.send_json(200, body)
+
+
+FAULTS: dict[str, Fault] = {
+    "ok": lambda h, r: h.send_image(
+        {"b64_json": base64.b64encode(png_of(r.prompt)).decode(), "revised_prompt": f"{r.prompt}, revised"}
+    ),
+    "url": lambda h, r: h.send_image({"url": _url(h, r.prompt)}),
+    "relative_url": lambda h, r: h.send_image({"url": f"/files/{quote(r.prompt, safe='')}.png"}),
+    "file_url": lambda h, r: h.send_image({"url": "file:///etc/hostname"}),
+    "data_url": _data_url,
+    "429": lambda h, r: h.send_json(
+        429, _error("Rate limit reached", "rate_limit_exceeded"), {"Retry-After": h.images.retry_after}
+    ),
+    "429_ms": lambda h, r: h.send_json(429, _error("Rate limit", None), {"retry-after-ms": "300"}),
+    "quota": _answer(429, "You exceeded your current quota", "insufficient_quota", "insufficient_quota"),
+    "500": _answer(500, "The server had an error", None, "server_error"),
+    "502_html": lambda h, r: h.send_body(
+        502, b"<html><title>502 Bad Gateway</title></html>", "text/html", {"Retry-After": "0"}
+    ),
+    "reset": lambda h, r: h.reset(),
+    "cut_short": _cut_short,
+    "slow": _slow,
+    "refuse": _answer(400, REFUSAL_WORDS, "moderation_blocked", "image_generation_user_error"),
+    "refuse_403": _answer(403, "Blocked by our content policy", None),
+    "refuse_200": _body({"created": 1, "data": [], "message": "I'm sorry, I cannot create that image."}),
+    "error200": _body(_error("upstream went away", None, "upstream_error")),
+    "empty200": _body({"created": 1, "data": []}),
+    "html": lambda h, r: h.send_body(200, b"<html><title>Sign in</title></html>", "text/html"),
+    "garbage": lambda h, r: h.send_bytes(b"no image at all, " * 40),
+    "truncated": lambda h, r: h.send_bytes(png_of(r.prompt)[:-400]),
+    "not_base64": lambda h, r: h.send_image({"b64_json": "abc"}),
+    "401": _wrong_key,
+    "403": _answer(403, "Your organization must be verified to use this model", None),
+    "404": _answer(404, "The model does not exist or you do not have access to it", "model_not_found"),
+    "400": _answer(400, "Invalid value: 'giant'", "invalid_value", "invalid_request_error", "size"),
+    "too_long": _answer(
+        400,
+        "Invalid 'prompt': string too long. Expected maximum length 32000",
+        "string_above_max_length",
+        "invalid_request_error",
+        "prompt",
+    ),
+    "redirect": lambda h, r: h.send_body(
+        307, b"", "text/plain", {"Location": h.images.redirect_to + "/images/generations"}
+    ),
+}
+
+
+def random_faults(rates: list[tuple[float, str]], permanent: list[tuple[float, str]], seed: int) -> Any:
+    """A ``choose`` that draws by item: ``rates`` hit its first attempt, later ones are ok.
+
+    A refusal and the ``permanent`` rates hit every attempt of their items.
+    """
+
+    def draw(item: str, table: list[tuple[float, str]], salt: str) -> str | None:
+        point = int.from_bytes(hashlib.sha256(f"{seed}:{salt}:{item}".encode()).digest()[:8], "big") / 2**64
+        for rate, fault in table:
+            if point < rate:
+                return fault
+            point -= rate
+        return None
+
+    def choose(request: Received, attempt: int) -> str:
+        constant = draw(request.item, permanent, "permanent")
+        first = draw(request.item, rates, "first")
+        if constant:
+            return constant
+        return first if first and (attempt == 1 or first.startswith("refuse")) else "ok"
+
+    return choose
+
+
+def _rates(text: str) -> list[tuple[float, str]]:
+    rates = []
+    for pair in filter(None, text.split(",")):
+        rate, _, fault = pair.partition(":")
+        if fault not in FAULTS:
+            raise argparse.ArgumentTypeError(f"unknown fault '{fault}' (known: {', '.join(FAULTS)})")
+        rates.append((float(rate), fault))
+    return rates
+
+
+def main() -> int:
+    """Serve until SIGTERM or SIGINT."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--port-file", type=Path, required=True, help="written once the server listens")
+    parser.add_argument("--faults", type=_rates, default=[], help="RATE:FAULT,… of first attempts")
+    parser.add_argument("--permanent", type=_rates, default=[], help="RATE:FAULT,… of all attempts")
+    parser.add_argument("--latency", type=float, default=0.0, help="seconds before each answer")
+    parser.add_argument("--retry-after", default="0")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    server = ImageServer(latency=options.latency, retry_after=options.retry_after)
+    server.choose = random_faults(options.faults, options.permanent, options.seed)
+    with server:
+        part = options.port_file.with_suffix(".part")
+        part.write_text(str(server.port))
+        part.replace(options.port_file)
+        stop.wait()
+    print(json.dumps(server.stats()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,603 @@
+"""The API models against a real local server: each row of the table in ``imageevalkit.api.failures``."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from custom_models.model_utils.openai_images import OpenAIImagesEdit, OpenAIImagesT2I
+from imageevalkit.api.endpoint import Endpoint
+from imageevalkit.api.failures import Failure, Kind, classify_status, retry_after
+from imageevalkit.api.retry import RetryPolicy, retry
+from imageevalkit.generation.contract import (
+    Generated,
+    GenerationError,
+    ItemFailed,
+    ModelUnusable,
+    Refused,
+)
+from tests.support.image_server import FAULTS, REFUSAL_WORDS, ImageServer, png_of
+
+KEY = "sk-test-4f9d2c7b8a1e"
+REPO = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ImageServer]:
+    with ImageServer() as running:
+        monkeypatch.setenv("API_KEY", KEY)
+        monkeypatch.setenv("BASE_URL", running.base_url)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        yield running
+
+
+def t2i(**kwargs: Any) -> OpenAIImagesT2I:
+    return OpenAIImagesT2I("test-image-1", **{"backoff": 0.02, "max_attempts": 3, **kwargs})
+
+
+def failure_of(model: OpenAIImagesT2I, prompt: str = "a cat") -> GenerationError:
+    with pytest.raises(GenerationError) as caught:
+        model.generate(prompt)
+    return caught.value
+
+
+def all_texts(error: BaseException) -> str:
+    """Everything that a log could show of an error, hidden causes included."""
+    texts = traceback.format_exception(error)
+    inner: BaseException | None = error
+    while inner is not None:
+        texts += [str(inner), repr(inner), repr(inner.args), repr(vars(inner))]
+        inner = inner.__cause__ or inner.__context__
+    return "\n".join(texts)
+
+
+def test_success_carries_bytes_tokens_and_extra(server: ImageServer) -> None:
+    made = t2i(size="256x256").generate("a cat", seed=7)
+    assert made.image == png_of("a cat"), "the bytes must be the server's own"
+    assert made.tokens == {
+        "input_tokens": 12,
+        "input_tokens_details.image_tokens": 0,
+        "input_tokens_details.text_tokens": 12,
+        "output_tokens": 272,
+        "total_tokens": 284,
+    }
+    assert made.extra == {"size": "256x256", "revised_prompt": "a cat, revised"}
+    assert (made.requested_size, made.attempts, made.seed_honoured) == ((256, 256), 1, False)
+    (request,) = server.requests
+    assert request.fields == {"model": "test-image-1", "prompt": "a cat", "size": "256x256"}
+    assert request.headers["authorization"] == f"Bearer {KEY}"
+
+
+def test_any_kwarg_is_a_request_parameter(server: ImageServer) -> None:
+    kwargs = {"quality": "high", "guidance_scale": 4.5, "output_format": None, "extra_body": {"a": [1]}}
+    made = t2i(send_seed=True, **kwargs).generate("a cat", seed=43)
+    expected = {"quality": "high", "guidance_scale": 4.5, "a": [1], "seed": 43}
+    assert server.requests[0].fields == {"model": "test-image-1", "prompt": "a cat", **expected}
+    assert made.seed_honoured
+    assert made.requested_size is None
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "says"),
+    [
+        ({"n": 2}, "'n' cannot be given"),
+        ({"extra_body": {"n": 2}}, "'n' cannot be given"),
+        ({"seed": 5}, "send_seed=true"),
+        ({"timeout": "long"}, "timeout must be a positive number"),
+        ({"timeout": 0}, "timeout must be a positive number"),
+        ({"max_attempts": 2.5}, "max_attempts must be a positive whole number"),
+        ({"send_seed": "False"}, "send_seed must be true or false"),
+        ({"extra_body": [1]}, "extra_body must be an object"),
+    ],
+)
+def test_bad_kwargs_stop_the_model(server: ImageServer, kwargs: dict[str, Any], says: str) -> None:
+    with pytest.raises(ModelUnusable, match=says) as caught:
+        t2i(**kwargs)
+    assert caught.value.attempts == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("API_KEY", "", "API_KEY is not set: set it in config.local.sh"),
+        ("API_KEY", "sk-two words", "API_KEY holds a blank"),
+        ("API_KEY", "sk-nl\nx", "API_KEY holds a blank"),
+        ("BASE_URL", "api.example.com/v1", "BASE_URL must look like"),
+    ],
+)
+def test_bad_environment_is_one_line(
+    server: ImageServer, monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ModelUnusable, match=says) as caught:
+        t2i()
+    assert "\n" not in str(caught.value)
+    assert "words" not in str(caught.value), "a malformed key is a secret too"
+
+
+def test_empty_base_url_is_openai_whatever_its_own_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_KEY", KEY)
+    monkeypatch.setenv("BASE_URL", "")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+
+    async def base_url() -> str:
+        model = t2i()
+        url = str(model._open().api.base_url)
+        await model.aclose()
+        return url
+
+    assert asyncio.run(base_url()) == "https://api.openai.com/v1/"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "429",
+        "429_ms",
+        "500",
+        "502_html",
+        "reset",
+        "cut_short",
+        "error200",
+        "empty200",
+        "html",
+        "garbage",
+        "truncated",
+        "not_base64",
+        "file_url",
+    ],
+)
+def test_transient_failure_is_retried(server: ImageServer, fault: str) -> None:
+    server.script("a cat", fault, fault, "ok")
+    made = t2i().generate("a cat")
+    assert made.image == png_of("a cat")
+    assert made.attempts == 3 == len(server.requests)
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("429", "HTTP 429: Rate limit reached"),
+        ("500", "HTTP 500: The server had an error"),
+        ("502_html", "HTTP 502: an HTML page, '502 Bad Gateway'"),
+        ("reset", "ReadError"),
+        ("cut_short", "RemoteProtocolError"),
+        ("error200", "upstream went away"),
+        ("empty200", "holds no image"),
+        ("html", "not JSON but an HTML page, 'Sign in'"),
+        ("garbage", "does not decode"),
+        ("truncated", "does not decode"),
+        ("not_base64", "not base64"),
+        ("file_url", "scheme 'file'"),
+    ],
+)
+def test_lasting_transient_failure_fails_the_item(server: ImageServer, fault: str, says: str) -> None:
+    server.default = fault
+    error = failure_of(t2i())
+    assert type(error) is ItemFailed
+    assert says in str(error)
+    assert "gave up after 3 attempts" in str(error)
+    assert "\n" not in str(error)
+    assert error.attempts == 3 == len(server.requests)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("refuse", REFUSAL_WORDS),
+        ("refuse_403", "Blocked by our content policy"),
+        ("refuse_200", "I'm sorry, I cannot create that image."),
+    ],
+)
+def test_refusal_keeps_the_providers_words_and_is_not_retried(
+    server: ImageServer, fault: str, words: str
+) -> None:
+    server.default = fault
+    error = failure_of(t2i())
+    assert type(error) is Refused
+    assert str(error) == words
+    assert error.attempts == 1 == len(server.requests)
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("401", "correct API_KEY"),
+        ("403", "must be verified"),
+        ("404", "check the model id and BASE_URL"),
+        ("400", "Invalid value: 'giant'; check the model's kwargs"),
+        ("quota", "no quota left"),
+        ("redirect", "set BASE_URL to the final address"),
+    ],
+)
+def test_permanent_failure_stops_the_model_at_once(server: ImageServer, fault: str, says: str) -> None:
+    server.default = fault
+    error = failure_of(t2i())
+    assert type(error) is ModelUnusable
+    assert says in str(error)
+    assert f"model 'test-image-1' at 127.0.0.1:{server.port}" in str(error)
+    assert error.attempts == 1 == len(server.requests)
+
+
+def test_item_specific_400_spares_the_model(server: ImageServer) -> None:
+    server.default = "too_long"
+    error = failure_of(t2i())
+    assert type(error) is ItemFailed
+    assert error.attempts == 1 == len(server.requests)
+
+
+def test_400_after_a_success_is_about_the_item(server: ImageServer) -> None:
+    server.script("odd", "400")
+    model = t2i()
+    assert isinstance(failure_of(model, "odd"), ModelUnusable)
+    model.generate("a cat")
+    assert isinstance(failure_of(model, "odd"), ItemFailed)
+
+
+def test_no_endpoint_at_all_stops_the_model(monkeypatch: pytest.MonkeyPatch, server: ImageServer) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        monkeypatch.setenv("BASE_URL", f"http://127.0.0.1:{taken.getsockname()[1]}/v1")
+        error = failure_of(t2i())
+    assert type(error) is ModelUnusable
+    assert "ConnectError" in str(error)
+    assert "check BASE_URL" in str(error)
+    assert error.attempts == 3
+
+
+def test_endpoint_that_answered_before_is_only_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_KEY", KEY)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with ImageServer() as server:
+        monkeypatch.setenv("BASE_URL", server.base_url)
+        model = t2i()
+        model.generate("a cat")
+    assert type(failure_of(model)) is ItemFailed
+
+
+def test_slow_reply_times_out_and_is_retried(server: ImageServer) -> None:
+    server.script("a cat", "slow", "ok")
+    start = time.monotonic()
+    made = t2i(timeout=0.4).generate("a cat")
+    assert made.attempts == 2
+    assert 0.4 <= time.monotonic() - start < 1.9
+    server.script("a dog", "slow")
+    assert "no reply within 0.2 s" in str(failure_of(t2i(timeout=0.2, max_attempts=1), "a dog"))
+
+
+@pytest.mark.parametrize(("fault", "least"), [("429", 1.0), ("429_ms", 0.3)])
+def test_retry_after_is_honoured(server: ImageServer, fault: str, least: float) -> None:
+    server.retry_after = "1"
+    server.script("a cat", fault, "ok")
+    start = time.monotonic()
+    assert t2i().generate("a cat").attempts == 2
+    assert least <= time.monotonic() - start < least + 1
+
+
+def test_retries_are_bounded_by_time(server: ImageServer) -> None:
+    server.default, server.retry_after = "429", "30"
+    start = time.monotonic()
+    error = failure_of(t2i(max_elapsed=5.0, max_attempts=100))
+    assert time.monotonic() - start < 2, "a wait that overruns the bound must not be begun"
+    assert isinstance(error, ItemFailed)
+    assert error.attempts == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "-1"}, 0.0),
+        ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
+        ({"retry-after": format_datetime(datetime(2026, 1, 1, 0, 0, 30, tzinfo=timezone.utc), True)}, 30.0),
+        ({"retry-after": format_datetime(datetime(2025, 1, 1, tzinfo=timezone.utc), True)}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "nan"}, None),
+        ({}, None),
+    ],
+)
+def test_retry_after_forms(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers, datetime(2026, 1, 1, tzinfo=timezone.utc)) == seconds
+
+
+def test_delay_is_full_jitter_above_what_the_server_asks() -> None:
+    policy = RetryPolicy(backoff=1.0)
+    plain = [policy.delay(3, None) for _ in range(400)]
+    assert 0 <= min(plain) < 0.5
+    assert 3.5 < max(plain) <= 4.0
+    asked = [policy.delay(3, 10.0) for _ in range(400)]
+    assert min(asked) >= 10.0
+    assert max(asked) > 13.5, "waiting clients must not all come back at once"
+    assert policy.delay(99, 3600.0) <= 180.0
+
+
+def test_a_wait_of_unknown_length_ends() -> None:
+    async def ask() -> str | Failure:
+        return Failure(Kind.TRANSIENT, "down")
+
+    result, attempts = asyncio.run(retry(ask, RetryPolicy(max_attempts=4, backoff=0.001)))
+    assert isinstance(result, Failure)
+    assert attempts == 4
+
+
+# bodies as providers send them, taken from public bug reports and API references
+REPLIES: list[tuple[int, Any, bool, Kind]] = [
+    (400, {"error": {"code": "content_policy_violation", "message": "x", "type": "e"}}, False, Kind.REFUSAL),
+    (
+        400,
+        {"error": {"code": "content_filter", "innererror": {"code": "ResponsibleAIPolicyViolation"}}},
+        False,
+        Kind.REFUSAL,
+    ),
+    (
+        400,
+        {
+            "error": {
+                "code": 400,
+                "message": "Request contains an invalid argument.",
+                "details": [{"reason": "PUBLIC_ERROR_UNSAFE_GENERATION"}],
+            }
+        },
+        False,
+        Kind.REFUSAL,
+    ),
+    (
+        400,
+        {
+            "error": {
+                "code": 400,
+                "message": "Your current safety filter threshold prohibited a word in this prompt",
+                "status": "INVALID_ARGUMENT",
+            }
+        },
+        True,
+        Kind.REFUSAL,
+    ),
+    (400, {"code": "DataInspectionFailed", "message": "Input data may be bad"}, False, Kind.REFUSAL),
+    (400, {"error": {"code": "OutputImageSensitiveContentDetected"}}, False, Kind.REFUSAL),
+    (400, {"error": {"message": "sensitive words", "code": "sensitive_words_detected"}}, False, Kind.REFUSAL),
+    (500, {"error": {"message": "x", "code": "moderation_blocked"}}, False, Kind.REFUSAL),
+    (500, {"error": {"message": "see our content policy"}}, False, Kind.TRANSIENT),
+    (429, {"error": {"message": "see our content policy on rates"}}, False, Kind.RATE_LIMIT),
+    (429, {"error": {"status": "RESOURCE_EXHAUSTED", "code": 429}}, False, Kind.RATE_LIMIT),
+    (403, {"error": {"type": "new_api_error", "code": "insufficient_user_quota"}}, False, Kind.PERMANENT),
+    (400, {"error": {"code": "billing_hard_limit_reached", "message": "x"}}, True, Kind.PERMANENT),
+    (402, "Payment Required", False, Kind.PERMANENT),
+    (
+        400,
+        {"error": {"message": "Unknown parameter: 'moderation'.", "param": "moderation"}},
+        False,
+        Kind.PERMANENT,
+    ),
+    (422, {"detail": [{"loc": ["body", "steps"], "msg": "must be an int"}]}, False, Kind.PERMANENT),
+    (422, {"detail": [{"loc": ["body", "prompt"], "msg": "too short"}]}, False, Kind.ITEM),
+    (
+        400,
+        {"error": {"message": "Invalid image", "code": "invalid_image_format", "param": "x"}},
+        False,
+        Kind.ITEM,
+    ),
+    (400, {"error": {"message": "The prompt is too long", "code": None}}, False, Kind.ITEM),
+    (400, {"error": "something odd"}, True, Kind.ITEM),
+    (413, "<html><title>413 Request Entity Too Large</title></html>", False, Kind.ITEM),
+    (408, "", False, Kind.TRANSIENT),
+    (409, {"message": "conflict"}, False, Kind.TRANSIENT),
+    (503, {"error": None}, False, Kind.TRANSIENT),
+    (401, {"error": {"code": "content_policy_violation"}}, True, Kind.PERMANENT),
+    (405, "", True, Kind.PERMANENT),
+]
+
+
+@pytest.mark.parametrize(("status", "body", "proven", "kind"), REPLIES)
+def test_real_error_bodies(status: int, body: Any, proven: bool, kind: Kind) -> None:
+    text = body if isinstance(body, str) else json.dumps(body)
+    assert classify_status(status, {}, text, proven).kind is kind
+
+
+def test_all_coroutines_are_in_flight_at_once(server: ImageServer) -> None:
+    server.latency = 0.4
+
+    async def many() -> list[Generated]:
+        model = t2i()
+        made = await asyncio.gather(*(model.generate_async(f"cat {n}") for n in range(32)))
+        await model.aclose()
+        return made
+
+    start = time.monotonic()
+    made = asyncio.run(many())
+    assert server.max_in_flight == 32
+    assert [m.image for m in made] == [png_of(f"cat {n}") for n in range(32)]
+    assert time.monotonic() - start < 6, "32 answers of 0.4 s one after another take 13 s"
+
+
+def test_under_mixed_faults_every_item_ends_truthfully(server: ImageServer) -> None:
+    faults = ["429", "500", "reset", "garbage", "truncated", "cut_short", "ok"]
+    for n in range(70):
+        server.script(f"item {n}", faults[n % 7], "ok")
+    server.script("item 5", "refuse")
+    server.script("item 6", "reset")
+
+    async def many() -> list[Generated | BaseException]:
+        model = t2i()
+        tasks = (model.generate_async(f"item {n}") for n in range(70))
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        await model.aclose()
+        return ended
+
+    ended = asyncio.run(many())
+    assert [type(e) for e in ended if not isinstance(e, Generated)] == [Refused, ItemFailed]
+    assert sum(e.attempts for e in ended if isinstance(e, (Generated, GenerationError))) == len(
+        server.requests
+    )
+
+
+def test_edit_uploads_are_png_with_name_and_mime_type(server: ImageServer) -> None:
+    first = Image.effect_noise((40, 30), 60).convert("RGBA")
+    second = Image.new("L", (20, 50), 90)
+    model = OpenAIImagesEdit("edit-1", quality="low", strict=True)
+    made = model.generate(["Put this ", first, "into", second, "that."], seed=1)
+    (request,) = server.requests
+    assert request.path == "/v1/images/edits"
+    assert request.fields["prompt"] == "Put this into that."
+    assert request.fields["quality"] == "low"
+    assert request.fields["strict"] == "true"
+    described = [(part.name, part.filename, part.mime_type) for part in request.files]
+    assert described == [
+        ("image[]", "image_0.png", "image/png"),
+        ("image[]", "image_1.png", "image/png"),
+    ]
+    sent = [Image.open(io.BytesIO(part.data)) for part in request.files]
+    assert [(image.format, image.mode, image.size) for image in sent] == [
+        ("PNG", "RGB", (40, 30)),
+        ("PNG", "RGB", (20, 50)),
+    ]
+    assert sent[0].tobytes() == first.convert("RGB").tobytes()
+    assert made.image == png_of("Put this into that.")
+
+
+def test_single_edit_image_is_field_image_and_is_sent_again_on_retry(server: ImageServer) -> None:
+    server.script("Make it red", "reset", "429", "ok")
+    model = OpenAIImagesEdit("edit-1", backoff=0.02)
+    made = model.generate(["Make it red", Image.new("RGB", (8, 8))])
+    assert made.attempts == 3
+    assert [part.name for request in server.requests for part in request.files] == ["image"] * 3
+    assert len({request.item for request in server.requests}) == 1
+
+
+def test_edit_without_image_fails_without_a_request(server: ImageServer) -> None:
+    with pytest.raises(ItemFailed, match="no image to edit") as caught:
+        OpenAIImagesEdit("edit-1").generate(["Make it red"])
+    assert caught.value.attempts == 0
+    assert not server.requests
+
+
+@pytest.mark.parametrize("fault", ["url", "relative_url", "data_url"])
+def test_url_replies(server: ImageServer, fault: str) -> None:
+    server.default = fault
+    assert t2i(response_format="url").generate("a cat / 猫").image == png_of("a cat / 猫")
+
+
+def test_key_goes_to_the_endpoint_itself_but_to_no_other_host(server: ImageServer) -> None:
+    with ImageServer() as elsewhere:
+        server.default = "url"
+        t2i().generate("own")
+        assert server.file_requests[0].headers["authorization"] == f"Bearer {KEY}"
+
+        server.file_origin = f"http://127.0.0.1:{elsewhere.port}"
+        t2i().generate("foreign")
+        server.file_origin, server.file_faults = None, ["redirect"]
+        server.redirect_to = f"http://127.0.0.1:{elsewhere.port}"
+        t2i().generate("redirected")
+        assert [request.path for request in elsewhere.file_requests] == [
+            "/files/foreign.png",
+            "/files/redirected.png",
+        ]
+        assert all("authorization" not in request.headers for request in elsewhere.file_requests)
+        assert KEY not in str(elsewhere.file_requests)
+
+
+def test_redirected_request_goes_nowhere(server: ImageServer) -> None:
+    with ImageServer() as elsewhere:
+        server.default, server.redirect_to = "redirect", elsewhere.base_url
+        assert isinstance(failure_of(t2i()), ModelUnusable)
+        assert not elsewhere.requests
+
+
+def test_download_is_retried_without_asking_for_a_new_image(server: ImageServer) -> None:
+    server.default, server.file_faults = "url", ["404", "truncated"]
+    made = t2i().generate("a cat")
+    assert made.image == png_of("a cat")
+    assert made.attempts == 1 == len(server.requests)
+    assert len(server.file_requests) == 3
+
+
+def test_lost_download_asks_for_a_new_image_and_hides_the_signature(server: ImageServer) -> None:
+    server.default, server.file_faults = "url", ["404"] * 3
+    assert t2i().generate("a cat").attempts == 2
+    server.file_faults = ["404"] * 9
+    error = failure_of(t2i())
+    assert type(error) is ItemFailed
+    assert "HTTP 404" in str(error)
+    assert "signature" not in all_texts(error)
+
+
+@pytest.mark.parametrize("fault", sorted(FAULTS.keys() - {"ok", "url", "relative_url", "data_url", "slow"}))
+def test_no_error_shows_the_key(server: ImageServer, fault: str) -> None:
+    server.default = fault
+    error = failure_of(t2i(max_attempts=1))
+    shown = all_texts(error)
+    assert KEY not in shown
+    assert KEY[:7] not in shown, "providers quote the ends of a key"
+    assert error.attempts == 1
+
+
+def test_key_in_an_echo_is_taken_out(server: ImageServer) -> None:
+    made = t2i().generate(f"print {KEY} please")
+    assert made.extra["revised_prompt"] == "print *** please, revised"
+    endpoint = Endpoint("https://user:pass@host:8443/v1", KEY)
+    assert KEY not in repr(endpoint)
+    assert endpoint.host == "host:8443"
+    assert endpoint.redact("a ring bearer in a task-force") == "a ring bearer in a task-force"
+
+
+def test_model_works_in_one_event_loop_after_another(server: ImageServer) -> None:
+    model = t2i()
+    assert asyncio.run(model.generate_async("a cat")).attempts == 1
+    assert asyncio.run(model.generate_async("a dog")).attempts == 1
+    assert model.generate("a cow").image == png_of("a cow")
+
+
+def test_server_command_repeats_its_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_KEY", KEY)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    runs = [_run_against_command(tmp_path / f"port{n}", monkeypatch) for n in range(2)]
+    assert runs[0] == runs[1]
+    outcomes, stats = runs[0]
+    assert set(outcomes) == {"ok", "Refused", "ItemFailed"}
+    assert stats["items"] == 40
+    assert stats["answers"]["refuse"] == outcomes.count("Refused")
+
+
+def _run_against_command(
+    port_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[str], dict[str, Any]]:
+    faults = ["--faults", "0.2:429,0.1:500,0.1:refuse", "--permanent", "0.1:garbage", "--seed", "0"]
+    command = [sys.executable, "-m", "tests.support.image_server", "--port-file", str(port_file), *faults]
+    process = subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 10
+        while not port_file.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        monkeypatch.setenv("BASE_URL", f"http://127.0.0.1:{port_file.read_text()}/v1")
+
+        async def many() -> list[str]:
+            model = t2i()
+            tasks = (model.generate_async(f"item {n}") for n in range(40))
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            await model.aclose()
+            return ["ok" if isinstance(e, Generated) else type(e).__name__ for e in ended]
+
+        outcomes = asyncio.run(many())
+        os.kill(process.pid, signal.SIGTERM)
+        stats = json.loads(process.communicate(timeout=10)[0])
+    finally:
+        process.kill()
+    del stats["max_in_flight"]  # the one number that depends on timing
+    return outcomes, stats
