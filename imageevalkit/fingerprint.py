@@ -11,7 +11,7 @@ from typing import Any
 from imageevalkit.jsonl import JsonlWriter, read_jsonl
 
 # Settings that cannot change a pixel: changing them keeps images valid.
-_RUNTIME_KWARGS = frozenset({"device", "timeout", "max_attempts", "max_elapsed"})
+_RUNTIME_KWARGS = frozenset({"device", "timeout", "max_attempts", "max_elapsed", "backoff"})
 
 
 def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:

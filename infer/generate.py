@@ -16,6 +16,7 @@ from custom_datasets.load_dataset import load_dataset
 from custom_models.load_model import load_model
 from imageevalkit.cell import Cell
 from imageevalkit.errors import CellFailure, ExitStatus, run_main, worst
+from imageevalkit.generation.contract import GenerationError
 from imageevalkit.generation.run import GenerateOptions, generate_cell
 from imageevalkit.items import items_of
 from imageevalkit.jobs import FAILED, STATUS_OF_STATE, Job, Outcome, cell_of, load_plan, write_outcome
@@ -43,6 +44,8 @@ class ModelHolder:
             started = time.perf_counter()
             try:
                 self._model = load_model(setting)
+            except GenerationError as error:
+                self._failure = f"model does not load: {one_line(error)}"
             except Exception as error:
                 print(redact(traceback.format_exc()), flush=True)
                 self._failure = f"model does not load: {type(error).__name__}: {one_line(error, 300)}"

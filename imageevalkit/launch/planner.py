@@ -99,6 +99,11 @@ def _generate_job(run: _Run, model: str, kwargs: dict[str, object], tasks: dict[
         task: registry.resolve_model(model, task, options.use_api, kwargs)
         for task in dict.fromkeys(tasks[benchmark] for benchmark in options.benchmarks)
     }
+    if any(setting.get("api") for setting in settings.values()) and not os.environ.get("API_KEY"):
+        raise UserError(
+            f"model '{model}' is reached through an API, but API_KEY is empty: set it in config.local.sh or the "
+            "environment (API_KEY=EMPTY for a server that asks for none)"
+        )
     python = python_of(
         run.config.maps.get("INFER_ENV_MAP", {}).get(model, ""),
         f"model {model}",
