@@ -122,7 +122,7 @@ def test_resume_asks_only_what_is_missing() -> None:
     generate(FakeModel(), FakeDataset(5))
     evaluate(FakeBenchmark(faults={"images/00003": "judge down"}))
     again = FakeBenchmark()
-    outcome, result = evaluate(again)
+    outcome, _ = evaluate(again)
     assert again.asked == ["images/00003"]
     assert outcome.state == COMPLETE
     other = FakeBenchmark("red-v2")
