@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""Finds blank, corrupt and truncated images below a folder.
+
+    python utils/check_empty_image.py DIR [--threshold 0.98] [--tolerance 8] [--json]
+
+Exit status: 0 every image shows something, 1 some do not (or there is no image at all), 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from functools import partial, reduce
+from pathlib import Path
+from typing import NamedTuple
+
+REPO = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPO))
+
+try:
+    from PIL import Image, ImageChops, ImageFilter
+    from tqdm import tqdm
+except ImportError as error:
+    sys.exit(
+        f"error: this Python lacks {error.name}; use one that has it: {REPO}/.venv/bin/python {__file__} DIR"
+    )
+
+from imageevalkit.arguments import Arguments  # noqa: E402
+from imageevalkit.errors import ExitStatus, UserError, run_main  # noqa: E402
+from imageevalkit.images import IMAGE_SUFFIXES, CorruptImage, decode, map_threads  # noqa: E402
+
+THRESHOLD = 0.98
+# JPEG moves a flat colour by up to 5 of 255 (quality 20), film grain of sigma 2 by 8
+TOLERANCE = 8
+# Measured on 1024 px images, PNG and JPEG: specks keep at most 0.42 of their area, anything drawn (a
+# 1 px line, text of 10 px) at least 1.1, because its neighbours fill in.
+_DRAWN = 0.75
+
+
+class Report(NamedTuple):
+    """What a folder holds, by path relative to it; ``corrupt`` and ``unreadable`` give the reason too."""
+
+    total: int
+    blank: list[str]
+    corrupt: dict[str, str]
+    unreadable: dict[str, str]
+
+    @property
+    def passed(self) -> bool:
+        """Whether there are images and every one of them shows something."""
+        return self.total > 0 and not (self.blank or self.corrupt or self.unreadable)
+
+
+def is_blank(image: Image.Image, threshold: float = THRESHOLD, tolerance: int = TOLERANCE) -> bool:
+    """Whether ``image`` is one colour apart from isolated specks.
+
+    At least ``threshold`` of its pixels lie within ``tolerance`` (of 255, in every channel) of one colour,
+    and the others are scattered single pixels: a white page with one small word is no blank image. Full
+    transparency is blank whatever lies under it.
+    """
+    if image.mode not in ("L", "RGB", "RGBA"):
+        image = image.convert("RGBA")
+    if image.mode == "RGBA" and image.getextrema()[3][1] == 0:
+        return True
+    pixels = image.width * image.height
+    histogram = image.histogram()
+    colour = []
+    everything = True
+    for start in range(0, len(histogram), 256):
+        share, value = _densest(histogram[start : start + 256], tolerance)
+        if share < threshold * pixels:
+            return False  # the usual case: one pass over the image settles it
+        colour.append(value)
+        everything = everything and share == pixels
+    if everything:
+        return True
+    flat = Image.new(image.mode, image.size, tuple(colour) if len(colour) > 1 else colour[0])
+    distance = reduce(ImageChops.lighter, ImageChops.difference(image, flat).split())
+    others = distance.point([255 * (level > tolerance) for level in range(256)])
+    count = others.histogram()[255]
+    # of nine neighbours at least three: single pixels vanish, strokes grow
+    drawn = others.filter(ImageFilter.RankFilter(3, 6)).histogram()[255]
+    return count <= (1 - threshold) * pixels and drawn <= _DRAWN * count
+
+
+def _densest(histogram: list[int], tolerance: int) -> tuple[int, int]:
+    """The fullest window of ±``tolerance`` levels: how many pixels it holds, and its fullest level."""
+    below = [0]
+    for count in histogram:
+        below.append(below[-1] + count)
+    share, _, level = max(
+        (below[min(256, level + tolerance + 1)] - below[max(0, level - tolerance)], histogram[level], level)
+        for level in range(256)
+    )
+    return share, level
+
+
+def image_files(folder: Path) -> Iterator[Path]:
+    """Every image file below ``folder``, in order; hidden files (half-written ones) are passed over."""
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            if not name.startswith(".") and Path(name).suffix.lower() in IMAGE_SUFFIXES:
+                yield Path(parent, name)
+
+
+def check_images(
+    folder: Path, threshold: float = THRESHOLD, tolerance: int = TOLERANCE, threads: int | None = None
+) -> Report:
+    """Decode every image below ``folder`` completely and sort out those that show nothing.
+
+    ``threads`` defaults to the cores this process may use. A progress bar is shown on a terminal.
+    """
+    paths = list(image_files(folder))
+    report = Report(len(paths), [], {}, {})
+    verdicts = map_threads(
+        partial(_verdict, threshold=threshold, tolerance=tolerance),
+        paths,
+        threads or len(os.sched_getaffinity(0)),
+    )
+    for path, (kind, reason) in zip(
+        paths, tqdm(verdicts, total=len(paths), unit="img", disable=None), strict=True
+    ):
+        name = path.relative_to(folder).as_posix()
+        if kind == "blank":
+            report.blank.append(name)
+        elif kind:
+            getattr(report, kind)[name] = reason
+    return report
+
+
+def _verdict(path: Path, threshold: float, tolerance: int) -> tuple[str, str]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        return "unreadable", error.strerror or str(error)
+    try:
+        return ("blank" if is_blank(decode(data), threshold, tolerance) else ""), ""
+    except CorruptImage as error:
+        return "corrupt", str(error)
+
+
+def main() -> ExitStatus:
+    """The command."""
+    parser = Arguments("python utils/check_empty_image.py", "Find blank, corrupt and truncated images.")
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--threshold", type=float, default=THRESHOLD, help="share of one colour (0.98)")
+    parser.add_argument("--tolerance", type=int, default=TOLERANCE, help="within one colour, of 255 (8)")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    options = parser.parse_args()
+    if not options.folder.is_dir():
+        raise UserError(f"there is no folder {options.folder}")
+    if not 0 < options.threshold <= 1:
+        raise UserError(f"--threshold {options.threshold} is not above 0 and at most 1")
+    if not 0 <= options.tolerance <= 255:
+        raise UserError(f"--tolerance {options.tolerance} is not within 0 to 255")
+
+    report = check_images(options.folder, options.threshold, options.tolerance)
+    print(json.dumps(report._asdict(), ensure_ascii=False, indent=1) if options.json else _text(report))
+    if not report.total:
+        print(f"error: there is no image below {options.folder}", file=sys.stderr)
+    return ExitStatus.COMPLETE if report.passed else ExitStatus.FAILED
+
+
+def _text(report: Report) -> str:
+    lines = [f"blank: {name}" for name in report.blank]
+    lines += [f"corrupt: {name} ({reason})" for name, reason in report.corrupt.items()]
+    lines += [f"unreadable: {name} ({reason})" for name, reason in report.unreadable.items()]
+    lines.append(
+        f"{report.total} images: {len(report.blank)} blank, {len(report.corrupt)} corrupt, "
+        f"{len(report.unreadable)} unreadable"
+    )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    run_main(main)

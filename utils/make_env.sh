@@ -1,0 +1,218 @@
+#!/usr/bin/env bash
+# Builds an environment from the lists in requirements/, or brings it up to date when its list has changed:
+#   bash utils/make_env.sh --driver                          .venv, for the driver
+#   bash utils/make_env.sh --model NAME [--path DIR]         requirements/model/NAME.txt
+#   bash utils/make_env.sh --benchmark NAME [--path DIR]     requirements/benchmark/*/NAME.txt
+#   bash utils/make_env.sh --requirements FILE --path DIR    any list
+# Without --path it goes to ${CONDA_BASE}/envs/NAME, made by conda where CONDA_BASE has one, else as a venv.
+# Nothing happens when the environment is up to date. PYTHON names the interpreter to build with.
+set -euo pipefail
+
+repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=utils/config_defaults.sh
+. "$repo/utils/config_defaults.sh"
+
+# Inside each environment: the hash of the list it holds, or "building". Written last, so that an environment
+# left by a killed build never looks complete.
+stamp_name=.imageevalkit-requirements
+
+fail() {
+  printf 'error: %s\n' "$1" >&2
+  exit "${2:-2}"
+}
+
+parse_options() {
+  driver='' kind='' name='' list='' path=''
+  while [[ $# -gt 0 ]]; do
+    case $1 in
+      --driver) driver=1 ;;
+      --model | --benchmark | --requirements | --path)
+        [[ -n ${2:-} && ${2:-} != --* ]] || fail "$1 needs a value"
+        case $1 in
+          --path) path=$2 ;;
+          --requirements) list=$2 ;;
+          *) kind=${1#--} name=$2 ;;
+        esac
+        shift
+        ;;
+      -h | --help)
+        sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p;}' "${BASH_SOURCE[0]}"
+        exit 0
+        ;;
+      *) fail "unknown option '$1' (see bash utils/make_env.sh --help)" ;;
+    esac
+    shift
+  done
+  local wanted=0
+  for choice in "$driver" "$kind" "$list"; do
+    [[ -z $choice ]] || wanted=$((wanted + 1))
+  done
+  [[ $wanted -eq 1 ]] || fail "say one of --driver, --model NAME, --benchmark NAME, --requirements FILE"
+}
+
+# Sets list (the requirements file), path (the environment's folder) and name (for the log).
+resolve() {
+  if [[ -n $driver ]]; then
+    name=driver list=$repo/requirements/driver.txt path=${path:-$repo/.venv}
+  elif [[ -n $list ]]; then
+    [[ -f $list ]] || fail "there is no requirements file $list"
+    [[ -n $path ]] || fail "--requirements needs --path DIR"
+    name=$(basename "$list" .txt)
+  else
+    find_list
+    config_defaults CONDA_BASE
+    [[ -n $path || -n ${CONDA_BASE:-} ]] || fail "set CONDA_BASE in config.sh or give --path DIR"
+    path=${path:-$CONDA_BASE/envs/$name}
+  fi
+  [[ $path == /* ]] || path=$PWD/$path
+}
+
+find_list() {
+  # benchmark lists are sorted into folders by task
+  local depth=1 known
+  [[ $kind == model ]] || depth=2
+  known=$(find "$repo/requirements/$kind" -mindepth "$depth" -maxdepth "$depth" -name '*.txt' 2>/dev/null | sort)
+  list=$(grep -m 1 -F -e "/$name.txt" <<<"$known" || true)
+  [[ -z $list ]] || return 0
+  known=$(sed 's|.*/||;s|\.txt$||' <<<"$known" | tr '\n' ' ')
+  fail "there is no requirements list for $kind '$name'; known: ${known% }"
+}
+
+# The lines of a requirements file and of those it includes.
+closure() {
+  local line
+  while IFS= read -r line || [[ -n $line ]]; do
+    if [[ $line =~ ^[[:space:]]*(-r|-c|--requirement|--constraint)[[:space:]=]+([^[:space:]]+) ]]; then
+      # shellcheck disable=SC2094  # it reads another file
+      closure "$(dirname "$1")/${BASH_REMATCH[2]}"
+    else
+      printf '%s\n' "$line"
+    fi
+  done <"$1"
+}
+
+# A stub of a version manager answers to a name and then fails, so only running it tells.
+suits() {
+  "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
+}
+
+find_python() {
+  local candidate found=''
+  # 3.12 first: the newest that every package of the lists declares to support
+  local -a candidates=(python3.12 python3.11 python3.13 python3)
+  [[ -z ${PYTHON:-} ]] || candidates=("$PYTHON")
+  for candidate in "${candidates[@]}"; do
+    suits "$candidate" || continue
+    found=$candidate
+    if "$candidate" -c 'import venv, ensurepip' >/dev/null 2>&1; then
+      printf '%s\n' "$candidate"
+      return
+    fi
+  done
+  [[ -z $found ]] || fail "$found has no venv module; install it (Debian, Ubuntu: apt install python3-venv)"
+  fail "no Python 3.11 or newer found${PYTHON:+ (PYTHON=$PYTHON)}; install one or set PYTHON to its path"
+}
+
+# Runs a command into the log with a line every 15 s. In the background, so that a signal ends it at once; in a
+# session of its own, so that its compilers end with it.
+logged() {
+  local next=$((SECONDS + 15)) status=0
+  setsid "$@" >>"$log" 2>&1 </dev/null &
+  child=$!
+  while kill -0 "$child" 2>/dev/null; do
+    sleep 0.3
+    if ((SECONDS >= next)); then
+      printf '  %s s: %s\n' "$SECONDS" "$(tail -n 1 "$log" | tr -d '\r' | cut -c 1-90)" >&2
+      next=$((SECONDS + 15))
+    fi
+  done
+  wait "$child" || status=$?
+  child=''
+  return "$status"
+}
+
+pip() {
+  logged "$path/bin/python" -m pip --disable-pip-version-check --no-input install --progress-bar off "$@" ||
+    fail "pip could not install $shown_list: $(grep -m 1 '^ERROR' "$log" || tail -n 1 "$log") (log: $log)" 1
+}
+
+make_empty() {
+  local conda='' candidate
+  rm -rf "$path"
+  mkdir -p "$path"
+  echo building >"$path/$stamp_name"
+  if [[ -z $driver && -n ${CONDA_BASE:-} && $path == "$CONDA_BASE"/envs/* ]]; then
+    for candidate in "$CONDA_BASE"/{bin,condabin}/{mamba,conda,micromamba}; do
+      [[ -x $candidate ]] && conda=$candidate && break
+    done
+  fi
+  if [[ -n $conda ]]; then
+    # conda refuses a folder that is not empty
+    rm -r "$path"
+    logged "$conda" create --yes --prefix "$path" python=3.12 pip ||
+      fail "$conda could not create $path: $(tail -n 1 "$log") (log: $log)" 1
+    echo building >"$path/$stamp_name"
+  else
+    logged "$python" -m venv "$path" || fail "$python -m venv failed: $(tail -n 1 "$log") (log: $log)" 1
+  fi
+}
+
+install() {
+  local torch lenient
+  # torch alone and first: pip's own configuration (an index of CPU builds) then chooses its build
+  torch=$(grep -E '^torch==' <<<"$lines" | head -n 1 | sed 's/[[:space:]]*#.*//') || true
+  [[ -z $torch ]] || pip "$torch"
+  # a package marked so declares an upper Python bound that it does not need
+  lenient=$(sed -n 's/[[:space:]]*#[[:space:]]*ignore-requires-python.*//p' <<<"$lines")
+  [[ -z $lenient ]] || pip --no-deps --ignore-requires-python "$lenient"
+  pip -r "$list"
+}
+
+parse_options "$@"
+resolve
+lines=$(closure "$list")
+hash=$(sha256sum <<<"$lines" | cut -d ' ' -f 1)
+up_to_date() {
+  [[ -x $path/bin/python && $(cat "$path/$stamp_name" 2>/dev/null) == "$hash" ]]
+}
+! up_to_date || exit 0
+
+child=''
+end() {
+  [[ -z $child ]] || kill -- "-$child" 2>/dev/null || true
+  exit "$1"
+}
+trap 'end 129' HUP
+trap 'end 130' INT
+trap 'end 143' TERM
+
+lock=$path.lock
+[[ $path != "$repo/.venv" ]] || lock=$repo/.cache/driver-environment.lock
+mkdir -p "$(dirname "$lock")" "$repo/log/env"
+exec 9>"$lock"
+# pip inherits the lock: where this script was killed, the next one waits for the pip it left
+if ! flock --nonblock 9; then
+  echo "waiting for another run that builds $path …" >&2
+  flock 9
+fi
+! up_to_date || exit 0
+
+shown_path=${path/#"$repo/"/}
+shown_list=${list/#"$repo/"/}
+log=$repo/log/env/${name}_$(date +%Y%m%d_%H%M%S).log
+count=$(grep -cE '^[[:space:]]*[^#[:space:]-]' <<<"$lines" || true)
+python=$(find_python)
+state=$(cat "$path/$stamp_name" 2>/dev/null || true)
+if [[ -z $state && -n $(ls -A "$path" 2>/dev/null) ]]; then
+  fail "$shown_path exists and was not made by this script; move it away or give another --path"
+fi
+if [[ -z $state || $state == building || ! -x $path/bin/python ]]; then
+  echo "making $shown_path and installing $count packages of $shown_list …" >&2
+  make_empty
+else
+  echo "$shown_list has changed: updating its $count packages in $shown_path …" >&2
+  echo building >"$path/$stamp_name"
+fi
+install
+echo "$hash" >"$path/$stamp_name"
+echo "$shown_path is ready after $SECONDS s (log: ${log/#"$repo/"/})" >&2
