@@ -8,25 +8,30 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from imageevalkit.cell import Cell, output_root
+from imageevalkit.images import IMAGE_SUFFIXES, sha256_file
 from imageevalkit.jsonl import read_jsonl
 from imageevalkit.results import Result, read_result
 
 # One item's free text may be a whole page of OCR; a report of thousands of items must stay small.
 MAX_TEXT = 4000
 
-GENERATED, REFUSED, FAILED, BLANK = "generated", "refused", "failed", "blank"
+Records = dict[str, dict[str, Any]]
+
+GENERATED, REFUSED, FAILED, BLANK, CORRUPT = "generated", "refused", "failed", "blank", "corrupt"
 
 
 class ItemView(NamedTuple):
     """What the report shows of one item of one cell.
 
-    ``outcome`` is generated, refused, failed or blank. ``path`` is relative to the cell's folder. ``size`` is
-    (width, height) in pixels. ``judged`` is the status in ``scores.jsonl``, empty when it has no record.
-    ``facts`` are labelled remarks on the making of the image, in the order to show them.
+    ``outcome`` is generated, refused, failed, blank or corrupt. ``path`` is relative to the cell's folder.
+    ``size`` is (width, height) in pixels. ``judged`` is the status in ``scores.jsonl``, empty when it has no
+    record; ``reason`` says why it is not "judged". ``facts`` are labelled remarks on the making of the image,
+    in the order to show them.
     """
 
     id: str
@@ -41,6 +46,7 @@ class ItemView(NamedTuple):
     error: tuple[str, str] | None
     facts: dict[str, str]
     judged: str
+    reason: str
     evaluator: str
     values: dict[str, float]
     keys: dict[str, str]
@@ -80,10 +86,13 @@ def _cells(folder: Path, relative: PurePosixPath) -> Iterator[Cell]:
 def _read_cell(cell: Cell) -> CellReport:
     result, problem = _read_result(cell)
     try:
-        items = _items(cell)
+        made, scored = _last_by_item(cell.generation), _last_by_item(cell.scores)
+        ids = sorted({*made, *scored}, key=natural)
+        items = [_item(cell, id, made.get(id), scored.get(id, {})) for id in ids]
     except (OSError, ValueError) as error:
-        return CellReport(cell, result, problem or _one_line(error), [])
-    return CellReport(cell, result, problem, items)
+        note = f"items are not readable: {_one_line(error)}"
+        return CellReport(cell, result and replace(result, notes=[*result.notes, note]), problem or note, [])
+    return CellReport(cell, result and _with_age(result, made, scored), problem, items)
 
 
 def _read_result(cell: Cell) -> tuple[Result | None, str]:
@@ -100,13 +109,27 @@ def _read_result(cell: Cell) -> tuple[Result | None, str]:
     return result, ""
 
 
-def _items(cell: Cell) -> list[ItemView]:
-    made = _last_by_item(cell.generation)
-    scored = _last_by_item(cell.scores)
-    return [_item(cell, id, made.get(id), scored.get(id, {})) for id in sorted({*made, *scored}, key=natural)]
+def _with_age(result: Result, made: Records, scored: Records) -> Result:
+    """``result``, with a note when images it scored were made again after it was measured."""
+    measured = _time(result.provenance.get("time"))
+    times = [_time(made[id].get("time")) for id in scored if id in made]
+    newer = sum(time > measured for time in times if time and measured) if measured else 0
+    if not newer:
+        return result
+    note = f"generated again after this evaluation: {newer} of {len(scored)} items; evaluate again"
+    return replace(result, notes=[*result.notes, note])
 
 
-def _last_by_item(path: Path) -> dict[str, dict[str, Any]]:
+def _time(value: Any) -> datetime | None:
+    """An ISO 8601 time with its zone, or None for anything else."""
+    try:
+        time = datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return None
+    return time if time.tzinfo else None
+
+
+def _last_by_item(path: Path) -> Records:
     return {r["item"]: r for r in read_jsonl(path) if isinstance(r.get("item"), str)}
 
 
@@ -117,13 +140,11 @@ def natural(id: str) -> list[tuple[int, str]]:
 
 
 def _item(cell: Cell, id: str, made: dict[str, Any] | None, score: dict[str, Any]) -> ItemView:
-    record = made or {}
+    record = _unrecorded(cell, id, score) if made is None else made
     error = record.get("error")
-    if made is None:
-        error = {"class": "NotGenerated", "text": "there is no generation record of this item"}
     return ItemView(
         id=id,
-        outcome=_outcome(record),
+        outcome=_outcome(record, score),
         path=_inside(record.get("path")),
         image_sha256=_sha256(record.get("image_sha256")),
         size=_size(record.get("size")),
@@ -134,6 +155,7 @@ def _item(cell: Cell, id: str, made: dict[str, Any] | None, score: dict[str, Any
         error=(_text(error.get("class")), _text(error.get("text"))) if isinstance(error, dict) else None,
         facts=_facts(record),
         judged=_text(score.get("status")),
+        reason=_text(score.get("reason")),
         evaluator=_text(score.get("evaluator")),
         values={k: float(v) for k, v in _dict(score.get("values")).items() if _is_number(v)},
         keys={k: _text(v) for k, v in _dict(score.get("keys")).items()},
@@ -141,13 +163,26 @@ def _item(cell: Cell, id: str, made: dict[str, Any] | None, score: dict[str, Any
     )
 
 
-def _outcome(record: dict[str, Any]) -> str:
+def _unrecorded(cell: Cell, id: str, score: dict[str, Any]) -> dict[str, Any]:
+    """What stands for the record of an item that has none: never attempted, or an image made elsewhere."""
+    if score.get("status") in ("judged", "unparsed", "judge_failed") and _inside(id):
+        for suffix in sorted(IMAGE_SUFFIXES):
+            path = cell.folder / f"{id}{suffix}"
+            if path.is_file():
+                return {"status": "ok", "path": f"{id}{suffix}", "image_sha256": sha256_file(path)}
+    return {"error": {"class": "not attempted", "text": "there is no generation record of this item"}}
+
+
+def _outcome(record: dict[str, Any], score: dict[str, Any]) -> str:
     # a refusal stays a refusal: a placeholder beside it does not make the item blank
     if record.get("status") == REFUSED:
         return REFUSED
     if record.get("placeholder"):
         return BLANK
-    return GENERATED if record.get("status") == "ok" else FAILED
+    if record.get("status") != "ok":
+        return FAILED
+    corrupt = score.get("status") == "not_generated" and _text(score.get("reason")).startswith(CORRUPT)
+    return CORRUPT if corrupt else GENERATED
 
 
 def _facts(record: dict[str, Any]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from imageevalkit.report.collect import GENERATED, CellReport, ItemView, natural
+from imageevalkit.report.collect import CORRUPT, GENERATED, CellReport, ItemView, natural
 
 # A page that a laptop's browser opens in a few seconds and that still goes through e-mail or a chat.
 BUDGET = 40_000_000
@@ -158,7 +158,7 @@ def page_data(page: Gallery, whole: Gallery, thumbs: Mapping[str, bytes]) -> str
 
 def script_json(data: Any) -> str:
     """``data`` as JSON without any character that HTML could take for the end of a script or a tag."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return text
@@ -196,6 +196,7 @@ def _item_data(
         "id": item.id,
         "status": item.outcome,
         "judged": item.judged,
+        "reason": "" if item.error else item.reason,
         "evaluator": item.evaluator or (report.result.evaluator.id if report.result else ""),
         "values": [item.values.get(m["name"]) for m in metrics] if item.values else None,
         "seed": item.seed,
@@ -212,7 +213,7 @@ def _item_data(
             data["picture"] = pictures.setdefault(sha, len(pictures))
         else:
             # the record says ok: the file is gone, does not decode, or is another image now
-            data["status"] = "corrupt"
+            data["status"] = CORRUPT
     return {name: value for name, value in data.items() if value or (value == 0 and value is not False)}
 
 

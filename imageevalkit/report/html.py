@@ -116,14 +116,14 @@ def whisker(cell: Shown) -> Markup:
     low, high = metric.interval or (metric.value, metric.value)
     x, x1, x2 = (_place(v, metric.scale) for v in (metric.value, low, high))
     return Markup(
-        '<svg class="whisker" viewBox="0 0 104 12" role="img" aria-label="{}">'
-        '<path class="axis" d="M2 6H102M2 3V9M102 3V9"/>'
-        '<path class="interval" d="M{} 6H{}M{} 3V9M{} 3V9"/><circle cx="{}" cy="6" r="3"/></svg>'
+        '<svg class="whisker" viewBox="0 0 144 12" role="img" aria-label="{}">'
+        '<path class="axis" d="M2 6H142M2 3.5V8.5M142 3.5V8.5"/>'
+        '<path class="interval" d="M{} 6H{}M{} 1.5V10.5M{} 1.5V10.5"/><circle cx="{}" cy="6" r="2.2"/></svg>'
     ).format(_spoken(metric), x1, x2, x1, x2, x)
 
 
 def _place(value: float, scale: float) -> str:
-    return f"{2 + 100 * min(max(value / scale, 0.0), 1.0):.2f}" if scale else "2"
+    return f"{2 + 140 * min(max(value / scale, 0.0), 1.0):.2f}" if scale else "2"
 
 
 def _spoken(metric: Metric) -> str:

@@ -260,7 +260,7 @@ def markdown_text(cells: Sequence[CellReport]) -> str:
     without = [cell for cell in cells if not cell.result]
     if without:
         lines += ["", "## Cells without a result", ""]
-        lines += [f"- {_md(c.cell.key)}: {_md(c.problem)} ({len(c.items)} items recorded)" for c in without]
+        lines += [f"- {_md(c.cell.key)}: {_md(c.problem)} (items recorded: {len(c.items)})" for c in without]
     return "\n".join(lines) + "\n"
 
 

@@ -72,7 +72,7 @@ def _decode_small(source: bytes) -> Image.Image:
     try:
         with Image.open(io.BytesIO(source)) as image:
             if image.format == "JPEG":
-                image.draft("RGB", (SIDE * 2, SIDE * 2))
+                image.draft("RGB", (SIDE, SIDE))  # not below this size
                 image.load()
                 return image.copy()
     except Exception as error:  # as in images.decode: Pillow raises a dozen types here

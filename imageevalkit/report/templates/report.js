@@ -57,7 +57,7 @@
       this.hidden = new Set();
       this.data.rows.forEach((row, order) => {
         row.order = order;
-        row.haystack = [row.prompt, ...row.cells.flat().map((item) => item.id)].join("\n").toLowerCase();
+        row.text = row.prompt.toLowerCase();
       });
       this.rows = [];
       this.drawn = 0;
@@ -84,7 +84,7 @@
       this.end = make("div", { className: "end" });
       this.status = make("p", { className: "status", role: "status" });
       root.replaceChildren(make("section", { className: "card" }, title, this.cutNote(), tools, this.modelChoice(),
-        this.status, this.table, this.end));
+        this.status, this.table));
       this.search.addEventListener("input", () => this.refresh());
       tools.addEventListener("change", () => {
         this.metric = Number(this.metricSelect.value || 0);
@@ -183,16 +183,18 @@
       return how === "low" ? mean(means) : -mean(means);
     }
 
-    matches(row, terms) {
-      if (!terms.every((term) => row.haystack.includes(term))) return false;
+    matches(row, query) {
+      // a short number is in nearly every id, so only a longer piece of one is taken for an id
+      const named = query.length > 3 && row.cells.some((cell) => cell.some((item) => item.id.toLowerCase().includes(query)));
+      if (!named && !query.split(/\s+/).every((term) => row.text.includes(term))) return false;
       if (!this.filters.every(([name, select]) => !select.value || row.keys[name] === select.value)) return false;
       const state = this.state.value;
       return !state || this.visible().some((m) => row.cells[m].some((item) => Gallery.states(item).includes(state)));
     }
 
     refresh() {
-      const terms = this.search.value.toLowerCase().split(/\s+/).filter(Boolean);
-      const keyed = this.data.rows.filter((row) => this.matches(row, terms)).map((row) => [this.sortKey(row), row]);
+      const query = this.search.value.trim().toLowerCase();
+      const keyed = this.data.rows.filter((row) => this.matches(row, query)).map((row) => [this.sortKey(row), row]);
       keyed.sort(([x, a], [y, b]) => {
         if (x === null || y === null) return (x === null) - (y === null) || a.order - b.order;
         return x - y || a.order - b.order;
@@ -200,10 +202,11 @@
       this.rows = keyed.map(([, row]) => row);
       this.drawn = 0;
       const models = this.visible();
+      this.table.scrollTo(0, 0);
       this.root.classList.toggle("wide", models.length > 5);
       this.table.style.setProperty("--models", models.length);
-      this.table.replaceChildren(this.head(models));
-      if (!this.rows.length) this.table.append(make("p", { className: "empty" }, "No prompt fits."));
+      this.table.replaceChildren(this.head(models), this.end);
+      if (!this.rows.length) this.end.before(make("p", { className: "empty" }, "No prompt fits."));
       const total = this.data.rows.length;
       this.status.textContent = `${this.rows.length === total ? total : `${this.rows.length} of ${total}`} prompts`;
       this.more();
@@ -221,7 +224,7 @@
       const until = Math.min(this.drawn + CHUNK, this.rows.length);
       const fresh = this.rows.slice(this.drawn, until).map((row) => this.row(row));
       this.drawn = until;
-      this.table.append(...fresh);
+      this.end.before(...fresh);
       // a tall screen may still show the end: the observer only reports changes
       if (fresh.length && this.end.getBoundingClientRect().top < window.innerHeight + 900 && this.root.offsetParent) {
         requestAnimationFrame(() => this.more());
@@ -248,9 +251,11 @@
       const items = row.cells[m];
       const scale = this.data.metrics[this.metric]?.scale;
       const average = items.length > 1 ? this.meanOf(row, m) : null;
+      const counted = items.filter((item) => this.value(item) !== null).length;
+      const part = counted < items.length ? ` (${counted} of ${items.length})` : "";
       const thumbs = items.map((item) => this.thumb(row, m, item));
       return make("div", {}, make("p", { className: "cell-name" }, this.data.models[m].name),
-        average === null ? null : make("p", { className: "mean" }, `mean ${format(average, scale)}`),
+        average === null ? null : make("p", { className: "mean" }, `mean ${format(average, scale)}${part}`),
         thumbs.length
           ? make("div", { className: thumbs.length > 1 ? "thumbs" : "thumbs one" }, ...thumbs)
           : make("p", { className: "muted" }, "not run"));
@@ -294,7 +299,7 @@
       const [kind, text] = item.error || ["", ""];
       const remark = {
         blank: `placeholder${kind ? `: ${kind}` : ""}`,
-        corrupt: "the image is missing, unreadable or not the one recorded",
+        corrupt: item.reason || "the image is missing, unreadable or not the one recorded",
       }[item.status] ?? (text || kind);
       return make("div", { className: `picture gone ${item.status}` }, make("p", {}, make("b", {}, words(item.status)), make("span", {}, remark)));
     }
@@ -310,8 +315,12 @@
       this.row = row;
       this.m = m;
       this.item = item;
+      const held = this.dialog.open && document.activeElement.getAttribute("aria-label");
       this.draw();
       if (!this.dialog.open) this.dialog.showModal();
+      // redrawing takes the focus from the button just pressed: give it back to its successor
+      const buttons = [...this.dialog.querySelectorAll("button")];
+      (buttons.find((element) => element.getAttribute("aria-label") === held) || this.dialog).focus();
     },
 
     // Left and right walk through a row and on to the next; up and down keep the model and the repetition.
@@ -382,7 +391,7 @@
       if (item.error) section(item.status === "refused" ? "Refused, in the provider's words" : words(item.status), text(item.error[1] || item.error[0], "error"), make("p", { className: "muted" }, item.error[0]));
       const scores = (item.values || []).map((value, i) => [gallery.data.metrics[i], value]).filter(([, value]) => value !== null);
       if (scores.length) section("Scores", list(scores.map(([metric, value]) => [metric.name, format(value, metric.scale)])));
-      else if (item.judged) section("Scores", make("p", {}, words(item.judged)));
+      else if (item.judged) section("Scores", make("p", {}, words(item.judged)), item.reason ? text(item.reason) : "");
       for (const [name, value] of Object.entries(item.detail || {})) section(words(name), text(value));
       section("Prompt", text(row.prompt || "(no prompt recorded)"));
       const seed = item.seed === undefined ? [] : [["seed", `${item.seed}${item.seedIgnored ? " (the model takes no seed)" : ""}`]];
@@ -397,7 +406,6 @@
     if (!move) return;
     event.preventDefault();
     viewer.step(...move);
-    viewer.dialog.focus();
   });
   viewer.dialog.addEventListener("click", (event) => {
     if (event.target === viewer.dialog) viewer.dialog.close();
