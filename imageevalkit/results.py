@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,8 @@ def validate(raw: dict[str, Any]) -> None:
     Raises:
         ValueError: names the first field that is wrong.
     """
+    if not isinstance(raw, dict):
+        raise ValueError("it is no JSON object")
     if raw.get("schema") != SCHEMA:
         raise ValueError(f"schema is {raw.get('schema')!r}, expected {SCHEMA!r}")
     for key, kind in _FIELDS.items():
@@ -111,7 +113,13 @@ def validate(raw: dict[str, Any]) -> None:
             raise ValueError(f"'{key}' is missing")
         if not isinstance(raw[key], kind):
             raise ValueError(f"'{key}' is {type(raw[key]).__name__}")
+    if not isinstance(raw["evaluator"].get("id"), str) or not isinstance(
+        raw["evaluator"].get("official"), bool
+    ):
+        raise ValueError("'evaluator' has no text 'id' or no true/false 'official'")
     c = raw["coverage"]
+    if set(c) != {f.name for f in fields(Coverage)}:
+        raise ValueError("coverage lacks a count or holds an unknown one")
     if any(not isinstance(v, int) or v < 0 for v in c.values()):
         raise ValueError("coverage holds a negative or fractional count")
     if c["expected"] != c["generated"] + c["refused"] + c["failed"] + c["blank"] + c["corrupt"]:
@@ -119,14 +127,25 @@ def validate(raw: dict[str, Any]) -> None:
     if c["generated"] != c["judged"] + c["unparsed"] + c["judge_failed"]:
         raise ValueError("coverage: generated ≠ judged + unparsed + judge_failed")
     for name, metric in raw["metrics"].items():
-        value = metric["value"]
-        if value is not None and not math.isfinite(value):
-            raise ValueError(f"metric '{name}' is not finite")
-    unknown = [name for name in raw["headline"] if name not in raw["metrics"]]
+        _validate_metric(name, metric)
+    unknown = [name for name in raw["headline"] if not isinstance(name, str) or name not in raw["metrics"]]
     if unknown:
         raise ValueError(f"headline names unknown metric '{unknown[0]}'")
     if not raw["headline"] and not raw["withheld"]:
         raise ValueError("no headline and no reason for withholding it")
+
+
+def _validate_metric(name: str, metric: Any) -> None:
+    if not isinstance(metric, dict) or not {"value", "n", "interval", "scale"} <= set(metric):
+        raise ValueError(f"metric '{name}' lacks value, n, interval or scale")
+    interval = metric["interval"]
+    if interval is not None and (not isinstance(interval, list | tuple) or len(interval) != 2):
+        raise ValueError(f"metric '{name}': interval is not [low, high]")
+    numbers = [metric["n"], metric["scale"], *(interval or [])]
+    if metric["value"] is not None:
+        numbers.append(metric["value"])
+    if any(not isinstance(v, int | float) or not math.isfinite(v) for v in numbers):
+        raise ValueError(f"metric '{name}' is not finite")
 
 
 _FIELDS: dict[str, type | tuple[type, ...]] = {
@@ -157,11 +176,17 @@ def read_result(path: Path) -> Result:
     """Read a result. Raises ValueError when it breaks the schema (or is no JSON), OSError if unreadable."""
     raw = json.loads(path.read_text())
     validate(raw)
-    fields = {key: raw[key] for key in _FIELDS if key != "state"}
-    fields["evaluator"] = Evaluator(**raw["evaluator"])
-    fields["coverage"] = Coverage(**raw["coverage"])
-    fields["metrics"] = {
-        name: Metric(**{**metric, "interval": tuple(metric["interval"]) if metric["interval"] else None})
+    values = {key: raw[key] for key in _FIELDS if key != "state"}
+    evaluator = raw["evaluator"]
+    values["evaluator"] = Evaluator(evaluator["id"], evaluator["official"], evaluator.get("details") or {})
+    values["coverage"] = Coverage(**raw["coverage"])
+    values["metrics"] = {
+        name: Metric(
+            metric["value"],
+            metric["n"],
+            tuple(metric["interval"]) if metric["interval"] else None,
+            metric["scale"],
+        )
         for name, metric in raw["metrics"].items()
     }
-    return Result(**fields)
+    return Result(**values)

@@ -1,0 +1,82 @@
+"""``python -m imageevalkit.report``: write the leaderboard and the gallery of everything in ``output/``."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from imageevalkit.atomic import write_atomic
+from imageevalkit.cell import output_root
+from imageevalkit.errors import CellFailure, ExitStatus, run_main
+from imageevalkit.report.collect import CellReport, collect
+from imageevalkit.report.html import render
+from imageevalkit.report.leaderboard import csv_text, markdown_text
+from imageevalkit.report.table import print_table
+
+_WIDTH_OF_A_PIPE = 120
+
+
+def main(argv: Sequence[str] | None = None) -> ExitStatus:
+    """Write every report file and print the table.
+
+    Raises:
+        CellFailure: a report file cannot be written.
+    """
+    parser = argparse.ArgumentParser(prog="python -m imageevalkit.report", description=__doc__)
+    parser.add_argument("--cells", default="", help='print only these: "model/benchmark;model2/benchmark"')
+    wanted = [key.strip() for key in parser.parse_args(argv).cells.split(";") if key.strip()]
+    try:
+        with _only_writer():
+            cells = collect()
+            _print(cells, wanted)  # first: a full disk must not hide the scores
+            paths = write_reports(cells)
+    except OSError as error:
+        reason = error.strerror or error
+        raise CellFailure(f"cannot write the report below {output_root()}: {reason}") from error
+    print("\n".join(f"report: {path}" for path in paths))
+    return ExitStatus.COMPLETE
+
+
+def write_reports(cells: Sequence[CellReport]) -> list[Path]:
+    """Write ``report.html``, ``leaderboard.md`` and ``leaderboard.csv`` and return their paths.
+
+    Raises:
+        OSError, CellFailure: one cannot be written.
+    """
+    root = output_root()
+    results = [cell.result for cell in cells if cell.result]
+    # the numbers first: they must not wait for thousands of thumbnails, nor be lost with them
+    write_atomic(root / "leaderboard.csv", csv_text(results))
+    write_atomic(root / "leaderboard.md", markdown_text(cells))
+    write_atomic(root / "report.html", render(cells))
+    return [root / name for name in ("report.html", "leaderboard.md", "leaderboard.csv")]
+
+
+@contextmanager
+def _only_writer() -> Iterator[None]:
+    """Let two runs that end at once write their reports one after the other, not into one another's."""
+    root = output_root()
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / ".report.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _print(cells: Sequence[CellReport], wanted: Sequence[str]) -> None:
+    listed = [cell for cell in cells if not wanted or cell.cell.key in wanted]
+    width = shutil.get_terminal_size((_WIDTH_OF_A_PIPE, 24)).columns
+    print_table([cell.result for cell in listed if cell.result], width)
+    for cell in listed:
+        if not cell.result:
+            print(f"{cell.cell.key}: {cell.problem}")
+    for key in wanted:
+        if all(cell.cell.key != key for cell in cells):
+            print(f"{key}: nothing in {output_root()}")
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,245 @@
+"""Reading every cell below ``output/``: a broken cell is listed with its reason, never raised."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from imageevalkit.cell import Cell, output_root
+from imageevalkit.images import IMAGE_SUFFIXES, sha256_file
+from imageevalkit.jsonl import read_jsonl
+from imageevalkit.results import Result, read_result
+
+# One item's free text may be a whole page of OCR; a report of thousands of items must stay small.
+MAX_TEXT = 4000
+
+Records = dict[str, dict[str, Any]]
+
+GENERATED, REFUSED, FAILED, BLANK, CORRUPT = "generated", "refused", "failed", "blank", "corrupt"
+
+
+class ItemView(NamedTuple):
+    """What the report shows of one item of one cell.
+
+    ``outcome`` is generated, refused, failed, blank or corrupt. ``path`` is relative to the cell's folder.
+    ``size`` is (width, height) in pixels. ``judged`` is the status in ``scores.jsonl``, empty when it has no
+    record; ``reason`` says why it is not "judged". ``facts`` are labelled remarks on the making of the image,
+    in the order to show them.
+    """
+
+    id: str
+    outcome: str
+    path: str
+    image_sha256: str
+    size: tuple[int, int] | None
+    prompt: str
+    prompt_sha256: str
+    seed: int | None
+    seed_honoured: bool | None
+    error: tuple[str, str] | None
+    facts: dict[str, str]
+    judged: str
+    reason: str
+    evaluator: str
+    values: dict[str, float]
+    keys: dict[str, str]
+    detail: dict[str, str]
+
+
+class CellReport(NamedTuple):
+    """One cell as found on disk: with ``result`` None, ``problem`` says in one line why it has none."""
+
+    cell: Cell
+    result: Result | None
+    problem: str
+    items: list[ItemView]
+
+
+def collect() -> list[CellReport]:
+    """Every cell below the output root, by model and benchmark."""
+    cells = sorted(_cells(output_root(), PurePosixPath()))
+    return [_read_cell(cell) for cell in cells]
+
+
+def _cells(folder: Path, relative: PurePosixPath) -> Iterator[Cell]:
+    try:
+        entries = [e for e in os.scandir(folder) if not e.name.startswith(".")]
+    except OSError:
+        return
+    names = {entry.name for entry in entries}
+    if len(relative.parts) >= 2 and names & {"generation.jsonl", "result.json"}:
+        yield Cell(relative.parent.as_posix(), relative.name)
+        return  # a cell holds images and no further cells
+    for entry in entries:
+        # a link may lead back up; the output root itself or a model's folder on another disk is one level
+        if entry.is_dir(follow_symlinks=len(relative.parts) < 2):
+            yield from _cells(Path(entry.path), relative / entry.name)
+
+
+def _read_cell(cell: Cell) -> CellReport:
+    result, problem = _read_result(cell)
+    try:
+        made, scored = _last_by_item(cell.generation), _last_by_item(cell.scores)
+        ids = sorted({*made, *scored}, key=natural)
+        items = [_item(cell, id, made.get(id), scored.get(id, {})) for id in ids]
+    except (OSError, ValueError) as error:
+        note = f"items are not readable: {_one_line(error)}"
+        return CellReport(cell, result and replace(result, notes=[*result.notes, note]), problem or note, [])
+    return CellReport(cell, result and _with_age(result, made, scored), problem, items)
+
+
+def _read_result(cell: Cell) -> tuple[Result | None, str]:
+    try:
+        result = read_result(cell.result)
+    except FileNotFoundError:
+        return None, "not evaluated"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return None, f"result.json is not readable: {_one_line(error)}"
+    if (result.model, result.benchmark) != cell:
+        # the folder was renamed by hand to keep an older run: the folder's name is what its owner means
+        note = f"measured as {result.model}/{result.benchmark}; named here after its folder"
+        result = replace(result, model=cell.model, benchmark=cell.benchmark, notes=[*result.notes, note])
+    return result, ""
+
+
+def _with_age(result: Result, made: Records, scored: Records) -> Result:
+    """``result``, with a note when images it scored were made again after it was measured."""
+    measured = _time(result.provenance.get("time"))
+    times = [_time(made[id].get("time")) for id in scored if id in made]
+    newer = sum(time > measured for time in times if time and measured) if measured else 0
+    if not newer:
+        return result
+    note = f"generated again after this evaluation: {newer} of {len(scored)} items; evaluate again"
+    return replace(result, notes=[*result.notes, note])
+
+
+def _time(value: Any) -> datetime | None:
+    """An ISO 8601 time with its zone, or None for anything else."""
+    try:
+        time = datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return None
+    return time if time.tzinfo else None
+
+
+def _last_by_item(path: Path) -> Records:
+    return {r["item"]: r for r in read_jsonl(path) if isinstance(r.get("item"), str)}
+
+
+def natural(id: str) -> list[tuple[int, str]]:
+    """Sort key that puts ``p_2`` before ``p_10``."""
+    parts = re.split("([0-9]+)", id)  # text and digits alternate, so like is compared with like
+    return [(int(part) if i % 2 else 0, part) for i, part in enumerate(parts)]
+
+
+def _item(cell: Cell, id: str, made: dict[str, Any] | None, score: dict[str, Any]) -> ItemView:
+    record = _unrecorded(cell, id, score) if made is None else made
+    error = record.get("error")
+    return ItemView(
+        id=id,
+        outcome=_outcome(record, score),
+        path=_inside(record.get("path")),
+        image_sha256=_sha256(record.get("image_sha256")),
+        size=_size(record.get("size")),
+        prompt=_text(record.get("prompt")),
+        prompt_sha256=_text(record.get("prompt_sha256")),
+        seed=record["seed"] if isinstance(record.get("seed"), int) else None,
+        seed_honoured=record["seed_honoured"] if isinstance(record.get("seed_honoured"), bool) else None,
+        error=(_text(error.get("class")), _text(error.get("text"))) if isinstance(error, dict) else None,
+        facts=_facts(record),
+        judged=_text(score.get("status")),
+        reason=_text(score.get("reason")),
+        evaluator=_text(score.get("evaluator")),
+        values={k: float(v) for k, v in _dict(score.get("values")).items() if _is_number(v)},
+        keys={k: _text(v) for k, v in _dict(score.get("keys")).items()},
+        detail={k: _text(v) for k, v in _dict(score.get("detail")).items()},
+    )
+
+
+def _unrecorded(cell: Cell, id: str, score: dict[str, Any]) -> dict[str, Any]:
+    """What stands for the record of an item that has none: never attempted, or an image made elsewhere."""
+    if score.get("status") in ("judged", "unparsed", "judge_failed") and _inside(id):
+        for suffix in sorted(IMAGE_SUFFIXES):
+            path = cell.folder / f"{id}{suffix}"
+            if path.is_file():
+                return {"status": "ok", "path": f"{id}{suffix}", "image_sha256": sha256_file(path)}
+    return {"error": {"class": "not attempted", "text": "there is no generation record of this item"}}
+
+
+def _outcome(record: dict[str, Any], score: dict[str, Any]) -> str:
+    # a refusal stays a refusal: a placeholder beside it does not make the item blank
+    if record.get("status") == REFUSED:
+        return REFUSED
+    if record.get("placeholder"):
+        return BLANK
+    if record.get("status") != "ok":
+        return FAILED
+    corrupt = score.get("status") == "not_generated" and _text(score.get("reason")).startswith(CORRUPT)
+    return CORRUPT if corrupt else GENERATED
+
+
+def _facts(record: dict[str, Any]) -> dict[str, str]:
+    size, requested = _size(record.get("size")), _size(record.get("requested_size"))
+    facts = {
+        "size": f"{size[0]} × {size[1]} px" if size else "",
+        "requested size": f"{requested[0]} × {requested[1]} px" if requested and requested != size else "",
+        "seconds": f"{record['seconds']:.2f}" if _is_number(record.get("seconds")) else "",
+        "attempts": _text(record.get("attempts")),
+        "tokens": ", ".join(f"{k} {_text(v)}" for k, v in _dict(record.get("tokens")).items()),
+        "price": _text(record.get("price")),
+        "made": _text(record.get("time")),
+        "settings": _text(record.get("fingerprint")),
+    }
+    return {name: text for name, text in facts.items() if text}
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _text(value: Any) -> str:
+    """``value`` as text for a reader; a list of texts is one line each, anything else is JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, list) and all(isinstance(v, str) for v in value):
+        value = "\n".join(value)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    # a lone surrogate (half of a cut emoji) is legal JSON but cannot be written as UTF-8
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} … (cut: {len(text)} characters)"
+
+
+def _size(value: Any) -> tuple[int, int] | None:
+    if isinstance(value, list) and len(value) == 2 and all(isinstance(v, int) and v > 0 for v in value):
+        return value[0], value[1]
+    return None
+
+
+def _sha256(value: Any) -> str:
+    """``value`` if it is a SHA-256 in hex (it becomes a file name), else an empty string."""
+    ok = isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
+    return value if ok else ""
+
+
+def _inside(value: Any) -> str:
+    """``value`` if it is a path that stays in the cell's folder, else an empty string."""
+    if not isinstance(value, str) or not value:
+        return ""
+    path = PurePosixPath(value)
+    return "" if path.is_absolute() or ".." in path.parts else path.as_posix()
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if isinstance(error, OSError | ValueError) else f"{type(error).__name__} {text}"

@@ -1,0 +1,229 @@
+"""The gallery's data: prompts × models of one benchmark, bounded in size, as JSON for the page's script."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from imageevalkit.report.collect import CORRUPT, GENERATED, CellReport, ItemView, natural
+
+# A page that a laptop's browser opens in a few seconds and that still goes through e-mail or a chat.
+BUDGET = 40_000_000
+# Embedded bytes of one item before its thumbnail is made: base64 of about 5 KB WebP, and its text.
+_IMAGE_ESTIMATE = 7_000
+_TEXT_ESTIMATE = 600
+# A select with more choices than this is a list, not a filter.
+_MAX_CHOICES = 60
+
+
+class Row(NamedTuple):
+    """One prompt: ``cells[m]`` are the items of model m, repetitions in order."""
+
+    prompt: str
+    items: list[str]
+    cells: list[list[ItemView]]
+
+
+class Gallery(NamedTuple):
+    """All prompts of one benchmark; ``reports`` are its cells, one per model."""
+
+    benchmark: str
+    reports: list[CellReport]
+    rows: list[Row]
+
+    @property
+    def repetitions(self) -> int:
+        return max((len(row.items) for row in self.rows), default=0)
+
+
+class Extent(NamedTuple):
+    """How much of every gallery is shown: so many items per prompt, and this share of the prompts."""
+
+    repetitions: int
+    share: float
+
+
+def galleries(cells: Sequence[CellReport]) -> list[Gallery]:
+    """One gallery per benchmark that has items, in order of name."""
+    by_benchmark: dict[str, list[CellReport]] = {}
+    for cell in cells:
+        if cell.items:
+            by_benchmark.setdefault(cell.cell.benchmark, []).append(cell)
+    return [Gallery(name, reports, _rows(reports)) for name, reports in sorted(by_benchmark.items())]
+
+
+def _rows(reports: Sequence[CellReport]) -> list[Row]:
+    """Items grouped by what the model was shown; an id means the same prompt for every model."""
+    by_id = [{item.id: item for item in report.items} for report in reports]
+    prompt_of: dict[str, ItemView] = {}
+    for items in by_id:
+        for id, item in items.items():
+            if id not in prompt_of or not prompt_of[id].prompt:
+                prompt_of[id] = item
+    groups: dict[str, list[str]] = {}
+    for id in sorted(prompt_of, key=natural):
+        item = prompt_of[id]
+        # the hash also tells apart edits that share one instruction but start from other images
+        groups.setdefault(item.prompt_sha256 or item.prompt or id, []).append(id)
+    return [
+        Row(prompt_of[ids[0]].prompt, ids, [[items[i] for i in ids if i in items] for items in by_id])
+        for ids in groups.values()
+    ]
+
+
+def cut(gallery: Gallery, extent: Extent) -> Gallery:
+    """``gallery`` reduced to ``extent``: the first repetitions of the first prompts."""
+    kept = gallery.rows[: max(1, round(len(gallery.rows) * extent.share))]
+    rows = []
+    for row in kept:
+        ids = set(row.items[: extent.repetitions])
+        cells = [[item for item in cell if item.id in ids] for cell in row.cells]
+        rows.append(row._replace(items=row.items[: extent.repetitions], cells=cells))
+    return gallery._replace(rows=rows)
+
+
+def fit(pages: Sequence[Gallery], thumbs: Mapping[str, bytes] | None, budget: int = BUDGET) -> Extent:
+    """The largest extent of which all galleries together fit ``budget`` bytes.
+
+    Repetitions go first, then prompts. ``thumbs`` None = not made yet: their size is estimated.
+    """
+    most = max((page.repetitions for page in pages), default=1)
+    for repetitions in range(most, 0, -1):
+        if _cost(pages, Extent(repetitions, 1.0), thumbs) <= budget:
+            return Extent(repetitions, 1.0)
+    share = 1.0
+    while share > 0.001 and _cost(pages, Extent(1, share), thumbs) > budget:
+        share *= 0.9
+    return Extent(1, share)
+
+
+def _cost(pages: Sequence[Gallery], extent: Extent, thumbs: Mapping[str, bytes] | None) -> int:
+    total = 0
+    seen: set[str] = set()
+    for page in pages:
+        for item in _items(cut(page, extent)):
+            total += _TEXT_ESTIMATE + sum(len(text) for text in item.detail.values())
+            sha = item.image_sha256
+            if sha and sha not in seen:
+                seen.add(sha)
+                total += _IMAGE_ESTIMATE if thumbs is None else len(thumbs.get(sha, b"")) * 4 // 3
+    return total
+
+
+def _items(page: Gallery) -> list[ItemView]:
+    return [item for row in page.rows for cell in row.cells for item in cell]
+
+
+def originals(pages: Sequence[Gallery]) -> dict[str, list[Path]]:
+    """Image SHA-256 → the files recorded with it, of every image that ``pages`` show."""
+    found: dict[str, list[Path]] = {}
+    for page in pages:
+        for m, report in enumerate(page.reports):
+            for row in page.rows:
+                for item in row.cells[m]:
+                    if item.outcome == GENERATED and item.image_sha256 and item.path:
+                        found.setdefault(item.image_sha256, []).append(report.cell.folder / item.path)
+    return found
+
+
+def page_data(page: Gallery, whole: Gallery, thumbs: Mapping[str, bytes]) -> str:
+    """One gallery as JSON that may stand inside ``<script>``; see ``report.js`` for its reader."""
+    metrics = _metrics(page)
+    pictures: dict[str, int] = {}
+    rows = []
+    for row in page.rows:
+        cells = [
+            [_item_data(item, report, metrics, pictures, thumbs) for item in cell]
+            for report, cell in zip(page.reports, row.cells, strict=True)
+        ]
+        keys = {k: v for cell in row.cells for item in cell for k, v in item.keys.items()}
+        rows.append({"prompt": row.prompt, "keys": keys, "cells": cells})
+    data = {
+        "benchmark": page.benchmark,
+        "models": [_model_data(report) for report in page.reports],
+        "metrics": metrics,
+        "filters": _filters(rows),
+        "rows": rows,
+        "pictures": [base64.b64encode(thumbs[sha]).decode() for sha in pictures],
+        "shown": {"prompts": len(page.rows), "items": len(_items(page))},
+        "all": {"prompts": len(whole.rows), "items": len(_items(whole))},
+        "repetitions": [page.repetitions, whole.repetitions],
+    }
+    return script_json(data)
+
+
+def script_json(data: Any) -> str:
+    """``data`` as JSON without any character that HTML could take for the end of a script or a tag."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    for char in "<>&\u2028\u2029":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
+
+
+def _metrics(page: Gallery) -> list[dict[str, Any]]:
+    """Per-item metrics with the top of their range; of a count, that is the largest seen."""
+    top: dict[str, float] = {}
+    for item in _items(page):
+        for name, value in item.values.items():
+            top[name] = max(top.get(name, 0.0), value)
+    scales = {n: m.scale for r in page.reports if r.result for n, m in r.result.metrics.items()}
+    return [{"name": n, "scale": scales.get(n, 1.0 if most <= 1 else most)} for n, most in top.items()]
+
+
+def _model_data(report: CellReport) -> dict[str, Any]:
+    result = report.result
+    return {
+        "name": report.cell.model,
+        "folder": quote(f"{report.cell.model}/{report.cell.benchmark}"),
+        "evaluator": result.evaluator.id if result else "",
+        "note": f"first {result.limit} items" if result and result.limit else report.problem,
+    }
+
+
+def _item_data(
+    item: ItemView,
+    report: CellReport,
+    metrics: Sequence[Mapping[str, Any]],
+    pictures: dict[str, int],
+    thumbs: Mapping[str, bytes],
+) -> dict[str, Any]:
+    sha = item.image_sha256
+    data = {
+        "id": item.id,
+        "status": item.outcome,
+        "judged": item.judged,
+        "reason": "" if item.error else item.reason,
+        "evaluator": item.evaluator or (report.result.evaluator.id if report.result else ""),
+        "values": [item.values.get(m["name"]) for m in metrics] if item.values else None,
+        "seed": item.seed,
+        "seedIgnored": item.seed_honoured is False,
+        "file": quote(item.path),
+        "size": item.size,
+        "error": item.error,
+        "detail": item.detail,
+        "facts": item.facts,
+    }
+    if item.outcome == GENERATED:
+        # a cached thumbnail of a deleted image would claim that the image is still there
+        if sha in thumbs and (report.cell.folder / item.path).is_file():
+            data["picture"] = pictures.setdefault(sha, len(pictures))
+        else:
+            # the record says ok: the file is gone, does not decode, or is another image now
+            data["status"] = CORRUPT
+    return {name: value for name, value in data.items() if value or (value == 0 and value is not False)}
+
+
+def _filters(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    choices: dict[str, set[str]] = {}
+    for row in rows:
+        for name, value in row["keys"].items():
+            choices.setdefault(name, set()).add(value)
+    return {
+        name: sorted(values, key=natural)
+        for name, values in choices.items()
+        if 1 < len(values) <= _MAX_CHOICES
+    }

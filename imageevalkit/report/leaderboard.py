@@ -1,0 +1,313 @@
+"""The leaderboard: which results may stand in one column, and ``leaderboard.csv`` / ``leaderboard.md``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from imageevalkit.report.collect import CellReport
+from imageevalkit.results import Coverage, Metric, Result
+
+COVERAGE_COLUMNS = (
+    "expected", "generated", "refused", "failed", "blank", "corrupt",
+    "judged", "unparsed", "judge_failed", "flat",
+)  # fmt: skip
+CSV_COLUMNS = (
+    "model", "benchmark", "benchmark_version", "evaluator", "official", "metric", "score_name", "value",
+    "ci_low", "ci_high", "n", "scale", "headline", "state", "withheld", *COVERAGE_COLUMNS,
+    "treatment", "limit", "git_commit", "data_sha256", "provenance",
+)  # fmt: skip
+
+ORDER_NOTE = (
+    "Models are in the order of the first column, best first; models without a number there follow by name."
+)
+
+
+class Board(NamedTuple):
+    """Results that may be compared: same benchmark, version, evaluator and items (``limit`` 0 = all)."""
+
+    benchmark: str
+    version: str
+    evaluator: str
+    limit: int
+
+
+class Column(NamedTuple):
+    """One score: a headline metric of a board; ``metric`` is empty while every result of it is withheld."""
+
+    board: Board
+    metric: str
+
+
+class Shown(NamedTuple):
+    """What a leaderboard shows of one result in one column.
+
+    ``value`` is None where a word (``text``) stands instead of a number. ``remark`` qualifies a number that
+    was not measured on every item; such a number never competes for the best.
+    """
+
+    text: str
+    value: float | None = None
+    interval: str = ""
+    metric: Metric | None = None
+    remark: str = ""
+    best: bool = False
+
+
+def board_of(result: Result) -> Board:
+    """The board that ``result`` belongs to."""
+    return Board(result.benchmark, result.benchmark_version, result.evaluator.id, result.limit or 0)
+
+
+def boards(results: Iterable[Result]) -> dict[Board, list[Result]]:
+    """Results by board; boards in order of benchmark, full before limited."""
+    by_board: dict[Board, list[Result]] = {}
+    for result in results:
+        by_board.setdefault(board_of(result), []).append(result)
+    return {board: by_board[board] for board in sorted(by_board, key=_board_order)}
+
+
+def _board_order(board: Board) -> tuple[str, bool, int, str, str]:
+    return board.benchmark, board.limit > 0, board.limit, board.version, board.evaluator
+
+
+def headline_of(results: Sequence[Result]) -> list[str]:
+    """The headline metrics of one board; a withheld result does not name its own, its neighbours do."""
+    return list(dict.fromkeys(name for result in results for name in result.headline)) or [""]
+
+
+def columns(results: Iterable[Result]) -> list[Column]:
+    """The columns of the leaderboard."""
+    return [
+        Column(board, metric) for board, members in boards(results).items() for metric in headline_of(members)
+    ]
+
+
+def column_label(column: Column, several_versions: bool) -> str:
+    """``longtext/en@ppocr-v4``, with the version where there are several and the limit where there is one."""
+    board, metric = column
+    name = f"{board.benchmark}/{metric}" if metric else board.benchmark
+    version = f" {board.version}" if several_versions else ""
+    limit = f" (first {board.limit} items)" if board.limit else ""
+    return f"{name}@{board.evaluator}{version}{limit}"
+
+
+def labels(results: Sequence[Result]) -> dict[Column, str]:
+    """Columns with their labels, in order."""
+    versions: dict[str, set[str]] = {}
+    for result in results:
+        versions.setdefault(result.benchmark, set()).add(result.benchmark_version)
+    return {c: column_label(c, len(versions[c.board.benchmark]) > 1) for c in columns(results)}
+
+
+def digits(scale: float) -> int:
+    """Decimals that a score with this top of range is shown with."""
+    return 4 if scale <= 1 else 2
+
+
+def format_value(value: float, scale: float) -> str:
+    """``value`` as shown everywhere: 4 decimals on a 0-1 scale, else 2."""
+    return f"{value:.{digits(scale)}f}"
+
+
+def format_interval(metric: Metric) -> str:
+    """``±0.0042`` for an interval that is symmetric as shown, ``[0.9600, 0.9810]`` else, empty for none."""
+    if metric.interval is None or metric.value is None:
+        return ""
+    low, high = metric.interval
+    below, above = metric.value - low, high - metric.value
+    if abs(above - below) < 10.0 ** -digits(metric.scale):
+        return f"±{format_value((above + below) / 2, metric.scale)}"
+    return f"[{format_value(low, metric.scale)}, {format_value(high, metric.scale)}]"
+
+
+def shown(result: Result, metric: str) -> Shown:
+    """What may be shown of one metric of ``result``: a number only when its headline is not withheld."""
+    coverage = result.coverage
+    if not result.headline:
+        if not coverage.complete:
+            return Shown(f"incomplete {coverage.judged}/{coverage.expected}")
+        return Shown("withheld")
+    found = result.metrics.get(metric)
+    if found is None:
+        return Shown("–")
+    if found.value is None:
+        return Shown("no score")
+    number = format_value(found.value, found.scale)
+    remark = "" if coverage.complete else f"{coverage.judged}/{coverage.expected}, {result.treatment} way"
+    return Shown(number, found.value, format_interval(found), found, remark)
+
+
+def mark_best(column: Sequence[Shown]) -> list[Shown]:
+    """``column`` with the best marked: the highest as shown, every tie, never an incomplete measurement.
+
+    Ties are ties of the digits shown: a reader must not see two equal numbers and one of them bold.
+    """
+    numbers = [round(s.value, _digits_of(s)) for s in column if s.value is not None and not s.remark]
+    if len(numbers) < 2:
+        return list(column)
+    top = max(numbers)
+    return [
+        s._replace(best=s.value is not None and not s.remark and round(s.value, _digits_of(s)) == top)
+        for s in column
+    ]
+
+
+def _digits_of(cell: Shown) -> int:
+    return digits(cell.metric.scale if cell.metric else 1.0)
+
+
+class Grid(NamedTuple):
+    """The leaderboard as shown: ``rows[i][j]`` is model i in column j; None where it was not run."""
+
+    columns: list[Column]
+    labels: list[str]
+    models: list[str]
+    rows: list[list[Shown | None]]
+
+
+def grid(results: Sequence[Result]) -> Grid:
+    """Arrange ``results``: models in the order of :data:`ORDER_NOTE`."""
+    named = labels(results)
+    by_place = {(result.model, board_of(result)): result for result in results}
+    models = sorted({result.model for result in results})
+    table: dict[str, list[Shown | None]] = {model: [] for model in models}
+    for column in named:
+        here = [model for model in models if (model, column.board) in by_place]
+        marked = mark_best([shown(by_place[model, column.board], column.metric) for model in here])
+        by_model = dict(zip(here, marked, strict=True))
+        for model in models:
+            table[model].append(by_model.get(model))
+    models.sort(key=lambda model: _order(table[model]))
+    return Grid(list(named), list(named.values()), models, [table[model] for model in models])
+
+
+def _order(row: list[Shown | None]) -> tuple[bool, float]:
+    first = row[0]
+    value = first.value if first else None
+    return value is None, -(value or 0.0)
+
+
+def csv_text(results: Iterable[Result]) -> str:
+    """``leaderboard.csv``: one row per model × benchmark × metric. A withheld result has no values."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, CSV_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for result in sorted(results, key=lambda r: (r.benchmark, r.model)):
+        for name in result.metrics:
+            writer.writerow(_csv_row(result, name))
+    return buffer.getvalue()
+
+
+def _csv_row(result: Result, name: str) -> dict[str, Any]:
+    metric = result.metrics[name]
+    withheld = not result.headline
+    low, high = metric.interval or (None, None)
+    coverage = {c: getattr(result.coverage, c) for c in COVERAGE_COLUMNS}
+    return {
+        "model": result.model,
+        "benchmark": result.benchmark,
+        "benchmark_version": result.benchmark_version,
+        "evaluator": result.evaluator.id,
+        "official": str(result.evaluator.official).lower(),
+        "metric": name,
+        "score_name": result.score_name(name),
+        "value": None if withheld else metric.value,
+        "ci_low": None if withheld else low,
+        "ci_high": None if withheld else high,
+        "n": metric.n,
+        "scale": metric.scale,
+        "headline": str(name in result.headline).lower(),
+        "state": result.state,
+        "withheld": result.withheld,
+        **coverage,
+        "treatment": result.treatment,
+        "limit": result.limit,
+        "git_commit": _plain(result.provenance.get("git_commit")),
+        "data_sha256": _plain(result.provenance.get("data_sha256")),
+        "provenance": json.dumps(result.provenance, ensure_ascii=False, sort_keys=True),
+    }
+
+
+def _plain(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def coverage_text(coverage: Coverage) -> str:
+    """``1276/1280 judged: 3 refused, 1 failed, 2 flat images``."""
+    problems = coverage.problems()
+    flat = f"{coverage.flat} flat" if coverage.flat else ""
+    remarks = ", ".join(part for part in (problems, flat) if part)
+    return f"{coverage.judged}/{coverage.expected}" + (f" ({remarks})" if remarks else "")
+
+
+def markdown_text(cells: Sequence[CellReport]) -> str:
+    """``leaderboard.md``: headline scores, coverage of every cell, and cells without a result."""
+    results = [cell.result for cell in cells if cell.result]
+    lines = ["# Leaderboard", ""]
+    lines += _score_table(grid(results)) if results else ["No results yet."]
+    withheld = [r for r in results if not r.headline]
+    if withheld:
+        lines += ["", "## Withheld scores", ""]
+        lines += [f"- {_md(f'{r.model} / {r.benchmark}')}: {_md(r.withheld)}" for r in withheld]
+    if results:
+        lines += ["", "## Coverage", "", *_coverage_table(results)]
+    without = [cell for cell in cells if not cell.result]
+    if without:
+        lines += ["", "## Cells without a result", ""]
+        lines += [f"- {_md(c.cell.key)}: {_md(c.problem)} (items recorded: {len(c.items)})" for c in without]
+    return "\n".join(lines) + "\n"
+
+
+def _score_table(board: Grid) -> list[str]:
+    rows = [
+        [_md(model), *(_md_cell(cell) for cell in row)]
+        for model, row in zip(board.models, board.rows, strict=True)
+    ]
+    return [
+        *_md_table(["model", *(_md(label) for label in board.labels)], rows, "left"),
+        "",
+        f"{ORDER_NOTE} Bold is the best of a column (ties too); higher is better; ± and [ ] are 95 % "
+        "intervals. Scores of different evaluators, versions or item counts are never in one column.",
+    ]
+
+
+def _md_cell(cell: Shown | None) -> str:
+    if cell is None:
+        return "–"
+    number = f"**{_md(cell.text)}**" if cell.best else _md(cell.text)
+    remark = f"({_md(cell.remark)})" if cell.remark else ""
+    return " ".join(part for part in (number, _md(cell.interval), remark) if part)
+
+
+def _coverage_table(results: Sequence[Result]) -> list[str]:
+    header = ["model", "benchmark", "evaluator", *(c.replace("_", " ") for c in COVERAGE_COLUMNS)]
+    rows = [
+        [
+            _md(r.model),
+            _md(r.benchmark + (f" (first {r.limit} items)" if r.limit else "")),
+            _md(r.evaluator.id + (" (official)" if r.evaluator.official else "")),
+            *(str(getattr(r.coverage, c)) for c in COVERAGE_COLUMNS),
+        ]
+        for r in sorted(results, key=lambda r: (r.benchmark, r.model))
+    ]
+    return _md_table(header, rows, "right")
+
+
+def _md_table(header: list[str], rows: list[list[str]], numbers: str) -> list[str]:
+    rule = "---:" if numbers == "right" else "---"
+    align = ["---" if name in ("model", "benchmark", "evaluator") else rule for name in header]
+    return ["| " + " | ".join(row) + " |" for row in (header, align, *rows)]
+
+
+_MD_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_|<>[]#~"})
+
+
+def _md(text: str) -> str:
+    """``text`` as Markdown that shows exactly it, on one line."""
+    return " ".join(text.split()).translate(_MD_SPECIAL)

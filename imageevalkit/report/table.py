@@ -1,0 +1,99 @@
+"""The results as an aligned plain-text table for a terminal."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+
+from imageevalkit.report.leaderboard import coverage_text, grid
+from imageevalkit.results import Result
+
+_HEADER = ["", "score", "95 % interval", "n", "judged"]
+_GAP = "  "
+_MIN_NAME = 12
+
+
+def display_width(text: str) -> int:
+    """Terminal columns that ``text`` takes: wide East Asian characters take two, combining ones none."""
+    return sum(
+        0 if unicodedata.combining(c) or unicodedata.category(c) in ("Cc", "Cf", "Mn", "Me")
+        else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )  # fmt: skip
+
+
+def fit(text: str, width: int) -> str:
+    """``text`` in at most ``width`` columns, cut with an ellipsis."""
+    if display_width(text) <= width:
+        return text
+    kept = ""
+    for char in text:
+        if display_width(kept + char) > width - 1:
+            break
+        kept += char
+    return kept + "…"
+
+
+def format_table(results: Sequence[Result], width: int) -> str:
+    """One block per score, best model first; ``width`` is the terminal's, in columns.
+
+    ``*`` marks the best of a score. A withheld score shows its state instead of a number and its reason
+    below the table.
+    """
+    if not results:
+        return "No results."
+    board = grid(results)
+    by_place = {(r.model, r.benchmark): r for r in results}
+    blocks: list[tuple[str, list[list[str]]]] = []
+    for j, column in enumerate(board.columns):
+        cells = [
+            (by_place[model, column.board.benchmark], cell)
+            for model, row in zip(board.models, board.rows, strict=True)
+            if (cell := row[j])
+        ]
+        rows = []
+        for result, cell in sorted(cells, key=lambda c: (c[1].value is None, -(c[1].value or 0), c[0].model)):
+            word = "incomplete" if cell.text.startswith("incomplete") else cell.text  # counts: last column
+            n = str(cell.metric.n) if cell.metric else ""
+            star = "*" if cell.best else " "
+            rows.append([f"{star} {result.model}", word, cell.interval, n, coverage_text(result.coverage)])
+        blocks.append((board.labels[j], rows))
+    return "\n".join([*_layout(blocks, width), *_reasons(results, width)])
+
+
+def _layout(blocks: list[tuple[str, list[list[str]]]], width: int) -> list[str]:
+    every = [row for _, rows in blocks for row in rows]
+    widths = [max(display_width(row[i]) for row in [_HEADER, *every]) for i in range(len(_HEADER))]
+    widths[0] = max(widths[0], *(display_width(label) for label, _ in blocks))
+    spare = width - sum(widths) - len(_GAP) * (len(_HEADER) - 1)
+    if spare < 0:
+        # the reasons of a gap in coverage are repeated below the table, so that column gives way first
+        give = min(-spare, widths[4] - display_width("9999/9999"))
+        widths[4] -= max(0, give)
+        widths[0] = max(_MIN_NAME, widths[0] + min(0, spare + max(0, give)))
+    lines = []
+    for label, rows in blocks:
+        lines += [_line([label, *_HEADER[1:]], widths), *(_line(row, widths) for row in rows), ""]
+    return lines
+
+
+def _line(row: list[str], widths: list[int]) -> str:
+    parts = []
+    for i, (text, width) in enumerate(zip(row, widths, strict=True)):
+        text = fit(text, width)
+        pad = " " * (width - display_width(text))
+        parts.append(pad + text if i in (1, 3) else text + pad)
+    return _GAP.join(parts).rstrip()
+
+
+def _reasons(results: Sequence[Result], width: int) -> list[str]:
+    return [
+        fit(f"withheld: {r.model} / {r.benchmark}: {' '.join(r.withheld.split())}", max(width, 80))
+        for r in results
+        if not r.headline
+    ]
+
+
+def print_table(results: Sequence[Result], width: int) -> None:
+    """Print :func:`format_table`; ``width`` is the terminal's, in columns."""
+    print(format_table(results, width))

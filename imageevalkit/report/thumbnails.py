@@ -1,0 +1,80 @@
+"""Small WebP copies of images, cached below ``output/.thumbnails`` by the hash of the original."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from PIL import Image
+from tqdm import tqdm
+
+from imageevalkit.atomic import write_atomic
+from imageevalkit.cell import output_root
+from imageevalkit.images import CorruptImage, decode, map_threads
+
+# Longest side in pixels: sharp at 96 px on a high-density screen, about 4 KB as WebP.
+SIDE = 192
+_QUALITY = 62
+# Encoder effort 0-6: 2 halves the time of the default 4 for about 5 % more bytes.
+_EFFORT = 2
+
+
+def cached(sha256: str) -> Path:
+    """Where the thumbnail of the image with this hash is kept."""
+    return output_root() / ".thumbnails" / f"{sha256}.webp"
+
+
+def make(originals: Mapping[str, Sequence[Path]]) -> dict[str, bytes]:
+    """Thumbnails (WebP bytes) by the SHA-256 of the image; ``originals`` are the files of each hash.
+
+    An image that is missing, does not decode, or is no longer the one that was recorded has none.
+    """
+    shas = list(originals)
+    threads = len(os.sched_getaffinity(0))
+    missing = sum(not cached(sha).is_file() for sha in shas)
+    thumbs = map_threads(lambda sha: _thumbnail(sha, originals[sha]), shas, threads)
+    quiet = None if missing > 200 else True  # None: shown on a terminal only
+    bar = tqdm(thumbs, total=len(shas), desc="thumbnails", unit="image", disable=quiet)
+    return {sha: data for sha, data in zip(shas, bar, strict=True) if data}
+
+
+def _thumbnail(sha256: str, originals: Sequence[Path]) -> bytes | None:
+    path = cached(sha256)
+    if path.is_file():
+        return path.read_bytes()
+    for original in originals:
+        try:
+            source = original.read_bytes()
+            if hashlib.sha256(source).hexdigest() != sha256:
+                continue
+            data = _shrink(source)
+        except (OSError, CorruptImage):
+            continue
+        write_atomic(path, data)
+        return data
+    return None
+
+
+def _shrink(source: bytes) -> bytes:
+    image = _decode_small(source)
+    image = image.convert("RGBA" if "A" in image.getbands() or "transparency" in image.info else "RGB")
+    image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS, reducing_gap=2.0)
+    buffer = io.BytesIO()
+    image.save(buffer, "WEBP", quality=_QUALITY, method=_EFFORT)
+    return buffer.getvalue()
+
+
+def _decode_small(source: bytes) -> Image.Image:
+    """Decode completely; a JPEG at the nearest reduced size that its format allows (8 times faster)."""
+    try:
+        with Image.open(io.BytesIO(source)) as image:
+            if image.format == "JPEG":
+                image.draft("RGB", (SIDE, SIDE))  # not below this size
+                image.load()
+                return image.copy()
+    except Exception as error:  # as in images.decode: Pillow raises a dozen types here
+        raise CorruptImage(f"{type(error).__name__}: {error}") from error
+    return decode(source)

@@ -1,0 +1,384 @@
+"""The report from result files alone: what it shows, what it withholds, and what cannot break it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from imageevalkit.cell import Cell, output_root
+from imageevalkit.errors import CellFailure, ExitStatus
+from imageevalkit.report import gallery
+from imageevalkit.report.__main__ import main
+from imageevalkit.report.collect import collect
+from imageevalkit.report.html import render
+from imageevalkit.report.table import display_width, format_table
+from imageevalkit.results import Metric, Result
+from tests.support.cells import QWEN, Made, image_of, write_cell, write_items
+
+HOSTILE = "</script><script>alert(1)</script> <b>bold</b> \"quoted\" & 'single' \u2028 | `code` 中文"
+THREE = [
+    Made("images/p/0001_1", "a red cat", value=0.5, keys={"language": "en"}, read="a red cat"),
+    Made("images/p/0001_2", "a red cat", value=0.75, keys={"language": "en"}, seed=44),
+    Made("images/p/0002_1", "一只猫", value=1.0, keys={"language": "zh"}),
+]
+
+
+@pytest.fixture(autouse=True)
+def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
+    return tmp_path / "output"
+
+
+def score(value: float, n: int = 3, half: float = 0.01) -> dict[str, Metric]:
+    return {"accuracy": Metric(value, n, (value - half, value + half))}
+
+
+def results() -> list[Result]:
+    return [cell.result for cell in collect() if cell.result]
+
+
+def csv_rows() -> list[dict[str, str]]:
+    with (output_root() / "leaderboard.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def md_table() -> dict[str, dict[str, str]]:
+    """The first table of leaderboard.md: model → column → text."""
+    lines = (output_root() / "leaderboard.md").read_text().splitlines()
+    rows = [re.split(r"(?<!\\) ?\| ?", line)[1:-1] for line in lines if line.startswith("|")]
+    header = rows[0]
+    return {row[0]: dict(zip(header, row, strict=True)) for row in rows[2:] if len(row) == len(header)}
+
+
+def page_data(html: str, index: int = 0) -> dict[str, Any]:
+    """The JSON of a gallery, as the browser would read it."""
+    found = re.search(rf'<script type="application/json" id="data-{index}">(.*?)</script>', html, re.S)
+    assert found
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+def test_csv_holds_every_metric_with_its_interval() -> None:
+    metrics = {**score(0.9371), "accuracy/sign": Metric(0.5, 1)}
+    write_cell("good", "text", THREE, metrics)
+    assert main([]) == ExitStatus.COMPLETE
+    headline, breakdown = csv_rows()
+    assert (headline["model"], headline["score_name"]) == ("good", "text/accuracy@ppocr-v4")
+    assert float(headline["value"]) == 0.9371
+    assert float(headline["ci_low"]) == pytest.approx(0.9271)
+    assert (headline["headline"], headline["n"], headline["state"]) == ("true", "3", "complete")
+    assert (headline["expected"], headline["judged"], headline["git_commit"]) == ("3", "3", "0123abcd")
+    assert (breakdown["metric"], breakdown["headline"], breakdown["ci_low"]) == ("accuracy/sign", "false", "")
+
+
+def test_best_is_bold_and_so_are_ties_of_the_digits_shown() -> None:
+    for model, value in (("a", 0.5), ("b", 0.93711), ("c", 0.93712)):
+        write_cell(model, "text", THREE, score(value))
+    main([])
+    shown = {model: row["text/accuracy@ppocr-v4"] for model, row in md_table().items()}
+    assert shown == {"b": "**0.9371** ±0.0100", "c": "**0.9371** ±0.0100", "a": "0.5000 ±0.0100"}
+
+
+def test_asymmetric_interval_and_percent_scale() -> None:
+    write_cell("a", "text", THREE, {"accuracy": Metric(91.237, 3, (80.0, 95.5), 100)})
+    main([])
+    assert md_table()["a"]["text/accuracy@ppocr-v4"] == r"91.24 \[80.00, 95.50\]"
+
+
+def test_a_withheld_score_is_a_number_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
+    missing = [*THREE, Made("images/p/0003_1", "refused one", "refused", error=("Refused", "not allowed"))]
+    write_cell("whole", "text", THREE, score(0.5555))
+    write_cell("gap", "text", missing, {**score(0.8765), "accuracy/sign": Metric(0.4321, 2)})
+    main([])
+    assert md_table()["gap"]["text/accuracy@ppocr-v4"] == "incomplete 3/4"
+    mine = [row for row in csv_rows() if row["model"] == "gap"]
+    assert [row["value"] for row in mine] == ["", ""]
+    assert mine[0]["withheld"] == "incomplete: 1 refused"
+    table = capsys.readouterr().out
+    html = (output_root() / "report.html").read_text()
+    for text in (table, html, (output_root() / "leaderboard.md").read_text()):
+        assert "incomplete" in text
+        assert "1 refused" in text
+        assert "0.8765" not in text
+        assert "0.4321" not in text
+
+
+def test_an_incomplete_score_under_official_treatment_is_marked_and_never_best() -> None:
+    missing = [*THREE, Made("images/p/0003_1", "lost", "failed")]
+    write_cell("whole", "text", THREE, score(0.5))
+    write_cell("other", "text", THREE, score(0.4))
+    write_cell("gap", "text", missing, score(0.9), treatment="official")
+    main([])
+    column = {model: row["text/accuracy@ppocr-v4"] for model, row in md_table().items()}
+    assert column["gap"] == "0.9000 ±0.0100 (3/4, official way)"
+    assert column["whole"] == "**0.5000** ±0.0100"
+
+
+def test_limited_full_versions_and_evaluators_never_share_a_column() -> None:
+    write_cell("full", "text", THREE, score(0.5))
+    write_cell("first3", "text", THREE, score(0.9), limit=3)
+    write_cell("qwen", "text", THREE, score(0.8), evaluator=QWEN)
+    write_cell("newer", "text", THREE, score(0.7), version="2")
+    main([])
+    table = md_table()
+    numbers = {m: [c for c, text in row.items() if re.match(r"\**\d", text)] for m, row in table.items()}
+    assert numbers == {
+        "full": ["text/accuracy@ppocr-v4 1"],
+        "first3": ["text/accuracy@ppocr-v4 1 (first 3 items)"],
+        "qwen": ["text/accuracy@qwen2.5-vl-7b 1"],
+        "newer": ["text/accuracy@ppocr-v4 2"],
+    }
+    assert "**" not in "".join(text for row in table.values() for text in row.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"schema": ', "not readable"),
+        ("[]", "no JSON object"),
+        ('{"schema": "other/9"}', "schema is"),
+        ("", "not readable"),
+    ],
+)
+def test_a_broken_result_is_listed_and_harms_no_other_cell(text: str, reason: str) -> None:
+    write_cell("good", "text", THREE, score(0.5))
+    broken = write_cell("broken", "text", THREE, score(0.9))
+    broken.result.write_text(text)
+    assert main([]) == ExitStatus.COMPLETE
+    assert [row["model"] for row in csv_rows()] == ["good"]
+    listed = [x for x in (output_root() / "leaderboard.md").read_text().splitlines() if "- broken/text" in x]
+    assert len(listed) == 1
+    assert reason in listed[0]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("interval", ["a", "b"]), ("interval", [0.1]), ("value", "high"), ("n", None), ("scale", "1")],
+)
+def test_a_result_with_a_wrong_metric_is_broken_not_shown(field: str, value: object) -> None:
+    cell = write_cell("odd", "text", THREE, score(0.5))
+    raw = json.loads(cell.result.read_text())
+    raw["metrics"]["accuracy"][field] = value
+    cell.result.write_text(json.dumps(raw))
+    (report,) = collect()
+    assert report.result is None
+    assert "metric 'accuracy'" in report.problem
+
+
+def test_half_written_records_and_wrong_types_do_not_break_the_report() -> None:
+    cell = write_cell("torn", "text", THREE, score(0.5))
+    with cell.generation.open("a") as file:
+        file.write(
+            '{"item": 5}\n[]\n{"item": "x", "status": 3, "prompt": {"a": 1}, "size": "big", "seed": "s"}\n'
+        )
+        file.write('{"item": "outside", "status": "ok", "path": "../../../secret.png"}\n{"item": "tor')
+    with cell.scores.open("a") as file:
+        file.write('{"item": "x", "values": {"accuracy": NaN, "other": "high"}, "keys": 3, "detail": [1]}\n')
+    assert main([]) == ExitStatus.COMPLETE
+    (report,) = collect()
+    assert {item.id: item.path for item in report.items}["outside"] == ""
+    assert all(item.values.keys() <= {"accuracy"} for item in report.items)
+
+
+def test_cells_without_a_result_and_models_with_slashes(capsys: pytest.CaptureFixture[str]) -> None:
+    write_items(Cell("org/sub/模型", "text"), THREE)
+    write_cell("org/other", "text", THREE, score(0.5))
+    main(["--cells", "org/sub/模型/text; org/none/text"])
+    printed = capsys.readouterr().out
+    assert "org/sub/模型/text: not evaluated" in printed
+    assert "org/none/text: nothing in" in printed
+    assert "0.5000" not in printed
+    assert (
+        "org/sub/模型/text: not evaluated (items recorded: 3"
+        in (output_root() / "leaderboard.md").read_text()
+    )
+
+
+def test_an_empty_output_folder_is_a_report_too(output: Path) -> None:
+    assert main([]) == ExitStatus.COMPLETE
+    assert "No results yet" in (output / "leaderboard.md").read_text()
+
+
+def test_a_report_that_cannot_be_written_says_so_in_one_line(output: Path) -> None:
+    write_cell("a", "text", THREE, score(0.5))
+    (output / "leaderboard.csv").mkdir()
+    with pytest.raises(CellFailure, match="cannot write the report below"):
+        main([])
+
+
+def test_images_made_again_after_the_evaluation_are_pointed_out() -> None:
+    cell = write_cell("a", "text", THREE, score(0.5))
+    cell.generation.write_text(cell.generation.read_text().replace("T09:", "T11:", 1))
+    (result,) = results()
+    assert result.notes == ["generated again after this evaluation: 1 of 3 items; evaluate again"]
+
+
+def test_hostile_text_stays_text() -> None:
+    items = [Made("images/p/1_1", HOSTILE, value=0.5, keys={"kind": HOSTILE}, read=HOSTILE)]
+    write_cell("<img src=x onerror=alert(1)>", "text", items, score(0.5, 1))
+    write_cell(
+        "b|ar*", "text", [Made("images/p/1_1", HOSTILE, "refused", error=("Refused", HOSTILE))], score(0.1)
+    )
+    main([])
+    html = (output_root() / "report.html").read_text()
+    assert "<img src=x" not in html
+    assert "<b>bold" not in html
+    assert "alert(1)</script>" not in html
+    assert len(re.findall("</script>", html)) == 2  # one gallery and the page's own script
+    data = page_data(html)
+    assert data["rows"][0]["prompt"] == HOSTILE
+    assert data["rows"][0]["cells"][1][0]["error"] == ["Refused", HOSTILE]
+    assert set(md_table()) == {r"\<img src=x onerror=alert(1)\>", r"b\|ar\*"}
+
+
+def test_the_page_loads_nothing_from_elsewhere() -> None:
+    write_cell("a", "text", THREE, score(0.5))
+    main([])
+    html = (output_root() / "report.html").read_text()
+    assert not re.search(r"https?://(?!www\.w3\.org)", html)
+    assert not re.search(r"<(link|iframe|script[^>]* src|img|object|embed)\b", html)
+    assert not re.search(r"@import|url\(", html)
+    assert "default-src 'none'" in unescape(html)
+
+
+def test_the_same_input_gives_the_same_files(output: Path) -> None:
+    for model in ("b", "a", "c"):
+        write_cell(model, "text", THREE, score(0.5))
+    main([])
+    names = ("report.html", "leaderboard.csv", "leaderboard.md")
+    first = [(output / name).read_bytes() for name in names]
+    main([])
+    assert [(output / name).read_bytes() for name in names] == first
+
+
+def test_the_gallery_groups_repetitions_and_keeps_what_became_of_each_item() -> None:
+    rows = [
+        *THREE,
+        Made("images/p/0003_1", "refused", "refused", error=("Refused", "policy says no")),
+        Made("images/p/0004_1", "failed", "failed"),
+        Made("images/p/0005_1", "blank", "blank"),
+        Made("images/p/0006_1", "unread", judged="unparsed"),
+        Made("images/p/0007_1", "absent", "absent", judged="failed: never attempted"),
+        Made("images/p/0010_1", "gone"),
+    ]
+    cell = write_cell("a", "text", rows, score(0.5))
+    image_of(cell, "images/p/0010_1").unlink()
+    data = page_data(render(collect()))
+    assert [len(row["cells"][0]) for row in data["rows"]] == [2, 1, 1, 1, 1, 1, 1, 1]
+    by_id = {item["id"]: item for row in data["rows"] for item in row["cells"][0]}
+    status = {id[-6:-2]: (item["status"], "picture" in item) for id, item in by_id.items()}
+    assert status == {
+        "0001": ("generated", True),
+        "0002": ("generated", True),
+        "0003": ("refused", False),
+        "0004": ("failed", False),
+        "0005": ("blank", False),
+        "0006": ("generated", True),
+        "0007": ("failed", False),
+        "0010": ("corrupt", False),
+    }
+    assert by_id["images/p/0003_1"]["error"] == ["Refused", "policy says no"]
+    assert by_id["images/p/0006_1"]["judged"] == "unparsed"
+    assert data["rows"][0]["cells"][0][0]["detail"] == {"expected": "a red cat", "read": "a red cat"}
+    assert data["filters"] == {"language": ["en", "zh"]}
+    assert data["rows"][0]["cells"][0][0]["file"] == "images/p/0001_1.png"
+
+
+def test_edits_that_share_an_instruction_but_not_an_image_are_separate_rows() -> None:
+    cell = write_cell("a", "text", THREE[:2], score(0.5))
+    records = [json.loads(line) for line in cell.generation.read_text().splitlines()]
+    records[1]["prompt_sha256"] = "0" * 64
+    cell.generation.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert len(page_data(render(collect()))["rows"]) == 2
+
+
+def test_an_image_that_is_not_the_recorded_one_is_not_shown_as_it() -> None:
+    cell = write_cell("a", "text", THREE, score(0.5))
+    Image.new("RGB", (64, 48), "red").save(image_of(cell, THREE[0].id))
+    (item, _) = page_data(render(collect()))["rows"][0]["cells"][0]
+    assert item["status"] == "corrupt"
+
+
+def test_an_image_without_a_generation_record_is_shown() -> None:
+    cell = write_cell("a", "text", THREE, score(0.5))
+    cell.generation.unlink()
+    items = [item for row in page_data(render(collect()))["rows"] for item in row["cells"][0]]
+    assert [(item["status"], "picture" in item) for item in items] == [("generated", True)] * 3
+
+
+def test_thumbnails_are_kept_and_small(output: Path) -> None:
+    big = Made("images/p/big_1", "big", value=1.0)
+    write_cell(
+        "a", "text", [big], score(1.0), draw=lambda item: Image.radial_gradient("L").resize((900, 300))
+    )
+    main([])
+    (thumb,) = (output / ".thumbnails").iterdir()
+    with Image.open(thumb) as image:
+        assert (image.format, image.size) == ("WEBP", (192, 64))
+    written = thumb.stat().st_mtime_ns
+    main([])
+    assert thumb.stat().st_mtime_ns == written
+
+
+def test_a_page_over_its_budget_drops_repetitions_first_and_says_so() -> None:
+    items = [Made(f"images/p/{p:04}_{k}", f"prompt {p}", value=0.5) for p in range(12) for k in (1, 2, 3, 4)]
+    write_cell("a", "text", items, score(0.5))
+    whole = page_data(render(collect()))
+    assert (whole["shown"], whole["repetitions"]) == ({"prompts": 12, "items": 48}, [4, 4])
+    two = page_data(render(collect(), budget=2 * 12 * 8_000))
+    assert (two["shown"], two["all"]["items"], two["repetitions"]) == (
+        {"prompts": 12, "items": 24},
+        48,
+        [2, 4],
+    )
+    few = page_data(render(collect(), budget=5 * 8_000))
+    assert few["repetitions"] == [1, 4]
+    assert 1 <= few["shown"]["prompts"] <= 5
+    assert "shortened" in render(collect(), budget=5 * 8_000)
+
+
+def test_the_budget_holds_for_real_thumbnail_sizes() -> None:
+    noise = [Made(f"images/p/{p:04}_1", f"prompt {p}", value=0.5) for p in range(30)]
+    write_cell(
+        "a",
+        "text",
+        noise,
+        score(0.5),
+        draw=lambda item: Image.effect_noise((300 + int(item.id[9:13]), 300), 90),
+    )
+    cells = collect()
+    pages = gallery.galleries(cells)
+    budget = gallery._cost(pages, gallery.Extent(1, 1.0), None)  # estimated to fit exactly; noise is bigger
+    text = render(cells, budget)
+    assert sum(map(len, page_data(text)["pictures"])) <= budget
+
+
+def test_terminal_table_is_aligned_with_wide_characters() -> None:
+    for model, value in (("短名", 0.9), ("a-rather-long-model-name", 0.8)):
+        write_cell(model, "text", THREE, score(value))
+    write_cell("gap", "text", [*THREE, Made("images/p/9_1", "x", "refused")], score(0.99))
+    lines = format_table(results(), 100).splitlines()
+    numbers = [re.search(r"0\.[89]000", line) for line in lines[1:3]]
+    ends = {display_width(number.string[: number.end()]) for number in numbers if number}
+    assert len(ends) == 1
+    assert [line.split()[0] for line in lines[1:4]] == ["*", "a-rather-long-model-name", "gap"]
+    assert "±0.0100" in lines[1]
+    assert "3/4 (1 refused)" in lines[3]
+    assert "withheld: gap / text: incomplete: 1 refused" in lines[-1]
+
+
+def test_terminal_table_fits_a_narrow_terminal() -> None:
+    write_cell(
+        "m" * 60, "text", [*THREE, Made("images/p/9_1", "x", "refused")], score(0.9), treatment="official"
+    )
+    table = format_table(results(), 60).splitlines()
+    assert max(display_width(line) for line in table) <= 60
+    assert "0.9000" in table[1]
+    assert "3/4" in table[1]
