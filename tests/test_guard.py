@@ -1,0 +1,198 @@
+"""The guard: passes statuses on, leaves no process, holds locks for as long as one is left."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imageevalkit.launch import guard
+from tests.support.jobs import marked, wait_for
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
+
+# setsid grandchild + double-forked daemon; both ignore every polite signal
+ESCAPE = r"""
+deaf='trap "" TERM INT HUP; while :; do sleep 1; done'
+setsid sh -c "$deaf" &
+(setsid sh -c "$deaf" </dev/null >/dev/null 2>&1 &)
+touch "$STARTED"
+"""
+
+
+@pytest.fixture
+def lifeline() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    for fd in ends:
+        with contextlib.suppress(OSError):  # a test closed it: that is how a launcher dies
+            os.close(fd)
+
+
+def start(
+    lifeline: tuple[int, int], script: str, tmp_path: Path, held: tuple[int, ...] = (), **popen: object
+) -> subprocess.Popen[bytes]:
+    environ = os.environ | {"TEST_MARKER": str(tmp_path), "STARTED": str(tmp_path / "started")}
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", guard.__file__, str(lifeline[0]), "--", "bash", "-c", script],
+        pass_fds=(lifeline[0], *held),
+        env=environ,
+        start_new_session=True,
+        **popen,  # type: ignore[call-overload]
+    )
+
+
+def lock(path: Path) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return fd
+
+
+def is_free(path: Path) -> bool:
+    try:
+        os.close(lock(path))
+    except BlockingIOError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [("exit 0", 0), ("exit 3", 3), ("kill -KILL $$", 137), ("kill -TERM $$", 143), ("exec /nowhere/x", 127)],
+)
+def test_passes_the_status_on(lifeline: tuple[int, int], tmp_path: Path, script: str, status: int) -> None:
+    assert start(lifeline, script, tmp_path, stderr=subprocess.DEVNULL).wait() == status
+
+
+def test_names_a_command_it_cannot_run(lifeline: tuple[int, int], tmp_path: Path) -> None:
+    for command, status in [("/nowhere/python", 127), (str(tmp_path), 126)]:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", guard.__file__, str(lifeline[0]), "--", command],
+            pass_fds=lifeline[:1],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert done.returncode == status
+        assert done.stderr.startswith(f"cannot run {command}: ") and done.stderr.count("\n") == 1
+
+
+def test_sigterm_ends_the_whole_tree(lifeline: tuple[int, int], tmp_path: Path) -> None:
+    process = start(lifeline, ESCAPE + "sleep 60", tmp_path)
+    wait_for((tmp_path / "started").exists, 5)
+    assert len(marked(str(tmp_path))) >= 4
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 143
+    assert marked(str(tmp_path)) == []
+
+
+def test_second_sigterm_kills_at_once(lifeline: tuple[int, int], tmp_path: Path) -> None:
+    process = start(lifeline, ESCAPE + "sleep 60", tmp_path)
+    wait_for((tmp_path / "started").exists, 5)
+    began = time.monotonic()
+    for _ in range(2):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+    process.wait(5)
+    assert time.monotonic() - began < guard.GRACE_ASKED / 2
+    assert marked(str(tmp_path)) == []
+
+
+def test_a_polite_tree_has_time_to_tidy_up(lifeline: tuple[int, int], tmp_path: Path) -> None:
+    script = (
+        f"trap 'sleep 1; touch {tmp_path}/tidy; exit 5' TERM; touch $STARTED; while :; do sleep 0.1; done"
+    )
+    process = start(lifeline, script, tmp_path)
+    wait_for((tmp_path / "started").exists, 5)
+    process.terminate()
+    assert process.wait(10) == 5
+    assert (tmp_path / "tidy").exists()
+
+
+def test_closing_the_lifeline_ends_the_whole_tree(lifeline: tuple[int, int], tmp_path: Path) -> None:
+    process = start(lifeline, ESCAPE + "sleep 60", tmp_path)
+    wait_for((tmp_path / "started").exists, 5)
+    os.close(lifeline[1])
+    process.wait(10)
+    assert marked(str(tmp_path)) == []
+
+
+def test_does_not_start_the_command_of_a_dead_launcher(lifeline: tuple[int, int], tmp_path: Path) -> None:
+    os.close(lifeline[1])
+    assert start(lifeline, "touch $STARTED", tmp_path).wait(5) == 143
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_tee_behind_the_script_is_not_cut_off(lifeline: tuple[int, int], tmp_path: Path) -> None:
+    script = f"exec > >(sleep 0.2; cat > {tmp_path}/log); echo last words"
+    assert start(lifeline, script, tmp_path).wait(5) == 0
+    assert (tmp_path / "log").read_text() == "last words\n"
+
+
+def test_kill_of_the_guard_ends_the_command(lifeline: tuple[int, int], tmp_path: Path) -> None:
+    process = start(lifeline, "touch $STARTED; exec sleep 60", tmp_path)
+    wait_for((tmp_path / "started").exists, 5)
+    process.kill()
+    wait_for(lambda: marked(str(tmp_path)) == [], 2)
+
+
+def test_the_jobs_own_kill_0_spares_the_guard(lifeline: tuple[int, int], tmp_path: Path) -> None:
+    process = start(lifeline, "setsid sleep 60 & touch $STARTED; kill -KILL 0", tmp_path)
+    assert process.wait(10) == 137
+    assert marked(str(tmp_path)) == []
+
+
+def test_leftovers_are_ended_and_hold_the_lock_till_then(lifeline: tuple[int, int], tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    fd = lock(path)
+    process = start(lifeline, ESCAPE + "exit 3", tmp_path, (fd,))
+    os.close(fd)
+    wait_for((tmp_path / "started").exists, 5)
+    seen_free_with_processes = False
+    while process.poll() is None:
+        if is_free(path) and marked(str(tmp_path)):
+            seen_free_with_processes = True
+        time.sleep(0.01)
+    assert process.returncode == 3
+    assert not seen_free_with_processes
+    assert marked(str(tmp_path)) == []
+    assert is_free(path)
+
+
+def test_the_command_gets_no_descriptor_and_default_signals(
+    lifeline: tuple[int, int], tmp_path: Path
+) -> None:
+    fd = lock(tmp_path / "lock")
+    script = f"ls /proc/self/fd > {tmp_path}/fds; grep SigIgn /proc/self/status > {tmp_path}/ignored"
+    assert start(lifeline, script, tmp_path, (fd,), stdin=subprocess.DEVNULL).wait() == 0
+    os.close(fd)
+    # 3 is ls reading the folder
+    assert (tmp_path / "fds").read_text().split() == ["0", "1", "2", "3"]
+    assert int((tmp_path / "ignored").read_text().split()[1], 16) == 0
+
+
+def test_falls_back_to_the_process_group(
+    lifeline: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a subreaper (not Linux) a double-forked process of the same group is still ended."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(Path(guard.__file__).parent)!r}); import guard;"
+        "guard._prctl = lambda option, value: False;"
+        "sys.exit(guard.Guard(sys.argv[2:], int(sys.argv[1])).run())"
+    )
+    script = "(sh -c 'trap \"\" TERM; while :; do sleep 1; done' &); touch $STARTED; exit 4"
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", code, str(lifeline[0]), "bash", "-c", script],
+        pass_fds=lifeline[:1],
+        env=os.environ | {"TEST_MARKER": str(tmp_path), "STARTED": str(tmp_path / "started")},
+        start_new_session=True,
+    )
+    assert process.wait(10) == 4
+    assert marked(str(tmp_path)) == []

@@ -1,0 +1,447 @@
+"""The local launcher: real plans of small real jobs, run to their end or stopped half-way."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from imageevalkit.errors import ExitStatus, UserError
+from imageevalkit.jobs import Job, Plan
+from imageevalkit.launch import local
+from imageevalkit.launch.local import run_plan
+from imageevalkit.launch.summary import CellSummary, RunSummary
+from tests.support.fake_nvidia_smi import install_fake_nvidia_smi
+from tests.support.jobs import ESCAPING, done_job, launcher, marked, python_job, wait_for
+
+
+def run(
+    folder: Path, jobs: list[Job], parallel: bool = False, blocked: dict[str, str] | None = None
+) -> RunSummary:
+    return run_plan(Plan(str(folder), parallel, jobs, blocked or {}), {})
+
+
+def cell(summary: RunSummary, key: str) -> CellSummary:
+    return next(c for c in summary.cells if c.cell == key)
+
+
+def order(folder: Path, *names: str) -> list[str]:
+    """``names`` of stamps in the order in which the jobs wrote them."""
+    return sorted(names, key=lambda name: float((folder / name).read_text()))
+
+
+# States and exit statuses
+
+
+def test_a_whole_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    jobs = [
+        done_job(tmp_path, "generate:m", ["m/a", "m/b"]),
+        done_job(tmp_path, "evaluate:m/a", ["m/a"], after=["generate:m"]),
+        done_job(tmp_path, "evaluate:m/b", ["m/b"], after=["generate:m"]),
+        python_job(tmp_path, "report", "print('made')", ["m/a", "m/b"], after=["evaluate:m/b"], always=True),
+    ]
+    summary = run(tmp_path, jobs)
+    assert summary.status is ExitStatus.COMPLETE
+    assert [(c.cell, c.state, c.log) for c in summary.cells] == [
+        ("m/a", "complete", jobs[1].logs[0]),
+        ("m/b", "complete", jobs[2].logs[0]),
+    ]
+    assert [job.state for job in summary.jobs] == ["complete"] * 4
+    assert Path(jobs[3].logs[0]).read_text().endswith("\nmade\n")
+    saved = json.loads((tmp_path / "summary.json").read_text())
+    assert saved["status"] == 0 and saved["cells"][1]["stages"][0]["job"] == "generate:m"
+    out, err = capfd.readouterr()
+    assert re.search(r"^m/a  complete +\S*evaluate_m__a.log$", out, re.M)
+    assert "2 cells: 2 complete · 0:0" in out and "exit status 0 (complete)" in out
+    assert "\x1b" not in out + err, "no terminal here"
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "message"),
+    [
+        ("outcome('m/a','generate','incomplete','3 refused'); sys.exit(3)", "incomplete", "3 refused"),
+        ("outcome('m/a','generate','failed','no weights'); sys.exit(1)", "failed", "generate: no weights"),
+        ("outcome('m/a','generate','stale','9 images'); sys.exit(1)", "stale", "generate: 9 images"),
+        ("sys.exit(0)", "failed", "generate: left no outcome, exit status 0"),
+        ("outcome('m/a','generate','finished')", "failed", "unknown state 'finished'"),
+        ("outcome('m/a','generate'); OUTCOME.write_text('{')", "failed", "outcome file is unreadable"),
+        (
+            "print('loading\\rbroken: \\x1b[31mweights\\x1b[0m\\n\\n', file=sys.stderr); sys.exit(2)",
+            "failed",
+            "generate: left no outcome, exit status 2: broken: weights",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_job_leaves_is_its_cells_state(tmp_path: Path, code: str, state: str, message: str) -> None:
+    jobs = [
+        python_job(
+            tmp_path, "generate:m", "OUTCOME = FOLDER/'outcomes'/'m__a.generate.json'\n" + code, ["m/a"]
+        ),
+        done_job(tmp_path, "generate:n", ["n/a"]),
+    ]
+    summary = run(tmp_path, jobs)
+    assert cell(summary, "m/a").state == state
+    assert message in cell(summary, "m/a").message
+    assert cell(summary, "m/a").log == jobs[0].logs[0]
+    assert cell(summary, "n/a").state == "complete"
+    assert summary.status == (ExitStatus.INCOMPLETE if state == "incomplete" else ExitStatus.FAILED)
+
+
+def test_a_failed_job_stops_only_what_needs_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    failing = "outcome('m/a','generate'); outcome('m/b','generate','failed','disk full'); sys.exit(1)"
+    jobs = [
+        python_job(tmp_path, "generate:m", failing, ["m/a", "m/b"]),
+        done_job(tmp_path, "evaluate:m/a", ["m/a"], after=["generate:m"]),
+        python_job(tmp_path, "evaluate:m/b", "stamp('never')", ["m/b"], after=["generate:m"]),
+        python_job(tmp_path, "report", "stamp('report')", [], after=["evaluate:m/b"], always=True),
+    ]
+    summary = run(tmp_path, jobs, blocked={"x/y": "the benchmark file z is missing"})
+    assert {c.cell: c.state for c in summary.cells} == {"m/a": "complete", "m/b": "failed", "x/y": "blocked"}
+    skipped = cell(summary, "m/b").stages[1]
+    assert (skipped.state, skipped.attempts) == ("skipped", 0)
+    assert skipped.message == "not started: generate of m/b is failed"
+    assert (tmp_path / "report").exists() and not (tmp_path / "never").exists()
+    assert summary.status is ExitStatus.FAILED
+    assert "    the benchmark file z is missing\n" in capfd.readouterr().out
+
+
+def test_a_job_that_fails_beside_its_cells_fails_the_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    jobs = [
+        python_job(tmp_path, "generate:m", "outcome('m/a','generate'); os.abort()", ["m/a"], retries=2),
+        python_job(tmp_path, "report", "sys.exit('no template')", ["m/a"], after=["generate:m"], always=True),
+    ]
+    summary = run(tmp_path, jobs)
+    assert cell(summary, "m/a").state == "complete"
+    assert summary.jobs[0].attempts == 1, "nothing was left to retry"
+    assert [job.state for job in summary.jobs] == ["failed", "failed"]
+    assert summary.status is ExitStatus.FAILED
+    out = capfd.readouterr().out
+    assert "SIGABRT (although every cell has its outcome)" in out
+    assert "    exit status 1: no template\n" in out
+
+
+def test_a_command_that_cannot_run_is_told_and_not_retried(tmp_path: Path) -> None:
+    job = Job("generate:m", "generate", ["/nowhere/python"], ["m/a"], [str(tmp_path / "m.log")], retries=3)
+    summary = run(tmp_path, [job])
+    assert summary.jobs[0].attempts == 1
+    assert "cannot run /nowhere/python: No such file or directory" in cell(summary, "m/a").message
+
+
+def test_a_log_that_cannot_be_written_fails_the_job_alone(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    bad = Job("generate:m", "generate", ["true"], ["m/a"], [str(tmp_path / "file" / "m.log")])
+    summary = run(tmp_path, [bad, done_job(tmp_path, "generate:n", ["n/a"])])
+    assert "cannot start: " in cell(summary, "m/a").message
+    assert cell(summary, "n/a").state == "complete"
+
+
+def test_outcomes_of_an_earlier_run_of_the_plan_do_not_count(tmp_path: Path) -> None:
+    assert run(tmp_path, [done_job(tmp_path, "generate:m", ["m/a"])]).status is ExitStatus.COMPLETE
+    again = run(tmp_path, [python_job(tmp_path, "generate:m", "", ["m/a"])])
+    assert again.status is ExitStatus.FAILED
+
+
+def test_a_plan_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
+    late = [
+        done_job(tmp_path, "evaluate:m/a", ["m/a"], after=["generate:m"]),
+        done_job(tmp_path, "generate:m", ["m/a"]),
+    ]
+    with pytest.raises(UserError, match="must run after 'generate:m'"):
+        run(tmp_path, late)
+    with pytest.raises(UserError, match="two jobs 'generate:m'"):
+        run(tmp_path, [late[1], late[1]])
+
+
+# Retries
+
+
+@pytest.mark.parametrize("crash", ["os.kill(os.getpid(), 9)", "sys.exit(137)", "raise RuntimeError('boom')"])
+def test_a_crash_is_retried_visibly_and_only_so_often(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], crash: str
+) -> None:
+    code = f"outcome('m/a','generate'); count('starts'); {crash}"
+    summary = run(tmp_path, [python_job(tmp_path, "generate:m", code, ["m/a", "m/b"], retries=2)])
+    assert (tmp_path / "starts").stat().st_size == 3
+    assert {c.cell: c.state for c in summary.cells} == {"m/a": "complete", "m/b": "failed"}
+    assert cell(summary, "m/b").stages[0].attempts == 3
+    how = "exit status 1" if "raise" in crash else "SIGKILL"
+    err = capfd.readouterr().err
+    assert f"generate:m: attempt 2 of 3 after {how}\n" in err and f"attempt 3 of 3 after {how}\n" in err
+    log = Path(summary.jobs[0].log).read_text()
+    assert log.count("# imageevalkit: ") == 3, "each attempt is in the log, none overwritten"
+
+
+def test_a_retry_that_works_is_a_success(tmp_path: Path) -> None:
+    code = "os._exit(9) if count('starts') == 1 else outcome('m/a','generate')"
+    summary = run(tmp_path, [python_job(tmp_path, "generate:m", code, ["m/a"], retries=1)])
+    assert summary.status is ExitStatus.COMPLETE and summary.jobs[0].attempts == 2
+
+
+# What a job is given
+
+
+def test_environment_of_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    monkeypatch.setenv("API_KEY", "sk-secret-of-this-test")
+    monkeypatch.setattr(local, "_available_cores", lambda: 7)
+    seeing = "{**os.environ, 'cwd': os.getcwd(), 'in': sys.stdin.read()}"
+    code = f"print(json.dumps({seeing}))\noutcome('m/a','generate')"
+    job = python_job(tmp_path, "generate:m", code, ["m/a"], cores=2)
+    for parallel, cores in [(False, "7"), (True, "2")]:
+        run(tmp_path, [job], parallel)
+        seen = json.loads(Path(job.logs[0]).read_text().splitlines()[-1])
+        assert seen["IMAGEEVALKIT_CORES"] == cores
+    repo = str(Path(local.__file__).parents[2])
+    assert seen["PYTHONPATH"] == f"{repo}:/elsewhere" and seen["cwd"] == repo and seen["in"] == ""
+    assert seen["API_KEY"] == "sk-secret-of-this-test"
+    assert seen["IMAGEEVALKIT_PROGRESS"] == str(tmp_path / "progress" / "generate_m.jsonl")
+    assert seen["CUDA_VISIBLE_DEVICES"] == ""
+    out, err = capfd.readouterr()
+    told = out + err + (tmp_path / "summary.json").read_text()
+    assert "sk-secret" not in told
+
+
+def test_gpus_are_shared_out_between_jobs_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uuids = [f"GPU-test-{os.getpid()}-{n}" for n in range(2)]
+    monkeypatch.setenv("PATH", install_fake_nvidia_smi(tmp_path, uuids)["PATH"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"1,{uuids[0]}")
+    monkeypatch.setattr(local, "_available_cores", lambda: 8)
+    code = "(FOLDER/%r).write_text(os.environ['CUDA_VISIBLE_DEVICES']); time.sleep(1); outcome(%r,'generate')"
+    jobs = [
+        python_job(tmp_path, f"generate:{m}", code % (m, f"{m}/a"), [f"{m}/a"], gpus=n)
+        for m, n in [("one", 1), ("other", 1), ("both", 2), ("none", 0), ("three", 3)]
+    ]
+    try:
+        summary = run(tmp_path, jobs, parallel=True)
+    finally:
+        for uuid in uuids:
+            Path("/tmp/imageevalkit-gpus", uuid).unlink(missing_ok=True)
+    got = {m: (tmp_path / m).read_text() for m in ("one", "other", "both", "none")}
+    assert got == {"one": "1", "other": uuids[0], "both": f"1,{uuids[0]}", "none": ""}
+    assert "needs 3 GPUs, this run may use 2" in cell(summary, "three/a").message
+    assert [c.state for c in summary.cells].count("complete") == 4
+    seconds = {job.name: job.seconds for job in summary.jobs}
+    assert summary.seconds < sum(seconds.values()), "side by side"
+    assert seconds["generate:three"] == 0
+
+
+# Order
+
+
+def test_parallel_evaluates_a_cell_while_its_model_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_available_cores", lambda: 2)
+    # generation ends only after it has seen the evaluation of its first cell
+    code = """
+outcome("m/a", "generate")
+while not (FOLDER / "evaluated").exists():
+    time.sleep(0.05)
+stamp("generated")
+outcome("m/b", "generate")
+"""
+    first = "stamp('evaluated'); outcome('m/a','evaluate')"
+    second = "stamp('second'); outcome('m/b','evaluate')"
+    jobs = [
+        python_job(tmp_path, "generate:m", code, ["m/a", "m/b"]),
+        python_job(tmp_path, "evaluate:m/a", first, ["m/a"], after=["generate:m"]),
+        python_job(tmp_path, "evaluate:m/b", second, ["m/b"], after=["generate:m"]),
+    ]
+    assert run(tmp_path, jobs, parallel=True).status is ExitStatus.COMPLETE
+    assert order(tmp_path, "second", "generated", "evaluated") == ["evaluated", "generated", "second"]
+
+
+_OVERLAP = """
+(FOLDER / "running" ).mkdir(exist_ok=True)
+mine = FOLDER / "running" / str(os.getpid())
+mine.touch()
+time.sleep(0.3)
+with (FOLDER / "seen").open("a") as file:
+    file.write(f"{len(list((FOLDER / 'running').iterdir()))}\\n")
+mine.unlink()
+outcome("CELL", "generate")
+"""
+
+
+@pytest.mark.parametrize(
+    ("parallel", "cores", "most"), [(False, 1, 1), (True, 1, 4), (True, 2, 2), (True, 99, 1)]
+)
+def test_no_more_jobs_at_once_than_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallel: bool, cores: int, most: int
+) -> None:
+    monkeypatch.setattr(local, "_available_cores", lambda: 4)
+    jobs = [
+        python_job(tmp_path, f"generate:{n}", _OVERLAP.replace("CELL", f"{n}/a"), [f"{n}/a"], cores=cores)
+        for n in range(5)
+    ]
+    assert run(tmp_path, jobs, parallel).status is ExitStatus.COMPLETE
+    assert max(map(int, (tmp_path / "seen").read_text().split())) == most
+
+
+def test_serial_runs_in_the_order_of_the_plan(tmp_path: Path) -> None:
+    names = [f"generate:{n}" for n in (3, 1, 2)]
+    code = "stamp(%r); outcome(%r,'generate')"
+    run(tmp_path, [python_job(tmp_path, n, code % (n, n + "/a"), [n + "/a"]) for n in names])
+    assert order(tmp_path, *sorted(names)) == names
+
+
+# Stopping
+
+
+def escaping_plan(folder: Path) -> Plan:
+    jobs = [
+        done_job(folder, "generate:quick", ["quick/a"]),
+        python_job(folder, "generate:m", ESCAPING, ["m/a"], retries=3),
+        python_job(folder, "evaluate:m/a", "stamp('never')", ["m/a"], after=["generate:m"]),
+        python_job(folder, "report", "stamp('never')", [], after=["evaluate:m/a"], always=True),
+    ]
+    return Plan(str(folder), False, jobs)
+
+
+def holds_lock(folder: Path) -> bool:
+    with (folder / "output" / "m" / "a" / ".lock").open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_run_leaves_no_process(tmp_path: Path, number: signal.Signals, status: int) -> None:
+    with launcher(escaping_plan(tmp_path), str(tmp_path)) as process:
+        wait_for((tmp_path / "escaped").exists, 15)
+        assert len(marked(str(tmp_path))) >= 5 and holds_lock(tmp_path)
+        process.send_signal(number)
+        began = time.monotonic()
+        out, err = process.communicate(timeout=15)
+        assert time.monotonic() - began < 10
+        assert marked(str(tmp_path)) == [] and not holds_lock(tmp_path)
+        assert process.returncode == status
+    assert re.search(r"^m/a      interrupted +\S*generate_m.log$", out, re.M)
+    assert "quick/a  complete" in out and f"exit status {status}" in out
+    assert f"stopped by {number.name}" in out
+    assert "attempt 2" not in err and not (tmp_path / "never").exists()
+    saved = json.loads((tmp_path / "summary.json").read_text())
+    assert saved["status"] == status and saved["jobs"][3]["state"] == "interrupted"
+
+
+def test_the_second_ctrl_c_kills_at_once(tmp_path: Path) -> None:
+    with launcher(escaping_plan(tmp_path), str(tmp_path)) as process:
+        wait_for((tmp_path / "escaped").exists, 15)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.8)
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(5) == 130
+        assert time.monotonic() - began < 2
+        assert marked(str(tmp_path)) == []
+
+
+def test_kill_9_of_the_launcher_leaves_no_process(tmp_path: Path) -> None:
+    with launcher(escaping_plan(tmp_path), str(tmp_path)) as process:
+        wait_for((tmp_path / "escaped").exists, 15)
+        process.kill()
+        free_too_early = False
+        began = time.monotonic()
+        while marked(str(tmp_path)):
+            assert time.monotonic() - began < 10
+            free_too_early = free_too_early or (not holds_lock(tmp_path) and bool(marked(str(tmp_path))))
+            time.sleep(0.05)
+        assert not free_too_early and not holds_lock(tmp_path)
+
+
+# What the user sees
+
+_REPORTING = """
+writer = ProgressWriter()
+writer.report(Progress("m/a", "generate", 2, 10, reused=2, note="loading model"), force=True)
+time.sleep(0.5)
+for done in range(2, 11):
+    writer.report(Progress("m/a", "generate", done, 10, reused=2, failed=1), force=True)
+    time.sleep(0.2)
+outcome("m/a", "generate", "incomplete", "1 refused")
+sys.exit(3)
+"""
+
+
+def test_plain_lines_where_there_is_no_terminal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path, [python_job(tmp_path, "generate:m", _REPORTING, ["m/a"])])
+    when = r"^\[\d\d:\d\d:\d\d\] (\S+) +"
+    lines = [re.sub(when, r"\1 ", line) for line in capfd.readouterr().err.splitlines()]
+    log = f"{tmp_path}/log/generate_m.log"
+    assert lines == [
+        f"started generate:m, log {log}",
+        "running generate m/a 2/10 loading model",
+        f"incomplete generate m/a: 1 refused, log {log}",
+        lines[3],
+    ]
+    assert lines[3].startswith("incomplete generate:m, exit status 3, 0:0")
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_a_terminal_shows_a_live_block(tmp_path: Path, no_color: str) -> None:
+    plan = Plan(str(tmp_path), False, [python_job(tmp_path, "generate:m", _REPORTING, ["m/a"])])
+    main, terminal = pty.openpty()
+    environ = os.environ | {"TERM": "xterm", "NO_COLOR": no_color, "COLUMNS": "70", "LINES": "20"}
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from imageevalkit.jobs import load_plan; from imageevalkit.launch.local import run_plan\n"
+        "sys.exit(int(run_plan(load_plan(Path(sys.argv[1])), {}).status))\n"
+    )
+    repo = Path(local.__file__).parents[2]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(plan.save())],
+        stdout=terminal,
+        stderr=terminal,
+        env=environ | {"PYTHONPATH": str(repo), "PYTHONIOENCODING": "utf-8"},
+    )
+    os.close(terminal)
+    shown = _read_all(main)
+    assert process.wait(5) == 3
+    assert re.search(r"generate m/a [█░]{16} 6/10 [\d.]+/s ETA 0:01 1 failed", shown)
+    rates = [float(rate) for rate in re.findall(r" ([\d.]+)/s ", shown)]
+    assert all(3 < rate < 6 for rate in rates), "reused items and loading do not count"
+    assert ("\x1b[33mincomplete" in shown) == (not no_color)
+    # the block is gone at the end, and the table stands alone
+    assert re.search(r"\x1b\[2A\r\x1b\[J[^\x1b]*m/a", re.sub(r"\x1b\[\d+m", "", shown))
+    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", shown))
+    assert max(len(line) for line in lines if "ETA" in line) < 70
+
+
+def _read_all(fd: int) -> str:
+    data = b""
+    while select.select([fd], [], [], 20)[0]:
+        try:
+            chunk = os.read(fd, 65536)
+        except OSError:  # the last writer has closed the terminal
+            break
+        if not chunk:
+            break
+        data += chunk
+    os.close(fd)
+    return data.decode()
+
+
+def test_a_closed_stderr_does_not_stop_the_run(tmp_path: Path) -> None:
+    plan = Plan(str(tmp_path), False, [done_job(tmp_path, "generate:m", ["m/a"])])
+    reader, writer = os.pipe()
+    os.close(reader)
+    with launcher(plan, str(tmp_path), stdout=writer, stderr=writer) as process:
+        os.close(writer)
+        assert process.wait(15) == 0
+    assert json.loads((tmp_path / "summary.json").read_text())["status"] == 0
