@@ -12,6 +12,7 @@ from imageevalkit.errors import ExitStatus, UserError, run_main
 from imageevalkit.jobs import Plan, cell_of
 from imageevalkit.launch.config import Config, parse_boolean, read_config
 from imageevalkit.launch.options import help_text, parse_words, resolve
+from imageevalkit.launch.process import LOG_HEADER
 
 
 def main() -> ExitStatus:
@@ -67,7 +68,8 @@ def _lock(plan: Plan) -> dict[str, int]:
 def _print_report(logs: Sequence[str]) -> None:
     path = Path(logs[0])
     if path.is_file():
-        print(path.read_text(), end="")
+        lines = path.read_text().splitlines()
+        print("\n".join(line for line in lines if not line.startswith(LOG_HEADER)))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from imageevalkit.launch import guard
 from imageevalkit.progress import PROGRESS_ENV
 
 CORES_ENV = "IMAGEEVALKIT_CORES"
-_HEADER = "# imageevalkit: "
+LOG_HEADER = "# imageevalkit: "
+"""Begins the line that the launcher itself writes into a job's log."""
 _TAIL_BYTES = 8192
 _LINE_WIDTH = 200
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
@@ -55,7 +56,7 @@ def start_guarded(
     with log.open("ab", buffering=0) as out:
         when = time.strftime("%Y-%m-%d %H:%M:%S")
         command = _shorten(plain(shlex.join(job.command)))
-        out.write(f"{_HEADER}{when} {job.name} attempt {attempt}: {command}\n".encode())
+        out.write(f"{LOG_HEADER}{when} {job.name} attempt {attempt}: {command}\n".encode())
         return subprocess.Popen(
             program,
             stdin=subprocess.DEVNULL,
@@ -88,7 +89,7 @@ def last_line(log: str) -> str:
         return ""
     for line in reversed(re.split(r"[\r\n]+", tail)):
         text = plain(line)
-        if text and not text.startswith(_HEADER):
+        if text and not text.startswith(LOG_HEADER):
             return _shorten(text)
     return ""
 
