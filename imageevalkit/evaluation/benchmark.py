@@ -12,6 +12,7 @@ from imageevalkit.cell import REPO
 from imageevalkit.errors import UserError
 from imageevalkit.items import Item
 from imageevalkit.results import Evaluator, Metric
+from imageevalkit.secrets import one_line
 
 
 class Measurement(NamedTuple):
@@ -70,7 +71,12 @@ def module_of(name: str) -> Any | None:
     """
     if not (REPO / "benchmarks" / name / "benchmark.py").is_file():
         return None
-    return importlib.import_module(f"benchmarks.{name}.benchmark")
+    try:
+        return importlib.import_module(f"benchmarks.{name}.benchmark")
+    except Exception as error:
+        raise UserError(
+            f"benchmarks/{name}/benchmark.py cannot be imported: {type(error).__name__}: {one_line(error)}"
+        ) from error
 
 
 def check_judge(benchmark: str, judge: str) -> str:
