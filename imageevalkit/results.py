@@ -136,12 +136,12 @@ def validate(raw: dict[str, Any]) -> None:
 
 
 def _validate_metric(name: str, metric: Any) -> None:
-    if not isinstance(metric, dict) or not {"value", "n", "interval", "scale"} <= set(metric):
-        raise ValueError(f"metric '{name}' lacks value, n, interval or scale")
-    interval = metric["interval"]
+    if not isinstance(metric, dict) or not {"value", "n"} <= set(metric):
+        raise ValueError(f"metric '{name}' lacks value or n")
+    interval = metric.get("interval")
     if interval is not None and (not isinstance(interval, list | tuple) or len(interval) != 2):
         raise ValueError(f"metric '{name}': interval is not [low, high]")
-    numbers = [metric["n"], metric["scale"], *(interval or [])]
+    numbers = [metric["n"], metric.get("scale", 1.0), *(interval or [])]
     if metric["value"] is not None:
         numbers.append(metric["value"])
     if any(not isinstance(v, int | float) or not math.isfinite(v) for v in numbers):
@@ -184,8 +184,8 @@ def read_result(path: Path) -> Result:
         name: Metric(
             metric["value"],
             metric["n"],
-            tuple(metric["interval"]) if metric["interval"] else None,
-            metric["scale"],
+            tuple(metric["interval"]) if metric.get("interval") else None,
+            metric.get("scale", 1.0),
         )
         for name, metric in raw["metrics"].items()
     }

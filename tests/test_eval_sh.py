@@ -49,9 +49,15 @@ def result_of(checkout: Path, cell: str) -> dict[str, object]:
     [
         (["--no_such_option"], "unknown option '--no_such_option'"),
         (["--model_names"], "--model_names needs a value"),
-        (["--model_names", "reference-typset", "--ds_names", "quicktext"], "did you mean 'reference-typeset'?"),
+        (
+            ["--model_names", "reference-typset", "--ds_names", "quicktext"],
+            "did you mean 'reference-typeset'?",
+        ),
         (["--model_names", "reference-noise", "--ds_names", "quicktxt"], "did you mean 'quicktext'?"),
-        (["--model_names", "reference-noise", "--ds_names", "quicktext", "--eval", "perhaps"], "use true or false"),
+        (
+            ["--model_names", "reference-noise", "--ds_names", "quicktext", "--eval", "perhaps"],
+            "use true or false",
+        ),
         (["--model_names", "gpt-image-1.5", "--ds_names", "quicktext"], "add --use_api true"),
         (
             ["--model_names", "reference-noise", "--ds_names", "quicktext", "--custom_model_kwargses", "x"],
@@ -59,7 +65,14 @@ def result_of(checkout: Path, cell: str) -> dict[str, object]:
         ),
         (["--model_names", "diffusers", "--ds_names", "quicktext"], "CONDA_BASE is empty"),
         (
-            ["--model_names", "reference-noise", "--ds_names", "quicktext", "--judges", "quicktext=qwen2.5-vl-7b"],
+            [
+                "--model_names",
+                "reference-noise",
+                "--ds_names",
+                "quicktext",
+                "--judges",
+                "quicktext=qwen2.5-vl-7b",
+            ],
             "not in this version yet",
         ),
         (
@@ -131,7 +144,14 @@ def test_local_config_and_environment_precedence(checkout: Path) -> None:
 
 @needs_driver_env
 def test_small_run_end_to_end(checkout: Path) -> None:
-    words = ["--model_names", "reference-typeset; reference-noise;", "--ds_names", "quicktext", "--limit", "4"]
+    words = [
+        "--model_names",
+        "reference-typeset; reference-noise;",
+        "--ds_names",
+        "quicktext",
+        "--limit",
+        "4",
+    ]
     run = run_eval(checkout, *words, "--parallel", "true")
     assert run.returncode == 0, outcome_lines(run)
     typeset, noise = (result_of(checkout, f"{m}/quicktext") for m in ("reference-typeset", "reference-noise"))
@@ -145,7 +165,9 @@ def test_small_run_end_to_end(checkout: Path) -> None:
     assert "report.html" in run.stdout
     again = run_eval(checkout, *words)
     assert again.returncode == 0
-    log = max((checkout / "log/reference-noise").glob("quicktext_generate_*"), key=lambda p: p.stat().st_mtime)
+    log = max(
+        (checkout / "log/reference-noise").glob("quicktext_generate_*"), key=lambda p: p.stat().st_mtime
+    )
     assert "4 of 4 images are there, 0 to make" in log.read_text()
     assert "model loaded" not in log.read_text()
 
@@ -235,7 +257,9 @@ def test_full_disk_is_one_clear_line_and_leaves_other_cells(checkout: Path) -> N
 def test_model_and_benchmark_written_to_the_guide_work_unchanged(checkout: Path) -> None:
     add_model(checkout, "slow-noise", "SlowNoise", SLOW_NOISE)
     add_benchmark(checkout, "many", "Many", MANY)
-    run = run_eval(checkout, "--model_names", "slow-noise", "--ds_names", "many", "--eval", "false", "--limit", "9")
+    run = run_eval(
+        checkout, "--model_names", "slow-noise", "--ds_names", "many", "--eval", "false", "--limit", "9"
+    )
     assert run.returncode == 0, outcome_lines(run)
     assert len(list((checkout / "output/slow-noise/many").glob("*.png"))) == 9
 
@@ -308,7 +332,15 @@ def test_two_runs_at_once(checkout: Path) -> None:
     first = start_slow_run(checkout)
     same = run_eval(checkout, "--model_names", "slow-noise", "--ds_names", "many", "--eval", "false")
     other = run_eval(
-        checkout, "--model_names", "reference-blank", "--ds_names", "quicktext", "--eval", "false", "--limit", "2"
+        checkout,
+        "--model_names",
+        "reference-blank",
+        "--ds_names",
+        "quicktext",
+        "--eval",
+        "false",
+        "--limit",
+        "2",
     )
     first.send_signal(signal.SIGTERM)
     first.wait(10)

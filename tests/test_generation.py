@@ -39,7 +39,16 @@ def test_records_say_everything_design_asks_for() -> None:
     assert record["size"] == [8, 8]
     assert record["attempts"] == 1
     assert record["seed_honoured"] is True
-    needed = {"prompt_sha256", "requested_size", "image_sha256", "seconds", "error", "tokens", "price", "fingerprint"}
+    needed = {
+        "prompt_sha256",
+        "requested_size",
+        "image_sha256",
+        "seconds",
+        "error",
+        "tokens",
+        "price",
+        "fingerprint",
+    }
     assert needed <= record.keys()
 
 
@@ -66,7 +75,9 @@ def test_nothing_to_do_does_not_load_the_model() -> None:
     from imageevalkit.progress import ProgressWriter
     from tests.support.generation import SETTING
 
-    outcome = generate_cell(CELL, items(FakeDataset(2)), "t2i", SETTING, load, GenerateOptions(), ProgressWriter())
+    outcome = generate_cell(
+        CELL, items(FakeDataset(2)), "t2i", SETTING, load, GenerateOptions(), ProgressWriter()
+    )
     assert outcome.state == COMPLETE
 
 
@@ -111,7 +122,9 @@ def test_damaged_images_are_made_again(damage: str) -> None:
     if damage == "gone":
         path.unlink()
     else:
-        path.write_bytes({"truncate": data[:-20], "flip": data[:40] + b"\0" + data[41:], "empty": b""}[damage])
+        path.write_bytes(
+            {"truncate": data[:-20], "flip": data[:40] + b"\0" + data[41:], "empty": b""}[damage]
+        )
     again = FakeModel()
     generate(again, FakeDataset(3))
     assert again.calls == ["prompt 1"]
@@ -132,9 +145,14 @@ def test_changed_kwarg_explains_and_changes_nothing() -> None:
 
 def test_overwrite_replaces_stale_images_and_only_those() -> None:
     generate(FakeModel(), FakeDataset(2), guidance_scale=4.0)
-    assert generate(FakeModel(), FakeDataset(2), GenerateOptions(overwrite=True), guidance_scale=5.0).state == COMPLETE
+    assert (
+        generate(FakeModel(), FakeDataset(2), GenerateOptions(overwrite=True), guidance_scale=5.0).state
+        == COMPLETE
+    )
     model = FakeModel()
-    assert generate(model, FakeDataset(3), GenerateOptions(overwrite=True), guidance_scale=5.0).state == COMPLETE
+    assert (
+        generate(model, FakeDataset(3), GenerateOptions(overwrite=True), guidance_scale=5.0).state == COMPLETE
+    )
     assert model.calls == ["prompt 2"]
 
 
@@ -195,7 +213,13 @@ def test_every_item_ends_ok_refused_or_failed() -> None:
     assert outcome.state == INCOMPLETE
     assert "2 of 5 images, 1 refused, 2 failed" in outcome.message
     last = last_records(CELL)
-    assert [last[f"images/0000{i}"]["status"] for i in range(5)] == ["ok", "refused", "failed", "failed", "ok"]
+    assert [last[f"images/0000{i}"]["status"] for i in range(5)] == [
+        "ok",
+        "refused",
+        "failed",
+        "failed",
+        "ok",
+    ]
     assert last["images/00001"]["error"] == {"class": "Refused", "text": "our policy says no"}
     assert last["images/00003"]["attempts"] == 6
     again = FakeModel()
@@ -314,7 +338,10 @@ def test_truncated_server_bytes_are_a_failure() -> None:
     ("entry", "says"),
     [
         ({"prompt": "p", "image_save_path": "<MODEL_NAME>/fake/a.png"}, "lacks seed"),
-        ({"seed": 1, "image_save_path": "<MODEL_NAME>/fake/a.png"}, "lacks prompt (t2i) or input_list (edit)"),
+        (
+            {"seed": 1, "image_save_path": "<MODEL_NAME>/fake/a.png"},
+            "lacks prompt (t2i) or input_list (edit)",
+        ),
         ({"prompt": "p", "seed": 1, "image_save_path": "<MODEL_NAME>/other/a.png"}, "must lie in"),
         ({"prompt": "p", "seed": 1, "image_save_path": "<MODEL_NAME>/fake/../../a.png"}, "must lie in"),
     ],

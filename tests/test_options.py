@@ -50,7 +50,9 @@ def test_duplicate_models_merge_their_kwargs_sets() -> None:
 
 
 def test_quickstart_ignores_configured_names() -> None:
-    config = Config(arrays={"MODEL_NAMES": ["mine"], "DS_NAMES": ["theirs"], "CUSTOM_MODEL_KWARGSES": ["a=1"]})
+    config = Config(
+        arrays={"MODEL_NAMES": ["mine"], "DS_NAMES": ["theirs"], "CUSTOM_MODEL_KWARGSES": ["a=1"]}
+    )
     got = resolve(parse_words(["--quickstart"]), config)
     assert got.models == ["reference-typeset", "reference-noise"]
     assert got.benchmarks == ["quicktext"]

@@ -29,7 +29,7 @@ class SlowNoise:
         return Image.frombytes("RGB", (self.side, self.side), noise)
 '''
 
-FAILING = '''
+FAILING = """
 class Failing:
     def __init__(self, model_path, at="generate"):
         self.model_name = "failing"
@@ -38,7 +38,7 @@ class Failing:
 
     def generate(self, prompt, seed=42):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
-'''
+"""
 
 MANY = '''
 import os
@@ -100,7 +100,9 @@ def environ(checkout: Path, **more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(checkout), "PYTHON": sys.executable, **more}
 
 
-def run_eval(checkout: Path, *words: str, timeout: float = 300, **env: str) -> subprocess.CompletedProcess[str]:
+def run_eval(
+    checkout: Path, *words: str, timeout: float = 300, **env: str
+) -> subprocess.CompletedProcess[str]:
     """``bash eval.sh`` in ``checkout``."""
     return subprocess.run(
         ["bash", str(checkout / "eval.sh"), *words],

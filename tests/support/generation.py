@@ -23,7 +23,11 @@ class FakeDataset:
 
     def __init__(self, n: int, suffix: str = ".png") -> None:
         self.data = [
-            {"prompt": f"prompt {i}", "seed": i, "image_save_path": f"<MODEL_NAME>/fake/images/{i:05d}{suffix}"}
+            {
+                "prompt": f"prompt {i}",
+                "seed": i,
+                "image_save_path": f"<MODEL_NAME>/fake/images/{i:05d}{suffix}",
+            }
             for i in range(n)
         ]
 
@@ -80,7 +84,13 @@ def generate(
     cell = cell or Cell("m", "fake")
     setting = {**SETTING, "model_kwargs": kwargs}
     return generate_cell(
-        cell, items(dataset, cell), "t2i", setting, lambda: model, options or GenerateOptions(), ProgressWriter()
+        cell,
+        items(dataset, cell),
+        "t2i",
+        setting,
+        lambda: model,
+        options or GenerateOptions(),
+        ProgressWriter(),
     )
 
 
