@@ -79,4 +79,5 @@ PYTHON_OF_DRIVER="$(find_python)"
 export PYTHONPATH="$REPO${PYTHONPATH:+:$PYTHONPATH}"
 # exec: the launcher becomes this process, so that Ctrl-C, SIGTERM and its exit status are the launcher's own
 exec 3< <(dump_config)
-exec "$PYTHON_OF_DRIVER" -m imageevalkit.launch --config-fd 3 "$@"
+# -P: the user's working folder must not shadow our packages or the standard library
+exec "$PYTHON_OF_DRIVER" -P -m imageevalkit.launch --config-fd 3 "$@"
