@@ -1,0 +1,37 @@
+"""Any image-editing pipeline of diffusers: a new model needs a registry entry only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from PIL import Image
+
+from custom_models.model_utils.diffusers_common import DiffusersModel
+from custom_models.model_utils.edit_inputs import split_inputs
+from imageevalkit.generation.contract import Generated, ItemFailed
+
+
+class DiffusersEdit(DiffusersModel):
+    """Edit; see :class:`DiffusersModel` for the settings.
+
+    Args:
+        multi_image: the pipeline takes a list of images; False shows it exactly one.
+    """
+
+    def __init__(self, model_path: str, multi_image: bool = False, **settings: Any) -> None:
+        super().__init__(model_path, **settings)
+        self.multi_image = multi_image
+
+    def generate(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Generated:
+        """One edited image.
+
+        Raises:
+            ItemFailed: the number of input images is not one the pipeline takes.
+            Refused: the pipeline's safety checker rejected the result.
+        """
+        images, instruction = split_inputs(input_list)
+        if not images or (len(images) > 1 and not self.multi_image):
+            wanted = "at least one" if self.multi_image else "exactly one"
+            raise ItemFailed(f"{self.pipeline_class} takes {wanted} input image, the item has {len(images)}")
+        return self._call(seed, prompt=instruction, image=images if self.multi_image else images[0])

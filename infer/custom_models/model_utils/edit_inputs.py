@@ -1,0 +1,30 @@
+"""What an edit benchmark shows a model: one list with text and images mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PIL import Image
+
+from imageevalkit.generation.contract import ItemFailed
+
+
+def split_inputs(input_list: Sequence[str | Image.Image]) -> tuple[list[Image.Image], str]:
+    """The images of ``input_list`` as RGB, in order, and its strings joined with one blank.
+
+    Alpha is dropped and not composited, as the toolkit of seed 002 does.
+    """
+    images = [part.convert("RGB") for part in input_list if isinstance(part, Image.Image)]
+    return images, " ".join(part for part in input_list if isinstance(part, str))
+
+
+def last_image(input_list: Sequence[str | Image.Image]) -> tuple[Image.Image, str]:
+    """The last image as RGB and the joined strings.
+
+    Raises:
+        ItemFailed: there is no image.
+    """
+    images, text = split_inputs(input_list)
+    if not images:
+        raise ItemFailed("the item has no input image to edit")
+    return images[-1], text

@@ -1,0 +1,36 @@
+"""``reference-blank``: one white image for everything, the floor of benchmarks that reward doing nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PIL import Image
+
+from custom_models.model_utils.edit_inputs import last_image
+
+
+class ReferenceBlank:
+    """Text to image: white, ``width`` × ``height`` pixels."""
+
+    model_name = "reference-blank"
+
+    def __init__(self, model_path: str | None = None, width: int = 1024, height: int = 1024) -> None:
+        self.size = (width, height)
+
+    def generate(self, prompt: str, seed: int = 42) -> Image.Image:
+        """A white image."""
+        return Image.new("RGB", self.size, "white")
+
+
+class ReferenceBlankEdit:
+    """Edit: white, in the size of the last input image."""
+
+    model_name = "reference-blank"
+
+    def __init__(self, model_path: str | None = None) -> None:
+        pass
+
+    def generate(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Image.Image:
+        """A white image. Raises ItemFailed when there is no input image."""
+        image, _ = last_image(input_list)
+        return Image.new("RGB", image.size, "white")
