@@ -191,6 +191,25 @@ def test_a_retry_that_works_is_a_success(tmp_path: Path) -> None:
     assert summary.status is ExitStatus.COMPLETE and summary.jobs[0].attempts == 2
 
 
+def test_a_cell_that_the_next_attempt_saves_is_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_available_cores", lambda: 2)
+    code = """
+if count("starts") == 1:
+    outcome("m/a", "generate", "failed", "CUDA error")
+    time.sleep(0.4)
+    os.kill(os.getpid(), 9)
+outcome("m/a", "generate")
+outcome("m/b", "generate")
+"""
+    jobs = [
+        python_job(tmp_path, "generate:m", code, ["m/a", "m/b"], retries=1),
+        done_job(tmp_path, "evaluate:m/a", ["m/a"], after=["generate:m"]),
+    ]
+    assert run(tmp_path, jobs, parallel=True).status is ExitStatus.COMPLETE
+
+
 # What a job is given
 
 

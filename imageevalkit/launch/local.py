@@ -110,6 +110,7 @@ class _Run:
 
     async def _drive(self) -> None:
         while True:
+            self._reap()  # a loop flooded with signals may drop a SIGCHLD
             for active in self._active.values():
                 self._ledger.collect(active.job, active.attempts)
             if self._stop is None:
