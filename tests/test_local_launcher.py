@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import pytest
 from imageevalkit.errors import ExitStatus, UserError
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch import local
+from imageevalkit.launch.gpus import lease, visible_gpus
 from imageevalkit.launch.local import run_plan
 from imageevalkit.launch.summary import CellSummary, RunSummary
 from tests.support.fake_nvidia_smi import install_fake_nvidia_smi
@@ -189,6 +191,25 @@ def test_a_retry_that_works_is_a_success(tmp_path: Path) -> None:
     assert summary.status is ExitStatus.COMPLETE and summary.jobs[0].attempts == 2
 
 
+def test_a_cell_that_the_next_attempt_saves_is_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_available_cores", lambda: 2)
+    code = """
+if count("starts") == 1:
+    outcome("m/a", "generate", "failed", "CUDA error")
+    time.sleep(0.4)
+    os.kill(os.getpid(), 9)
+outcome("m/a", "generate")
+outcome("m/b", "generate")
+"""
+    jobs = [
+        python_job(tmp_path, "generate:m", code, ["m/a", "m/b"], retries=1),
+        done_job(tmp_path, "evaluate:m/a", ["m/a"], after=["generate:m"]),
+    ]
+    assert run(tmp_path, jobs, parallel=True).status is ExitStatus.COMPLETE
+
+
 # What a job is given
 
 
@@ -237,6 +258,30 @@ def test_gpus_are_shared_out_between_jobs_and_runs(tmp_path: Path, monkeypatch: 
     seconds = {job.name: job.seconds for job in summary.jobs}
     assert summary.seconds < sum(seconds.values()), "side by side"
     assert seconds["generate:three"] == 0
+
+
+def test_waits_for_gpus_of_another_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    uuid = f"GPU-test-{os.getpid()}"
+    monkeypatch.setenv("PATH", install_fake_nvidia_smi(tmp_path, [uuid])["PATH"])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    other = lease(visible_gpus(), 1)
+    assert other
+    jobs = [
+        python_job(tmp_path, "generate:m", "stamp('first'); outcome('m/a','generate')", ["m/a"], gpus=1),
+        python_job(tmp_path, "generate:n", "stamp('second'); outcome('n/a','generate')", ["n/a"]),
+    ]
+    timer = threading.Timer(1, other.release)
+    timer.start()
+    try:
+        summary = run(tmp_path, jobs)
+    finally:
+        timer.join()
+        Path("/tmp/imageevalkit-gpus", uuid).unlink()
+    assert summary.status is ExitStatus.COMPLETE and summary.seconds > 1
+    assert order(tmp_path, "second", "first") == ["first", "second"]
+    assert capfd.readouterr().err.count("generate:m needs a GPU; another run holds them") == 1
 
 
 # Order

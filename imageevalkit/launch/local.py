@@ -11,43 +11,16 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, worst
-from imageevalkit.jobs import (
-    COMPLETE,
-    FAILED,
-    INCOMPLETE,
-    STATUS_OF_STATE,
-    USABLE,
-    Job,
-    Outcome,
-    Plan,
-    cell_of,
-    outcome_path,
-    read_outcome,
-)
+from imageevalkit.jobs import FAILED, USABLE, Job, Plan
 from imageevalkit.launch.display import Running, View, choose_display
 from imageevalkit.launch.gpus import Lease, lease, visible_gpus
 from imageevalkit.launch.guard import CANNOT_EXECUTE, NOT_FOUND
+from imageevalkit.launch.ledger import Ending, Ledger
 from imageevalkit.launch.pace import PaceReader
-from imageevalkit.launch.process import (
-    describe_exit,
-    job_environ,
-    last_line,
-    log_of,
-    progress_path,
-    start_guarded,
-)
-from imageevalkit.launch.summary import (
-    INTERRUPTED,
-    SKIPPED,
-    JobSummary,
-    RunSummary,
-    StageSummary,
-    overall_status,
-    summarize_cell,
-)
+from imageevalkit.launch.process import describe_exit, job_environ, progress_path, start_guarded
+from imageevalkit.launch.summary import INTERRUPTED, SKIPPED, RunSummary
 from imageevalkit.launch.table import print_table
 
 _TICK = 0.1
@@ -55,7 +28,6 @@ _TICK = 0.1
 _STOP_LIMIT = 9.0
 # `timeout` and some wrappers deliver one signal twice: that is not a user losing patience.
 _SECOND_SIGNAL_AFTER = 0.5
-_JOB_STATES: dict[int | None, str] = {ExitStatus.COMPLETE: COMPLETE, ExitStatus.INCOMPLETE: INCOMPLETE}
 # Starting the same command again cannot change these; any other status is a crash.
 _FINAL: set[int] = {ExitStatus.COMPLETE, ExitStatus.INCOMPLETE, ExitStatus.USAGE, CANNOT_EXECUTE, NOT_FOUND}
 
@@ -87,13 +59,6 @@ def _check(plan: Plan) -> None:
         known.add(job.name)
 
 
-class _Verdict(NamedTuple):
-    """Whether a job can start now; ``skip`` says why it never will."""
-
-    ready: bool
-    skip: str = ""
-
-
 @dataclass
 class _Active:
     """A started job: what it holds, and its process while an attempt runs."""
@@ -111,20 +76,13 @@ class _Active:
 class _Run:
     def __init__(self, plan: Plan, lock_fds: dict[str, int]) -> None:
         self._plan = plan
-        self._folder = Path(plan.run_folder)
         self._lock_fds = lock_fds
         self._display = choose_display(sys.stderr)
         self._cores = _available_cores()
         self._gpus = visible_gpus() if any(job.gpus for job in plan.jobs) else []
         self._pending = list(plan.jobs)
-        self._jobs_of_cell = {
-            cell: [job for job in plan.jobs if cell in self._cells_of(job)] for cell in plan.cells
-        }
-        # a cell that only the report looks at is nothing this run works on
-        self._cells = [cell for cell in plan.cells if cell in plan.blocked or self._jobs_of_cell[cell]]
+        self._ledger = Ledger(plan, self._display)
         self._active: dict[asyncio.Task[None], _Active] = {}
-        self._stages: dict[tuple[str, str], StageSummary] = {}
-        self._jobs: dict[str, JobSummary] = {}
         self._waiting_for_gpus: list[str] = []
         self._stop: signal.Signals | None = None
         self._stop_time = 0.0
@@ -133,7 +91,7 @@ class _Run:
     async def run(self) -> RunSummary:
         # A guard learns of our death by the end of file on this pipe, whose other end only we hold.
         self._lifeline, lifeline_end = os.pipe()
-        self._forget_old_outcomes()
+        self._ledger.forget_earlier_run()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -142,24 +100,19 @@ class _Run:
         try:
             await self._drive()
             self._display.close()
-            return _print_and_save(self._summarize(), self._folder)
+            return _save_and_print(self._summarize(), Path(self._plan.run_folder))
         finally:
             # whatever went wrong above: closing the lifeline ends every guard
             os.close(lifeline_end)
             os.close(self._lifeline)
 
-    def _forget_old_outcomes(self) -> None:
-        """A plan that is run again must not take the outcomes of last time for its own."""
-        for job in self._plan.jobs:
-            for cell in job.cells:
-                outcome_path(self._folder, cell_of(cell), job.stage).unlink(missing_ok=True)
-            progress_path(self._plan, job).unlink(missing_ok=True)
-
     # Scheduling
 
     async def _drive(self) -> None:
         while True:
-            self._collect_outcomes()
+            self._reap()  # a loop flooded with signals may drop a SIGCHLD
+            for active in self._active.values():
+                self._ledger.collect(active.job, active.attempts)
             if self._stop is None:
                 self._start_what_can()
             elif time.monotonic() - self._stop_time > _STOP_LIMIT:
@@ -178,31 +131,14 @@ class _Run:
     def _start_what_can(self) -> None:
         self._waiting_for_gpus = []
         for job in list(self._pending):
-            if self._active and not self._plan.parallel:
+            if not self._plan.parallel and (self._active or self._waiting_for_gpus):
                 return
-            verdict = self._verdict(job)
+            verdict = self._ledger.verdict(job)
             if verdict.skip:
                 self._pending.remove(job)
-                self._end_unstarted(job, SKIPPED, verdict.skip)
+                self._ledger.never_started(job, SKIPPED, verdict.skip)
             elif verdict.ready:
                 self._start_if_room(job)
-
-    def _verdict(self, job: Job) -> _Verdict:
-        if job.always:
-            return _Verdict(all(name in self._jobs for name in job.after))
-        ready = True
-        for cell in job.cells:
-            for before in map(self._plan.job, job.after):
-                if cell not in before.cells:
-                    continue
-                stage = self._stages.get((before.name, cell))
-                if stage is not None and stage.state in USABLE:
-                    continue
-                ready = False
-                # only once it has ended: an attempt that failed a cell may be followed by a better one
-                if stage is not None and before.name in self._jobs:
-                    return _Verdict(False, f"not started: {before.stage} of {cell} is {stage.state}")
-        return _Verdict(ready)
 
     def _start_if_room(self, job: Job) -> None:
         cores = min(job.cores, self._cores) if self._plan.parallel else self._cores
@@ -210,17 +146,18 @@ class _Run:
             return
         if job.gpus > len(self._gpus):
             self._pending.remove(job)
-            self._end_unstarted(job, FAILED, _too_few_gpus(job.gpus, len(self._gpus)))
+            self._ledger.never_started(job, FAILED, _too_few_gpus(job.gpus, len(self._gpus)))
             return
         try:
             held = lease(self._gpus, job.gpus)
         except UserError as error:
             self._pending.remove(job)
-            self._end_unstarted(job, FAILED, str(error))
+            self._ledger.never_started(job, FAILED, str(error))
             return
         if held is None:
             wanted = "a GPU" if job.gpus == 1 else f"{job.gpus} GPUs"
-            self._waiting_for_gpus.append(f"{job.name}: waiting for {wanted} of {len(self._gpus)} to be free")
+            if not any(active.lease.gpus for active in self._active.values()):  # else they are our own
+                self._waiting_for_gpus.append(f"{job.name} needs {wanted}; another run holds them")
             return
         self._pending.remove(job)
         pace = PaceReader(progress_path(self._plan, job))
@@ -229,7 +166,7 @@ class _Run:
 
     def _view(self) -> View:
         now = time.monotonic()
-        states = [self._cell_state(cell) for cell in self._cells]
+        states = self._ledger.cell_states()
         return View(
             seconds=now - self._started,
             cells=len(states),
@@ -238,17 +175,6 @@ class _Run:
             running=[Running(a.job, now - a.started, a.pace.read()) for a in self._active.values()],
             waiting=self._waiting_for_gpus,
         )
-
-    def _cell_state(self, cell: str) -> str | None:
-        """The state of ``cell`` if all its stages are over, else None."""
-        if cell not in self._plan.blocked and len(self._stages_of(cell)) < len(self._jobs_of_cell[cell]):
-            return None
-        return summarize_cell(cell, self._stages_of(cell), self._plan.blocked.get(cell)).state
-
-    def _stages_of(self, cell: str) -> list[StageSummary]:
-        """The stages of ``cell`` that have ended, in plan order."""
-        keys = [(job.name, cell) for job in self._jobs_of_cell[cell]]
-        return [self._stages[key] for key in keys if key in self._stages]
 
     # One job
 
@@ -285,9 +211,7 @@ class _Run:
     def _worth_retry(self, job: Job, status: int) -> bool:
         if status in _FINAL:
             return False
-        if job.always:
-            return status != ExitStatus.FAILED
-        return any(self._outcome(job, cell) is None for cell in job.cells)
+        return status != ExitStatus.FAILED if job.always else self._ledger.lacks_outcomes(job)
 
     def _reap(self) -> None:
         for active in self._active.values():
@@ -297,80 +221,10 @@ class _Run:
                     active.ended.set_result(status)
 
     def _end_job(self, active: _Active, status: int | None, problem: str = "") -> None:
-        """``status`` is None when the job did not run to an end, for the reason ``problem``."""
-        job = active.job
         active.lease.release()
-        how = "" if status is None else describe_exit(status)
-        log = log_of(job)
-        said = last_line(log) if status is not None else ""
-        if how == "SIGKILL":
-            how = "SIGKILL (out of memory?)"
-        told = (problem or how) + (f": {said}" if said else "")
-        missing = False
-        for cell in self._cells_of(job):
-            outcome = self._outcome(job, cell)
-            if outcome is None:
-                missing = True
-                outcome = Outcome(FAILED, told if status is None else f"left no outcome, {told}")
-                if self._stop is not None:
-                    outcome = Outcome(INTERRUPTED, problem or f"stopped by {self._stop.name}")
-            self._record(job, cell, outcome, active.attempts, log_of(job, cell))
-        state = _JOB_STATES.get(status, FAILED)
-        message = ""
-        if self._stop is not None and (missing or state == FAILED):
-            state = INTERRUPTED
-            message = problem
-        elif missing:
-            state = FAILED  # its cells tell why
-        elif state == FAILED and all(
-            self._stages[job.name, cell].state in USABLE for cell in self._cells_of(job)
-        ):
-            message = f"{told} (although every cell has its outcome)" if self._cells_of(job) else told
         seconds = time.monotonic() - active.started
-        self._finish(JobSummary(job.name, job.stage, state, message, how, active.attempts, seconds, log))
-
-    def _end_unstarted(self, job: Job, state: str, message: str) -> None:
-        for cell in self._cells_of(job):
-            self._record(job, cell, Outcome(state, message), 0, "")
-        self._finish(
-            JobSummary(job.name, job.stage, state, "" if self._cells_of(job) else message, "", 0, 0.0, "")
-        )
-
-    def _finish(self, ended: JobSummary) -> None:
-        self._jobs[ended.name] = ended
-        if ended.attempts or ended.message:
-            self._display.job_ended(ended)
-
-    @staticmethod
-    def _cells_of(job: Job) -> list[str]:
-        """The cells whose outcome ``job`` owes: the report looks at many and owes none."""
-        return [] if job.always else job.cells
-
-    # Outcomes
-
-    def _collect_outcomes(self) -> None:
-        for active in self._active.values():
-            for cell in self._cells_of(active.job):
-                if (active.job.name, cell) not in self._stages:
-                    outcome = self._outcome(active.job, cell)
-                    if outcome is not None:
-                        self._record(active.job, cell, outcome, active.attempts, log_of(active.job, cell))
-
-    def _outcome(self, job: Job, cell: str) -> Outcome | None:
-        try:
-            outcome = read_outcome(self._folder, cell_of(cell), job.stage)
-        except (ValueError, TypeError) as error:
-            return Outcome(FAILED, f"its outcome file is unreadable ({error})")
-        if outcome is not None and outcome.state not in STATUS_OF_STATE:
-            return Outcome(FAILED, f"its outcome file holds the unknown state '{outcome.state}'")
-        return outcome
-
-    def _record(self, job: Job, cell: str, outcome: Outcome, attempts: int, log: str) -> None:
-        stage = StageSummary(cell, job.stage, job.name, outcome.state, outcome.message, log, attempts)
-        before = self._stages.get((job.name, cell))
-        self._stages[job.name, cell] = stage
-        if before is None or (before.state, before.message) != (stage.state, stage.message):
-            self._display.stage_ended(stage)
+        stopped_by = self._stop.name if self._stop is not None else ""
+        self._ledger.job_ended(active.job, Ending(active.attempts, seconds, status, problem, stopped_by))
 
     # Stopping
 
@@ -402,19 +256,14 @@ class _Run:
     def _summarize(self) -> RunSummary:
         if self._stop is not None:
             for job in self._pending:
-                self._end_unstarted(job, INTERRUPTED, f"not started, stopped by {self._stop.name}")
-        cells = [
-            summarize_cell(cell, self._stages_of(cell), self._plan.blocked.get(cell)) for cell in self._cells
-        ]
-        jobs = [self._jobs[job.name] for job in self._plan.jobs]
+                self._ledger.never_started(job, INTERRUPTED, f"not started, stopped by {self._stop.name}")
         stopped = None
         if self._stop is not None:
             stopped = ExitStatus.INTERRUPTED if self._stop == signal.SIGINT else ExitStatus.TERMINATED
-        status = overall_status(cells, jobs, stopped)
-        return RunSummary(status, time.monotonic() - self._started, cells, jobs)
+        return self._ledger.summarize(time.monotonic() - self._started, stopped)
 
 
-def _print_and_save(summary: RunSummary, run_folder: Path) -> RunSummary:
+def _save_and_print(summary: RunSummary, run_folder: Path) -> RunSummary:
     try:
         summary.save(run_folder)
     except (CellFailure, OSError) as error:
