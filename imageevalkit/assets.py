@@ -21,11 +21,9 @@ from typing import Any, NamedTuple
 
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
-from imageevalkit.images import map_threads, sha256_file
 
 BENCHMARKS = REPO / "benchmarks"
 _NAMED_PROBLEMS = 20
-_HASH_THREADS = 4
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -146,7 +144,7 @@ def problem_of(asset: FileAsset, benchmark: str, hashes: bool) -> str:
             return f"{asset.path} is no file"
         if size != asset.size:
             return f"{asset.path} has {size} bytes instead of {asset.size}"
-        if hashes and (found := sha256_file(path)) != asset.sha256:
+        if hashes and (found := _sha256(path)) != asset.sha256:
             return f"{asset.path} has other content (sha256 {found[:12]}… instead of {asset.sha256[:12]}…)"
     except FileNotFoundError:
         return f"{asset.path} is missing"
@@ -155,15 +153,20 @@ def problem_of(asset: FileAsset, benchmark: str, hashes: bool) -> str:
     return ""
 
 
+def _sha256(path: Path) -> str:
+    # imported here: a plan reads sizes only, and is made where Pillow may be missing
+    from imageevalkit.images import sha256_file
+
+    return sha256_file(path)
+
+
 def check(benchmark: str, hashes: bool = False) -> list[str]:
     """What is missing or wrong among the data files of ``benchmark``: sizes always, SHA-256 if ``hashes``.
 
     Hub assets are not looked at: online, the library that loads them fetches them
     (``imageevalkit.prefetch --check`` reports them). Raises like :func:`load_manifest`.
     """
-    found = map_threads(
-        lambda asset: problem_of(asset, benchmark, hashes), file_assets(benchmark), _HASH_THREADS
-    )
+    found = (problem_of(asset, benchmark, hashes) for asset in file_assets(benchmark))
     return [problem for problem in found if problem]
 
 

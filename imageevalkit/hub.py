@@ -7,12 +7,14 @@ goes from there into the request header and nowhere else.
 from __future__ import annotations
 
 import errno
+import signal
 import sys
 import time
 from collections.abc import Sequence
 
 from imageevalkit.arguments import Arguments
 from imageevalkit.errors import CellFailure, ExitStatus, run_main
+from imageevalkit.hub_resume import complete_large_files
 
 TRIES = 5
 # The library itself resumes a connection that drops; these waits are for a hub or a network that is away.
@@ -45,6 +47,8 @@ def snapshot(
     wait = _FIRST_WAIT
     for attempt in range(1, TRIES + 1):
         try:
+            if not offline:
+                complete_large_files(repo, revision, repo_type, patterns)
             return snapshot_download(
                 repo,
                 revision=revision,
@@ -69,6 +73,9 @@ def snapshot(
                 raise CellFailure(f"{repo} at {revision} is not completely in the cache") from None
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 raise CellFailure(f"{repo}: disk full: {constants.HF_HUB_CACHE}") from None
+            status = getattr(getattr(error, "response", None), "status_code", 0)
+            if 400 <= status < 500 and status not in (408, 429):
+                raise CellFailure(f"{repo}: {_line(error)}") from None
             if attempt == TRIES:
                 raise CellFailure(
                     f"{repo}: {_line(error)} (after {TRIES} tries; the same command goes on from here)"
@@ -97,6 +104,8 @@ def main() -> ExitStatus:
         "--include", action="append", default=[], metavar="PATTERN", help="only these files; repeatable"
     )
     options = parser.parse_args()
+    # Python would wait for the files being downloaded; they go on from where they are next time
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     failures = []
     for repo in options.repos:

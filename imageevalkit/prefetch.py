@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
@@ -27,10 +27,9 @@ from imageevalkit.images import map_threads
 ENDPOINT_ENV = "GITHUB_RAW_ENDPOINT"
 _ENDPOINT = "https://raw.githubusercontent.com"
 _RETRIES = 3
+_FINAL = frozenset({401, 403, 404, 410, 451})
 # benchmarks have hundreds of small files: waiting for the server is most of the time
 _DOWNLOAD_THREADS = 8
-
-Downloader = Callable[[str, "str | IO[bytes]", Any], None]
 
 
 def main() -> ExitStatus:
@@ -105,7 +104,7 @@ def _fetch_file(asset: FileAsset, benchmark: str, mirror: Path | None) -> str:
     pooch.get_logger().setLevel("ERROR")
     endpoint = (os.environ.get(ENDPOINT_ENV) or _ENDPOINT).rstrip("/")
     source = str(mirror / asset.source) if mirror else f"{endpoint}/{quote(asset.source)}"
-    downloader: Downloader = _copy if mirror else pooch.HTTPDownloader(chunk_size=1 << 16)
+    downloader = _copy if mirror else _download
     store = pooch.create(
         path=assets.data_folder(benchmark),
         base_url="",
@@ -117,11 +116,23 @@ def _fetch_file(asset: FileAsset, benchmark: str, mirror: Path | None) -> str:
         store.fetch(asset.path, downloader=downloader)
     except ValueError:
         return f"{asset.path}: {source} does not hold the pinned bytes (sha256 {asset.sha256})"
-    except RequestException as error:
+    except (CellFailure, RequestException) as error:
         return f"{asset.path}: {error}"
     except OSError as error:
         return f"{asset.path}: {error.strerror or error}: {error.filename or source}"
     return assets.problem_of(asset, benchmark, hashes=False)
+
+
+def _download(source: str, target: str | IO[bytes], store: Any) -> None:
+    import pooch
+    from requests import HTTPError
+
+    try:
+        pooch.HTTPDownloader(chunk_size=1 << 16)(source, target, store)
+    except HTTPError as error:
+        if error.response.status_code in _FINAL:
+            raise CellFailure(str(error)) from None  # which pooch does not try again
+        raise
 
 
 def _copy(source: str, target: str | IO[bytes], _store: Any) -> None:

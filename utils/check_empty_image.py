@@ -62,7 +62,7 @@ def is_blank(image: Image.Image, threshold: float = THRESHOLD, tolerance: int = 
     """
     if image.mode not in ("L", "RGB", "RGBA"):
         image = image.convert("RGBA")
-    if image.mode == "RGBA" and image.getextrema()[3][1] == 0:
+    if image.mode == "RGBA" and image.getchannel("A").getextrema()[1] == 0:
         return True
     pixels = image.width * image.height
     histogram = image.histogram()

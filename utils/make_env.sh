@@ -81,9 +81,9 @@ find_list() {
 # The lines of a requirements file and of those it includes.
 closure() {
   local line
+  # shellcheck disable=SC2094  # the function reads another file than its caller
   while IFS= read -r line || [[ -n $line ]]; do
     if [[ $line =~ ^[[:space:]]*(-r|-c|--requirement|--constraint)[[:space:]=]+([^[:space:]]+) ]]; then
-      # shellcheck disable=SC2094  # it reads another file
       closure "$(dirname "$1")/${BASH_REMATCH[2]}"
     else
       printf '%s\n' "$line"

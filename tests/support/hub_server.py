@@ -7,7 +7,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -121,7 +121,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.cuts -= 1
             body = body[: self.server.cut_after]
             self.close_connection = True
-        self.wfile.write(body)
+        with suppress(BrokenPipeError, ConnectionResetError):  # a killed client
+            self.wfile.write(body)
 
 
 @contextmanager

@@ -1,0 +1,62 @@
+"""A copy of what the shell helpers need of the repository, to run them without touching this one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from imageevalkit.cell import REPO
+
+
+def copy_tree(target: Path) -> Path:
+    """Copy ``imageevalkit/``, ``utils/`` and ``requirements/`` below ``target``; return the copy's root."""
+    root = target / "kit"
+    for folder in ("imageevalkit", "utils", "requirements"):
+        shutil.copytree(REPO / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return root
+
+
+def lend_driver_environment(root: Path) -> None:
+    """Give the copy a ``.venv`` that is up to date: the environment the tests run in."""
+    environment = root / ".venv"
+    (environment / "bin").mkdir(parents=True)
+    python = environment / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    hash_of_list = subprocess.run(
+        ["sha256sum", root / "requirements" / "driver.txt"], capture_output=True, text=True, check=True
+    ).stdout.split()[0]
+    (environment / ".imageevalkit-requirements").write_text(hash_of_list + "\n")
+
+
+def run(
+    *command: str | Path, cwd: Path | None = None, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command with ``environ`` over this process's environment."""
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=environment(environ or {}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def environment(changes: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment with ``changes``; variables that would steer a helper are left out."""
+    steering = ("CONDA_BASE", "CUDA_BASE", "PYTHON", "HF_HOME", "HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE")
+    kept = {key: value for key, value in os.environ.items() if key not in steering}
+    return {**kept, **changes}
+
+
+def one_error(result: subprocess.CompletedProcess[str], status: int) -> str:
+    """The single line on stderr of a command that must have failed with ``status``."""
+    assert result.returncode == status, result.stderr
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: "), result.stderr
+    return lines[0]

@@ -1,0 +1,317 @@
+"""The shell helpers: environments, the Hugging Face download, the CUDA switch."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from imageevalkit import hub, hub_resume
+from imageevalkit.errors import CellFailure
+from tests.support.hub_server import COMMIT, hub_server
+from tests.support.tree import copy_tree, environment, lend_driver_environment, one_error, run
+
+STAMP = ".imageevalkit-requirements"
+TOKEN = "hf_nobodyshouldseethis"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A copy of the tree whose driver needs nothing and that knows one model and one benchmark."""
+    root = copy_tree(tmp_path)
+    (root / "requirements" / "driver.txt").write_text("# nothing\n")
+    for name in ("model/tiny.txt", "benchmark/edit/small.txt"):
+        (root / "requirements" / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / "requirements" / name).write_text("# nothing\n")
+    return root
+
+
+def make_env(root: Path, *options: str | Path, **environ: str) -> CompletedProcess[str]:
+    return run(
+        "bash", root / "utils" / "make_env.sh", *options, environ={"PYTHON": sys.executable, **environ}
+    )
+
+
+def env_python(root: Path, name: str, **environ: str) -> CompletedProcess[str]:
+    return run("bash", root / "utils" / "env_python.sh", name, environ=environ)
+
+
+# --- make_env.sh ---
+
+
+def test_environment_is_built_once_and_updated_when_its_list_changes(root: Path) -> None:
+    first = make_env(root, "--driver")
+    assert first.returncode == 0, first.stderr
+    assert "installing 0 packages" in first.stderr and ".venv is ready" in first.stderr
+    assert env_python(root, "").stdout.strip() == str(root / ".venv/bin/python")
+    (root / ".venv" / "kept").touch()
+
+    second = make_env(root, "--driver")
+    assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
+
+    (root / "requirements" / "extra.txt").write_text("# still nothing\n")
+    (root / "requirements" / "driver.txt").write_text("-r extra.txt\n")
+    assert "has changed" in make_env(root, "--driver").stderr
+    (root / "requirements" / "extra.txt").write_text("# an included list counts too\n")
+    assert "has changed" in make_env(root, "--driver").stderr
+    assert (root / ".venv" / "kept").exists(), "an update must not start from nothing"
+    assert make_env(root, "--driver").stderr == ""
+
+
+def test_build_that_was_killed_is_not_taken_for_complete(root: Path) -> None:
+    target = root / "env"
+    fifo_stub = root / "slow_python"
+    # the interpreter suits, but making an environment with it takes for ever
+    fifo_stub.write_text(f'#!/bin/sh\n[ "$1" != -m ] || exec sleep 60\nexec {sys.executable} "$@"\n')
+    fifo_stub.chmod(0o755)
+    build = subprocess.Popen(
+        ["bash", str(root / "utils" / "make_env.sh"), "--model", "tiny", "--path", str(target)],
+        env=environment({"PYTHON": str(fifo_stub)}),
+        stderr=subprocess.DEVNULL,
+    )
+    wait_for(lambda: (target / STAMP).exists())
+    build.send_signal(signal.SIGTERM)
+    assert build.wait(5) == 143
+    (target / "half_installed").touch()
+
+    assert make_env(root, "--model", "tiny", "--path", target).returncode == 0
+    assert not (target / "half_installed").exists()
+    assert env_python(root, str(target)).returncode == 0
+
+
+def test_two_builds_at_once_do_the_work_once(root: Path) -> None:
+    target = root / "env"
+    command = ["bash", str(root / "utils/make_env.sh"), "--benchmark", "small", "--path", str(target)]
+    builds = [
+        subprocess.Popen(
+            command, env=environment({"PYTHON": sys.executable}), stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    errors = [build.communicate(timeout=50)[1] for build in builds]
+    assert [build.returncode for build in builds] == [0, 0], errors
+    assert sorted(error.count("is ready") for error in errors) == [0, 1], errors
+
+
+def test_failed_installation_is_one_clear_line_and_leaves_nothing_complete(root: Path) -> None:
+    (root / "requirements" / "model" / "tiny.txt").write_text("./no_such_folder\n")
+    target = root / "env"
+    failed = make_env(root, "--model", "tiny", "--path", target)
+    assert failed.returncode == 1
+    last = failed.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: pip could not install requirements/model/tiny.txt") and "log/env/" in last
+    assert (target / STAMP).read_text() == "building\n"
+
+
+def test_environment_of_a_user_is_left_alone(root: Path) -> None:
+    mine = root / "conda" / "envs" / "tiny"
+    mine.mkdir(parents=True)
+    (mine / "work").touch()
+    result = make_env(root, "--model", "tiny", CONDA_BASE=str(root / "conda"))
+    assert "not made by this script" in one_error(result, 2)
+    assert (mine / "work").exists()
+
+
+def test_conda_base_from_config_names_the_place_and_its_conda_is_used(root: Path) -> None:
+    base = root / "conda"
+    (base / "bin").mkdir(parents=True)
+    conda = base / "bin" / "conda"
+    # conda itself cannot be had here: this one keeps to its command line and makes a venv
+    conda.write_text(f'#!/bin/sh\necho "$@" >{base}/called\n{sys.executable} -m venv --without-pip "$4"\n')
+    conda.chmod(0o755)
+    (root / "config.sh").write_text(f'CONDA_BASE="{base}"\ndeclare -A INFER_ENV_MAP=([tiny]=tiny)\n')
+    make_env(root, "--model", "tiny")
+    assert f"create --yes --prefix {base}/envs/tiny python=" in (base / "called").read_text()
+    assert env_python(root, "tiny").stdout.strip() == str(base / "envs/tiny/bin/python")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "--driver"),
+        (["--driver", "--model", "tiny"], "say one of"),
+        (["--model"], "--model needs a value"),
+        (["--model", "tini", "--path", "x"], "known: tiny"),
+        (["--benchmark", "huge", "--path", "x"], "known: small"),
+        (["--model", "tiny"], "CONDA_BASE"),
+        (["--requirements", "none.txt", "--path", "x"], "none.txt"),
+        (["--fast"], "unknown option '--fast'"),
+    ],
+)
+def test_wrong_usage_of_make_env(root: Path, options: list[str], said: str) -> None:
+    assert said in one_error(make_env(root, *options), 2)
+
+
+def test_python_that_does_not_suit(root: Path) -> None:
+    old = root / "old_python"
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    assert "no Python 3.11" in one_error(make_env(root, "--driver", PYTHON=str(old)), 2)
+    bare = root / "bare_python"
+    bare.write_text(f'#!/bin/sh\ncase $2 in *ensurepip*) exit 1;; esac\nexec {sys.executable} "$@"\n')
+    bare.chmod(0o755)
+    assert "apt install python3-venv" in one_error(make_env(root, "--driver", PYTHON=str(bare)), 2)
+    assert not (root / ".venv").exists()
+
+
+# --- env_python.sh ---
+
+
+def test_env_python_names_what_is_missing(root: Path) -> None:
+    assert "make_env.sh --driver" in one_error(env_python(root, ""), 2)
+    assert "CONDA_BASE" in one_error(env_python(root, "bagel"), 2)
+    assert "/c/envs/bagel/bin/python" in one_error(env_python(root, "bagel", CONDA_BASE="/c"), 2)
+    assert "/no/where/bin/python" in one_error(env_python(root, "/no/where"), 2)
+    lend_driver_environment(root)
+    assert env_python(root, "./.venv").stdout.strip() == f"{root}/./.venv/bin/python"
+
+
+# --- download_model_hf_home.sh ---
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Path:
+    """A copy of the tree with the driver's environment."""
+    root = copy_tree(tmp_path)
+    lend_driver_environment(root)
+    return root
+
+
+def test_download_arrives_with_the_token_in_the_header_alone(kit: Path, tmp_path: Path) -> None:
+    (kit / "config.local.sh").write_text(f'HF_TOKEN="{TOKEN}"\nHF_HOME="{tmp_path}/home"\n')
+    files = {"config.json": b"{}", "weights.bin": b"w" * 100_000, "readme.md": b"no"}
+    with hub_server(files) as server:
+        server.failures = 1
+        result = run(
+            *("bash", kit / "utils/download_model_hf_home.sh", "org/tiny", "nobody/x"),
+            *("--include", "*.json", "--include", "*.bin"),
+            environ={"HF_ENDPOINT": server.url},
+        )
+        asked = [seen for seen in server.seen if "/org/tiny/" in seen.path]
+    snapshot = tmp_path / "home/hub/models--org--tiny/snapshots" / COMMIT
+    assert {p.name: p.read_bytes() for p in snapshot.iterdir()} == {
+        "config.json": files["config.json"],
+        "weights.bin": files["weights.bin"],
+    }
+    assert asked and all(seen.authorization == f"Bearer {TOKEN}" for seen in asked)
+    # the unknown repository is reported, and did not stop the other
+    assert result.returncode == 1 and "nobody/x: the hub has no such model" in result.stderr
+    assert TOKEN not in result.stdout + result.stderr
+    written = [p for p in tmp_path.rglob("*") if p.is_file() and p.name != "config.local.sh"]
+    assert not [p for p in written if TOKEN.encode() in p.read_bytes()]
+
+
+def test_killed_download_goes_on_where_it_stopped(kit: Path, tmp_path: Path) -> None:
+    big = bytes(range(256)) * (hub_resume.LARGE // 256 + 1000)
+    command = ["bash", str(kit / "utils/download_model_hf_home.sh"), "org/tiny"]
+    with hub_server({"big.bin": big}) as server:
+        environ = {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": TOKEN}
+        server.cuts, server.cut_after = 99, 40_000_000
+        first = subprocess.Popen(command, env=environment(environ), stderr=subprocess.DEVNULL)
+        wait_for(lambda: any(seen.range for seen in server.downloads()))  # one cut, resumed by the library
+        for line in Path(f"/proc/{first.pid}/cmdline"), Path(f"/proc/{first.pid}/task/{first.pid}/cmdline"):
+            assert TOKEN.encode() not in line.read_bytes()
+        first.kill()
+        first.wait()
+        server.cuts = 0
+        server.seen.clear()
+        assert run(*command, environ=environ).returncode == 0
+        (again,) = server.downloads()
+    assert again.range and int(again.range[6:-1]) >= 10_000_000
+    snapshot = tmp_path / "home/hub/models--org--tiny/snapshots" / COMMIT
+    assert (snapshot / "big.bin").read_bytes() == big
+    assert not list(tmp_path.rglob("*.resume"))
+
+
+def test_hub_that_stays_away_is_given_up_after_bounded_tries(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = []
+
+    def refuse(*_: object) -> None:
+        calls.append(1)
+        raise ConnectionError("no route to the hub")
+
+    monkeypatch.setattr(hub, "complete_large_files", refuse)
+    monkeypatch.setattr(hub, "_FIRST_WAIT", 0.01)
+    with pytest.raises(CellFailure, match="no route to the hub"):
+        hub.snapshot("org/tiny", None, "model", [])
+    assert len(calls) == hub.TRIES
+    assert capsys.readouterr().err.count("no route to the hub; try ") == hub.TRIES - 1
+
+
+def test_wrong_usage_of_the_download(kit: Path) -> None:
+    script = kit / "utils/download_model_hf_home.sh"
+    assert "REPO" in one_error(run("bash", script), 2)
+    assert "--token" in one_error(run("bash", script, "org/tiny", "--token", "x"), 2)
+    offline = run("bash", script, "org/tiny", environ={"HF_HUB_OFFLINE": "1"})
+    assert offline.returncode == 1 and "HF_HUB_OFFLINE" in offline.stderr
+
+
+# --- use_cuda.sh ---
+
+
+@pytest.fixture
+def toolkits(tmp_path: Path) -> Path:
+    """A folder with two CUDA toolkits."""
+    for version in ("11.8", "12.4"):
+        nvcc = tmp_path / f"cuda-{version}" / "bin" / "nvcc"
+        nvcc.parent.mkdir(parents=True)
+        nvcc.write_text(f'#!/bin/sh\necho "Cuda compilation tools, release {version}, V{version}.1"\n')
+        nvcc.chmod(0o755)
+    return tmp_path
+
+
+def use_cuda(root: Path, arguments: str, **environ: str) -> CompletedProcess[str]:
+    script = (
+        f"set -u; before=$PATH; source '{root}/utils/use_cuda.sh' {arguments}; echo status=$?; "
+        'echo home="${CUDA_HOME:-none}"; echo libraries="${LD_LIBRARY_PATH:-none}"; '
+        '[[ $PATH == "$before" ]] && echo unchanged || command -v nvcc'
+    )
+    cleared = {"LD_LIBRARY_PATH": "", "CUDA_HOME": ""}
+    return run("bash", "-c", script, environ={**cleared, **environ})
+
+
+def test_use_cuda_switches_and_prints_the_version(root: Path, toolkits: Path) -> None:
+    home = toolkits / "cuda-12.4"
+    for base in (toolkits, home):
+        lines = use_cuda(root, "12.4", CUDA_BASE=str(base)).stdout.splitlines()
+        assert lines == [
+            f"CUDA 12.4 | CUDA_HOME={home}",
+            "status=0",
+            f"home={home}",
+            f"libraries={home}/lib64",
+            f"{home}/bin/nvcc",
+        ]
+    after = use_cuda(root, "11.8", CUDA_BASE=str(toolkits), LD_LIBRARY_PATH="/mine").stdout
+    assert f"libraries={toolkits}/cuda-11.8/lib64:/mine" in after
+
+
+@pytest.mark.parametrize(
+    ("arguments", "base", "said"),
+    [("13.9", "{}", "no CUDA 13.9"), ("", "{}", "usage"), ("12.4", "", "CUDA_BASE is not set")],
+)
+def test_use_cuda_refuses_without_changing_or_ending_the_shell(
+    root: Path, toolkits: Path, arguments: str, base: str, said: str
+) -> None:
+    result = use_cuda(root, arguments, CUDA_BASE=base.format(toolkits))
+    assert result.returncode == 0
+    assert result.stdout.splitlines() == ["status=2", "home=none", "libraries=none", "unchanged"]
+    assert len(result.stderr.splitlines()) == 1 and said in result.stderr
+
+
+def test_use_cuda_must_be_sourced(root: Path) -> None:
+    assert "source it" in one_error(run("bash", root / "utils/use_cuda.sh", "12.4"), 2)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.05)

@@ -1,0 +1,170 @@
+"""``utils/prefetch.sh``: from a mirror folder, an HTTP server and a hub, and when one of them is wrong."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from imageevalkit.cell import REPO
+from tests.support import manifest
+from tests.support.hub_server import COMMIT, hub_server
+from tests.support.tree import copy_tree, lend_driver_environment, one_error, run
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A copy of the tree with one benchmark, ``tiny``, whose files are not there yet."""
+    root = copy_tree(tmp_path)
+    lend_driver_environment(root)
+    manifest.write_benchmark(root / "benchmarks")
+    return root
+
+
+@pytest.fixture
+def data(root: Path) -> Path:
+    return root / "benchmarks" / "tiny" / "data"
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Path:
+    return manifest.write_mirror(tmp_path / "mirror")
+
+
+def prefetch(root: Path, *options: str | Path, **environ: str) -> CompletedProcess[str]:
+    return run("bash", root / "utils" / "prefetch.sh", *options, environ=environ)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Every file below ``folder``, left-over temporary files included."""
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_mirror_gives_the_files_and_a_second_run_changes_nothing(
+    root: Path, data: Path, mirror: Path
+) -> None:
+    assert prefetch(root, "--mirror", mirror).returncode == 0
+    assert content(data) == manifest.FILES
+    times = {path: (data / path).stat().st_mtime_ns for path in manifest.FILES}
+    second = prefetch(root, "--mirror", mirror, "--ds_names", " tiny ; tiny;")
+    assert second.returncode == 0 and "2 files were right already" in second.stdout
+    assert times == {path: (data / path).stat().st_mtime_ns for path in manifest.FILES}
+
+
+def test_missing_tampered_and_truncated_are_named_together_then_mended(
+    root: Path, data: Path, mirror: Path
+) -> None:
+    manifest.write_benchmark(root / "benchmarks", "other")
+    manifest.write_files(data)
+    (data / "prompts.jsonl").write_bytes(manifest.FILES["prompts.jsonl"][:-7])
+    (data / "more/questions+1.json").write_bytes(b"[1, 2, 4]\n")
+    report = prefetch(root, "--check")
+    assert report.returncode == 1
+    for named in (
+        "tiny: prompts.jsonl has 993 bytes instead of 1000",
+        "tiny: more/questions+1.json has other content",
+        "other: prompts.jsonl is missing",
+        "other: more/questions+1.json is missing",
+    ):
+        assert report.stderr.count(named) == 1, report.stderr
+    assert report.stderr.count("error:") == 1
+
+    assert prefetch(root, "--mirror", mirror).returncode == 0
+    assert content(data) == manifest.FILES
+    assert prefetch(root, "--check").returncode == 0
+
+
+def test_wrong_mirror_replaces_nothing(root: Path, data: Path, mirror: Path) -> None:
+    source = mirror / "owner/name" / manifest.COMMIT / "upstream"
+    (source / "prompts.jsonl").write_bytes(b"tampered")
+    (source / "more/questions+1.json").unlink()
+    data.mkdir()
+    (data / "prompts.jsonl").write_bytes(b"old")
+    result = prefetch(root, "--mirror", mirror)
+    assert result.returncode == 1
+    assert "2 assets are missing or wrong" in result.stderr
+    assert "prompts.jsonl" in result.stderr and "pinned bytes" in result.stderr
+    assert "questions+1.json: No such file" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert content(data) == {"prompts.jsonl": b"old"}
+
+
+@contextmanager
+def web_server(folder: Path) -> Iterator[str]:
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_download_from_a_server_laid_out_like_github(root: Path, data: Path, mirror: Path) -> None:
+    with web_server(mirror) as url:
+        result = prefetch(root, GITHUB_RAW_ENDPOINT=url)
+    assert result.returncode == 0, result.stderr
+    assert content(data) == manifest.FILES
+
+
+def test_server_without_the_files(root: Path, data: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with web_server(empty) as url:
+        result = prefetch(root, GITHUB_RAW_ENDPOINT=url)
+    assert result.returncode == 1
+    assert result.stderr.count("404") == 2 and "Traceback" not in result.stderr
+    assert content(data) == {}
+
+
+def test_hub_assets(root: Path, data: Path, tmp_path: Path) -> None:
+    hub = {"hub": "org/tiny", "revision": COMMIT, "type": "dataset", "patterns": ["*.json"]}
+    (data.parent / "assets.json").write_text(json.dumps([hub]))
+    home = tmp_path / "home"
+    before = prefetch(root, "--check", HF_HOME=str(home))
+    assert before.returncode == 1 and "org/tiny" in before.stderr and "cache" in before.stderr
+    with hub_server({"a.json": b"{}", "weights.bin": b"not wanted"}) as server:
+        result = prefetch(root, HF_HOME=str(home), HF_ENDPOINT=server.url)
+    assert result.returncode == 0, result.stderr
+    snapshot = home / "hub" / "datasets--org--tiny" / "snapshots" / COMMIT
+    assert content(snapshot) == {"a.json": b"{}"}
+    # the server is gone: what was fetched is enough
+    assert prefetch(root, "--check", HF_HOME=str(home)).returncode == 0
+    (snapshot / "a.json").unlink()
+    assert prefetch(root, "--check", HF_HOME=str(home)).returncode == 1
+
+
+def test_wrong_usage_is_one_line_and_status_2(root: Path, data: Path, tmp_path: Path) -> None:
+    assert "did you mean 'tiny'" in one_error(prefetch(root, "--ds_names", "tinny"), 2)
+    assert "--nope" in one_error(prefetch(root, "--nope"), 2)
+    assert "nowhere" in one_error(prefetch(root, "--mirror", tmp_path / "nowhere"), 2)
+    assert "--ds_names" in one_error(prefetch(root, "--ds_names"), 2)
+    assert not data.exists()
+
+
+def shared_mirror() -> Path:
+    """The benchmark data kept beside the repository for development; never part of it."""
+    folder = Path(os.environ.get("SHARED_MIRROR") or REPO.parent / "shared" / "mirror")
+    if not folder.is_dir():
+        pytest.skip("no SHARED_MIRROR and no ../shared/mirror")
+    return folder
+
+
+def test_longtext_from_the_shared_mirror(root: Path) -> None:
+    target = root / "benchmarks" / "longtext"
+    target.mkdir()
+    (target / "assets.json").write_bytes((REPO / "benchmarks/longtext/assets.json").read_bytes())
+    result = prefetch(root, "--mirror", shared_mirror(), "--ds_names", "longtext")
+    assert result.returncode == 0, result.stderr
+    for name in ("text_prompts.jsonl", "text_prompts_zh.jsonl"):
+        assert len((target / "data" / name).read_text().splitlines()) == 160
