@@ -30,8 +30,8 @@ EN_B = match_count(["CENTRAL PARK - 2 BLOCKS"], "No text recognized", "en")
 
 
 def test_worked_examples_of_the_spec() -> None:
-    assert EN_A == Match(match=7, total=8, read=8)
-    assert EN_B == Match(match=0, total=4, read=3)
+    assert Match(match=7, total=8, read=8) == EN_A
+    assert Match(match=0, total=4, read=3) == EN_B
     assert match_count(["本地烘焙，始于1998"], "本地烘培 始于1989", "zh") == Match(9, 10, 10)
     assert match_count(["开放 Wi-Fi"], "开放 WIFI", "zh") == Match(4, 6, 6)
 

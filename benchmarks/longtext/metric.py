@@ -87,7 +87,7 @@ def text_score(matches: Iterable[Match]) -> float | None:
 
 
 def precision(matches: Iterable[Match]) -> float | None:
-    """Σ match / Σ read, in 0-1; None when nothing was read. Not in the official score: it shows repetition."""
+    """Σ match / Σ read, in 0-1; None when nothing was read. Not in the official score; shows repetition."""
     match, _, read = _sums(matches)
     return match / read if read else None
 
