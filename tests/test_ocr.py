@@ -1,0 +1,245 @@
+"""Text readers: what PP-OCR reads, how it is identified, and what happens when a process dies."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from benchmarks.longtext.metric import match_count
+from eval_models.ocr.parallel import read_many
+from eval_models.ocr.ppocr import PPOCR, Box, lines
+from eval_models.ocr.registry import make_reader
+from imageevalkit.cell import REPO
+from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.images import CorruptImage
+from tests.support.text_images import save_text, text_image
+
+
+@pytest.fixture(scope="module")
+def ppocr() -> PPOCR:
+    return PPOCR()
+
+
+def test_reads_lines_in_order(ppocr: PPOCR, tmp_path: Path) -> None:
+    path = save_text(tmp_path / "a.jpg", "Roasted Since 1998", "中央公园西门", "two blocks ahead")
+    assert ppocr.read(path).splitlines() == ["Roasted Since 1998", "中央公园西门", "two blocks ahead"]
+
+
+@pytest.mark.parametrize("points", [18, 24, 36])
+def test_keeps_the_spaces_between_words(ppocr: PPOCR, tmp_path: Path, points: int) -> None:
+    text = "every morning we open the small door at nine"
+    path = tmp_path / "a.png"
+    text_image([(text, (20, 40))], points, (900, 120)).save(path)
+    match = match_count([text], ppocr.read(path), "en")
+    assert match.match >= match.total - 1 and match.read <= match.total + 1
+
+
+def test_boxes_of_one_line_are_joined(ppocr: PPOCR, tmp_path: Path) -> None:
+    path = tmp_path / "columns.png"
+    text_image([("right", (430, 48)), ("left", (30, 40)), ("below", (30, 200))]).save(path)
+    assert ppocr.read(path).splitlines() == ["left right", "below"]
+
+
+def test_lines_follow_relative_heights() -> None:
+    big, small = Box("BIG", 0, 0, 100), Box("small", 200, 60, 80)
+    assert lines([small, big, Box("next", 0, 130, 150)]) == ["BIG small", "next"]
+    assert lines([Box("b", 0, 12, 22), Box("a", 5, 0, 10)]) == ["a", "b"]
+    assert lines([]) == []
+
+
+def test_reads_turned_text(ppocr: PPOCR, tmp_path: Path) -> None:
+    path = tmp_path / "turned.png"
+    text_image([("Harbour Street", (150, 150))]).rotate(180).save(path)
+    assert ppocr.read(path) == "Harbour Street"
+
+
+def test_transparent_background_is_white(ppocr: PPOCR, tmp_path: Path) -> None:
+    image = text_image([("Wild Honey", (30, 30))])
+    image.putalpha(image.convert("L").point(lambda value: 255 - value))
+    image.save(tmp_path / "a.png")
+    assert ppocr.read(tmp_path / "a.png") == "Wild Honey"
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "CMYK", "I;16"])
+def test_every_pixel_format(ppocr: PPOCR, tmp_path: Path, mode: str) -> None:
+    image = text_image([("Pine Ridge", (30, 30))])
+    if mode == "I;16":
+        image = image.convert("L").convert("I").point(lambda value: value * 257).convert("I;16")
+    path = tmp_path / "a.tiff"
+    image.convert(mode).save(path)
+    assert ppocr.read(path) == "Pine Ridge"
+
+
+def test_image_without_text_is_empty_text(ppocr: PPOCR, tmp_path: Path) -> None:
+    Image.effect_noise((256, 256), 80).save(tmp_path / "noise.png")
+    Image.new("RGB", (1, 1)).save(tmp_path / "dot.png")
+    assert ppocr.read(tmp_path / "noise.png") == ""
+    assert ppocr.read(tmp_path / "dot.png") == ""
+
+
+def test_unreadable_files_raise(ppocr: PPOCR, tmp_path: Path) -> None:
+    whole = save_text(tmp_path / "a.jpg", "text").read_bytes()
+    for name, data in (("cut.jpg", whole[: len(whole) // 2]), ("empty.jpg", b""), ("html.jpg", b"<html>")):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(CorruptImage):
+            ppocr.read(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        ppocr.read(tmp_path / "absent.jpg")
+
+
+def test_identity_without_loading_the_model() -> None:
+    evaluator = make_reader("ppocr").evaluator
+    assert (evaluator.id, evaluator.official) == ("ppocr-v4", False)
+    assert len(evaluator.details["weights_sha256"]) == 3
+    assert all(
+        re.fullmatch("[0-9a-f]{64}", digest) for digest in evaluator.details["weights_sha256"].values()
+    )
+    assert {"rapidocr-onnxruntime", "onnxruntime", "pillow"} <= set(evaluator.details["packages"])
+    code = (
+        "import sys; from eval_models.ocr.registry import make_reader; make_reader('ppocr').evaluator; "
+        "assert not {'cv2', 'onnxruntime', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=REPO, check=True)
+
+
+def test_settings_of_the_identity_are_those_of_the_engine(ppocr: PPOCR) -> None:
+    settings, engine = ppocr.evaluator.details["settings"], ppocr._engine
+    assert settings["use_cls"] == engine.use_cls
+    assert settings["text_score"] == engine.text_score
+    assert settings["max_side_len"] == engine.max_side_len
+    assert settings["rec_batch_num"] == engine.text_rec.rec_batch_num
+    assert settings["det_limit_side_len"] == engine.text_det.limit_side_len
+    assert settings["det_limit_type"] == engine.text_det.limit_type
+
+
+def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    path = save_text(tmp_path / "a.png", "text")
+    for ask in (lambda: PPOCR().evaluator, lambda: PPOCR().read(path)):
+        with pytest.raises(CellFailure, match=r"pip install -r requirements/benchmark/t2i/longtext\.txt"):
+            ask()
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-vl-7b", "qwen2.5-vl-32b"])
+def test_official_judge_is_a_slot(name: str) -> None:
+    with pytest.raises(UserError, match=r"not in this version yet; use 'ppocr'") as error:
+        make_reader(name)
+    assert "\n" not in str(error.value)
+
+
+def test_unknown_reader_gets_a_suggestion() -> None:
+    with pytest.raises(UserError, match=r"did you mean 'ppocr'\?"):
+        make_reader("pp-ocr")
+    with pytest.raises(UserError, match=r"did you mean 'qwen2.5-vl-7b'\?"):
+        list(read_many("qwen-2.5-vl-7b", [], 1))
+
+
+def test_processes_read_as_one_does_and_silently(
+    ppocr: PPOCR, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    paths = [save_text(tmp_path / f"{n}.jpg", f"Page number {n}", "第三章") for n in range(4)]
+    (tmp_path / "bad.jpg").write_bytes(b"not an image")
+    readings = {
+        r.path: r for r in read_many("ppocr", [*paths, tmp_path / "bad.jpg", tmp_path / "none.jpg"], 2)
+    }
+    assert len(readings) == 6
+    for path in paths:
+        assert (readings[path].text, readings[path].error) == (ppocr.read(path), "")
+        assert readings[path].seconds > 0
+    assert readings[tmp_path / "bad.jpg"].text is None
+    assert readings[tmp_path / "bad.jpg"].error.startswith("unreadable image: ")
+    assert "No such file" in readings[tmp_path / "none.jpg"].error
+    assert capfd.readouterr() == ("", "")
+    assert not multiprocessing.active_children()
+
+
+# A worker starts by importing the main script afresh, so a reader registered there is known to it as well.
+_SCRIPT = """
+import sys
+import time
+import time
+from pathlib import Path
+from eval_models.ocr import registry
+from eval_models.ocr.parallel import read_many
+from tests.support.dying_reader import DyingReader
+registry.READERS["dying"] = DyingReader
+if __name__ == "__main__":
+    for reading in read_many("dying", map(Path, sys.argv[1:]), 2):
+        print(reading.path.name, reading.text, reading.error, sep="|", flush=True)
+        if "late" in reading.path.name:
+            time.sleep(0.5)
+"""
+
+
+def _read_with_dying_reader(folder: Path, names: list[str]) -> subprocess.Popen[str]:
+    script = folder / "main.py"
+    script.write_text(_SCRIPT)
+    for name in names:
+        (folder / name).write_text(f"text of {name}")
+    return subprocess.Popen(
+        [sys.executable, str(script), *(str(folder / name) for name in names)],
+        env={**os.environ, "PYTHONPATH": str(REPO)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_dead_process_costs_only_its_image(tmp_path: Path) -> None:
+    names = ["a", "kill-1", "b", "c", "kill-2", "d"]
+    out, err = _read_with_dying_reader(tmp_path, names).communicate(timeout=60)
+    assert err == ""
+    readings = {name: (text, error) for name, text, error in (line.split("|") for line in out.splitlines())}
+    assert readings == {
+        name: ("None", "the reading process died") if "kill" in name else (f"text of {name}", "")
+        for name in names
+    }
+
+
+def test_processes_that_all_die_end_the_reading(tmp_path: Path) -> None:
+    out, err = _read_with_dying_reader(tmp_path, [f"kill-{n}" for n in range(20)]).communicate(timeout=60)
+    assert len(out.splitlines()) == 5
+    assert "CellFailure: text reader 'dying': 5 processes died in a row" in err
+
+
+def _running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def test_a_process_that_died_while_idle_is_replaced(tmp_path: Path) -> None:
+    names = ["late-1", "late-2", "late-3", "late-4", "late-5", "a"]
+    out, err = _read_with_dying_reader(tmp_path, names).communicate(timeout=60)
+    assert err == ""
+    assert sorted(line.split("|")[1] for line in out.splitlines()) == sorted(f"text of {n}" for n in names)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_process_outlives_a_stopped_run(tmp_path: Path, ending: signal.Signals) -> None:
+    process = _read_with_dying_reader(tmp_path, ["a", "sleep", "sleep-too"])
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("a|")
+    workers = [
+        int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    ]
+    assert len(workers) >= 2
+    process.send_signal(ending)
+    process.communicate(timeout=30)
+    deadline = time.monotonic() + 10
+    while any(map(_running, workers)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert process.returncode in (-ending, 1, 130)
