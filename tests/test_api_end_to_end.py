@@ -66,7 +66,9 @@ def test_every_fault_ends_ok_refused_or_failed_and_resume_asks_only_for_failed(c
         refused = next(r for r in records.values() if r["status"] == "refused")
         assert "rejected by the safety system" in refused["error"]["text"]
         assert all(r["seed_honoured"] is False for r in records.values() if r["status"] == "ok")
-        coverage = json.loads((checkout / "output/some-served-model/quicktext/result.json").read_text())["coverage"]
+        coverage = json.loads((checkout / "output/some-served-model/quicktext/result.json").read_text())[
+            "coverage"
+        ]
         assert (coverage["generated"], coverage["refused"], coverage["failed"]) == (18, 1, 1)
 
         server.script(prompts()[8], "ok")
@@ -116,7 +118,9 @@ def test_no_secret_in_ps_logs_results_or_git(checkout: Path) -> None:
         )
         lines = set()
         while process.poll() is None:
-            lines |= set(subprocess.run(["ps", "-ewwo", "args"], capture_output=True, check=True).stdout.splitlines())
+            lines |= set(
+                subprocess.run(["ps", "-ewwo", "args"], capture_output=True, check=True).stdout.splitlines()
+            )
         assert process.stdout is not None
         printed = process.stdout.read()
     assert process.returncode == 0, printed.decode()
@@ -126,6 +130,8 @@ def test_no_secret_in_ps_logs_results_or_git(checkout: Path) -> None:
     for path in [*(checkout / "output").rglob("*"), *(checkout / "log").rglob("*")]:
         if path.is_file():
             assert SECRET.encode() not in path.read_bytes(), path
-    ignored = subprocess.run(["git", "check-ignore", "config.local.sh", "output", "log"], cwd=REPO, check=False)
+    ignored = subprocess.run(
+        ["git", "check-ignore", "config.local.sh", "output", "log"], cwd=REPO, check=False
+    )
     assert ignored.returncode == 0, "git ignores where secrets and results are"
     assert os.environ.get("API_KEY") is None

@@ -41,9 +41,14 @@ class Score:
 class Benchmark(Protocol):
     """Scoring rules of one benchmark with one evaluator. ``headline`` names metrics for the leaderboard."""
 
-    name: str
-    version: str
-    headline: Sequence[str]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def headline(self) -> Sequence[str]: ...
 
     @property
     def evaluator(self) -> Evaluator: ...

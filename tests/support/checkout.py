@@ -109,7 +109,7 @@ def run_eval(
         env=environ(checkout, **env),
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=300,
         check=False,
         stdin=subprocess.DEVNULL,
     )
