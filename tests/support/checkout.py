@@ -100,9 +100,7 @@ def environ(checkout: Path, **more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(checkout), "PYTHON": sys.executable, **more}
 
 
-def run_eval(
-    checkout: Path, *words: str, timeout: float = 300, **env: str
-) -> subprocess.CompletedProcess[str]:
+def run_eval(checkout: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     """``bash eval.sh`` in ``checkout``."""
     return subprocess.run(
         ["bash", str(checkout / "eval.sh"), *words],
