@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -198,9 +199,16 @@ def test_hub_id_that_is_not_cached_is_one_line_offline(
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)  # what HF_HUB_OFFLINE=1 sets at import
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(
-        ModelUnusable, match=r"^nobody/nothing is neither .* HF_HUB_OFFLINE=1 forbids downloading; fetch .*$"
+        ModelUnusable,
+        match=r"^nobody/nothing is no local folder .* HF_HUB_OFFLINE=1 forbids .*; fetch .*$",
     ):
         DiffusersT2I("nobody/nothing")
+
+
+def test_environment_without_torch_is_one_line(monkeypatch: pytest.MonkeyPatch, pipelines: Path) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ModelUnusable, match=r"^package torch is missing .*requirements/model/diffusers.txt$"):
+        DiffusersT2I(str(pipelines / "sd"))
 
 
 class RefusingHub(BaseHTTPRequestHandler):

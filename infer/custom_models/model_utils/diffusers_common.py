@@ -54,6 +54,7 @@ class DiffusersModel:
         generator_device: str = "cpu",
         **call_settings: Any,
     ) -> None:
+        _check_environment()
         if dtype not in _DTYPES:
             raise ModelUnusable(
                 f"dtype '{dtype}' is not one of {', '.join(_DTYPES)}{suggest(dtype, _DTYPES)}"
@@ -84,6 +85,17 @@ class DiffusersModel:
     def _requested_size(self) -> tuple[int, int] | None:
         width, height = self.call_settings.get("width"), self.call_settings.get("height")
         return (width, height) if width and height else None
+
+
+def _check_environment() -> None:
+    try:
+        import diffusers  # noqa: F401
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise ModelUnusable(
+            f"package {error.name} is missing in this environment; "
+            "name one in INFER_ENV_MAP that has requirements/model/diffusers.txt"
+        ) from error
 
 
 def _device(name: str | None) -> str:
@@ -189,12 +201,12 @@ def _load_error(model_path: str, error: BaseException) -> ModelUnusable:
         )
     if caused_by(RevisionNotFoundError):
         return ModelUnusable(f"{model_path} has no such revision on the hub")
-    if constants.HF_HUB_OFFLINE or caused_by(LocalEntryNotFoundError, OfflineModeIsEnabled):
+    if caused_by(LocalEntryNotFoundError, OfflineModeIsEnabled):
         reason = (
             "HF_HUB_OFFLINE=1 forbids downloading" if constants.HF_HUB_OFFLINE else "the hub is unreachable"
         )
         return ModelUnusable(
-            f"{model_path} is neither a local folder nor in the Hugging Face cache {constants.HF_HUB_CACHE}, "
+            f"{model_path} is no local folder and not whole in the cache {constants.HF_HUB_CACHE}, "
             f"and {reason}; fetch it with utils/download_model_hf_home.sh"
         )
     return ModelUnusable(f"{model_path} does not load: {_first_line(error)}")
