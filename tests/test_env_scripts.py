@@ -66,18 +66,21 @@ def test_environment_is_built_once_and_updated_when_its_list_changes(root: Path)
 
 def test_build_that_was_killed_is_not_taken_for_complete(root: Path) -> None:
     target = root / "env"
-    fifo_stub = root / "slow_python"
+    slow = root / "slow_python"
     # the interpreter suits, but making an environment with it takes for ever
-    fifo_stub.write_text(f'#!/bin/sh\n[ "$1" != -m ] || exec sleep 60\nexec {sys.executable} "$@"\n')
-    fifo_stub.chmod(0o755)
+    slow.write_text(f'#!/bin/sh\n[ "$1" != -m ] || exec sleep 60\nexec {sys.executable} "$@"\n')
+    slow.chmod(0o755)
     build = subprocess.Popen(
         ["bash", str(root / "utils" / "make_env.sh"), "--model", "tiny", "--path", str(target)],
-        env=environment({"PYTHON": str(fifo_stub)}),
+        env=environment({"PYTHON": str(slow)}),
         stderr=subprocess.DEVNULL,
     )
     wait_for(lambda: (target / STAMP).exists())
     build.send_signal(signal.SIGTERM)
     assert build.wait(5) == 143
+    # killed a little later, while pip wrote: the interpreter is there, the packages are not
+    (target / "bin").mkdir(exist_ok=True)
+    (target / "bin" / "python").symlink_to(sys.executable)
     (target / "half_installed").touch()
 
     assert make_env(root, "--model", "tiny", "--path", target).returncode == 0
