@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -40,14 +39,12 @@ def decode(data: bytes) -> Image.Image:
         CorruptImage: it is empty, truncated, or no image at all.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
+        image = Image.open(io.BytesIO(data))
+        if image.format == "PNG":
+            # load() stops at the last pixel: only verify() sees a wrong checksum or a missing end
+            image.verify()
             image = Image.open(io.BytesIO(data))
-            if image.format == "PNG":
-                # load() stops at the last pixel: only verify() sees a wrong checksum or a missing end
-                image.verify()
-                image = Image.open(io.BytesIO(data))
-            image.load()
+        image.load()
     except Exception as error:  # Pillow raises a dozen types (OSError, SyntaxError, struct.error, …) here
         raise CorruptImage(f"{type(error).__name__}: {error}") from error
     return image
