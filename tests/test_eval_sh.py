@@ -6,12 +6,15 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from tests.support.checkout import (
+    EDITS,
     FAILING,
     MANY,
     REPO,
@@ -262,6 +265,51 @@ def test_model_and_benchmark_written_to_the_guide_work_unchanged(checkout: Path)
     )
     assert run.returncode == 0, outcome_lines(run)
     assert len(list((checkout / "output/slow-noise/many").glob("*.png"))) == 9
+
+
+@needs_driver_env
+def test_edit_benchmark_and_all_reference_models(checkout: Path) -> None:
+    add_benchmark(checkout, "edits", "Edits", EDITS, task="edit")
+    models = ["reference-typeset", "reference-blank", "reference-noise"]
+    run = run_eval(checkout, "--model_names", ";".join(models), "--ds_names", "edits", "--eval", "false")
+    assert run.returncode == 0, outcome_lines(run)
+    for model in models:
+        for i in range(3):
+            with Image.open(checkout / f"output/{model}/edits/images/{i}.png") as image:
+                assert image.size == (64 + 16 * i, 48)
+
+
+@needs_driver_env
+def test_diffusers_models_in_their_own_environment(checkout: Path, tmp_path: Path) -> None:
+    pytest.importorskip("diffusers", reason="diffusers is not installed here")
+    from tests.support.tiny_pipelines import save_instruct_pix2pix, save_stable_diffusion
+
+    save_stable_diffusion(tmp_path / "t2i")
+    save_instruct_pix2pix(tmp_path / "edit")
+    (checkout / "config.local.sh").write_text(f"INFER_ENV_MAP['diffusers']='{sys.prefix}'\n")
+    add_benchmark(checkout, "edits", "Edits", EDITS, task="edit")
+    base = ["--model_names", "diffusers", "--eval", "false", "--limit", "2"]
+    kwargs = "dtype=float32,device=cpu,num_inference_steps=2"
+    for benchmark, folder in (("quicktext", "t2i"), ("edits", "edit")):
+        run = run_eval(
+            checkout,
+            *[*base, "--ds_names", benchmark],
+            *["--custom_model_kwargses", f"model_path={tmp_path / folder},{kwargs}"],
+        )
+        assert run.returncode == 0, outcome_lines(run)
+    assert len(list((checkout / "output/diffusers/quicktext/images").rglob("*.jpg"))) == 2
+    missing = run_eval(
+        checkout,
+        *base,
+        "--ds_names",
+        "quicktext",
+        "--custom_model_kwargses",
+        "model_path=/no/such/folder",
+        "--overwrite",
+    )
+    assert missing.returncode == 1
+    assert "/no/such/folder" in missing.stdout
+    assert "Traceback" not in outcome_lines(missing)
 
 
 # ---- runs that are cut short, and runs beside each other -----------------------------------------------------

@@ -61,6 +61,27 @@ class Many:
 '''
 
 
+EDITS = '''
+from PIL import Image
+
+
+class Edits:
+    """An edit benchmark written as seed 002's guide says."""
+
+    def __init__(self):
+        self.dataset_name = "edits"
+        self.dataset_task = "edit"
+        self.data = [
+            {
+                "input_list": [Image.new("RGB", (64 + 16 * i, 48), (40 * i, 90, 20)), f"make it number {i}"],
+                "seed": 0,
+                "image_save_path": f"<MODEL_NAME>/edits/images/{i}.png",
+            }
+            for i in range(3)
+        ]
+'''
+
+
 def make_checkout(folder: Path) -> Path:
     """Copy all tracked and new files to ``folder`` and share the driver's environment, if there is one."""
     names = subprocess.run(
@@ -85,13 +106,13 @@ def add_model(checkout: Path, name: str, class_name: str, code: str, **entry: ob
     registry.write_text(f"{registry.read_text()}\nMODEL_SETTINGS['t2i'][{name!r}] = {setting!r}\n")
 
 
-def add_benchmark(checkout: Path, name: str, class_name: str, code: str, script: str = "") -> None:
-    """Add a benchmark as the guide says: one dataset class, one registry line, one script."""
-    _write(checkout / f"infer/custom_datasets/dataset_cls/t2i/{name}.py", code)
+def add_benchmark(checkout: Path, name: str, class_name: str, code: str, task: str = "t2i") -> None:
+    """Add a benchmark as the guide says: one dataset class, one registry line, one script (here without scores)."""
+    _write(checkout / f"infer/custom_datasets/dataset_cls/{task}/{name}.py", code)
     registry = checkout / "infer/custom_datasets/load_dataset.py"
-    line = f"DatasetSetting('t2i', '.dataset_cls.t2i.{name}', {class_name!r})"
+    line = f"DatasetSetting({task!r}, '.dataset_cls.{task}.{name}', {class_name!r})"
     registry.write_text(f"{registry.read_text()}\nDATASET_SETTINGS[{name!r}] = {line}\n")
-    (checkout / f"eval/{name}.sh").write_text(script or "exit 0\n")
+    (checkout / f"eval/{name}.sh").write_text("exit 0\n")
 
 
 def environ(checkout: Path, **more: str) -> dict[str, str]:
