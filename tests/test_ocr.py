@@ -62,6 +62,12 @@ def test_reads_turned_text(ppocr: PPOCR, tmp_path: Path) -> None:
     assert ppocr.read(path) == "Harbour Street"
 
 
+def test_short_upright_words_are_not_turned(ppocr: PPOCR, tmp_path: Path) -> None:
+    # RapidOCR's own threshold reads "登录" at this size upside down
+    words = ("登录", "出口", "Way Out", "down")
+    assert [ppocr.read(save_text(tmp_path / "a.jpg", word, points=72)) for word in words] == list(words)
+
+
 def test_transparent_background_is_white(ppocr: PPOCR, tmp_path: Path) -> None:
     image = text_image([("Wild Honey", (30, 30))])
     image.putalpha(image.convert("L").point(lambda value: 255 - value))
@@ -114,6 +120,7 @@ def test_identity_without_loading_the_model() -> None:
 def test_settings_of_the_identity_are_those_of_the_engine(ppocr: PPOCR) -> None:
     settings, engine = ppocr.evaluator.details["settings"], ppocr._engine
     assert settings["use_cls"] == engine.use_cls
+    assert settings["cls_thresh"] == engine.text_cls.cls_thresh
     assert settings["text_score"] == engine.text_score
     assert settings["max_side_len"] == engine.max_side_len
     assert settings["rec_batch_num"] == engine.text_rec.rec_batch_num
