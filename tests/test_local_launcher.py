@@ -194,7 +194,7 @@ def test_a_retry_that_works_is_a_success(tmp_path: Path) -> None:
 def test_a_cell_that_the_next_attempt_saves_is_evaluated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_available_cores", lambda: 2)
+    monkeypatch.setattr(local, "available_cores", lambda: 2)
     code = """
 if count("starts") == 1:
     outcome("m/a", "generate", "failed", "CUDA error")
@@ -218,7 +218,7 @@ def test_environment_of_a_job(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     monkeypatch.setenv("API_KEY", "sk-secret-of-this-test")
-    monkeypatch.setattr(local, "_available_cores", lambda: 7)
+    monkeypatch.setattr(local, "available_cores", lambda: 7)
     seeing = "{**os.environ, 'cwd': os.getcwd(), 'in': sys.stdin.read()}"
     code = f"print(json.dumps({seeing}))\noutcome('m/a','generate')"
     job = python_job(tmp_path, "generate:m", code, ["m/a"], cores=2)
@@ -240,7 +240,7 @@ def test_gpus_are_shared_out_between_jobs_and_runs(tmp_path: Path, monkeypatch: 
     uuids = [f"GPU-test-{os.getpid()}-{n}" for n in range(2)]
     monkeypatch.setenv("PATH", install_fake_nvidia_smi(tmp_path, uuids)["PATH"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"1,{uuids[0]}")
-    monkeypatch.setattr(local, "_available_cores", lambda: 8)
+    monkeypatch.setattr(local, "available_cores", lambda: 8)
     code = "(FOLDER/%r).write_text(os.environ['CUDA_VISIBLE_DEVICES']); time.sleep(1); outcome(%r,'generate')"
     jobs = [
         python_job(tmp_path, f"generate:{m}", code % (m, f"{m}/a"), [f"{m}/a"], gpus=n)
@@ -290,7 +290,7 @@ def test_waits_for_gpus_of_another_run(
 def test_parallel_evaluates_a_cell_while_its_model_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_available_cores", lambda: 2)
+    monkeypatch.setattr(local, "available_cores", lambda: 2)
     # generation ends only after it has seen the evaluation of its first cell
     code = """
 outcome("m/a", "generate")
@@ -328,7 +328,7 @@ outcome("CELL", "generate")
 def test_no_more_jobs_at_once_than_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallel: bool, cores: int, most: int
 ) -> None:
-    monkeypatch.setattr(local, "_available_cores", lambda: 4)
+    monkeypatch.setattr(local, "available_cores", lambda: 4)
     jobs = [
         python_job(tmp_path, f"generate:{n}", _OVERLAP.replace("CELL", f"{n}/a"), [f"{n}/a"], cores=cores)
         for n in range(5)

@@ -28,6 +28,7 @@ except ImportError as error:
     )
 
 from imageevalkit.arguments import Arguments  # noqa: E402
+from imageevalkit.cores import available_cores  # noqa: E402
 from imageevalkit.errors import ExitStatus, UserError, run_main  # noqa: E402
 from imageevalkit.images import IMAGE_SUFFIXES, CorruptImage, decode, map_threads  # noqa: E402
 
@@ -118,7 +119,7 @@ def check_images(
     verdicts = map_threads(
         partial(_verdict, threshold=threshold, tolerance=tolerance),
         paths,
-        threads or len(os.sched_getaffinity(0)),
+        threads or available_cores(),
     )
     for path, (kind, reason) in zip(
         paths, tqdm(verdicts, total=len(paths), unit="img", disable=None), strict=True

@@ -12,6 +12,7 @@ from typing import Any
 from imageevalkit import assets
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell
+from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.benchmark import Benchmark, Measurement, Score, Unparsed
 from imageevalkit.evaluation.measure import measure
@@ -60,7 +61,7 @@ def evaluate_cell(
         raise CellFailure(
             f"no image to score: {', '.join(f'{n} {status}' for status, n in counts.items())} of {len(items)} items"
         )
-    workers = int(os.environ.get("IMAGEEVALKIT_CORES") or os.cpu_count() or 1)
+    workers = int(os.environ.get("IMAGEEVALKIT_CORES") or available_cores())
     measurements = measure(cell, benchmark, by_id, to_judge, workers, progress)
     scores, verdicts = _score(benchmark, by_id, measurements)
     _write_scores(cell, benchmark, states, scores, verdicts)

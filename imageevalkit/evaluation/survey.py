@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 from imageevalkit import fingerprint as fp
 from imageevalkit import images
 from imageevalkit.cell import Cell
+from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure
 from imageevalkit.generation.records import OK, REFUSED, last_records
 from imageevalkit.items import Item
@@ -42,7 +42,7 @@ def survey_images(cell: Cell, items: Sequence[Item]) -> dict[str, ImageState]:
     records = last_records(cell)
     _check_one_model(cell, items, records)
     states = images.map_threads(
-        lambda item: _state(item, records.get(item.id)), items, min(8, os.cpu_count() or 1)
+        lambda item: _state(item, records.get(item.id)), items, min(8, available_cores())
     )
     return {item.id: state for item, state in zip(items, states, strict=True)}
 

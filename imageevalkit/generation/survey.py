@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Any
 
 from imageevalkit import fingerprint as fp
 from imageevalkit.cell import Cell
+from imageevalkit.cores import available_cores
 from imageevalkit.generation.records import OK, REFUSED, image_is_intact, last_records
 from imageevalkit.images import map_threads
 from imageevalkit.items import Item
@@ -62,7 +62,7 @@ def survey(cell: Cell, items: Sequence[Item], settings: dict[str, Any], repair: 
             found.make.append(item)
     # hashing releases the interpreter lock, so threads read and hash side by side
     intact = map_threads(
-        lambda r: image_is_intact(r[1], r[0].path, repair), recorded, min(8, os.cpu_count() or 1)
+        lambda r: image_is_intact(r[1], r[0].path, repair), recorded, min(8, available_cores())
     )
     for (item, _, mismatch), whole in zip(recorded, intact, strict=True):
         if not whole:

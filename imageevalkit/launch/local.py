@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, worst
 from imageevalkit.jobs import FAILED, USABLE, Job, Plan
 from imageevalkit.launch.display import Running, View, choose_display
@@ -78,7 +79,7 @@ class _Run:
         self._plan = plan
         self._lock_fds = lock_fds
         self._display = choose_display(sys.stderr)
-        self._cores = _available_cores()
+        self._cores = available_cores()
         self._gpus = visible_gpus() if any(job.gpus for job in plan.jobs) else []
         self._pending = list(plan.jobs)
         self._ledger = Ledger(plan, self._display)
@@ -272,12 +273,6 @@ def _save_and_print(summary: RunSummary, run_folder: Path) -> RunSummary:
     with contextlib.suppress(OSError):  # nobody reads it; the status must not become another one by that
         print_table(summary, sys.stdout)
     return summary
-
-
-def _available_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _too_few_gpus(wanted: int, there: int) -> str:

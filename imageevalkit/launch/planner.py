@@ -9,6 +9,7 @@ from pathlib import Path
 
 from imageevalkit import assets
 from imageevalkit.cell import REPO, Cell, log_root
+from imageevalkit.cores import available_cores
 from imageevalkit.errors import UserError, suggest
 from imageevalkit.evaluation.benchmark import check_judge
 from imageevalkit.jobs import Job, Plan
@@ -55,7 +56,7 @@ def make_plan(options: Options, config: Config) -> Plan:
             )
     _check_maps(config, tasks)
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = available_cores()
     side_by_side = min(cores, len(options.models) * len(options.benchmarks))
     run = _Run(
         options=options,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from tqdm import tqdm
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import output_root
+from imageevalkit.cores import available_cores
 from imageevalkit.images import CorruptImage, decode, map_threads
 
 # Longest side in pixels: sharp at 96 px on a high-density screen, about 4 KB as WebP.
@@ -33,7 +33,7 @@ def make(originals: Mapping[str, Sequence[Path]]) -> dict[str, bytes]:
     An image that is missing, does not decode, or is no longer the one that was recorded has none.
     """
     shas = list(originals)
-    threads = len(os.sched_getaffinity(0))
+    threads = available_cores()
     missing = sum(not cached(sha).is_file() for sha in shas)
     thumbs = map_threads(lambda sha: _thumbnail(sha, originals[sha]), shas, threads)
     quiet = None if missing > 200 else True  # None: shown on a terminal only
