@@ -100,7 +100,7 @@ def lock_cell(cell: Cell, grace: float = _DYING_OWNER_GRACE) -> int:
 
 
 def _owner(path: Path) -> int | None:
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     return int(text) if text.isdigit() else None
 
 

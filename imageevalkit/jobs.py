@@ -75,7 +75,7 @@ class Plan:
 def load_plan(path: Path) -> Plan:
     """Read a plan. Raises :class:`UserError` when the file is missing or is no plan."""
     try:
-        raw = json.loads(path.read_text())
+        raw = json.loads(path.read_text(encoding="utf-8"))
         return Plan(**{**raw, "jobs": [Job(**job) for job in raw["jobs"]]})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is not a readable plan ({error})") from error
@@ -112,7 +112,7 @@ def write_outcome(run_folder: Path, cell: Cell, stage: str, outcome: Outcome) ->
 def read_outcome(run_folder: Path, cell: Cell, stage: str) -> Outcome | None:
     """The outcome of a stage of ``cell``, or None while there is none."""
     try:
-        return Outcome(**json.loads(outcome_path(run_folder, cell, stage).read_text()))
+        return Outcome(**json.loads(outcome_path(run_folder, cell, stage).read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
 

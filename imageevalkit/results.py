@@ -174,7 +174,7 @@ def write_result(path: Path, result: Result) -> None:
 
 def read_result(path: Path) -> Result:
     """Read a result. Raises ValueError when it breaks the schema (or is no JSON), OSError if unreadable."""
-    raw = json.loads(path.read_text())
+    raw = json.loads(path.read_text(encoding="utf-8"))
     validate(raw)
     values = {key: raw[key] for key in _FIELDS if key != "state"}
     evaluator = raw["evaluator"]

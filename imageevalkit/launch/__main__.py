@@ -68,7 +68,7 @@ def _lock(plan: Plan) -> dict[str, int]:
 def _print_report(logs: Sequence[str]) -> None:
     path = Path(logs[0])
     if path.is_file():
-        lines = path.read_text().splitlines()
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
         print("\n".join(line for line in lines if not line.startswith(LOG_HEADER)))
 
 

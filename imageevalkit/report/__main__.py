@@ -61,7 +61,7 @@ def _only_writer() -> Iterator[None]:
     """Let two runs that end at once write their reports one after the other, not into one another's."""
     root = output_root()
     root.mkdir(parents=True, exist_ok=True)
-    with (root / ".report.lock").open("w") as lock:
+    with (root / ".report.lock").open("w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

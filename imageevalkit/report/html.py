@@ -51,9 +51,9 @@ def render(cells: Sequence[CellReport], budget: int = gallery.BUDGET) -> str:
     cut = [gallery.cut(page, extent) for page in estimated]
     data = [gallery.page_data(small, whole, thumbs) for small, whole in zip(cut, pages, strict=True)]
     results = [cell.result for cell in cells if cell.result]
-    script = (_TEMPLATES / "report.js").read_text()
+    script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
     return _environment().get_template("report.html.j2").render(
-        style=Markup((_TEMPLATES / "report.css").read_text()),
+        style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         galleries=[(page.benchmark, Markup(text)) for page, text in zip(cut, data, strict=True)],
