@@ -6,7 +6,6 @@ by a right one or not at all.
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -23,9 +22,7 @@ from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, su
 from imageevalkit.hub import snapshot
 from imageevalkit.images import map_threads
 
-# A proxy of raw.githubusercontent.com where that host is blocked; hashes are pinned, so any proxy will do.
-ENDPOINT_ENV = "GITHUB_RAW_ENDPOINT"
-_ENDPOINT = "https://raw.githubusercontent.com"
+GITHUB = "https://raw.githubusercontent.com"
 _RETRIES = 3
 _FINAL = frozenset({401, 403, 404, 410, 451})
 # benchmarks have hundreds of small files: waiting for the server is most of the time
@@ -102,8 +99,7 @@ def _fetch_file(asset: FileAsset, benchmark: str, mirror: Path | None) -> str:
     from requests import RequestException
 
     pooch.get_logger().setLevel("ERROR")
-    endpoint = (os.environ.get(ENDPOINT_ENV) or _ENDPOINT).rstrip("/")
-    source = str(mirror / asset.source) if mirror else f"{endpoint}/{quote(asset.source)}"
+    source = str(mirror / asset.source) if mirror else f"{GITHUB}/{quote(asset.source)}"
     downloader = _copy if mirror else _download
     store = pooch.create(
         path=assets.data_folder(benchmark),
@@ -127,6 +123,7 @@ def _download(source: str, target: str | IO[bytes], store: Any) -> None:
     import pooch
     from requests import HTTPError
 
+    _with_usual_mode(target)
     try:
         pooch.HTTPDownloader(chunk_size=1 << 16)(source, target, store)
     except HTTPError as error:
@@ -136,7 +133,13 @@ def _download(source: str, target: str | IO[bytes], store: Any) -> None:
 
 
 def _copy(source: str, target: str | IO[bytes], _store: Any) -> None:
+    _with_usual_mode(target)
     shutil.copyfile(source, str(target))
+
+
+def _with_usual_mode(target: str | IO[bytes]) -> None:
+    # pooch's temporary file is for its owner alone (0600); one made anew follows the umask, for a team's folder
+    Path(str(target)).unlink()
 
 
 def _snapshots(benchmark: str, offline: bool) -> Sequence[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from imageevalkit.cell import REPO
+from imageevalkit.prefetch import fetch
 from tests.support import manifest
 from tests.support.hub_server import COMMIT, hub_server
 from tests.support.tree import copy_tree, lend_driver_environment, one_error, run
@@ -53,6 +55,7 @@ def test_mirror_gives_the_files_and_a_second_run_changes_nothing(
 ) -> None:
     assert prefetch(root, "--mirror", mirror).returncode == 0
     assert content(data) == manifest.FILES
+    assert modes(data) == {usual_mode(root)}
     times = {path: (data / path).stat().st_mtime_ns for path in manifest.FILES}
     second = prefetch(root, "--mirror", mirror, "--ds_names", " tiny ; tiny;")
     assert second.returncode == 0 and "2 files were right already" in second.stdout
@@ -97,6 +100,18 @@ def test_wrong_mirror_replaces_nothing(root: Path, data: Path, mirror: Path) -> 
     assert content(data) == {"prompts.jsonl": b"old"}
 
 
+def modes(folder: Path) -> set[int]:
+    """The permissions of every file below ``folder``."""
+    return {stat.S_IMODE(p.stat().st_mode) for p in folder.rglob("*") if p.is_file()}
+
+
+def usual_mode(folder: Path) -> int:
+    """The permissions that the umask gives a new file."""
+    probe = folder / "probe"
+    probe.touch()
+    return stat.S_IMODE(probe.stat().st_mode)
+
+
 @contextmanager
 def web_server(folder: Path) -> Iterator[str]:
     handler = functools.partial(SimpleHTTPRequestHandler, directory=str(folder))
@@ -110,20 +125,30 @@ def web_server(folder: Path) -> Iterator[str]:
             thread.join()
 
 
-def test_download_from_a_server_laid_out_like_github(root: Path, data: Path, mirror: Path) -> None:
+def fetch_from(url: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What could not be got when the server at ``url`` stands for GitHub."""
+    monkeypatch.setattr("imageevalkit.prefetch.GITHUB", url)
+    monkeypatch.setattr("imageevalkit.assets.BENCHMARKS", root / "benchmarks")
+    return fetch("tiny", mirror=None)
+
+
+def test_download_from_a_server_laid_out_like_github(
+    root: Path, data: Path, mirror: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with web_server(mirror) as url:
-        result = prefetch(root, GITHUB_RAW_ENDPOINT=url)
-    assert result.returncode == 0, result.stderr
+        assert fetch_from(url, root, monkeypatch) == []
     assert content(data) == manifest.FILES
+    assert modes(data) == {usual_mode(root)}
 
 
-def test_server_without_the_files(root: Path, data: Path, tmp_path: Path) -> None:
+def test_server_without_the_files(
+    root: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     with web_server(empty) as url:
-        result = prefetch(root, GITHUB_RAW_ENDPOINT=url)
-    assert result.returncode == 1
-    assert result.stderr.count("404") == 2 and "Traceback" not in result.stderr
+        problems = fetch_from(url, root, monkeypatch)
+    assert len(problems) == 2 and all("404" in problem for problem in problems)
     assert content(data) == {}
 
 
