@@ -56,15 +56,15 @@ def facts(data: bytes) -> ImageFacts:
     return ImageFacts(image.size, image.format or "", image.mode, is_flat(image))
 
 
-def is_flat(image: Image.Image, tolerance: int = 0) -> bool:
-    """Whether every channel of ``image`` spans at most ``tolerance`` of its 0-255 range."""
+def is_flat(image: Image.Image) -> bool:
+    """Whether ``image`` is one single colour, or nothing of it can be seen."""
     # getextrema is a C pass without a copy, except for palettes, whose indices say nothing about colour
     probe = image.convert("RGBA") if image.mode == "P" else image
     extrema = probe.getextrema()
     pairs = extrema if isinstance(extrema[0], tuple) else (extrema,)
     if probe.mode in ("RGBA", "LA") and pairs[-1][1] == 0:
         return True  # fully transparent: nothing to see whatever the colour channels hold
-    return all(high - low <= tolerance for low, high in pairs)
+    return all(high == low for low, high in pairs)
 
 
 def sha256_file(path: Path) -> str:

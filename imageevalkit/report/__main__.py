@@ -15,7 +15,7 @@ from imageevalkit.errors import CellFailure, ExitStatus, run_main
 from imageevalkit.report.collect import CellReport, collect
 from imageevalkit.report.html import render
 from imageevalkit.report.leaderboard import csv_text, markdown_text
-from imageevalkit.report.table import print_table
+from imageevalkit.report.table import format_table
 
 _WIDTH_OF_A_PIPE = 120
 
@@ -69,7 +69,7 @@ def _only_writer() -> Iterator[None]:
 def _print(cells: Sequence[CellReport], wanted: Sequence[str]) -> None:
     listed = [cell for cell in cells if not wanted or cell.cell.key in wanted]
     width = shutil.get_terminal_size((_WIDTH_OF_A_PIPE, 24)).columns
-    print_table([cell.result for cell in listed if cell.result], width)
+    print(format_table([cell.result for cell in listed if cell.result], width))
     for cell in listed:
         if not cell.result:
             print(f"{cell.cell.key}: {cell.problem}")

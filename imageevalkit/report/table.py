@@ -92,8 +92,3 @@ def _reasons(results: Sequence[Result], width: int) -> list[str]:
         for r in results
         if not r.headline
     ]
-
-
-def print_table(results: Sequence[Result], width: int) -> None:
-    """Print :func:`format_table`; ``width`` is the terminal's, in columns."""
-    print(format_table(results, width))
