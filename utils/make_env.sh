@@ -21,6 +21,14 @@ fail() {
   exit "${2:-2}"
 }
 
+check_tools() {
+  local tool missing=''
+  for tool in flock setsid sha256sum; do
+    command -v "$tool" >/dev/null || missing+="${missing:+ and }$tool"
+  done
+  [[ -z $missing ]] || fail "make_env.sh needs $missing (Debian: apt install util-linux coreutils)"
+}
+
 parse_options() {
   driver='' kind='' name='' list='' path=''
   while [[ $# -gt 0 ]]; do
@@ -168,6 +176,7 @@ install() {
   pip -r "$list"
 }
 
+check_tools
 parse_options "$@"
 resolve
 lines=$(closure "$list")
