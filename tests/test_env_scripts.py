@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from imageevalkit import hub, hub_resume
+from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
 from tests.support.hub_server import COMMIT, hub_server
 from tests.support.tree import copy_tree, environment, lend_driver_environment, one_error, run
@@ -21,21 +23,39 @@ STAMP = ".imageevalkit-requirements"
 TOKEN = "hf_nobodyshouldseethis"
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A copy of the tree whose driver needs nothing and that knows one model and one benchmark."""
-    root = copy_tree(tmp_path)
-    (root / "requirements" / "driver.txt").write_text("# nothing\n")
-    for name in ("model/tiny.txt", "benchmark/edit/small.txt"):
+def small_tree(folder: Path) -> Path:
+    """A copy of the tree that knows a driver, one model and one benchmark, none of which needs a package."""
+    root = copy_tree(folder)
+    shutil.rmtree(root / "requirements")
+    for name in ("driver.txt", "model/tiny.txt", "benchmark/edit/small.txt"):
         (root / "requirements" / name).parent.mkdir(parents=True, exist_ok=True)
         (root / "requirements" / name).write_text("# nothing\n")
     return root
 
 
-def make_env(root: Path, *options: str | Path, **environ: str) -> CompletedProcess[str]:
-    return run(
-        "bash", root / "utils" / "make_env.sh", *options, environ={"PYTHON": sys.executable, **environ}
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return small_tree(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An interpreter whose ``-m venv`` copies an environment that make_env.sh really built, once."""
+    folder = tmp_path_factory.mktemp("environment")
+    built = folder / "built"
+    first = make_env(small_tree(folder), "--model", "tiny", "--path", built, PYTHON=sys.executable)
+    assert first.returncode == 0, first.stderr
+    (built / STAMP).unlink()
+    python = folder / "python"
+    python.write_text(
+        f'#!/bin/sh\n[ "$1 $2" != "-m venv" ] || exec cp -a {built}/. "$3"\nexec {sys.executable} "$@"\n'
     )
+    python.chmod(0o755)
+    return str(python)
+
+
+def make_env(root: Path, *options: str | Path, **environ: str) -> CompletedProcess[str]:
+    return run("bash", root / "utils" / "make_env.sh", *options, environ=environ)
 
 
 def env_python(root: Path, name: str, **environ: str) -> CompletedProcess[str]:
@@ -45,8 +65,10 @@ def env_python(root: Path, name: str, **environ: str) -> CompletedProcess[str]:
 # --- make_env.sh ---
 
 
-def test_environment_is_built_once_and_updated_when_its_list_changes(root: Path) -> None:
-    first = make_env(root, "--driver")
+def test_environment_is_built_once_and_updated_when_its_list_changes(root: Path, python: str) -> None:
+    (root / "requirements" / "extra.txt").write_text("# nothing\n")
+    (root / "requirements" / "driver.txt").write_text("-r extra.txt\n")
+    first = make_env(root, "--driver", PYTHON=python)
     assert first.returncode == 0, first.stderr
     assert "installing 0 packages" in first.stderr and ".venv is ready" in first.stderr
     assert env_python(root, "").stdout.strip() == str(root / ".venv/bin/python")
@@ -55,16 +77,13 @@ def test_environment_is_built_once_and_updated_when_its_list_changes(root: Path)
     second = make_env(root, "--driver")
     assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
 
-    (root / "requirements" / "extra.txt").write_text("# still nothing\n")
-    (root / "requirements" / "driver.txt").write_text("-r extra.txt\n")
-    assert "has changed" in make_env(root, "--driver").stderr
     (root / "requirements" / "extra.txt").write_text("# an included list counts too\n")
     assert "has changed" in make_env(root, "--driver").stderr
     assert (root / ".venv" / "kept").exists(), "an update must not start from nothing"
     assert make_env(root, "--driver").stderr == ""
 
 
-def test_build_that_was_killed_is_not_taken_for_complete(root: Path) -> None:
+def test_build_that_was_killed_is_not_taken_for_complete(root: Path, python: str) -> None:
     target = root / "env"
     slow = root / "slow_python"
     # the interpreter suits, but making an environment with it takes for ever
@@ -83,18 +102,16 @@ def test_build_that_was_killed_is_not_taken_for_complete(root: Path) -> None:
     (target / "bin" / "python").symlink_to(sys.executable)
     (target / "half_installed").touch()
 
-    assert make_env(root, "--model", "tiny", "--path", target).returncode == 0
+    assert make_env(root, "--model", "tiny", "--path", target, PYTHON=python).returncode == 0
     assert not (target / "half_installed").exists()
     assert env_python(root, str(target)).returncode == 0
 
 
-def test_two_builds_at_once_do_the_work_once(root: Path) -> None:
+def test_two_builds_at_once_do_the_work_once(root: Path, python: str) -> None:
     target = root / "env"
     command = ["bash", str(root / "utils/make_env.sh"), "--benchmark", "small", "--path", str(target)]
     builds = [
-        subprocess.Popen(
-            command, env=environment({"PYTHON": sys.executable}), stderr=subprocess.PIPE, text=True
-        )
+        subprocess.Popen(command, env=environment({"PYTHON": python}), stderr=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
     errors = [build.communicate(timeout=50)[1] for build in builds]
@@ -102,10 +119,10 @@ def test_two_builds_at_once_do_the_work_once(root: Path) -> None:
     assert sorted(error.count("is ready") for error in errors) == [0, 1], errors
 
 
-def test_failed_installation_is_one_clear_line_and_leaves_nothing_complete(root: Path) -> None:
+def test_failed_installation_is_one_clear_line_and_leaves_nothing_complete(root: Path, python: str) -> None:
     (root / "requirements" / "model" / "tiny.txt").write_text("./no_such_folder\n")
     target = root / "env"
-    failed = make_env(root, "--model", "tiny", "--path", target)
+    failed = make_env(root, "--model", "tiny", "--path", target, PYTHON=python)
     assert failed.returncode == 1
     last = failed.stderr.strip().splitlines()[-1]
     assert last.startswith("error: pip could not install requirements/model/tiny.txt") and "log/env/" in last
@@ -163,6 +180,15 @@ def test_python_that_does_not_suit(root: Path) -> None:
     assert not (root / ".venv").exists()
 
 
+def test_machine_without_flock_is_told_so_at_once(root: Path, tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("bash", "dirname", "setsid"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    said = one_error(make_env(root, "--driver", PATH=str(tools)), 2)
+    assert "needs flock and sha256sum" in said and "apt install util-linux" in said
+
+
 # --- env_python.sh ---
 
 
@@ -173,6 +199,57 @@ def test_env_python_names_what_is_missing(root: Path) -> None:
     assert "/no/where/bin/python" in one_error(env_python(root, "/no/where"), 2)
     lend_driver_environment(root)
     assert env_python(root, "./.venv").stdout.strip() == f"{root}/./.venv/bin/python"
+
+
+# --- config_defaults.sh ---
+
+SETTINGS = ("CONDA_BASE", "TORCH_HOME", "HF_HOME", "HF_TOKEN", "HF_ENDPOINT")
+
+
+def test_helpers_take_the_same_settings_as_eval_sh(root: Path) -> None:
+    for name in ("config.sh", "eval.sh"):
+        shutil.copy(REPO / name, root)
+    (root / "config.local.sh").write_text(
+        'CONDA_BASE=/file/conda\nTORCH_HOME=""\nHF_TOKEN=file-token\nHF_ENDPOINT=http://file\n'
+    )
+    environ = {
+        "CONDA_BASE": "/environment/conda",
+        "TORCH_HOME": "/environment/torch",
+        "HF_HOME": "/environment/hf",
+        "HF_TOKEN": "environment-token",
+    }
+    expected = {
+        "CONDA_BASE": "/file/conda",
+        # the file empties it, which is no folder but the library's default
+        "TORCH_HOME": None,
+        # config.sh leaves it to the environment
+        "HF_HOME": "/environment/hf",
+        # a token and the endpoint it belongs to: the environment first
+        "HF_TOKEN": "environment-token",
+        "HF_ENDPOINT": "http://file",
+    }
+    script = f"set -euo pipefail; . utils/config_defaults.sh; config_defaults {' '.join(SETTINGS)}; env"
+    assert settings(run("bash", "-c", script, cwd=root, environ=environ)) == expected
+    launcher = root / ".venv/bin/python"
+    launcher.parent.mkdir(parents=True)
+    launcher.write_text('#!/bin/sh\n[ "$1" = -c ] || exec env\n')
+    launcher.chmod(0o755)
+    assert settings(run("bash", "eval.sh", cwd=root, environ=environ)) == expected
+
+
+def settings(result: CompletedProcess[str]) -> dict[str, str | None]:
+    """The :data:`SETTINGS` that a process prints with ``env``."""
+    assert result.returncode == 0, result.stderr
+    found = dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
+    return {name: found.get(name) for name in SETTINGS}
+
+
+# --- eval/*.sh ---
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in (REPO / "eval").glob("*.sh")))
+def test_evaluation_script_without_a_model_says_its_usage(script: str) -> None:
+    assert one_error(run("bash", REPO / "eval" / script), 2).endswith(f"eval/{script} MODEL_NAME EVAL_ENV")
 
 
 # --- download_model_hf_home.sh ---
