@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from imageevalkit.arguments import Arguments
 from imageevalkit.errors import CellFailure, ExitStatus, run_main
 from imageevalkit.hub_resume import complete_large_files
+from imageevalkit.secrets import one_line
 
 TRIES = 5
 # The library itself resumes a connection that drops; these waits are for a hub or a network that is away.
@@ -87,8 +88,8 @@ def snapshot(
 
 
 def _line(error: Exception) -> str:
-    # huggingface_hub wraps the failure of a first request, and adds links and advice below the first line
-    return str(error.__cause__ or error).split("\n")[0][:300]
+    # huggingface_hub wraps the failure of a first request
+    return one_line(error.__cause__ or error, 300)
 
 
 def main() -> ExitStatus:
