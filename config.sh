@@ -39,7 +39,8 @@ CONDA_BASE="${CONDA_BASE:-}"
 CUDA_BASE="${CUDA_BASE:-/usr/local/cuda}"
 TORCH_HOME="${TORCH_HOME:-}"
 HF_HOME="${HF_HOME:-}"
-TRANSFORMERS_CACHE="${HF_HOME:+$HF_HOME/hub}"
+# Empty: ${HF_HOME}/hub, the libraries' own default.
+TRANSFORMERS_CACHE="${TRANSFORMERS_CACHE:-}"
 HF_ENDPOINT=""
 
 # 1 on machines without internet: nothing is looked up or downloaded.

@@ -3,12 +3,16 @@
 # Everything that decides lives in imageevalkit/launch; this file only reads bash configuration.
 set -euo pipefail
 
-if ((BASH_VERSINFO[0] < 4)); then
-  echo "error: bash ${BASH_VERSION} is too old for config.sh's maps; install bash 4 or newer (macOS: brew install bash)" >&2
+if ((BASH_VERSINFO[0] < 5)) && [[ $BASH_VERSION != 4.[3-9]* ]]; then
+  echo "error: bash $BASH_VERSION is too old for config.sh's maps; bash 4.3 or newer is needed" >&2
   exit 2
 fi
 
-REPO="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)"
+REPO="$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd -P)"
+if [[ $REPO == *:* ]]; then
+  echo "error: $REPO holds a ':', which PYTHONPATH splits at; move the toolkit to another folder" >&2
+  exit 2
+fi
 
 # The environment wins over config files for these: keys, tokens and the endpoints they belong to.
 ENVIRONMENT_FIRST=(API_KEY BASE_URL HF_TOKEN HF_ENDPOINT)
@@ -18,32 +22,8 @@ SCALARS=(USE_API NUM_WORKERS PARALLEL ENABLE_INFER ENABLE_EVAL GENERATE_BLANK_IM
 ARRAYS=(DS_NAMES MODEL_NAMES CUSTOM_MODEL_KWARGSES)
 MAPS=(INFER_ENV_MAP EVAL_ENV_MAP EVAL_GPU_MAP JUDGE_MAP)
 
-read_config() {
-  local name file
-  local -A given=()
-  for name in "${ENVIRONMENT_FIRST[@]}"; do given[$name]="${!name-}"; done
-  for file in "$REPO/config.sh" "$REPO/config.local.sh"; do
-    [[ -e $file ]] || continue
-    if ! bash -n "$file"; then
-      echo "error: $file has a syntax error (see the line above)" >&2
-      exit 2
-    fi
-    # a user's file need not be written for strict mode
-    set +eu
-    # shellcheck source=config.sh disable=SC1091
-    source "$file"
-    set -eu
-  done
-  for name in "${ENVIRONMENT_FIRST[@]}"; do
-    if [[ -n ${given[$name]} ]]; then printf -v "$name" '%s' "${given[$name]}"; fi
-  done
-  for name in "${EXPORTED[@]}"; do
-    # an empty HF_ENDPOINT or HF_HOME would not mean "default" to the libraries that read it
-    if [[ -n ${!name-} ]]; then export "${name?}"; else unset "$name"; fi
-  done
-}
-
-# NUL-separated: kind, name, count, values. Secrets are not in it, they travel in the environment.
+# NUL-separated: kind, name, count, values; "end" last, so that a dump cut short is noticed.
+# Secrets are not in it, they travel in the environment.
 dump_config() {
   local name key
   for name in "${SCALARS[@]}"; do printf '%s\0' scalar "$name" 1 "${!name-}"; done
@@ -59,11 +39,12 @@ dump_config() {
     for key in "${!map[@]}"; do printf '%s\0' "$key" "${map[$key]}"; done
     unset -n map
   done
+  printf 'end\0'
 }
 
 find_python() {
   local candidate
-  for candidate in "$REPO/.venv/bin/python" "${PYTHON:-}" python3.13 python3.12 python3.11 python3; do
+  for candidate in "$REPO/.venv/bin/python" "${PYTHON:-}" python3.12 python3.11 python3.13 python3; do
     [[ -n $candidate ]] || continue
     if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
       command -v "$candidate"
@@ -74,9 +55,37 @@ find_python() {
   return 2
 }
 
-read_config
+declare -A given=()
+for name in "${ENVIRONMENT_FIRST[@]}"; do given[$name]="${!name-}"; done
+
+# Sourced here and not in a function, where a user's plain `declare` would make a local variable.
+for file in "$REPO/config.sh" "$REPO/config.local.sh"; do
+  [[ -e $file ]] || continue
+  if ! bash -n "$file"; then
+    echo "error: $file has a syntax error (see the line above)" >&2
+    exit 2
+  fi
+  set +eu # a user's file need not be written for strict mode
+  # shellcheck source=config.sh disable=SC1091
+  source "$file"
+  set -eu
+done
+
+# a name that a config file unset is empty, not an error in the middle of the dump
+for name in "${ARRAYS[@]}"; do [[ -v $name[@] ]] || declare -a "$name=()"; done
+for name in "${MAPS[@]}"; do [[ -v $name[@] ]] || { unset "$name" && declare -A "$name=()"; }; done
+for name in "${ENVIRONMENT_FIRST[@]}"; do
+  if [[ -n ${given[$name]} ]]; then printf -v "$name" '%s' "${given[$name]}"; fi
+done
+for name in "${EXPORTED[@]}"; do
+  # an empty HF_ENDPOINT or HF_HOME would not mean "default" to the libraries that read it
+  if [[ -n ${!name-} ]]; then export "${name?}"; else unset "$name"; fi
+done
+
 PYTHON_OF_DRIVER="$(find_python)"
 export PYTHONPATH="$REPO${PYTHONPATH:+:$PYTHONPATH}"
+# every file of a run is UTF-8, whatever the locale
+export PYTHONUTF8=1
 # exec: the launcher becomes this process, so that Ctrl-C, SIGTERM and its exit status are the launcher's own
 exec 3< <(dump_config)
 # -P: the user's working folder must not shadow our packages or the standard library

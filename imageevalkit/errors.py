@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import sys
 from collections.abc import Callable, Iterable
@@ -52,10 +53,15 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f" (did you mean '{by_lower[close[0]]}'?)" if close else ""
 
 
-def run_main(main: Callable[[], int | ExitStatus]) -> None:
-    """Run a command's ``main`` and exit: a :class:`UserError` is one line on stderr and status 2."""
+def run_main(main: Callable[[], ExitStatus]) -> None:
+    """Run a command's ``main`` and exit: a :class:`UserError` is one line on stderr and status 2.
+
+    A main that leaves results must itself guard what it prints at the end (see :func:`say`): here a closed
+    stdout only ends a listing.
+    """
     try:
         status = main()
+        sys.stdout.flush()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         status = ExitStatus.USAGE
@@ -65,7 +71,16 @@ def run_main(main: Callable[[], int | ExitStatus]) -> None:
     except KeyboardInterrupt:
         status = ExitStatus.INTERRUPTED
     except BrokenPipeError:
-        # the reader (head, less) went away: not an error of ours
-        sys.stderr.close()
-        status = ExitStatus.COMPLETE
+        status = ExitStatus.COMPLETE  # the reader of a listing (head, less) went away: not an error of ours
+    except OSError as error:
+        print(f"error: {error.strerror or error}: {error.filename or 'standard output'}", file=sys.stderr)
+        status = ExitStatus.FAILED
+    # what a broken stdout still holds would make the interpreter complain, and its status another one, at exit
+    sys.stdout = None
     sys.exit(int(status))
+
+
+def say(text: str) -> None:
+    """Print ``text`` if anybody listens: a closed or full stdout must not stop a run or change its status."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)

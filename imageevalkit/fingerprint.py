@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from imageevalkit.jsonl import JsonlWriter, read_jsonl
 
@@ -15,14 +17,43 @@ _RUNTIME_KWARGS = frozenset({"device", "timeout", "max_attempts", "max_elapsed",
 
 
 def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a resolved model setting that decides its images, flat, by name."""
+    """The part of a resolved model setting that decides its images, flat, by name.
+
+    Local weights count by content (see :func:`_weights`), an API by its host: another server, another model.
+    """
     kwargs = {k: v for k, v in setting.get("model_kwargs", {}).items() if k not in _RUNTIME_KWARGS}
     return {
         "task": task,
         "class": f"{setting['module']}:{setting['class']}",
         "model_path": setting["model_path"],
+        **_weights(Path(setting["model_path"] or "/nonexistent")),
+        **({"endpoint": urlsplit(os.environ.get("BASE_URL", "")).hostname} if setting.get("api") else {}),
         **{f"kwargs.{key}": value for key, value in sorted(kwargs.items())},
     }
+
+
+_SAMPLE = 1 << 20
+
+
+def _weights(path: Path) -> dict[str, str]:
+    """Identity of a local checkpoint: names, sizes and the first and last MiB of its files.
+
+    A sample, because hashing 40 GB at every start would cost minutes; training changes every tensor, so it
+    shows there. Times do not count: a copy on another node is the same checkpoint.
+    """
+    if not path.is_absolute() or not path.exists():
+        return {}
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    digest = hashlib.sha256()
+    for file in files:
+        if not file.name.startswith("."):
+            size = file.stat().st_size
+            digest.update(f"{file.relative_to(path)}:{size}:".encode())
+            with file.open("rb") as opened:
+                digest.update(opened.read(_SAMPLE))
+                opened.seek(max(0, size - _SAMPLE))
+                digest.update(opened.read(_SAMPLE))
+    return {"weights": digest.hexdigest()[:16]}
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
@@ -31,13 +62,23 @@ def fingerprint(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-def remember(path: Path, settings: Mapping[str, Any]) -> str:
-    """Keep ``settings`` under their fingerprint in ``path`` (once) and return the fingerprint."""
+def remember(path: Path, settings: Mapping[str, Any], packages: Mapping[str, str]) -> str:
+    """Keep ``settings`` under their fingerprint in ``path`` and return the fingerprint.
+
+    ``packages`` are the versions that make the images now: not part of the fingerprint, but on record, with
+    one line for every set of versions that was ever used.
+    """
     key = fingerprint(settings)
-    if key not in known(path):
+    line = {"fingerprint": key, "settings": dict(settings), "packages": dict(packages)}
+    if line not in read_jsonl(path):
         with JsonlWriter(path) as writer:
-            writer.append({"fingerprint": key, "settings": dict(settings)})
+            writer.append(line)
     return key
+
+
+def packages_of(path: Path) -> list[dict[str, str]]:
+    """Every set of package versions in ``path``."""
+    return [record["packages"] for record in read_jsonl(path) if "packages" in record]
 
 
 def known(path: Path) -> dict[str, dict[str, Any]]:

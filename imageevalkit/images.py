@@ -86,7 +86,7 @@ def encode(image: Image.Image, path: Path) -> bytes:
         ValueError: the suffix names no known format.
     """
     buffer = io.BytesIO()
-    (image if image.mode in ("RGB", "L") else image.convert("RGB")).save(buffer, format_of(path))
+    (image if image.mode == "RGB" else image.convert("RGB")).save(buffer, format_of(path))
     return buffer.getvalue()
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.errors import CellFailure
@@ -15,7 +17,8 @@ MODEL_NAME_MARK = "<MODEL_NAME>"
 BASE_SEED = 42
 
 
-class Item(NamedTuple):
+@dataclass(frozen=True)
+class Item:
     """One image to make.
 
     ``id`` is the image's path below the cell without suffix (``images/text_prompts/0000_1``); ``path`` is
@@ -30,14 +33,17 @@ class Item(NamedTuple):
     input_list: Sequence[Any] | None
     data: Mapping[str, Any]
 
-    @property
+    @cached_property
     def prompt_sha256(self) -> str:
-        """Hash of everything the model is shown: text, and the pixels of input images."""
+        """Hash of everything the model is shown: text, and the input images' files (else their pixels)."""
         digest = hashlib.sha256()
         parts: Sequence[Any] = [self.prompt] if self.input_list is None else self.input_list
         for part in parts:
             if isinstance(part, str):
                 digest.update(b"text:" + part.encode())
+            elif file := getattr(part, "filename", ""):
+                # a dataset of opened files stays unread: its images are decoded when their turn comes
+                digest.update(b"file:" + Path(file).read_bytes())
             else:
                 digest.update(f"image:{part.mode}:{part.size}:".encode() + part.tobytes())
         return digest.hexdigest()

@@ -14,6 +14,7 @@ from typing import Any
 
 from custom_datasets.load_dataset import load_dataset
 from custom_models.load_model import load_model
+from imageevalkit import assets
 from imageevalkit.cell import Cell
 from imageevalkit.errors import CellFailure, ExitStatus, run_main, worst
 from imageevalkit.generation.contract import GenerationError
@@ -87,6 +88,10 @@ def main() -> ExitStatus:
 def _run_cell(cell: Cell, job: Job, holder: ModelHolder, progress: ProgressWriter) -> Outcome:
     options = job.options
     try:
+        # the pinned bytes, before an image is made (and paid for) from other ones
+        problems = assets.check(cell.benchmark, hashes=True)
+        if problems:
+            raise CellFailure(assets.explain(problems, cell.benchmark))
         dataset = load_dataset(cell.benchmark)
         task = dataset.dataset_task
         setting = options["settings"][task]

@@ -88,7 +88,7 @@ def test_resume_of_ten_thousand_images_is_quick(capsys: pytest.CaptureFixture[st
     from imageevalkit.jsonl import JsonlWriter
     from tests.support.generation import SETTING
 
-    key = fp.remember(CELL.fingerprints, fp.settings_of("t2i", SETTING))
+    key = fp.remember(CELL.fingerprints, fp.settings_of("t2i", SETTING), {})
     import hashlib
 
     with JsonlWriter(CELL.generation) as writer:
@@ -243,7 +243,7 @@ def test_model_that_always_fails_is_given_up() -> None:
     outcome = generate(model, FakeDataset(100))
     assert outcome.state == FAILED
     assert len(model.calls) == 10
-    assert "stopped after 10 failures in a row: RuntimeError: CUDA error" in outcome.message
+    assert "stopped after 10 items lost in a row: RuntimeError: CUDA error" in outcome.message
 
 
 def test_wrong_return_value_is_a_failed_item() -> None:

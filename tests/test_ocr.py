@@ -176,8 +176,7 @@ import time
 from pathlib import Path
 from eval_models.ocr import registry
 from eval_models.ocr.parallel import read_many
-from tests.support.dying_reader import DyingReader
-registry.READERS["dying"] = DyingReader
+registry.READERS["dying"] = ("tests.support.dying_reader", "DyingReader")
 if __name__ == "__main__":
     for reading in read_many("dying", map(Path, sys.argv[1:]), 2):
         print(reading.path.name, reading.text, reading.error, sep="|", flush=True)

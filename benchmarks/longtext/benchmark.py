@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.longtext.metric import LANGUAGES, Match, Scored, match_count, metrics
-from eval_models.ocr.parallel import read_many
-from eval_models.ocr.registry import make_reader
+from eval_models.ocr.registry import check_reader, make_reader
 from imageevalkit.evaluation.benchmark import Measurement, Score
 from imageevalkit.items import Item
 from imageevalkit.results import Evaluator, Metric
@@ -18,9 +17,7 @@ VERSION = "x-omni-2b8237b"  # the prompts and the metric are those of X-Omni-Tea
 
 def check_judge(judge: str) -> str:
     """The text reader to use; ``""`` is the default. Raises UserError for one that there is not, or not yet."""
-    name = judge or DEFAULT_JUDGE
-    make_reader(name)
-    return name
+    return check_reader(judge or DEFAULT_JUDGE)
 
 
 def make(judge: str) -> TextBenchmark:
@@ -47,9 +44,13 @@ class TextBenchmark:
         self, images: Mapping[str, Path], items: Mapping[str, Item], workers: int
     ) -> Iterator[Measurement]:
         """The text read in each image, as readings finish."""
+        from eval_models.ocr.parallel import read_many
+
         item_of = {path: item for item, path in images.items()}
         for reading in read_many(self._judge, images.values(), workers):
-            yield Measurement(item_of[reading.path], reading.text, reading.error, reading.seconds)
+            yield Measurement(
+                item_of[reading.path], reading.text, reading.error, reading.seconds, "read the text"
+            )
 
     def score(self, item: Item, raw: str) -> Score:
         """Recall of the expected text in ``raw``; an empty reading is a score of 0, not a failure."""

@@ -8,7 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from imageevalkit.cell import REPO, Cell
+from imageevalkit.cell import REPO, Cell, lock_cell
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main
 from imageevalkit.evaluation.benchmark import module_of
 from imageevalkit.evaluation.run import evaluate_cell
@@ -26,6 +26,11 @@ def main() -> ExitStatus:
     args = parser.parse_args()
     cell = Cell(args.model_name, args.ds_name)
     sys.path.insert(0, str(REPO / "infer"))
+    run_folder = os.environ.get("IMAGEEVALKIT_RUN_FOLDER")
+    if not run_folder:
+        if not cell.folder.is_dir():
+            raise UserError(f"there are no images of {cell.key}: {cell.folder} does not exist")
+        lock_cell(cell)  # a launcher holds it for the jobs it starts
     try:
         outcome = _evaluate(cell)
     except (CellFailure, UserError) as error:
@@ -34,7 +39,6 @@ def main() -> ExitStatus:
         print(redact(traceback.format_exc()), flush=True)
         outcome = Outcome(FAILED, f"{type(error).__name__}: {one_line(error, 300)}")
     print(f"=== {outcome.state}: {outcome.message}", flush=True)
-    run_folder = os.environ.get("IMAGEEVALKIT_RUN_FOLDER")
     if run_folder:
         write_outcome(Path(run_folder), cell, "evaluate", outcome)
     return STATUS_OF_STATE[outcome.state]

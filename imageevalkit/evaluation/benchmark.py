@@ -16,12 +16,16 @@ from imageevalkit.secrets import one_line
 
 
 class Measurement(NamedTuple):
-    """What the evaluator said about one item: its ``raw`` reply, or an ``error`` (then ``raw`` is None)."""
+    """What the evaluator said about one item: its ``raw`` reply, or an ``error`` (then ``raw`` is None).
+
+    ``question`` says what was asked, in the words of the field ("read the text") or of the prompt.
+    """
 
     item: str
     raw: str | None
     error: str = ""
     seconds: float = 0.0
+    question: str = ""
 
 
 class Unparsed(Exception):

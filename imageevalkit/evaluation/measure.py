@@ -1,4 +1,4 @@
-"""``judgements.jsonl``: ask the evaluator only what it was not asked before."""
+"""``judgements.jsonl``: ask the evaluator only what it has not answered before."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from imageevalkit.cell import Cell
-from imageevalkit.evaluation.benchmark import Benchmark, Measurement
+from imageevalkit.evaluation.benchmark import Benchmark, Measurement, Score, Unparsed
 from imageevalkit.evaluation.survey import ImageState
 from imageevalkit.items import Item
 from imageevalkit.jsonl import JsonlWriter, read_jsonl
 from imageevalkit.progress import Progress, ProgressWriter
 from imageevalkit.results import Evaluator
 from imageevalkit.secrets import redact
+
+JUDGED, UNPARSED, JUDGE_FAILED = "judged", "unparsed", "judge_failed"
+_STATUS = {JUDGED: "ok", UNPARSED: "unparsed", JUDGE_FAILED: "failed"}
 
 
 def request_hash(evaluator: Evaluator, image_sha256: str) -> str:
@@ -54,7 +57,8 @@ def measure(
         with JsonlWriter(cell.judgements) as writer:
             for measurement in benchmark.measure(open_items, items, workers):
                 known[measurement.item] = measurement
-                writer.append(_record(measurement, requests[measurement.item], evaluator))
+                parsed = parse(benchmark, items[measurement.item], measurement)
+                writer.append(_record(measurement, parsed, requests[measurement.item], evaluator))
                 if measurement.error:
                     failed += 1
                     print(f"{measurement.item} judge failed: {redact(measurement.error)}", flush=True)
@@ -63,23 +67,44 @@ def measure(
     return known
 
 
+class Parsed(NamedTuple):
+    """One judgement's verdict: judged with a score, or unparsed / judge_failed with the reason."""
+
+    verdict: str
+    score: Score | None
+    reason: str
+
+
+def parse(benchmark: Benchmark, item: Item, measurement: Measurement) -> Parsed:
+    """What a measurement is worth: its score, or why it has none."""
+    if measurement.raw is None:
+        return Parsed(JUDGE_FAILED, None, measurement.error)
+    try:
+        return Parsed(JUDGED, benchmark.score(item, measurement.raw), "")
+    except Unparsed as error:
+        return Parsed(UNPARSED, None, str(error))
+
+
 def _known(cell: Cell, requests: Mapping[str, str]) -> dict[str, Measurement]:
     known = {}
     for record in read_jsonl(cell.judgements):
         item = record.get("item", "")
-        if record.get("status") == "ok" and requests.get(item) == record.get("request"):
+        # an unparsed reply is an answer: asking again until one parses would choose among replies
+        if record.get("status") in ("ok", "unparsed") and requests.get(item) == record.get("request"):
             known[item] = Measurement(item, record["raw"], seconds=record.get("seconds", 0.0))
     return known
 
 
-def _record(measurement: Measurement, request: str, evaluator: Evaluator) -> dict[str, Any]:
+def _record(measurement: Measurement, parsed: Parsed, request: str, evaluator: Evaluator) -> dict[str, Any]:
     return {
         "item": measurement.item,
+        "question": measurement.question,
         "evaluator": evaluator.id,
         "request": request,
-        "status": "failed" if measurement.error else "ok",
+        "status": _STATUS[parsed.verdict],
         "raw": measurement.raw,
-        "error": redact(measurement.error) or None,
+        "parsed": parsed.score.values if parsed.score else None,
+        "error": redact(parsed.reason) or None,
         "seconds": round(measurement.seconds, 4),
         "tokens": None,
     }

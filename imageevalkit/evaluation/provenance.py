@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -29,6 +28,7 @@ def provenance(cell: Cell, items: Sequence[Item], data_sha256: dict[str, str]) -
         "imageevalkit": __version__,
         "git_commit": _git_commit(),
         "model_settings": [known.get(key, {}) for key in sorted({r.get("fingerprint", "") for r in mine})],
+        "model_packages": fp.packages_of(cell.fingerprints),
         "seeds_honoured": dict(Counter(str(r.get("seed_honoured")).lower() for r in mine)),
         "generation_seconds": round(sum(r.get("seconds", 0.0) for r in mine), 2),
         "data_sha256": data_sha256,
@@ -66,16 +66,3 @@ def _gpus() -> list[str]:
         check=False,
     )
     return answer.stdout.split("\n")[:-1] if answer.returncode == 0 else []
-
-
-def package_versions(names: Sequence[str]) -> dict[str, str]:
-    """The installed version of each package; absent ones are left out."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for name in names:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return versions

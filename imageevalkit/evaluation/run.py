@@ -14,8 +14,8 @@ from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.benchmark import Benchmark, Measurement, Score, Unparsed
-from imageevalkit.evaluation.measure import measure
+from imageevalkit.evaluation.benchmark import Benchmark
+from imageevalkit.evaluation.measure import JUDGE_FAILED, JUDGED, UNPARSED, Parsed, measure, parse
 from imageevalkit.evaluation.provenance import provenance
 from imageevalkit.evaluation.survey import (
     BLANK,
@@ -29,9 +29,9 @@ from imageevalkit.evaluation.survey import (
 from imageevalkit.items import Item
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.progress import ProgressWriter
-from imageevalkit.results import Coverage, Result, write_result
+from imageevalkit.results import Coverage, Result, read_result, write_result
 
-JUDGED, UNPARSED, JUDGE_FAILED, NOT_GENERATED = "judged", "unparsed", "judge_failed", "not_generated"
+NOT_GENERATED = "not_generated"
 
 
 def evaluate_cell(
@@ -51,7 +51,7 @@ def evaluate_cell(
     Raises:
         CellFailure: nothing to score, wrong benchmark data, mixed images, an evaluator that cannot start.
     """
-    data_sha256 = _verified_data(cell.benchmark)
+    data_sha256 = assets.data_sha256(cell.benchmark)
     states = survey_images(cell, items)
     by_id = {item.id: item for item in items}
     scorable = {GENERATED, BLANK} if official_treatment else {GENERATED}
@@ -63,10 +63,11 @@ def evaluate_cell(
         )
     workers = int(os.environ.get("IMAGEEVALKIT_CORES") or available_cores())
     measurements = measure(cell, benchmark, by_id, to_judge, workers, progress)
-    scores, verdicts = _score(benchmark, by_id, measurements)
-    _write_scores(cell, benchmark, states, scores, verdicts)
+    verdicts = {
+        item: parse(benchmark, by_id[item], measurements[item]) for item in by_id if item in measurements
+    }
     coverage = _coverage(states, verdicts)
-    metrics = benchmark.aggregate(scores)
+    metrics = benchmark.aggregate([parsed.score for parsed in verdicts.values() if parsed.score])
     withheld = "" if coverage.complete or official_treatment else f"incomplete: {coverage.problems()}"
     result = Result(
         model=cell.model,
@@ -82,41 +83,30 @@ def evaluate_cell(
         withheld=withheld,
         notes=_notes(states, coverage),
     )
+    standing = _larger_result(result)
+    if standing and coverage.complete:
+        return Outcome(COMPLETE, f"{_shown(result)}; the result of {standing} items stands")
+    _write_scores(cell, benchmark, states, verdicts)
     write_result(cell.result, result)
     return _outcome(result)
 
 
-def _verified_data(benchmark: str) -> dict[str, str]:
-    problems = assets.check(benchmark, hashes=True)
-    if problems:
-        raise CellFailure(assets.explain(problems, benchmark))
-    return assets.data_sha256(benchmark)
+def _larger_result(result: Result) -> str:
+    """What a limited ``result`` would replace though it covers more: its number of items, or an empty string."""
+    try:
+        standing = read_result(Cell(result.model, result.benchmark).result)
+    except (OSError, ValueError):
+        return ""
+    covers_more = standing.coverage.expected > result.coverage.expected and standing.coverage.complete
+    same = standing.evaluator == result.evaluator and standing.treatment == result.treatment
+    return str(standing.coverage.expected) if result.limit and covers_more and same else ""
 
 
-def _score(
-    benchmark: Benchmark, items: Mapping[str, Item], measurements: Mapping[str, Measurement]
-) -> tuple[list[Score], dict[str, tuple[str, str]]]:
-    """The scores, and for every measured item its verdict with a reason."""
-    scores: list[Score] = []
-    verdicts: dict[str, tuple[str, str]] = {}
-    for item_id in (i for i in items if i in measurements):
-        measurement = measurements[item_id]
-        if measurement.raw is None:
-            verdicts[item_id] = (JUDGE_FAILED, measurement.error)
-            continue
-        try:
-            scores.append(benchmark.score(items[item_id], measurement.raw))
-            verdicts[item_id] = (JUDGED, "")
-        except Unparsed as error:
-            verdicts[item_id] = (UNPARSED, str(error))
-    return scores, verdicts
-
-
-def _coverage(states: Mapping[str, ImageState], verdicts: Mapping[str, tuple[str, str]]) -> Coverage:
+def _coverage(states: Mapping[str, ImageState], verdicts: Mapping[str, Parsed]) -> Coverage:
     counts = Counter(state.status for state in states.values())
     # a placeholder may be scored under the official treatment, but it was never generated
     judged = Counter(
-        JUDGE_FAILED if item not in verdicts else verdicts[item][0]
+        verdicts[item].verdict if item in verdicts else JUDGE_FAILED
         for item, state in states.items()
         if state.status == GENERATED
     )
@@ -138,14 +128,12 @@ def _write_scores(
     cell: Cell,
     benchmark: Benchmark,
     states: Mapping[str, ImageState],
-    scores: Sequence[Score],
-    verdicts: Mapping[str, tuple[str, str]],
+    verdicts: Mapping[str, Parsed],
 ) -> None:
-    by_item = {score.item: score for score in scores}
     lines = []
     for item, state in states.items():
-        status, reason = verdicts.get(item, (NOT_GENERATED, f"{state.status}: {state.reason}"))
-        score = by_item.get(item)
+        lost = Parsed(NOT_GENERATED, None, f"{state.status}: {state.reason}")
+        status, score, reason = verdicts.get(item, lost)
         record: dict[str, Any] = {
             "item": item,
             "status": status,
@@ -173,12 +161,13 @@ def _notes(states: Mapping[str, ImageState], coverage: Coverage) -> list[str]:
 
 
 def _outcome(result: Result) -> Outcome:
-    shown = ", ".join(
-        f"{name} {metric.value:.4f}"
-        for name, metric in result.metrics.items()
-        if name in result.headline and metric.value is not None
-    )
     state = COMPLETE if result.coverage.complete else INCOMPLETE
     counts = f"{result.coverage.judged} of {result.coverage.expected} judged"
     problems = result.coverage.problems()
-    return Outcome(state, "; ".join(part for part in (shown, counts, problems) if part))
+    return Outcome(state, "; ".join(part for part in (_shown(result), counts, problems) if part))
+
+
+def _shown(result: Result) -> str:
+    """The headline scores in words; empty when they are withheld."""
+    values = {name: result.metrics[name].value for name in result.headline}
+    return ", ".join(f"{name} {value:.4f}" for name, value in values.items() if value is not None)

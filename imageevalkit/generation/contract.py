@@ -43,7 +43,14 @@ class Refused(GenerationError):
 
 
 class ItemFailed(GenerationError):
-    """The item failed after bounded retries; other items may succeed."""
+    """The item failed after bounded retries; other items may succeed.
+
+    ``transient``: the retries ran out on failures that pass (an outage), the item itself is not to blame.
+    """
+
+    def __init__(self, text: str, attempts: int = 1, transient: bool = False) -> None:
+        super().__init__(text, attempts)
+        self.transient = transient
 
 
 class ModelUnusable(GenerationError):

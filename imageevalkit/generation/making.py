@@ -11,14 +11,13 @@ from PIL import Image
 
 from imageevalkit.cell import Cell
 from imageevalkit.errors import CellFailure
-from imageevalkit.generation.contract import Generated, GenerationError, ModelUnusable, Refused
-from imageevalkit.generation.records import FAILED, REFUSED, OutcomeWriter
-from imageevalkit.images import CorruptImage
+from imageevalkit.generation.contract import Generated, GenerationError, ItemFailed, ModelUnusable, Refused
+from imageevalkit.generation.records import FAILED, REFUSED, OutcomeWriter, encoded
 from imageevalkit.items import Item
 from imageevalkit.progress import Progress, ProgressWriter
 from imageevalkit.secrets import one_line, redact
 
-# A model that has failed this often in a row without one success is broken, not unlucky.
+# A model that has lost this many items in a row (or three per worker) without one success is broken, not unlucky.
 _GIVE_UP_AFTER = 10
 
 
@@ -33,11 +32,13 @@ class Making:
     blank_on_error: bool
     default_size: tuple[int, int]
     progress: ProgressWriter
+    workers: int = 1
     ok: int = 0
     failed: int = 0
     stopped: str = ""
     last_error: str = ""
-    _failures_in_a_row: int = 0
+    _lost_in_a_row: int = 0
+    _outages_in_a_row: int = 0
     _writer: OutcomeWriter | None = None
 
     def start(self, writer: OutcomeWriter) -> None:
@@ -52,9 +53,11 @@ class Making:
         """
         assert self._writer is not None
         try:
-            self._writer.save_image(item, _as_generated(returned), seconds)
-        except (CorruptImage, TypeError, ValueError) as error:
+            generated = _as_generated(returned)
+            data, size = encoded(generated, item.path)
+        except Exception as error:  # a picture that does not decode or encode is this item's failure only
             return error
+        self._writer.save_image(item, generated, data, size, seconds)
         return None
 
     def stored(self, item: Item, error: Exception | None, seconds: float) -> None:
@@ -63,7 +66,7 @@ class Making:
             self.lost(item, error, seconds)
             return
         self.ok += 1
-        self._failures_in_a_row = 0
+        self._lost_in_a_row = self._outages_in_a_row = 0
         self.report()
 
     def lost(self, item: Item, error: Exception, seconds: float) -> None:
@@ -86,10 +89,20 @@ class Making:
             self.refused += 1
         else:
             self.failed += 1
-            self._failures_in_a_row += 1
-            if self._failures_in_a_row >= _GIVE_UP_AFTER and not self.ok:
-                self.stopped = f"stopped after {self._failures_in_a_row} failures in a row: {self.last_error}"
+        self._give_up(error)
         self.report()
+
+    def _give_up(self, error: Exception) -> None:
+        """Stop when a model has never worked, or when an endpoint has stopped answering in the middle.
+
+        Items that fail by themselves (a category of prompts that is too long) do not stop a model that works.
+        """
+        outage = isinstance(error, ItemFailed) and error.transient
+        self._lost_in_a_row += 1
+        self._outages_in_a_row = self._outages_in_a_row + 1 if outage else 0
+        for count, applies in ((self._outages_in_a_row, True), (self._lost_in_a_row, not self.ok)):
+            if applies and count >= max(_GIVE_UP_AFTER, 3 * self.workers):
+                self.stopped = f"stopped after {count} items lost in a row: {self.last_error}"
 
     def report(self, note: str = "", force: bool = False) -> None:
         """Tell the launcher how far the cell is."""

@@ -50,15 +50,16 @@ class OutcomeWriter:
         self._cell = cell
         self._fingerprint = fingerprint
         self._writer = JsonlWriter(cell.generation)
+        self._retired = False
 
-    def save_image(self, item: Item, generated: Generated, seconds: float) -> None:
-        """Save an ``ok`` outcome; ``seconds`` is the wall time of making the image.
+    def save_image(
+        self, item: Item, generated: Generated, data: bytes, size: tuple[int, int], seconds: float
+    ) -> None:
+        """Save an ``ok`` outcome: ``data`` and ``size`` as :func:`encoded` gives them, ``seconds`` of wall time.
 
         Raises:
             CellFailure: the disk is full.
-            images.CorruptImage: the bytes do not decode.
         """
-        data, size = _encoded(generated, item.path)
         write_part(item.path, data)
         self._append(
             item,
@@ -97,6 +98,11 @@ class OutcomeWriter:
             commit_part(item.path)
 
     def _append(self, item: Item, status: str, seconds: float, attempts: int, **more: Any) -> None:
+        if not self._retired:
+            # a score of images that are being replaced or joined by others describes nothing any more
+            self._cell.result.unlink(missing_ok=True)
+            self._cell.scores.unlink(missing_ok=True)
+            self._retired = True
         prompt = item.prompt if item.prompt is not None else _texts(item)
         self._writer.append(
             {
@@ -136,15 +142,18 @@ def _texts(item: Item) -> str:
     return " ".join(part for part in item.input_list or [] if isinstance(part, str))
 
 
-def _encoded(generated: Generated, path: Path) -> tuple[bytes, tuple[int, int]]:
-    """Bytes to store and the image's (width, height).
+def encoded(generated: Generated, path: Path) -> tuple[bytes, tuple[int, int]]:
+    """Bytes to store at ``path``, and the image's (width, height).
 
-    A server's bytes stay as they came when they already are what the benchmark's path asks for, so that no
-    second lossy compression moves a score.
+    A server's PNG stays as it came. Where a benchmark asks for JPEG everything is encoded here, a server's
+    JPEG too: its quality is part of score parity, and must not depend on who made the image.
+
+    Raises:
+        images.CorruptImage: the bytes do not decode. Pillow's own errors for a picture it cannot encode.
     """
     if isinstance(generated.image, bytes):
         picture = images.decode(generated.image)
-        if picture.format == images.format_of(path) and picture.mode in ("RGB", "L"):
+        if picture.format == images.format_of(path) == "PNG" and picture.mode == "RGB":
             return generated.image, picture.size
     else:
         picture = generated.image

@@ -11,6 +11,7 @@ from imageevalkit import fingerprint as fp
 from imageevalkit.cell import Cell
 from imageevalkit.generation.concurrent import make_concurrently
 from imageevalkit.generation.making import Making
+from imageevalkit.generation.packages import installed_packages
 from imageevalkit.generation.records import OutcomeWriter
 from imageevalkit.generation.sequential import make_one_by_one
 from imageevalkit.generation.survey import Survey, survey
@@ -60,11 +61,12 @@ def generate_cell(
         blank_on_error=options.blank_on_error,
         default_size=requested_size(setting.get("model_kwargs", {})),
         progress=progress,
+        workers=options.workers,
     )
     if todo:
         making.report("loading model", force=True)
         model = load()
-        writer = OutcomeWriter(cell, fp.remember(cell.fingerprints, settings))
+        writer = OutcomeWriter(cell, fp.remember(cell.fingerprints, settings, installed_packages()))
         try:
             making.start(writer)
             if inspect.iscoroutinefunction(getattr(model, "generate_async", None)):
@@ -104,6 +106,8 @@ def _outcome(making: Making, found: Survey) -> Outcome:
     counts = f"{made} of {making.total} images"
     if making.stopped:
         return Outcome(FAILED, f"{making.stopped} ({counts})")
+    if not making.total:
+        return Outcome(FAILED, "the benchmark has no items")
     if not made:
         reason = making.last_error or f"all {making.refused} items were refused before"
         return Outcome(FAILED, f"{reason} ({counts})")

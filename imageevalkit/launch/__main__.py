@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from imageevalkit.cell import REPO, lock_cell
-from imageevalkit.errors import ExitStatus, UserError, run_main
-from imageevalkit.jobs import Plan, cell_of
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say
+from imageevalkit.jobs import cell_of
 from imageevalkit.launch.config import Config, parse_boolean, read_config
 from imageevalkit.launch.options import help_text, parse_words, resolve
 from imageevalkit.launch.process import LOG_HEADER
+from imageevalkit.secrets import one_line
 
 
 def main() -> ExitStatus:
@@ -49,27 +50,27 @@ def _run(given: dict[str, str], config: Config) -> ExitStatus:
         from imageevalkit.launch.dry_run import describe
 
         ensure_driver_env()
-        print(describe(plan))
-        return ExitStatus.COMPLETE
-    locks = _lock(plan)
+        text, status = describe(plan)
+        print(text)
+        return status
     ensure_driver_env()
-    plan.save()
-    print(f"{len(plan.cells)} cells, {len(plan.jobs)} jobs; run folder {plan.run_folder}", flush=True)
+    try:
+        # every cell is locked before anything starts: a second run on any of them ends here
+        locks = {key: lock_cell(cell_of(key)) for key in sorted(plan.cells)}
+        plan.save()
+    except (OSError, CellFailure) as error:
+        raise UserError(f"output/ or log/ cannot be written: {one_line(error)}") from error
+    say(f"{len(plan.cells)} cells, {len(plan.jobs)} jobs; run folder {plan.run_folder}")
     summary = run_plan(plan, locks)
     _print_report(plan.jobs[-1].logs)
     return summary.status
-
-
-def _lock(plan: Plan) -> dict[str, int]:
-    """Lock every cell before anything starts; a second run on any of them ends here."""
-    return {key: lock_cell(cell_of(key)) for key in sorted(plan.cells)}
 
 
 def _print_report(logs: Sequence[str]) -> None:
     path = Path(logs[0])
     if path.is_file():
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        print("\n".join(line for line in lines if not line.startswith(LOG_HEADER)))
+        say("\n".join(line for line in lines if not line.startswith(LOG_HEADER)))
 
 
 if __name__ == "__main__":

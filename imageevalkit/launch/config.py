@@ -32,10 +32,22 @@ class Config:
 
 
 def read_config(fd: int) -> Config:
-    """Read what eval.sh's ``dump_config`` writes to ``fd``."""
+    """Read what eval.sh's ``dump_config`` writes to ``fd``.
+
+    Raises:
+        UserError: the dump is cut short or no UTF-8.
+    """
     with os.fdopen(fd, "rb") as pipe:
-        words = iter(pipe.read().decode().split("\0")[:-1])
-    config = Config()
+        data = pipe.read()
+    try:
+        *entries, end = data.decode().split("\0")[:-1]
+    except UnicodeDecodeError as error:
+        raise UserError(f"config.sh or config.local.sh is not UTF-8 ({error.reason})") from None
+    if end != "end":
+        raise UserError(
+            "config.sh or config.local.sh sets a name to the wrong kind of value (see the line above)"
+        )
+    config, words = Config(), iter(entries)
     for kind in words:
         name, count = next(words), int(next(words))
         values = [next(words) for _ in range(count)]

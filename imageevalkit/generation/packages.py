@@ -1,0 +1,34 @@
+"""The packages that had a part in making the images, for provenance."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+# Distributions whose version can change a pixel; only those a run has imported count.
+_DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "torch": "torch",
+    "diffusers": "diffusers",
+    "transformers": "transformers",
+    "accelerate": "accelerate",
+    "openai": "openai",
+    "numpy": "numpy",
+}
+
+
+def installed_packages() -> dict[str, str]:
+    """Versions by distribution name, with ``python`` and, where torch sees them, the names of the ``gpus``."""
+    versions = {"python": platform.python_version()}
+    for module, distribution in _DISTRIBUTIONS.items():
+        if module in sys.modules:
+            try:
+                versions[distribution] = version(distribution)
+            except PackageNotFoundError:
+                continue
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
+        versions["gpus"] = ", ".join(names)
+    return versions
