@@ -153,7 +153,15 @@ def test_interval_does_not_depend_on_the_order_of_images() -> None:
     scored = _run(20)
     shuffled = random.Random(3).sample(scored, len(scored))
     assert interval(scored) == interval(shuffled)
-    assert interval([one for one in scored if one.prompt_id == 0 and one.language == "en"]) is None
+
+
+def test_few_or_unanimous_prompts_have_no_interval() -> None:
+    english = [one for one in _run(10) if one.language == "en"]
+    assert interval(english) is not None
+    assert interval([one for one in english if one.prompt_id < 9]) is None
+    perfect = [one._replace(match=Match(one.match.total, one.match.total, 0)) for one in english]
+    assert text_score(one.match for one in perfect) == 1
+    assert interval(perfect) is None
 
 
 def test_metrics_of_a_full_run() -> None:

@@ -92,6 +92,16 @@ def test_asymmetric_interval_and_percent_scale() -> None:
     assert md_table()["a"]["text/accuracy@ppocr-v4"] == r"91.24 \[80.00, 95.50\]"
 
 
+def test_a_metric_without_an_interval_is_shown_without_one(capsys: pytest.CaptureFixture[str]) -> None:
+    write_cell("a", "text", THREE, {"accuracy": Metric(1.0, 3)})
+    main([])
+    assert md_table()["a"]["text/accuracy@ppocr-v4"] == "1.0000"
+    assert (csv_rows()[0]["ci_low"], csv_rows()[0]["ci_high"]) == ("", "")
+    html = (output_root() / "report.html").read_text()
+    assert 'class="whisker"' in html and 'class="interval"' not in html
+    assert "0.0000" not in html + capsys.readouterr().out
+
+
 def test_a_withheld_score_is_a_number_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
     missing = [*THREE, Made("images/p/0003_1", "refused one", "refused", error=("Refused", "not allowed"))]
     write_cell("whole", "text", THREE, score(0.5555))

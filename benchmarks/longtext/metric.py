@@ -26,6 +26,7 @@ _IGNORED: dict[str, re.Pattern[str]] = {
 }
 _NO_TEXT = "No text recognized."
 _RESAMPLES = 1000
+_FEWEST_PROMPTS = 10
 
 
 class Match(NamedTuple):
@@ -93,7 +94,10 @@ def precision(matches: Iterable[Match]) -> float | None:
 
 
 def interval(scored: Iterable[Scored], seed: int = 0) -> tuple[float, float] | None:
-    """95 % percentile interval of the text score by cluster bootstrap, ``[low, high]``; None below 2 prompts.
+    """95 % percentile interval of the text score by cluster bootstrap, ``[low, high]``.
+
+    None for fewer than 10 prompts, of which resampling says little, and where every prompt has the same
+    ratio, of which it would say ±0.
 
     Prompts are drawn, not images: the images of one prompt share its text and are not independent
     (Field & Welsh 2007). The same ``scored`` in any order gives the same interval.
@@ -102,7 +106,7 @@ def interval(scored: Iterable[Scored], seed: int = 0) -> tuple[float, float] | N
     for one in scored:
         match, total = clusters.get((one.language, one.prompt_id), (0, 0))
         clusters[one.language, one.prompt_id] = (match + one.match.match, total + one.match.total)
-    if len(clusters) < 2:
+    if len(clusters) < _FEWEST_PROMPTS or len({match / total for match, total in clusters.values()}) == 1:
         return None
     sums = [clusters[key] for key in sorted(clusters)]
     rng = random.Random(seed)

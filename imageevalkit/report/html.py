@@ -113,13 +113,16 @@ def whisker(cell: Shown) -> Markup:
     metric = cell.metric
     if metric is None or metric.value is None:
         return Markup("")
-    low, high = metric.interval or (metric.value, metric.value)
-    x, x1, x2 = (_place(v, metric.scale) for v in (metric.value, low, high))
+    interval = Markup("")
+    if metric.interval:
+        low, high = (_place(v, metric.scale) for v in metric.interval)
+        interval = Markup('<path class="interval" d="M{} 6H{}M{} 1.5V10.5M{} 1.5V10.5"/>').format(
+            low, high, low, high
+        )
     return Markup(
         '<svg class="whisker" viewBox="0 0 144 12" role="img" aria-label="{}">'
-        '<path class="axis" d="M2 6H142M2 3.5V8.5M142 3.5V8.5"/>'
-        '<path class="interval" d="M{} 6H{}M{} 1.5V10.5M{} 1.5V10.5"/><circle cx="{}" cy="6" r="2.2"/></svg>'
-    ).format(_spoken(metric), x1, x2, x1, x2, x)
+        '<path class="axis" d="M2 6H142M2 3.5V8.5M142 3.5V8.5"/>{}<circle cx="{}" cy="6" r="2.2"/></svg>'
+    ).format(_spoken(metric), interval, _place(metric.value, metric.scale))
 
 
 def _place(value: float, scale: float) -> str:
