@@ -223,11 +223,41 @@ def test_a_report_that_cannot_be_written_says_so_in_one_line(output: Path) -> No
         main([])
 
 
-def test_images_made_again_after_the_evaluation_are_pointed_out() -> None:
-    cell = write_cell("a", "text", THREE, score(0.5))
-    cell.generation.write_text(cell.generation.read_text().replace("T09:", "T11:", 1))
-    (result,) = results()
-    assert result.notes == ["generated again after this evaluation: 1 of 3 items; evaluate again"]
+def make_again(cell: Cell, time: str) -> None:
+    """Let the generation records say that the first image was made at ``time``."""
+    records = cell.generation.read_text()
+    cell.generation.write_text(records.replace("T09:00:00.000", time, 1))
+
+
+def test_a_result_older_than_its_images_is_stale_and_a_number_nowhere(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_cell("fresh", "text", THREE, score(0.5555))
+    write_cell("other", "text", THREE, score(0.4444))
+    metrics = {**score(0.8765), "accuracy/sign": Metric(0.4321, 2)}
+    make_again(write_cell("old", "text", THREE, metrics), "T10:00:01.000")
+    main([])
+    column = {model: row["text/accuracy@ppocr-v4"] for model, row in md_table().items()}
+    assert column["old"] == "stale"
+    assert column["fresh"] == "**0.5555** ±0.0100", "the best is among those that still hold"
+    mine = [row for row in csv_rows() if row["model"] == "old"]
+    assert [(row["value"], row["ci_low"], row["ci_high"]) for row in mine] == [("", "", "")] * 2
+    assert mine[0]["withheld"].startswith("stale: 1 of 3 items were made again")
+    html = (output_root() / "report.html").read_text()
+    for text in (capsys.readouterr().out, html, (output_root() / "leaderboard.md").read_text()):
+        assert "stale" in text and "evaluate again" in text
+        assert "0.8765" not in text and "0.4321" not in text
+    (first, second), *_ = (row["cells"][1] for row in page_data(html)["rows"])
+    assert (first["judged"], "values" in first, "detail" in first) == ("stale", False, False)
+    assert (second["judged"], second["values"]) == ("judged", [0.75]), "this image is still the judged one"
+
+
+def test_a_result_is_not_stale_for_what_changed_no_score() -> None:
+    failed = Made("images/p/0000_1", "never made", "failed")
+    # in the very second of the evaluation, and tried again in vain after it
+    make_again(write_cell("same-second", "text", THREE, score(0.5)), "T10:00:00.900")
+    make_again(write_cell("failed-again", "text", [failed, *THREE], score(0.5)), "T11:00:00.000")
+    assert [result.withheld for result in results()] == ["incomplete: 1 failed", ""]
 
 
 def test_hostile_text_stays_text() -> None:

@@ -16,6 +16,7 @@ from imageevalkit.cell import Cell, output_root
 from imageevalkit.images import IMAGE_SUFFIXES, sha256_file
 from imageevalkit.jsonl import read_jsonl
 from imageevalkit.results import Result, read_result
+from imageevalkit.secrets import one_line
 
 # One item's free text may be a whole page of OCR; a report of thousands of items must stay small.
 MAX_TEXT = 4000
@@ -23,14 +24,16 @@ MAX_TEXT = 4000
 Records = dict[str, dict[str, Any]]
 
 GENERATED, REFUSED, FAILED, BLANK, CORRUPT = "generated", "refused", "failed", "blank", "corrupt"
+# Of a result or a score: measured on an image that is not there any more.
+STALE = "stale"
 
 
 class ItemView(NamedTuple):
     """What the report shows of one item of one cell.
 
     ``outcome`` is generated, refused, failed, blank or corrupt. ``path`` is relative to the cell's folder.
-    ``size`` is (width, height) in pixels. ``judged`` is the status in ``scores.jsonl``, empty when it has no
-    record; ``reason`` says why it is not "judged". ``facts`` are labelled remarks on the making of the image,
+    ``size`` is (width, height) in pixels. ``judged`` is the status in ``scores.jsonl`` or stale, empty when it
+    has no record; ``reason`` says why it is not "judged". ``facts`` are labelled remarks on the making of the image,
     in the order to show them.
     """
 
@@ -54,7 +57,10 @@ class ItemView(NamedTuple):
 
 
 class CellReport(NamedTuple):
-    """One cell as found on disk: with ``result`` None, ``problem`` says in one line why it has none."""
+    """One cell as found on disk: with ``result`` None, ``problem`` says in one line why it has none.
+
+    A result older than its images is withheld, with a reason that begins with :data:`STALE`.
+    """
 
     cell: Cell
     result: Result | None
@@ -87,12 +93,14 @@ def _read_cell(cell: Cell) -> CellReport:
     result, problem = _read_result(cell)
     try:
         made, scored = _last_by_item(cell.generation), _last_by_item(cell.scores)
+        if result:
+            result, scored = _without_stale(result, made, scored)
         ids = sorted({*made, *scored}, key=natural)
         items = [_item(cell, id, made.get(id), scored.get(id, {})) for id in ids]
     except (OSError, ValueError) as error:
-        note = f"items are not readable: {_one_line(error)}"
+        note = f"items are not readable: {one_line(error)}"
         return CellReport(cell, result and replace(result, notes=[*result.notes, note]), problem or note, [])
-    return CellReport(cell, result and _with_age(result, made, scored), problem, items)
+    return CellReport(cell, result, problem, items)
 
 
 def _read_result(cell: Cell) -> tuple[Result | None, str]:
@@ -100,8 +108,10 @@ def _read_result(cell: Cell) -> tuple[Result | None, str]:
         result = read_result(cell.result)
     except FileNotFoundError:
         return None, "not evaluated"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return None, f"result.json is not readable: {_one_line(error)}"
+    except (OSError, ValueError) as error:
+        return None, f"result.json is not readable: {one_line(error)}"
+    except (KeyError, TypeError, AttributeError) as error:
+        return None, f"result.json is not readable: {type(error).__name__} {one_line(error)}"
     if (result.model, result.benchmark) != cell:
         # the folder was renamed by hand to keep an older run: the folder's name is what its owner means
         note = f"measured as {result.model}/{result.benchmark}; named here after its folder"
@@ -109,24 +119,36 @@ def _read_result(cell: Cell) -> tuple[Result | None, str]:
     return result, ""
 
 
-def _with_age(result: Result, made: Records, scored: Records) -> Result:
-    """``result``, with a note when images it scored were made again after it was measured."""
+def _without_stale(result: Result, made: Records, scored: Records) -> tuple[Result, Records]:
+    """``result`` and ``scored`` without the numbers of images that were made again after the measurement."""
     measured = _time(result.provenance.get("time"))
-    times = [_time(made[id].get("time")) for id in scored if id in made]
-    newer = sum(time > measured for time in times if time and measured) if measured else 0
-    if not newer:
-        return result
-    note = f"generated again after this evaluation: {newer} of {len(scored)} items; evaluate again"
-    return replace(result, notes=[*result.notes, note])
+    stale = {
+        id: {**score, "status": STALE, "values": {}, "detail": {}, "reason": "made again after it was judged"}
+        for id, score in scored.items()
+        if measured and _is_newer(made.get(id, {}), score, measured)
+    }
+    if not stale:
+        return result, scored
+    reason = (
+        f"{STALE}: {len(stale)} of {len(scored)} items were made again after this evaluation; evaluate again"
+    )
+    return replace(result, headline=[], withheld=reason), {**scored, **stale}
+
+
+def _is_newer(record: dict[str, Any], score: dict[str, Any], measured: datetime) -> bool:
+    if record.get("status") != "ok" and score.get("status") == "not_generated":
+        return False  # it had no image then and has none now: another try that failed changes no score
+    time = _time(record.get("time"))
+    return bool(time and time > measured)
 
 
 def _time(value: Any) -> datetime | None:
-    """An ISO 8601 time with its zone, or None for anything else."""
+    """An ISO 8601 time with its zone, in whole seconds as results state theirs; None for anything else."""
     try:
         time = datetime.fromisoformat(value)
     except (TypeError, ValueError):
         return None
-    return time if time.tzinfo else None
+    return time.replace(microsecond=0) if time.tzinfo else None
 
 
 def _last_by_item(path: Path) -> Records:
@@ -238,8 +260,3 @@ def _inside(value: Any) -> str:
         return ""
     path = PurePosixPath(value)
     return "" if path.is_absolute() or ".." in path.parts else path.as_posix()
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if isinstance(error, OSError | ValueError) else f"{type(error).__name__} {text}"

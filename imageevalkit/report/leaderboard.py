@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from imageevalkit.report.collect import CellReport
+from imageevalkit.report.collect import STALE, CellReport
 from imageevalkit.results import Coverage, Metric, Result
 
 COVERAGE_COLUMNS = (
@@ -128,6 +128,8 @@ def shown(result: Result, metric: str) -> Shown:
     """What may be shown of one metric of ``result``: a number only when its headline is not withheld."""
     coverage = result.coverage
     if not result.headline:
+        if result.withheld.startswith(STALE):
+            return Shown(STALE)
         if not coverage.complete:
             return Shown(f"incomplete {coverage.judged}/{coverage.expected}")
         return Shown("withheld")
