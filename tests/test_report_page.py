@@ -17,7 +17,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from imageevalkit.report.__main__ import main
 from imageevalkit.results import Metric
-from tests.support.cells import Made, write_cell
+from tests.support.cells import PPOCR, QWEN, Made, write_cell
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
@@ -58,6 +58,13 @@ class Page:
                 return
         raise AssertionError(f"no choice named {label}")
 
+    def choices(self, label: str) -> list[str]:
+        for element in self.all(".tools label"):
+            if element.text.startswith(label):
+                options = Select(element.find_element(By.TAG_NAME, "select")).options
+                return [option.text for option in options]
+        raise AssertionError(f"no choice named {label}")
+
     def prompts(self) -> list[str]:
         return [element.text for element in self.all(".row .prompt-text")]
 
@@ -78,6 +85,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
                 items[0] = items[0]._replace(outcome="refused", error=("Refused", "policy says no"))
                 items[1] = items[1]._replace(outcome="blank")
             write_cell(model, "text", items, {"accuracy": Metric(0.5 + step, 120, (0.4, 0.6))})
+        for model, evaluator, scale in (("good", PPOCR, 1), ("org/模型 #2", QWEN, 100)):
+            items = [Made(f"images/p/{p}_1", f"prompt {p}", value=scale * p / 4) for p in range(1, 4)]
+            metric = {"accuracy": Metric(scale * 0.5, 3, None, scale)}
+            write_cell(model, "two judges", items, metric, evaluator=evaluator)
         main([])
         options = webdriver.ChromeOptions()
         options.binary_location = CHROMIUM or ""
@@ -143,6 +154,25 @@ def test_status_filter_finds_what_went_wrong(page: Page) -> None:
         "refused\npolicy says no",
         "blank\nplaceholder: ItemFailed",
     ]
+
+
+def test_scores_of_two_evaluators_are_neither_averaged_nor_drawn_on_one_scale(page: Page) -> None:
+    page.open("#gallery-1")
+    cells = page.all("#gallery-1 .row:first-of-type .thumb")
+    assert [cell.find_element(By.CSS_SELECTOR, ".score").text for cell in cells] == ["0.250", "25"]
+    assert [cell.find_element(By.CSS_SELECTOR, ".meter i").get_attribute("style") for cell in cells] == [
+        "width: 25%;"
+    ] * 2
+    assert "highest score first" not in page.choices("Order")
+    box = page.all("#gallery-1 .models input")[1]
+    box.click()
+    assert "highest score first" in page.choices("Order")
+    page.choose("Order", "highest score first")
+    assert page.all("#gallery-1 .prompt-text")[0].text == "prompt 3"
+    box.click()
+    assert "highest score first" not in page.choices("Order")
+    assert page.all("#gallery-1 .prompt-text")[0].text == "prompt 1"
+    assert page.driver.get_log("browser") == []
 
 
 def test_models_can_be_hidden(page: Page) -> None:

@@ -146,6 +146,7 @@ def page_data(page: Gallery, whole: Gallery, thumbs: Mapping[str, bytes]) -> str
         "benchmark": page.benchmark,
         "models": [_model_data(report) for report in page.reports],
         "metrics": metrics,
+        "scales": _scales(page, metrics),
         "filters": _filters(rows),
         "rows": rows,
         "pictures": [base64.b64encode(thumbs[sha]).decode() for sha in pictures],
@@ -164,14 +165,30 @@ def script_json(data: Any) -> str:
     return text
 
 
-def _metrics(page: Gallery) -> list[dict[str, Any]]:
-    """Per-item metrics with the top of their range; of a count, that is the largest seen."""
-    top: dict[str, float] = {}
-    for item in _items(page):
-        for name, value in item.values.items():
-            top[name] = max(top.get(name, 0.0), value)
-    scales = {n: m.scale for r in page.reports if r.result for n, m in r.result.metrics.items()}
-    return [{"name": n, "scale": scales.get(n, 1.0 if most <= 1 else most)} for n, most in top.items()]
+def _metrics(page: Gallery) -> list[str]:
+    """The names of the per-item metrics."""
+    return list(dict.fromkeys(name for item in _items(page) for name in item.values))
+
+
+def _scales(page: Gallery, metrics: Sequence[str]) -> dict[str, list[float]]:
+    """Evaluator → the top of each metric's range; of a count, that is the largest seen.
+
+    Two evaluators may give numbers of one name on different scales.
+    """
+    top: dict[str, dict[str, float]] = {}
+    for row in page.rows:
+        for report, cell in zip(page.reports, row.cells, strict=True):
+            for item in cell:
+                seen = top.setdefault(_evaluator(item, report), {})
+                for name, value in item.values.items():
+                    seen[name] = max(seen.get(name, 1.0), value)
+    for result in (report.result for report in page.reports if report.result):
+        top.setdefault(result.evaluator.id, {}).update({n: m.scale for n, m in result.metrics.items()})
+    return {evaluator: [seen.get(name, 1.0) for name in metrics] for evaluator, seen in sorted(top.items())}
+
+
+def _evaluator(item: ItemView, report: CellReport) -> str:
+    return item.evaluator or (report.result.evaluator.id if report.result else "")
 
 
 def _model_data(report: CellReport) -> dict[str, Any]:
@@ -187,7 +204,7 @@ def _model_data(report: CellReport) -> dict[str, Any]:
 def _item_data(
     item: ItemView,
     report: CellReport,
-    metrics: Sequence[Mapping[str, Any]],
+    metrics: Sequence[str],
     pictures: dict[str, int],
     thumbs: Mapping[str, bytes],
 ) -> dict[str, Any]:
@@ -197,8 +214,8 @@ def _item_data(
         "status": item.outcome,
         "judged": item.judged,
         "reason": "" if item.error else item.reason,
-        "evaluator": item.evaluator or (report.result.evaluator.id if report.result else ""),
-        "values": [item.values.get(m["name"]) for m in metrics] if item.values else None,
+        "evaluator": _evaluator(item, report),
+        "values": [item.values.get(name) for name in metrics] if item.values else None,
         "seed": item.seed,
         "seedIgnored": item.seed_honoured is False,
         "file": quote(item.path),

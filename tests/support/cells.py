@@ -46,13 +46,17 @@ def paint(item: Made) -> Image.Image:
 
 
 def write_items(
-    cell: Cell, items: Sequence[Made], draw: Callable[[Made], Image.Image] = paint, suffix: str = ".png"
+    cell: Cell,
+    items: Sequence[Made],
+    draw: Callable[[Made], Image.Image] = paint,
+    suffix: str = ".png",
+    evaluator: Evaluator = PPOCR,
 ) -> None:
     """Write the images, ``generation.jsonl`` and ``scores.jsonl`` of ``cell``."""
     cell.folder.mkdir(parents=True, exist_ok=True)
     generation = [record for item in items if (record := _generation(cell, item, draw, suffix))]
     cell.generation.write_text("".join(generation))
-    cell.scores.write_text("".join(_score(item) for item in items))
+    cell.scores.write_text("".join(_score(item, evaluator) for item in items))
 
 
 def _generation(cell: Cell, item: Made, draw: Callable[[Made], Image.Image], suffix: str) -> str:
@@ -91,14 +95,14 @@ def _generation(cell: Cell, item: Made, draw: Callable[[Made], Image.Image], suf
     return json.dumps(record, ensure_ascii=False) + "\n"
 
 
-def _score(item: Made) -> str:
+def _score(item: Made, evaluator: Evaluator) -> str:
     judged = item.outcome == "ok" and item.judged == "judged"
     record = {
         "item": item.id,
         "status": item.judged if item.outcome == "ok" else "not_generated",
         "values": {"accuracy": item.value} if judged and item.value is not None else {},
         "keys": dict(item.keys) if judged else {},
-        "evaluator": PPOCR.id,
+        "evaluator": evaluator.id,
         "detail": {"expected": item.prompt, "read": item.read} if judged else {},
         "reason": "" if judged else item.judged,
     }
@@ -140,7 +144,7 @@ def write_cell(
 ) -> Cell:
     """Write a whole cell; its headline is withheld when an item is missing and ``treatment`` says so."""
     cell = Cell(model, benchmark)
-    write_items(cell, items, draw, suffix)
+    write_items(cell, items, draw, suffix, evaluator)
     coverage = coverage_of(items)
     withheld = not coverage.complete and treatment == "withhold"
     result = Result(

@@ -55,6 +55,7 @@
       this.data = data;
       this.metric = 0;
       this.hidden = new Set();
+      this.evaluators = data.models.map((_, m) => data.rows.flatMap((row) => row.cells[m]).find((item) => item.evaluator)?.evaluator);
       this.data.rows.forEach((row, order) => {
         row.order = order;
         row.text = row.prompt.toLowerCase();
@@ -71,7 +72,7 @@
       this.filters = Object.entries(data.filters).map(([name, values]) => [name, this.select(values.map((v) => [v, v]), "all")]);
       const states = [...new Set(data.rows.flatMap((row) => row.cells.flat().flatMap(Gallery.states)))].sort();
       this.state = this.select(states.map((name) => [name, words(name)]), "all");
-      this.metricSelect = this.select(data.metrics.map((metric, i) => [String(i), metric.name]));
+      this.metricSelect = this.select(data.metrics.map((name, i) => [String(i), name]));
       this.order = this.select(this.orders());
       const title = make("h2", {}, data.benchmark);
       const tools = make("div", { className: "tools" },
@@ -96,8 +97,11 @@
     }
 
     select(options, all) {
-      const choices = all ? [["", all], ...options] : options;
-      return make("select", {}, ...choices.map(([value, text]) => make("option", { value }, text)));
+      return make("select", {}, ...this.options(all ? [["", all], ...options] : options));
+    }
+
+    options(choices) {
+      return choices.map(([value, text]) => make("option", { value }, text));
     }
 
     label(text, control, half) {
@@ -107,12 +111,21 @@
     orders() {
       const list = [["order", "as in the benchmark"]];
       if (!this.data.metrics.length) return list;
-      list.push(["low", "lowest score first"], ["high", "highest score first"]);
+      const evaluators = new Set(this.visible().map((m) => this.evaluators[m]).filter(Boolean));
+      // an average over models needs numbers of one evaluator
+      if (evaluators.size < 2) list.push(["low", "lowest score first"], ["high", "highest score first"]);
       if (this.data.models.length > 1) {
         list.push(["gap", "largest difference between models"]);
         this.data.models.forEach((model, m) => list.push([`low-${m}`, `lowest of ${model.name} first`]));
       }
       return list;
+    }
+
+    offerOrders() {
+      const chosen = this.order.value;
+      this.order.replaceChildren(...this.options(this.orders()));
+      this.order.value = chosen;
+      if (!this.order.value) this.order.value = "order"; // no longer offered
     }
 
     cutNote() {
@@ -133,6 +146,7 @@
         box.addEventListener("change", () => {
           if (box.checked) this.hidden.delete(m);
           else this.hidden.add(m);
+          this.offerOrders();
           this.refresh();
         });
         return make("label", {}, box, model.name);
@@ -142,7 +156,7 @@
 
     static states(item) {
       if (item.status !== "generated") return [item.status];
-      return [item.judged === "unparsed" || item.judged === "judge_failed" ? item.judged : "generated"];
+      return [["unparsed", "judge_failed", "stale"].includes(item.judged) ? item.judged : "generated"];
     }
 
     visible() {
@@ -151,6 +165,11 @@
 
     value(item) {
       return item.values ? item.values[this.metric] ?? null : null;
+    }
+
+    // The top of the range of the item's value.
+    scale(item, metric = this.metric) {
+      return this.data.scales[item.evaluator ?? ""][metric];
     }
 
     meanOf(row, m) {
@@ -163,7 +182,7 @@
       const byEvaluator = new Map();
       for (const m of this.visible()) {
         const value = this.meanOf(row, m);
-        const name = row.cells[m].find((item) => item.evaluator)?.evaluator ?? "";
+        const name = this.evaluators[m];
         if (value !== null) byEvaluator.set(name, [...(byEvaluator.get(name) || []), value]);
       }
       const gaps = [...byEvaluator.values()].filter((v) => v.length > 1).map((v) => Math.max(...v) - Math.min(...v));
@@ -249,13 +268,12 @@
 
     cell(row, m) {
       const items = row.cells[m];
-      const scale = this.data.metrics[this.metric]?.scale;
       const average = items.length > 1 ? this.meanOf(row, m) : null;
-      const counted = items.filter((item) => this.value(item) !== null).length;
-      const part = counted < items.length ? ` (${counted} of ${items.length})` : "";
+      const counted = items.filter((item) => this.value(item) !== null);
+      const part = counted.length < items.length ? ` (${counted.length} of ${items.length})` : "";
       const thumbs = items.map((item) => this.thumb(row, m, item));
       return make("div", {}, make("p", { className: "cell-name" }, this.data.models[m].name),
-        average === null ? null : make("p", { className: "mean" }, `mean ${format(average, scale)}${part}`),
+        average === null ? null : make("p", { className: "mean" }, `mean ${format(average, this.scale(counted[0]))}${part}`),
         thumbs.length
           ? make("div", { className: thumbs.length > 1 ? "thumbs" : "thumbs one" }, ...thumbs)
           : make("p", { className: "muted" }, "not run"));
@@ -269,22 +287,21 @@
       const button = make("button", { type: "button", className: "thumb", "aria-label": `${this.data.models[m].name}, ${item.id}: ${score || words(item.status)}` },
         this.picture(item),
         make("div", { className: "caption" }, make("span", { className: value === null ? "score word" : "score" }, score), seed),
-        value === null ? null : this.meter(value));
+        value === null ? null : this.meter(value / this.scale(item)));
       button.addEventListener("click", () => viewer.open(this, row, m, item));
       return button;
     }
 
     scoreText(item) {
       const value = this.value(item);
-      if (value !== null) return format(value, this.data.metrics[this.metric].scale);
+      if (value !== null) return format(value, this.scale(item));
       if (item.status !== "generated") return "";
       return item.judged && item.judged !== "judged" ? words(item.judged) : "not scored";
     }
 
-    meter(value) {
-      const share = Math.min(1, Math.max(0, value / this.data.metrics[this.metric].scale)) * 100;
+    meter(share) {
       const fill = make("i");
-      fill.style.width = `${share}%`;
+      fill.style.width = `${Math.min(1, Math.max(0, share)) * 100}%`;
       return make("div", { className: "meter" }, fill);
     }
 
@@ -389,8 +406,8 @@
       const text = (value, extra = "") => make("p", { className: `text ${extra}` }, value);
       const list = (entries) => make("dl", {}, ...entries.flatMap(([name, value]) => [make("dt", {}, words(name)), make("dd", {}, String(value))]));
       if (item.error) section(item.status === "refused" ? "Refused, in the provider's words" : words(item.status), text(item.error[1] || item.error[0], "error"), make("p", { className: "muted" }, item.error[0]));
-      const scores = (item.values || []).map((value, i) => [gallery.data.metrics[i], value]).filter(([, value]) => value !== null);
-      if (scores.length) section("Scores", list(scores.map(([metric, value]) => [metric.name, format(value, metric.scale)])));
+      const scores = (item.values || []).map((value, i) => [i, value]).filter(([, value]) => value !== null);
+      if (scores.length) section("Scores", list(scores.map(([i, value]) => [gallery.data.metrics[i], format(value, gallery.scale(item, i))])));
       else if (item.judged) section("Scores", make("p", {}, words(item.judged)), item.reason ? text(item.reason) : "");
       for (const [name, value] of Object.entries(item.detail || {})) section(words(name), text(value));
       section("Prompt", text(row.prompt || "(no prompt recorded)"));
