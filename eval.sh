@@ -72,8 +72,8 @@ for file in "$REPO/config.sh" "$REPO/config.local.sh"; do
 done
 
 # a name that a config file unset is empty, not an error in the middle of the dump
-for name in "${ARRAYS[@]}"; do [[ -v $name[@] ]] || declare -a "$name=()"; done
-for name in "${MAPS[@]}"; do [[ -v $name[@] ]] || { unset "$name" && declare -A "$name=()"; }; done
+for name in "${ARRAYS[@]}"; do declare -p "$name" &>/dev/null || declare -a "$name=()"; done
+for name in "${MAPS[@]}"; do declare -p "$name" &>/dev/null || declare -A "$name=()"; done
 for name in "${ENVIRONMENT_FIRST[@]}"; do
   if [[ -n ${given[$name]} ]]; then printf -v "$name" '%s' "${given[$name]}"; fi
 done

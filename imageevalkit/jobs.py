@@ -21,7 +21,8 @@ class Job:
     A job starts when, for each of its cells, every job in ``after`` serving that cell has left that cell's
     outcome (see :func:`outcome_path`) with a state in :data:`USABLE`; if such an outcome is FAILED or the job
     ended without leaving one, it is skipped. ``always`` (the report) starts when all in ``after`` have ended,
-    however they ended.
+    however they ended. A job with ``leaves_outcomes`` False is a foreign script (the guide of seed 002 asks for
+    no more than an exit status): its status 0 makes its cells complete.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Job:
     environ: dict[str, str] = field(default_factory=dict)
     after: list[str] = field(default_factory=list)
     always: bool = False
+    leaves_outcomes: bool = True
     gpus: int = 0
     cores: int = 1
     retries: int = 0

@@ -221,6 +221,93 @@ def test_changed_kwarg_is_explained_and_changes_nothing(checkout: Path) -> None:
 
 
 @needs_driver_env
+def test_a_limited_run_never_replaces_a_larger_result(checkout: Path) -> None:
+    base = ["--model_names", "reference-blank", "--ds_names", "quicktext"]
+    assert run_eval(checkout, *base, "--limit", "6").returncode == 0
+    run = run_eval(checkout, *base, "--limit", "2")
+    assert run.returncode == 0
+    assert "the result of 6 items stands" in run.stdout
+    assert result_of(checkout, "reference-blank/quicktext")["limit"] == 6
+
+
+@needs_driver_env
+def test_a_cell_that_fails_shows_no_older_score(checkout: Path) -> None:
+    base = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit", "2"]
+    assert run_eval(checkout, *base).returncode == 0
+    run = run_eval(checkout, *base, "--custom_model_kwargses", "width=0", "--overwrite")
+    assert run.returncode == 1
+    assert "0.0000" not in run.stdout
+    assert "0.0000" not in (checkout / "output/leaderboard.md").read_text()
+    assert not (checkout / "output/reference-noise/quicktext/result.json").exists()
+
+
+@needs_driver_env
+def test_a_closed_pipe_changes_neither_the_run_nor_its_status(checkout: Path) -> None:
+    add_model(checkout, "failing", "Failing", FAILING)
+    words = "--model_names 'failing;reference-blank' --ds_names quicktext --limit 2"
+    commands = (
+        f"bash eval.sh {words} | head -n 1; exit ${{PIPESTATUS[0]}}",
+        "bash eval.sh --help > /dev/full",
+    )
+    closed, full = (
+        subprocess.run(
+            ["bash", "-c", command],
+            cwd=checkout,
+            env=environ(checkout),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for command in commands
+    )
+    assert closed.returncode == 1
+    assert result_of(checkout, "reference-blank/quicktext")["state"] == "complete"
+    assert full.returncode == 1
+    assert full.stderr == "error: No space left on device: standard output\n"
+
+
+@needs_driver_env
+def test_images_made_elsewhere_are_scored_without_a_registered_model(checkout: Path) -> None:
+    base = ["--ds_names", "quicktext", "--limit", "2"]
+    assert run_eval(checkout, "--model_names", "reference-blank", *base, "--eval", "false").returncode == 0
+    (checkout / "output/reference-blank").rename(checkout / "output/made-elsewhere")
+    (checkout / "output/made-elsewhere/quicktext/generation.jsonl").unlink()
+    run = run_eval(checkout, "--model_names", "made-elsewhere", *base, "--infer", "false")
+    assert run.returncode == 0, outcome_lines(run)
+    assert "made elsewhere" in str(result_of(checkout, "made-elsewhere/quicktext")["notes"])
+
+
+def test_config_of_the_wrong_kind_is_told(checkout: Path) -> None:
+    local = checkout / "config.local.sh"
+    local.write_text("unset DS_NAMES EVAL_GPU_MAP\ndeclare -A JUDGE_MAP=(['quicktext']='no')\n")
+    words = ["--model_names", "reference-noise", "--ds_names", "quicktext"]
+    assert "unknown text reader 'no'" in run_eval(checkout, *words).stderr
+    local.write_bytes(b"MODEL_NAMES=('\xe4')\n")
+    run = run_eval(checkout, "--ds_names", "quicktext")
+    assert run.returncode == 2
+    assert "not UTF-8" in run.stderr
+
+
+def test_planning_needs_the_standard_library_only(checkout: Path) -> None:
+    """A fresh machine plans before .venv exists: only the names of evaluators may be needed then."""
+    code = (
+        "import sys; from imageevalkit.launch.options import parse_words, resolve;"
+        "from imageevalkit.launch.config import Config; from imageevalkit.launch.planner import make_plan;"
+        "plan = make_plan(resolve(parse_words(['--quickstart']), Config()), Config());"
+        "print(len(plan.jobs), [m for m in sys.modules if m.split('.')[0] in ('PIL', 'tqdm', 'numpy', 'openai')])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        env=environ(checkout),
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.stdout == "5 []\n", run.stderr
+
+
+@needs_driver_env
 def test_corrupt_image_is_counted_and_withholds_the_headline(checkout: Path) -> None:
     base = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit", "3"]
     assert run_eval(checkout, *base).returncode == 0
@@ -260,10 +347,9 @@ def test_full_disk_is_one_clear_line_and_leaves_other_cells(checkout: Path) -> N
 def test_model_and_benchmark_written_to_the_guide_work_unchanged(checkout: Path) -> None:
     add_model(checkout, "slow-noise", "SlowNoise", SLOW_NOISE)
     add_benchmark(checkout, "many", "Many", MANY)
-    run = run_eval(
-        checkout, "--model_names", "slow-noise", "--ds_names", "many", "--eval", "false", "--limit", "9"
-    )
+    run = run_eval(checkout, "--model_names", "slow-noise", "--ds_names", "many", "--limit", "9")
     assert run.returncode == 0, outcome_lines(run)
+    assert "the script ended with status 0" in run.stdout
     assert len(list((checkout / "output/slow-noise/many").glob("*.png"))) == 9
 
 

@@ -37,6 +37,10 @@ def start(checkout: Path, plan: Path, output: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=checkout, env=environ(checkout, IMAGEEVALKIT_OUTPUT=str(output)))
 
 
+def size_of(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
 def images(output: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in (output / "m/many").glob("*.png")}
 
@@ -50,17 +54,22 @@ def test_fifty_kills(tmp_path: Path) -> None:
     assert start(checkout, plan, undisturbed).wait() == 0
 
     moments = random.Random(0)
-    landed = 0
+    generation = killed / "m/many/generation.jsonl"
+    while_making = 0
     for _ in range(KILLS):
+        before = size_of(generation)
         process = start(checkout, plan, killed)
-        time.sleep(moments.uniform(0.05, 0.28))
+        while size_of(generation) == before and process.poll() is None:
+            time.sleep(0.001)  # until it makes images; then kill it at a random moment of that
+        time.sleep(moments.uniform(0.0, 0.04))
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
-            landed += 1
+            while_making += 1
         process.wait()
         for path in (killed / "m/many").glob("*.png"):
             Image.open(path).load()  # every image with a final name is whole, at every moment
-    assert landed >= KILLS * 0.8, "most kills must hit a living process"
+    assert while_making >= KILLS * 0.8, "most kills must hit a process that is making images"
+    assert len(images(killed)) < 400, "and the last one still had some to make"
     assert start(checkout, plan, killed).wait() == 0
 
     assert images(killed) == images(undisturbed)

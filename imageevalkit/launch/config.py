@@ -65,6 +65,20 @@ def split_names(text: str) -> list[str]:
     return [name for part in text.split(";") if (name := part.strip())]
 
 
+def check_name(name: str) -> str:
+    """``name``, if it can name a folder below output/ and travel on command lines (``org/model`` can).
+
+    Raises:
+        UserError: it cannot.
+    """
+    parts = name.split("/")
+    if not name.isprintable() or any(part in ("", ".", "..") or part[0] in "-." for part in parts):
+        raise UserError(
+            f"'{name}' cannot be a name: no part of it may be empty or begin with '.' or '-', none may be unprintable"
+        )
+    return name
+
+
 def parse_boolean(text: str, where: str) -> bool:
     """true/yes/on/1 or false/no/off/0, in any case. Raises UserError for anything else."""
     word = text.strip().lower()

@@ -28,7 +28,7 @@ def folder_of(environment: str) -> Path:
             f"environment '{environment}' is named in config.sh, but CONDA_BASE is empty: "
             "set it, or give a path to the environment"
         )
-    return Path(base) / "envs" / environment
+    return Path(base) if environment == "base" else Path(base) / "envs" / environment
 
 
 def python_of(environment: str, used_by: str, build: str) -> str:

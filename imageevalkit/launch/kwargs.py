@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from typing import Any
 
 from imageevalkit.errors import UserError
+from imageevalkit.secrets import redact
 
 # Values of these travel through argv, the plan and result files; a secret must not.
-_SECRET = re.compile(r"(api[_-]?key|secret|password|(access|auth|hf)[_-]?token|^token)$", re.IGNORECASE)
+_SECRET = re.compile(
+    r"(api[_-]?key|secret|password|(access|auth|hf)[_-]?token|^token|authorization|bearer|cookie)$",
+    re.IGNORECASE,
+)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_OPEN, _CLOSE = "[{(", "]})"
+_OPEN, _CLOSE = "[{", "]}"
 # JSON writes true/false/null; Python users write these, and the string "False" would be true to a model.
 _PYTHON_WORDS: dict[str, Any] = {"True": True, "False": False, "None": None}
 
 
-def parse_kwargses(text: str, models: int) -> list[dict[str, Any]]:
+def parse_kwargses(text: str, models: int, source: str = "") -> list[dict[str, Any]]:
     """One dict per model; empty ``text`` means none for any.
 
+    ``source`` tells where ``text`` comes from, for errors.
     ``"a=1,b=[2,3];;c=\\"x, y\\""`` is three sets, the second empty.
 
     Raises:
@@ -28,8 +34,9 @@ def parse_kwargses(text: str, models: int) -> list[dict[str, Any]]:
         return [{} for _ in range(models)]
     sets = [parse_kwargs(part) for part in _split(text, ";")]
     if len(sets) != models:
+        counts = f"{len(sets)} set{'s' * (len(sets) > 1)} for {models} model{'s' * (models > 1)}"
         raise UserError(
-            f"custom_model_kwargses has {len(sets)} set{'s' * (len(sets) > 1)} for {models} model{'s' * (models > 1)}: "
+            f"custom_model_kwargses{source} has {counts}: "
             "give one per model, separated by ';' (an empty one is fine)"
         )
     return sets
@@ -48,26 +55,38 @@ def parse_kwargs(text: str) -> dict[str, Any]:
                 f"custom_model_kwargses: '{pair.strip()}' is no name=value "
                 '(a comma inside a value needs quotes: name="a, b")'
             )
-        if _SECRET.search(name):
-            raise UserError(
-                f"custom_model_kwargses: '{name}' looks like a secret; "
-                "put keys into config.local.sh or the environment (API_KEY), never on the command line"
-            )
         if name in kwargs:
             raise UserError(f"custom_model_kwargses: '{name}' is given twice for one model")
         kwargs[name] = _value(value.strip())
+        _check_no_secret(name, kwargs[name])
     return kwargs
 
 
+def _check_no_secret(name: str, value: Any) -> None:
+    inner = value.items() if isinstance(value, dict) else []
+    for key, nested in inner:
+        _check_no_secret(str(key), nested)
+    if _SECRET.search(name) or (isinstance(value, str) and redact(value) != value):
+        raise UserError(
+            f"custom_model_kwargses: '{name}' looks like a secret; "
+            "put keys into config.local.sh or the environment (API_KEY), never on the command line"
+        )
+
+
 def _value(text: str) -> Any:
+    """JSON where it parses, else Python's own spelling of words, lists and quoted strings, else the text."""
     if text in _PYTHON_WORDS:
         return _PYTHON_WORDS[text]
-    if len(text) >= 2 and text[0] == text[-1] == "'":
-        return text[1:-1]
     try:
-        return json.loads(text, parse_constant=lambda word: word)
+        value = json.loads(text, parse_constant=lambda word: word)
     except ValueError:
-        return text
+        if text[:1] not in ("'", "[", "{"):
+            return text
+        try:
+            value = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            return text
+    return text if value in (float("inf"), float("-inf")) else value
 
 
 def _split(text: str, separator: str) -> list[str]:
@@ -85,8 +104,8 @@ def _split(text: str, separator: str) -> list[str]:
         elif char in _OPEN:
             depth += 1
         elif char in _CLOSE:
-            depth -= 1
-        elif char == separator and depth <= 0:
+            depth = max(0, depth - 1)
+        elif char == separator and depth == 0:
             parts.append(text[start:i])
             start = i + 1
     if quote or depth > 0:

@@ -111,11 +111,14 @@ class Ledger:
         log = log_of(job)
         said = "" if end.status is None else last_line(log)
         told = (end.problem or how) + (f": {said}" if said else "")
-        lacks_outcomes = self.lacks_outcomes(job)
+        foreign_success = end.status == 0 and not job.leaves_outcomes
+        lacks_outcomes = self.lacks_outcomes(job) and not foreign_success
         for cell in _owed(job):
             outcome = self._outcome(job, cell)
             if outcome is None and end.stopped_by:
                 outcome = Outcome(INTERRUPTED, end.problem or f"stopped by {end.stopped_by}")
+            elif outcome is None and foreign_success:
+                outcome = Outcome(COMPLETE, "the script ended with status 0; its log has the scores")
             elif outcome is None:
                 outcome = Outcome(FAILED, told if end.status is None else f"left no outcome, {told}")
             self._record(job, cell, outcome, end.attempts, log_of(job, cell))

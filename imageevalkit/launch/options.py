@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from imageevalkit.errors import UserError, suggest
-from imageevalkit.launch.config import Config, is_boolean, parse_boolean, parse_count, split_names
+from imageevalkit.launch.config import Config, check_name, is_boolean, parse_boolean, parse_count, split_names
 from imageevalkit.launch.kwargs import parse_kwargses
 
 _MISSING_ITEMS = ("withhold", "official")
@@ -98,6 +98,9 @@ def resolve(given: dict[str, str], config: Config) -> Options:
         UserError: a value is not of its kind, or nothing is left to do.
     """
     if _flag(given, "--quickstart"):
+        for option in ("--model_names", "--ds_names", "--custom_model_kwargses"):
+            if option in given:
+                raise UserError(f"--quickstart chooses models and benchmarks itself: leave out {option}")
         models, benchmarks, kwargses = QUICKSTART_MODELS, QUICKSTART_BENCHMARKS, ""
         given = {"--infer": "true", "--eval": "true", "--use_api": "false", **given}
     else:
@@ -106,7 +109,8 @@ def resolve(given: dict[str, str], config: Config) -> Options:
         kwargses = given.get(
             "--custom_model_kwargses", ";".join(config.arrays.get("CUSTOM_MODEL_KWARGSES", []))
         )
-    unique = _merge(models, parse_kwargses(kwargses, len(models)))
+    source = "" if "--custom_model_kwargses" in given else " in config.sh"
+    unique = _merge(models, parse_kwargses(kwargses, len(models), source))
     options = Options(
         models=list(unique),
         model_kwargs=list(unique.values()),
@@ -144,7 +148,7 @@ def _names(given: dict[str, str], option: str, config: Config, variable: str) ->
             f"{where}: use {option} {OPTIONS[option].value} or {variable} in config.sh "
             "(bash eval.sh --list shows the names; bash eval.sh --quickstart needs none)"
         )
-    return names
+    return [check_name(name) for name in names]
 
 
 def _merge(models: list[str], sets: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

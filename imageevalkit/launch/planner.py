@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from imageevalkit import assets
-from imageevalkit.cell import REPO, Cell, log_root
+from imageevalkit.cell import REPO, Cell, log_root, output_root
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import UserError, suggest
-from imageevalkit.evaluation.benchmark import check_judge
+from imageevalkit.evaluation.benchmark import check_judge, module_of
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch import gpus, registry
 from imageevalkit.launch.config import Config
@@ -30,7 +32,6 @@ class _Run:
     config: Config
     folder: Path
     stamp: str
-    visible_gpus: int
     cores: int
     blocked: dict[str, str]
 
@@ -63,18 +64,35 @@ def make_plan(options: Options, config: Config) -> Plan:
         config=config,
         folder=log_root() / "runs" / f"{stamp}-{os.getpid()}",
         stamp=f"{stamp}-{os.getpid()}",
-        visible_gpus=len(gpus.visible_gpus()),
         cores=max(1, cores // side_by_side) if options.parallel else cores,
         blocked=_blocked(options),
     )
-    generate = [
-        _generate_job(run, m, k, tasks) for m, k in zip(options.models, options.model_kwargs, strict=True)
-    ]
-    evaluate = [_evaluate_job(run, cell) for model in options.models for cell in run.open_cells(model)]
-    jobs = [job for job in generate if job and options.infer]
-    jobs += [job for job in evaluate if options.evaluate]
+    jobs: list[Job] = []
+    for model, kwargs in zip(options.models, options.model_kwargs, strict=True):
+        if not options.infer:
+            _check_images_of(model)
+        elif job := _generate_job(run, model, kwargs, tasks):
+            jobs.append(job)
+    if options.evaluate:
+        jobs += [_evaluate_job(run, cell) for model in options.models for cell in run.open_cells(model)]
     jobs.append(_report_job(run, jobs))
     return Plan(str(run.folder), options.parallel, jobs, run.blocked)
+
+
+@functools.cache
+def _visible_gpus() -> int:
+    """How many GPUs this run may use; asked only when something wants one (a login node's nvidia-smi may fail)."""
+    return len(gpus.visible_gpus())
+
+
+def _check_images_of(model: str) -> None:
+    """Without generation any model will do that has a folder in output/, however its images were made."""
+    known = registry.model_tasks()
+    if model not in known and not (output_root() / model).is_dir():
+        raise UserError(
+            f"unknown model '{model}'{suggest(model, known)}: it is not registered, and there are no images of it "
+            f"in {output_root() / model}"
+        )
 
 
 def _check_maps(config: Config, tasks: dict[str, str]) -> None:
@@ -114,7 +132,6 @@ def _generate_job(run: _Run, model: str, kwargs: dict[str, object], tasks: dict[
     cells = sorted(run.open_cells(model), key=lambda cell: list(settings).index(tasks[cell.benchmark]))
     if not cells:
         return None
-    wanted = max(0 if setting.get("api") else setting.get("gpus", 1) for setting in settings.values())
     name = f"generate:{model}"
     return Job(
         name=name,
@@ -122,7 +139,7 @@ def _generate_job(run: _Run, model: str, kwargs: dict[str, object], tasks: dict[
         command=[python, "infer/generate.py", "--plan", str(run.folder / "plan.json"), "--job", name],
         cells=[cell.key for cell in cells],
         logs=run.logs(cells, "generate"),
-        gpus=min(wanted, run.visible_gpus),
+        gpus=max(_gpus_of(model, setting) for setting in settings.values()),
         cores=run.cores,
         retries=_RETRIES["generate"],
         options={
@@ -133,6 +150,16 @@ def _generate_job(run: _Run, model: str, kwargs: dict[str, object], tasks: dict[
             "workers": options.num_workers if options.use_api else 1,
         },
     )
+
+
+def _gpus_of(model: str, setting: dict[str, Any]) -> int:
+    """GPUs of a model: what its entry declares, else one where there is one (a small model runs on the CPU too)."""
+    if setting.get("api") or setting.get("gpus") == 0:
+        return 0
+    declared = setting.get("gpus")
+    if declared and declared > _visible_gpus():
+        raise UserError(f"model '{model}' needs {declared} GPU(s), but this machine shows {_visible_gpus()}")
+    return declared or min(1, _visible_gpus())
 
 
 def _evaluate_job(run: _Run, cell: Cell) -> Job:
@@ -146,10 +173,10 @@ def _evaluate_job(run: _Run, cell: Cell) -> Job:
     count = run.config.maps.get("EVAL_GPU_MAP", {}).get(benchmark, "0")
     if not count.isdecimal():
         raise UserError(f"EVAL_GPU_MAP['{benchmark}'] in config.sh is '{count}': use a whole number")
-    if int(count) > run.visible_gpus:
+    if int(count) and int(count) > _visible_gpus():
         raise UserError(
             f"benchmark {benchmark} is evaluated on {count} GPU(s) (EVAL_GPU_MAP), "
-            f"but this machine shows {run.visible_gpus}"
+            f"but this machine shows {_visible_gpus()}"
         )
     environ = {
         "IMAGEEVALKIT_RUN_FOLDER": str(run.folder),
@@ -169,6 +196,7 @@ def _evaluate_job(run: _Run, cell: Cell) -> Job:
         gpus=int(count),
         cores=run.cores,
         retries=_RETRIES["evaluate"],
+        leaves_outcomes=module_of(benchmark) is not None,
     )
 
 
@@ -180,7 +208,10 @@ def _report_job(run: _Run, jobs: list[Job]) -> Job:
     return Job(
         name="report",
         stage="report",
-        command=[python, "-m", "imageevalkit.report", "--cells", ";".join(cells)],
+        command=[
+            *[python, "-m", "imageevalkit.report"],
+            *["--cells", ";".join(cells), "--run_folder", str(run.folder)],
+        ],
         cells=[],
         logs=[str(log_root() / f"report_{run.stamp}.log")],
         after=[job.name for job in jobs],

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from imageevalkit.atomic import write_atomic
-from imageevalkit.cell import output_root
+from imageevalkit.cell import Cell, output_root
 from imageevalkit.errors import CellFailure, ExitStatus, run_main
+from imageevalkit.jobs import USABLE, read_outcome
 from imageevalkit.report.collect import CellReport, collect
 from imageevalkit.report.html import render
 from imageevalkit.report.leaderboard import csv_text, markdown_text
@@ -28,11 +29,15 @@ def main(argv: Sequence[str] | None = None) -> ExitStatus:
     """
     parser = argparse.ArgumentParser(prog="python -m imageevalkit.report", description=__doc__)
     parser.add_argument("--cells", default="", help='print only these: "model/benchmark;model2/benchmark"')
-    wanted = [key.strip() for key in parser.parse_args(argv).cells.split(";") if key.strip()]
+    parser.add_argument(
+        "--run_folder", type=Path, help="the run just ended: cells that failed in it show no score"
+    )
+    args = parser.parse_args(argv)
+    wanted = [key.strip() for key in args.cells.split(";") if key.strip()]
     try:
         with _only_writer():
             cells = collect()
-            _print(cells, wanted)  # first: a full disk must not hide the scores
+            _print(cells, wanted, args.run_folder)  # first: a full disk must not hide the scores
             paths = write_reports(cells)
     except OSError as error:
         reason = error.strerror or error
@@ -66,8 +71,26 @@ def _only_writer() -> Iterator[None]:
         yield
 
 
-def _print(cells: Sequence[CellReport], wanted: Sequence[str]) -> None:
-    listed = [cell for cell in cells if not wanted or cell.cell.key in wanted]
+def _failed_now(cell: Cell, run_folder: Path | None) -> str:
+    """Why ``cell`` has no score of the run in ``run_folder``; empty when it has, or when no run is meant."""
+    if run_folder is None:
+        return ""
+    for stage in ("generate", "evaluate"):
+        outcome = read_outcome(run_folder, cell, stage)
+        if outcome and outcome.state not in USABLE:
+            return f"{outcome.state} in this run: {outcome.message}"
+    return ""
+
+
+def _print(cells: Sequence[CellReport], wanted: Sequence[str], run_folder: Path | None) -> None:
+    listed = [
+        # an older score of a cell that failed now is still in the files, but it is not this run's answer
+        cell._replace(result=None, problem=problem)
+        if (problem := _failed_now(cell.cell, run_folder))
+        else cell
+        for cell in cells
+        if not wanted or cell.cell.key in wanted
+    ]
     width = shutil.get_terminal_size((_WIDTH_OF_A_PIPE, 24)).columns
     print(format_table([cell.result for cell in listed if cell.result], width))
     for cell in listed:
