@@ -17,7 +17,9 @@ def redact(text: str) -> str:
     return text
 
 
-def one_line(error: BaseException, limit: int = 500) -> str:
-    """The error's text on one line, redacted, at most ``limit`` characters; its class name if it has none."""
-    text = " ".join(redact(str(error)).split()) or type(error).__name__
+def one_line(said: BaseException | str, limit: int = 500) -> str:
+    """``said`` on one line, redacted, at most ``limit`` characters; an error without text gives its class."""
+    text = " ".join(redact(str(said)).split())
+    if not text and isinstance(said, BaseException):
+        text = type(said).__name__
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -366,3 +366,56 @@ def test_secrets_leave_error_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     generate(fail_on(0, ValueError("bad key sk-very-secret-key")), FakeDataset(2))
     assert "sk-very-secret-key" not in CELL.generation.read_text()
     assert "<API_KEY>" in CELL.generation.read_text()
+
+
+def test_an_outage_in_the_middle_stops_the_cell() -> None:
+    def fault(prompt: str) -> None:
+        if int(prompt.split()[1]) >= 5:
+            raise ItemFailed("HTTP 503 (gave up after 6 attempts)", attempts=6, transient=True)
+
+    model = FakeModel(fault)
+    outcome = generate(model, FakeDataset(100))
+    assert outcome.state == FAILED
+    assert "stopped after 10 items lost in a row" in outcome.message
+    assert "(5 of 100 images)" in outcome.message
+    assert len(model.calls) == 15
+
+
+def test_prompts_that_fail_by_themselves_do_not_stop_a_working_model() -> None:
+    def fault(prompt: str) -> None:
+        if 5 <= int(prompt.split()[1]) < 45:
+            raise ValueError("prompt too long")
+
+    model = FakeModel(fault)
+    assert generate(model, FakeDataset(50)).state == INCOMPLETE
+    assert len(model.calls) == 50
+
+
+def test_a_picture_that_does_not_decode_is_one_failed_item() -> None:
+    class Lazy(FakeModel):
+        def generate(self, prompt: str, seed: int = 42) -> Image.Image:
+            image = super().generate(prompt, seed)
+            if prompt != "prompt 1":
+                return image
+            path = CELL.folder / "broken.bin"
+            path.write_bytes(encode(image.resize((64, 64)), Path("x.png"))[:-60])
+            return Image.open(path)
+
+    outcome = generate(Lazy(), FakeDataset(3))
+    assert outcome.state == INCOMPLETE
+    assert "2 of 3 images, 1 failed" in outcome.message
+
+
+def test_retrained_weights_at_the_same_path_are_stale(tmp_path: Path) -> None:
+    weights = tmp_path / "checkpoint"
+    weights.mkdir()
+    (weights / "model.safetensors").write_bytes(b"a" * 100)
+    from imageevalkit import fingerprint as fp
+    from tests.support.generation import SETTING
+
+    setting = {**SETTING, "model_path": str(weights)}
+    before = fp.settings_of("t2i", setting)
+    (weights / "model.safetensors").touch()
+    assert fp.settings_of("t2i", setting) == before, "a copy is the same checkpoint"
+    (weights / "model.safetensors").write_bytes(b"a" * 99 + b"b")
+    assert "weights" in fp.explain(before, fp.settings_of("t2i", setting))

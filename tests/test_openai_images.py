@@ -23,8 +23,9 @@ from PIL import Image
 
 from custom_models.model_utils.openai_images import OpenAIImagesEdit, OpenAIImagesT2I
 from imageevalkit.api.endpoint import Endpoint
-from imageevalkit.api.failures import Failure, Kind, classify_status, retry_after
-from imageevalkit.api.retry import RetryPolicy, retry
+from imageevalkit.api.failures import Failure, Kind, classify_status, parse_error, retry_after
+from imageevalkit.api.image_reply import read_reply
+from imageevalkit.api.retry import Gate, RetryPolicy, retry
 from imageevalkit.generation.contract import (
     Generated,
     GenerationError,
@@ -150,6 +151,7 @@ def test_empty_base_url_is_openai_whatever_its_own_variable_says(monkeypatch: py
     [
         "429",
         "429_ms",
+        "429_bare",
         "500",
         "502_html",
         "reset",
@@ -173,7 +175,6 @@ def test_transient_failure_is_retried(server: ImageServer, fault: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
-        ("429", "HTTP 429: Rate limit reached"),
         ("500", "HTTP 500: The server had an error"),
         ("502_html", "HTTP 502: an HTML page, '502 Bad Gateway'"),
         ("reset", "ReadError"),
@@ -191,6 +192,7 @@ def test_lasting_transient_failure_fails_the_item(server: ImageServer, fault: st
     server.default = fault
     error = failure_of(t2i())
     assert type(error) is ItemFailed
+    assert error.transient
     assert says in str(error)
     assert "gave up after 3 attempts" in str(error)
     assert "\n" not in str(error)
@@ -239,6 +241,7 @@ def test_item_specific_400_spares_the_model(server: ImageServer) -> None:
     server.default = "too_long"
     error = failure_of(t2i())
     assert type(error) is ItemFailed
+    assert not error.transient
     assert error.attempts == 1 == len(server.requests)
 
 
@@ -296,7 +299,46 @@ def test_retries_are_bounded_by_time(server: ImageServer) -> None:
     error = failure_of(t2i(max_elapsed=5.0, max_attempts=100))
     assert time.monotonic() - start < 2, "a wait that overruns the bound must not be begun"
     assert isinstance(error, ItemFailed)
+    assert error.transient
     assert error.attempts == 1
+
+
+def test_rate_limits_do_not_count_as_attempts(server: ImageServer) -> None:
+    server.script("a cat", *["429_bare"] * 4, "500", "429_bare", "500", "ok")
+    made = t2i(backoff=0.005).generate("a cat")
+    assert made.attempts == 8 == len(server.requests)
+
+
+def test_lasting_rate_limit_is_bounded_by_time_and_not_hammered(server: ImageServer) -> None:
+    server.default = "429"  # with Retry-After: 0
+    start = time.monotonic()
+    error = failure_of(t2i(max_elapsed=1.0))
+    assert isinstance(error, ItemFailed)
+    assert error.transient
+    assert "HTTP 429: Rate limit reached" in str(error)
+    assert time.monotonic() - start < 2
+    assert 3 <= len(server.requests) < 8
+
+
+def test_rate_limit_of_one_request_holds_back_the_others(server: ImageServer) -> None:
+    server.retry_after = "1"
+    server.script("limited", "429", "ok")
+
+    async def both() -> float:
+        model = t2i()
+        first = asyncio.create_task(model.generate_async("limited"))
+        while not server.requests:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        start = time.monotonic()
+        await model.generate_async("another")
+        held_back = time.monotonic() - start
+        await first
+        await model.aclose()
+        return held_back
+
+    assert 0.6 < asyncio.run(both()) < 2
+    assert sorted(request.prompt for request in server.requests) == ["another", "limited", "limited"]
 
 
 @pytest.mark.parametrize(
@@ -324,16 +366,34 @@ def test_delay_is_full_jitter_above_what_the_server_asks() -> None:
     asked = [policy.delay(3, 10.0) for _ in range(400)]
     assert min(asked) >= 10.0
     assert max(asked) > 13.5, "waiting clients must not all come back at once"
-    assert policy.delay(99, 3600.0) <= 180.0
+    assert policy.delay(9999, 3600.0) <= 180.0
+
+
+def test_wait_after_a_rate_limit_without_a_word_has_a_growing_floor() -> None:
+    gate = Gate(RetryPolicy().backoff)
+    assert gate.wait() == 0
+    for floor in (5, 10, 20, 40, 60, 60):
+        gate.pause(sent=time.monotonic() + 1000, asked=None)
+        gate.pause(sent=0.0, asked=None)  # was under way when the gate closed
+        waits = [gate.wait() for _ in range(200)]
+        assert floor - 0.5 < min(waits)
+        assert 1.5 * floor < max(waits) <= 2 * floor, "waiting clients must not all come back at once"
+    gate.served()
+    assert Gate(2.0).wait() == 0
+    gate._opens = 0.0
+    gate.pause(sent=time.monotonic(), asked=None)
+    assert 4.5 < gate.wait() <= 10, "once a request was served, the floor is the first one again"
+    gate.pause(sent=0.0, asked=100.0)
+    assert 99 < gate.wait() <= 105
 
 
 def test_a_wait_of_unknown_length_ends() -> None:
     async def ask() -> str | Failure:
         return Failure(Kind.TRANSIENT, "down")
 
-    result, attempts = asyncio.run(retry(ask, RetryPolicy(max_attempts=4, backoff=0.001)))
-    assert isinstance(result, Failure)
-    assert attempts == 4
+    tried = asyncio.run(retry(ask, RetryPolicy(max_attempts=4, backoff=0.001), Gate(0.001)))
+    assert isinstance(tried.result, Failure)
+    assert tried.attempts == 4
 
 
 # bodies as providers send them, taken from public bug reports and API references
@@ -372,7 +432,38 @@ REPLIES: list[tuple[int, Any, bool, Kind]] = [
     (400, {"code": "DataInspectionFailed", "message": "Input data may be bad"}, False, Kind.REFUSAL),
     (400, {"error": {"code": "OutputImageSensitiveContentDetected"}}, False, Kind.REFUSAL),
     (400, {"error": {"message": "sensitive words", "code": "sensitive_words_detected"}}, False, Kind.REFUSAL),
-    (500, {"error": {"message": "x", "code": "moderation_blocked"}}, False, Kind.REFUSAL),
+    (400, {"error": {"message": "输入的提示词包含敏感词,请修改"}}, True, Kind.REFUSAL),
+    (400, {"error": {"message": "图片内容违规"}}, True, Kind.REFUSAL),
+    (451, "Blocked by the content filter", False, Kind.REFUSAL),
+    (403, {"error": {"code": "content_policy_violation", "message": "x"}}, False, Kind.REFUSAL),
+    (403, {"error": {"message": "Your account violates our content policy"}}, False, Kind.PERMANENT),
+    (403, {"error": {"message": "您的账号因违规已被封禁"}}, False, Kind.PERMANENT),
+    (400, {"error": {"message": "您的账号因发布违规内容已被封禁"}}, False, Kind.PERMANENT),
+    (
+        400,
+        {"error": {"message": "Your account has been suspended for violating the content policy"}},
+        False,
+        Kind.PERMANENT,
+    ),
+    (400, {"error": {"message": "触发安全策略: IP 不在白名单"}}, False, Kind.PERMANENT),
+    (400, {"error": {"message": "请求参数违规"}}, False, Kind.PERMANENT),
+    (451, "<html><title>Blocked by content filter</title></html>", False, Kind.PERMANENT),
+    (
+        400,
+        {"error": {"message": "upstream: <html><body>content policy</body></html>"}},
+        False,
+        Kind.PERMANENT,
+    ),
+    (503, {"error": {"message": "x", "code": "unsafe_shutdown"}}, False, Kind.TRANSIENT),
+    (409, {"error": {"message": "x", "code": "unsafe_shutdown"}}, False, Kind.TRANSIENT),
+    (503, {"error": {"message": "x", "code": "content_filter"}}, False, Kind.TRANSIENT),
+    (
+        400,
+        {"error": {"message": "safety setting 'off' is not one of low, high", "param": "safety_setting"}},
+        False,
+        Kind.PERMANENT,
+    ),
+    (400, {"error": {"message": "Invalid value for safety setting: 'off'"}}, False, Kind.PERMANENT),
     (500, {"error": {"message": "see our content policy"}}, False, Kind.TRANSIENT),
     (429, {"error": {"message": "see our content policy on rates"}}, False, Kind.RATE_LIMIT),
     (429, {"error": {"status": "RESOURCE_EXHAUSTED", "code": 429}}, False, Kind.RATE_LIMIT),
@@ -408,6 +499,28 @@ REPLIES: list[tuple[int, Any, bool, Kind]] = [
 def test_real_error_bodies(status: int, body: Any, proven: bool, kind: Kind) -> None:
     text = body if isinstance(body, str) else json.dumps(body)
     assert classify_status(status, {}, text, proven).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("I'm sorry, but I can't help with that.", Kind.REFUSAL),
+        ("I am unable to generate this picture.", Kind.REFUSAL),
+        ("We cannot generate images for your plan.", Kind.TRANSIENT),
+        ("I cannot create an image now, the model is overloaded.", Kind.TRANSIENT),
+        ("I can't generate that yet, please try again.", Kind.TRANSIENT),
+        ("I can't generate more: the rate limit is reached.", Kind.TRANSIENT),
+        ("I/O error: cannot create the file", Kind.TRANSIENT),
+        ("upstream unsafe_shutdown", Kind.TRANSIENT),
+        ("<html><body>I cannot help with that: content policy</body></html>", Kind.TRANSIENT),
+        ("IMAGE_SAFETY", Kind.REFUSAL),
+        ("图片内容违规", Kind.REFUSAL),
+    ],
+)
+def test_words_in_place_of_an_image(said: str, kind: Kind) -> None:
+    reply = read_reply(json.dumps({"data": [], "message": said}).encode())
+    assert isinstance(reply, Failure)
+    assert reply.kind is kind
 
 
 def test_all_coroutines_are_in_flight_at_once(server: ImageServer) -> None:
@@ -454,7 +567,7 @@ def test_edit_uploads_are_png_with_name_and_mime_type(server: ImageServer) -> No
     made = model.generate(["Put this ", first, "into", second, "that."], seed=1)
     (request,) = server.requests
     assert request.path == "/v1/images/edits"
-    assert request.fields["prompt"] == "Put this into that."
+    assert request.fields["prompt"] == "Put this  into that.", "strings as they are, joined with one blank"
     assert request.fields["quality"] == "low"
     assert request.fields["strict"] == "true"
     described = [(part.name, part.filename, part.mime_type) for part in request.files]
@@ -468,7 +581,7 @@ def test_edit_uploads_are_png_with_name_and_mime_type(server: ImageServer) -> No
         ("PNG", "RGB", (20, 50)),
     ]
     assert sent[0].tobytes() == first.convert("RGB").tobytes()
-    assert made.image == png_of("Put this into that.")
+    assert made.image == png_of("Put this  into that.")
 
 
 def test_single_edit_image_is_field_image_and_is_sent_again_on_retry(server: ImageServer) -> None:
@@ -520,27 +633,35 @@ def test_redirected_request_goes_nowhere(server: ImageServer) -> None:
 
 
 def test_download_is_retried_without_asking_for_a_new_image(server: ImageServer) -> None:
-    server.default, server.file_faults = "url", ["404", "truncated"]
+    server.default, server.file_faults = "url", ["503", "truncated"]
     made = t2i().generate("a cat")
     assert made.image == png_of("a cat")
     assert made.attempts == 1 == len(server.requests)
     assert len(server.file_requests) == 3
 
 
-def test_lost_download_asks_for_a_new_image_and_hides_the_signature(server: ImageServer) -> None:
-    server.default, server.file_faults = "url", ["404"] * 3
+@pytest.mark.parametrize(("fault", "downloads"), [("404", 1), ("403", 1), ("429", 3), ("503", 3)])
+def test_lost_download_asks_for_one_new_image_and_hides_the_signature(
+    server: ImageServer, fault: str, downloads: int
+) -> None:
+    server.default, server.file_faults = "url", [fault] * downloads
     assert t2i().generate("a cat").attempts == 2
-    server.file_faults = ["404"] * 9
-    error = failure_of(t2i())
+    assert len(server.file_requests) == downloads + 1
+    server.file_faults = [fault] * 20
+    error = failure_of(t2i(max_attempts=6))
     assert type(error) is ItemFailed
-    assert "HTTP 404" in str(error)
+    assert error.transient
+    assert f"HTTP {fault}" in str(error)
+    assert str(error).count("gave up after") == 1
+    assert "gave up after 2 attempts" in str(error)
+    assert error.attempts == 2
     assert "signature" not in all_texts(error)
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS.keys() - {"ok", "url", "relative_url", "data_url", "slow"}))
 def test_no_error_shows_the_key(server: ImageServer, fault: str) -> None:
     server.default = fault
-    error = failure_of(t2i(max_attempts=1))
+    error = failure_of(t2i(max_attempts=1, max_elapsed=0.04))
     shown = all_texts(error)
     assert KEY not in shown
     assert KEY[:7] not in shown, "providers quote the ends of a key"
@@ -554,6 +675,15 @@ def test_key_in_an_echo_is_taken_out(server: ImageServer) -> None:
     assert KEY not in repr(endpoint)
     assert endpoint.host == "host:8443"
     assert endpoint.redact("a ring bearer in a task-force") == "a ring bearer in a task-force"
+
+
+def test_key_at_the_cut_of_a_long_message_is_not_shown_in_part(
+    server: ImageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_KEY", "zx81-4f9d2c7b8a1e")
+    message = parse_error("x" * 390 + " zx81-4f9d2c7b8a1e").message
+    assert len(message) <= 400
+    assert "zx81" not in message
 
 
 def test_model_works_in_one_event_loop_after_another(server: ImageServer) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from imageevalkit.api.failures import Failure, Kind, classify_connection
+from imageevalkit.api.failures import Failure, Kind, classify_connection, retry_after
 from imageevalkit.api.image_reply import prove
-from imageevalkit.api.retry import RetryPolicy, retry
+from imageevalkit.api.retry import Gate, RetryPolicy, retry
 
 if TYPE_CHECKING:
     import httpx2
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _LARGEST_IMAGE = 100 * 2**20
 # The image exists and may have been billed: asking for it again is cheaper than asking for a new one.
 _TRIES = 3
+_MAY_PASS = frozenset({408, 425, 429})
 
 
 async def download_image(
@@ -22,6 +23,7 @@ async def download_image(
 ) -> bytes | Failure:
     """The bytes at ``url``, proven to be a whole image; each try takes at most ``timeout`` seconds.
 
+    A failure is a LOST_IMAGE, or an ITEM where a new image would be no better.
     ``client`` follows redirects and drops an ``Authorization`` among ``headers`` where one leaves the origin.
     """
 
@@ -31,7 +33,11 @@ async def download_image(
         except asyncio.TimeoutError:
             return Failure(Kind.TRANSIENT, f"the image from {url.host} did not arrive within {timeout:g} s")
 
-    result, _ = await retry(attempt, policy._replace(max_attempts=_TRIES))
+    # a gate of its own: the file host's troubles are not the endpoint's
+    tried = await retry(attempt, policy._replace(max_attempts=_TRIES), Gate(policy.backoff))
+    result = tried.result
+    if isinstance(result, Failure) and result.kind is not Kind.ITEM:
+        return Failure(Kind.LOST_IMAGE, result.text)
     return result
 
 
@@ -42,9 +48,13 @@ async def _fetch(client: httpx2.AsyncClient, url: httpx2.URL, headers: dict[str,
     data = bytearray()
     try:
         async with client.stream("GET", url, headers=headers) as response:
-            if response.status_code != 200:
+            status = response.status_code
+            if status != 200:
+                gone = 400 <= status < 500 and status not in _MAY_PASS
                 return Failure(
-                    Kind.TRANSIENT, f"the image from {url.host} could not be had: HTTP {response.status_code}"
+                    Kind.PERMANENT if gone else Kind.TRANSIENT,
+                    f"the image from {url.host} could not be had: HTTP {status}",
+                    retry_after(response.headers),
                 )
             async for chunk in response.aiter_bytes():
                 data += chunk

@@ -3,20 +3,25 @@
 ===========================================  ===========  ==================================================
 reply                                        class        what happens
 ===========================================  ===========  ==================================================
-429                                          RATE_LIMIT   waits ``Retry-After`` and jitter, asks again
+429                                          RATE_LIMIT   all requests of the model wait ``Retry-After`` (else
+                                                          a growing floor) and jitter; bounded by time only
 408, 409, 425, 5xx                           TRANSIENT    full-jitter backoff (``Retry-After`` if sent), again
 reset, broken or no reply within the timeout TRANSIENT    the same
 200 with HTML, no JSON, an ``error`` body,
 no image, or bytes that do not decode        TRANSIENT    the same
 no connection at all (DNS, refused, TLS)     UNREACHABLE  the same; if the endpoint never answered: PERMANENT
-any status but 401 and 402 with a code of
-content policy; 400, 403, 422, 451 or a 200
-without image whose words speak of it        REFUSAL      recorded with the provider's words, never retried
+the image's URL is dead, or three downloads
+of it failed                                 LOST_IMAGE   one new image is asked for, then the item fails
+4xx but 401 and 402, or a 200 without image,
+with a code of content policy; 400, 422, 451
+or such a 200 whose words speak of it        REFUSAL      recorded with the provider's words, never retried
 400, 413, 422 about the prompt or the image  ITEM         this item fails at once
 400, 422 after another item has succeeded    ITEM         the parameters are the same for all items
 401, 402, 403, 404, 405, 3xx, quota used up  PERMANENT    the cell stops with one line
 any other 4xx (a bad parameter)              PERMANENT    the same
 ===========================================  ===========  ==================================================
+
+An HTML page comes from something in between (proxy, firewall), so its words are never a REFUSAL.
 """
 
 from __future__ import annotations
@@ -30,6 +35,8 @@ from email.utils import parsedate_to_datetime
 from enum import Enum
 from typing import Any, NamedTuple
 
+from imageevalkit.secrets import one_line
+
 
 class Kind(Enum):
     """The class of a failure (the table above)."""
@@ -37,13 +44,14 @@ class Kind(Enum):
     RATE_LIMIT = "rate limit"
     TRANSIENT = "transient"
     UNREACHABLE = "unreachable"
+    LOST_IMAGE = "lost image"
     REFUSAL = "refusal"
     ITEM = "item"
     PERMANENT = "permanent"
 
     @property
     def retried(self) -> bool:
-        return self in (Kind.RATE_LIMIT, Kind.TRANSIENT, Kind.UNREACHABLE)
+        return self in (Kind.RATE_LIMIT, Kind.TRANSIENT, Kind.UNREACHABLE, Kind.LOST_IMAGE)
 
 
 class Failure(NamedTuple):
@@ -55,29 +63,47 @@ class Failure(NamedTuple):
 
 
 class ErrorBody(NamedTuple):
-    """What an error reply says: its words, its machine-readable codes, and the parameter it blames."""
+    """What an error reply says: its words, its machine-readable codes, and the parameter it blames.
+
+    ``page``: the words are, or hold, an HTML page.
+    """
 
     message: str
-    codes: tuple[str, ...]
-    param: str
+    codes: tuple[str, ...] = ()
+    param: str = ""
+    page: bool = False
 
 
-_LONGEST_MESSAGE = 400
+LONGEST_MESSAGE = 400  # characters of a provider's words in a log
 # Codes seen from: OpenAI (content_policy_violation, moderation_blocked), Azure (content_filter,
-# ResponsibleAIPolicyViolation), Google (…UNSAFE…, PROHIBITED_CONTENT, IMAGE_SAFETY), DashScope
+# ResponsibleAIPolicyViolation), Google (…UNSAFE_GENERATION, PROHIBITED_CONTENT, IMAGE_SAFETY), DashScope
 # (DataInspectionFailed), Ark (OutputImageSensitiveContentDetected), new-api (sensitive_words_detected).
 _REFUSAL_CODE = re.compile(
-    r"content_?policy|moderation_blocked|content_?moderat|content_?filter|responsibleaipolicy|unsafe|"
+    r"content_?policy|moderation_blocked|content_?moderat|content_?filter|responsibleaipolicy|"
+    r"unsafe_?(generation|content|prompt|image|input|output)|(prompt|image|content)_?unsafe|^unsafe$|"
     r"prohibited_content|(image|prompt|^)_?safety$|data_?inspection|sensitive_?(content|words?)",
     re.IGNORECASE,
 )
 _REFUSAL_WORDS = re.compile(
     r"safety (system|filter|setting|polic)|content (management )?polic|content (filter|moderat)|"
     r"request (was )?moderated|moderation system|responsible ai|DataInspectionFailed|"
-    r"(inappropriate|sensitive|prohibited|unsafe) (content|words?)|敏感|违规|不合规|安全策略",
+    r"(inappropriate|sensitive|prohibited|unsafe) (content|words?)|"
+    r"内容(违规|不合规|安全|审核)|(敏感|违规|不合规|不当)的?(内容|信息|词|图)|"
+    r"(输入|提示词|文本|图片|图像).{0,6}(违规|不合规)",
     re.IGNORECASE,
 )
-_POLICY_STATUSES = frozenset({200, 400, 403, 422, 451})
+# a ban names a policy too, and so does an unknown value of a setting on safety
+_NOT_ABOUT_CONTENT = re.compile(
+    r"\b(account|organi[sz]ation|your access|api key)\b.{0,40}"
+    r"\b(banned|blocked|deactivated|disabled|suspended|terminated|restricted)|"
+    r"(账号|账户|帐号|帐户).{0,30}(封禁|封停|停用|禁用|冻结|违规)|封号|"
+    r"\b(invalid|unknown|unsupported|unexpected|unrecognized) (value|parameter|argument|field|option)",
+    re.IGNORECASE,
+)
+_CONTENT_PARAM = re.compile(r"^$|prompt|image|input|text|message", re.IGNORECASE)
+_HTML = re.compile(r"<(!doctype|html|head|title|body|h1|center)\b|^\s*<\?", re.IGNORECASE)
+# Not 403: there the words speak of the account or the network as often as of the prompt.
+_WORDS_COUNT = frozenset({200, 400, 422, 451})
 _QUOTA_CODE = re.compile(r"insufficient_(user_)?quota|billing|quota_not_enough|arrearage", re.IGNORECASE)
 _ITEM_CODE = re.compile(
     r"string_(above_max_length|too_long)|context_length|(invalid|unsupported)_?image|image_(too|parse)",
@@ -90,34 +116,28 @@ _ITEM_WORDS = re.compile(
 _ITEM_PARAM = re.compile(r"(prompt|images?)(\[\d*\]|_url|\.\d+)*", re.IGNORECASE)
 
 
-def one_line(text: str) -> str:
-    """``text`` on one line and not too long for a log."""
-    line = " ".join(text.split())
-    return line if len(line) <= _LONGEST_MESSAGE else line[: _LONGEST_MESSAGE - 1] + "…"
-
-
 def parse_error(body: str) -> ErrorBody:
     """Read an error reply: OpenAI's ``{"error": {…}}``, FastAPI's ``detail``, plain text or an HTML page."""
     try:
         parsed = json.loads(body)
     except ValueError:
-        return ErrorBody(one_line(_words_of_page(body)), (), "")
+        return in_words(body)
     return error_of(parsed)
 
 
 def error_of(parsed: Any) -> ErrorBody:
     """The error that a parsed reply holds; its message is empty when it holds none."""
     if not isinstance(parsed, dict):
-        return ErrorBody(one_line(str(parsed)), (), "")
+        return in_words(str(parsed))
     error = parsed.get("error") or parsed.get("detail") or parsed
     if isinstance(error, list) and error:
         error = error[0]
     if not isinstance(error, dict):
-        return ErrorBody(one_line(str(error)), (), "")
+        return in_words(str(error))
     message = error.get("message") or error.get("msg") or parsed.get("message") or ""
     location = error.get("loc")
     param = error.get("param") or (location[-1] if isinstance(location, list) and location else "")
-    return ErrorBody(one_line(str(message)), tuple(_codes(error)), str(param))
+    return in_words(str(message))._replace(codes=tuple(_codes(error)), param=str(param))
 
 
 def _codes(error: Mapping[str, Any]) -> Iterator[str]:
@@ -131,21 +151,32 @@ def _codes(error: Mapping[str, Any]) -> Iterator[str]:
                 yield from _codes(inner)
 
 
-def _words_of_page(body: str) -> str:
-    title = re.search(r"<title[^>]*>(.*?)</title>", body, re.IGNORECASE | re.DOTALL)
-    if title:
-        return f"an HTML page, '{title[1]}'"
-    return "an HTML page" if body.lstrip().startswith("<") else body[: 2 * _LONGEST_MESSAGE]
+def in_words(text: str) -> ErrorBody:
+    """An error that is told in words only; of an HTML page its title."""
+    if not _HTML.search(text):
+        return ErrorBody(one_line(text, LONGEST_MESSAGE))
+    title = re.search(r"<title[^>]*>(.*?)</title>", text, re.IGNORECASE | re.DOTALL)
+    words = f"an HTML page, '{title[1]}'" if title else "an HTML page"
+    return ErrorBody(one_line(words, LONGEST_MESSAGE), page=True)
 
 
 def refuses(status: int, error: ErrorBody) -> bool:
     """Whether ``error`` speaks of content policy: by its codes, or by its words where ``status`` fits.
 
-    The words of a 429 or 5xx may as well quote a policy on rates, so only a code counts there.
+    The words of a 403 or 429 may as well quote a policy on accounts or rates, so only a code counts there;
+    a 5xx is never a refusal. Where the words blame a parameter other than the item's, they are about that.
     """
+    if not (status == 200 or 400 <= status < 500):
+        return False
     if any(_REFUSAL_CODE.search(code) for code in error.codes):
         return True
-    return status in _POLICY_STATUSES and bool(_REFUSAL_WORDS.search(error.message))
+    return (
+        status in _WORDS_COUNT
+        and not error.page
+        and bool(_CONTENT_PARAM.search(error.param))
+        and bool(_REFUSAL_WORDS.search(error.message))
+        and not _NOT_ABOUT_CONTENT.search(error.message)
+    )
 
 
 def classify_status(status: int, headers: Mapping[str, str], body: str, proven: bool) -> Failure:
@@ -195,7 +226,7 @@ def classify_connection(error: BaseException) -> Failure:
     """The failure that an exception of the HTTP client (``httpx2``) means."""
     import httpx2
 
-    text = one_line(f"{type(error).__name__}: {error}".rstrip(": "))
+    text = one_line(f"{type(error).__name__}: {error}".rstrip(": "), LONGEST_MESSAGE)
     unreachable = isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError))
     return Failure(Kind.UNREACHABLE if unreachable else Kind.TRANSIENT, text)
 

@@ -9,8 +9,17 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from imageevalkit.api.failures import ErrorBody, Failure, Kind, error_of, one_line, parse_error, refuses
+from imageevalkit.api.failures import (
+    LONGEST_MESSAGE,
+    Failure,
+    Kind,
+    error_of,
+    in_words,
+    parse_error,
+    refuses,
+)
 from imageevalkit.images import CorruptImage, decode
+from imageevalkit.secrets import one_line
 
 
 class ImageReply(NamedTuple):
@@ -27,12 +36,13 @@ class ImageReply(NamedTuple):
 
 
 _DATA_URL = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
-# "I'm sorry, but I can't create that": chat models behind an images endpoint
+# "I'm sorry, but I can't create that": chat models behind an images endpoint. "We" is the operator speaking.
 _REFUSAL_SPEECH = re.compile(
-    r"\b(I|we)\b.{0,30}\b(can['’]?t|cannot|unable to|won['’]?t)\b.{0,30}"
+    r"(?<![\w/.-])I(?![\w/.-]).{0,30}\b(can['’]?t|cannot|unable to|won['’]?t)\b.{0,30}"
     r"\b(assist|help|create|generate|produce|fulfil)",
     re.IGNORECASE,
 )
+_PASSES = re.compile(r"overload|\b(later|again|quota|capacity|busy|rates?)\b|rate_?limit", re.IGNORECASE)
 _SAID_ABOUT_REPLY = ("model", "size", "quality", "background", "output_format", "id")
 
 
@@ -64,7 +74,8 @@ def prove(data: bytes) -> Failure | None:
     try:
         decode(data)
     except CorruptImage as error:
-        return Failure(Kind.TRANSIENT, one_line(f"the image ({len(data)} bytes) does not decode: {error}"))
+        text = f"the image ({len(data)} bytes) does not decode: {error}"
+        return Failure(Kind.TRANSIENT, one_line(text, LONGEST_MESSAGE))
     return None
 
 
@@ -90,12 +101,19 @@ def _without_image(reply: Mapping[str, Any]) -> Failure:
         return Failure(Kind.TRANSIENT, f"the reply (HTTP 200) holds an error: {error.message or 'no words'}")
     refusal = reply.get("refusal") or _first_image(reply).get("refusal")
     if isinstance(refusal, str):
-        return Failure(Kind.REFUSAL, one_line(refusal))
+        return Failure(Kind.REFUSAL, one_line(refusal, LONGEST_MESSAGE))
     # whoever answers 200 to a refusal puts its words wherever it likes
     for said in _strings(reply):
-        if refuses(200, ErrorBody(said, (said,), "")) or _REFUSAL_SPEECH.search(said):
-            return Failure(Kind.REFUSAL, one_line(said))
+        if _refuses_in_words(said):
+            return Failure(Kind.REFUSAL, one_line(said, LONGEST_MESSAGE))
     return Failure(Kind.TRANSIENT, "the reply (HTTP 200) holds no image")
+
+
+def _refuses_in_words(said: str) -> bool:
+    error = in_words(said)
+    if refuses(200, error._replace(codes=() if " " in said else (said,))):
+        return True
+    return not error.page and bool(_REFUSAL_SPEECH.search(said)) and not _PASSES.search(said)
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -209,8 +209,8 @@ class _Handler(BaseHTTPRequestHandler):
             fault = self.images.file_faults.pop(0) if self.images.file_faults else "ok"
             self.images.file_requests.append(Received(path, _headers(self), {}, fault=fault))
         name = re.fullmatch(r"/files/(.*)\.png", path)
-        if fault == "404" or not name:
-            self.send_body(404, b"gone", "text/plain")
+        if fault.isdigit() or not name:
+            self.send_body(int(fault) if fault.isdigit() else 404, b"gone", "text/plain")
         elif fault == "redirect":
             self.send_body(302, b"", "text/plain", {"Location": self.images.redirect_to + self.path})
         else:
@@ -331,6 +331,7 @@ FAULTS: dict[str, Fault] = {
         429, _error("Rate limit reached", "rate_limit_exceeded"), {"Retry-After": h.images.retry_after}
     ),
     "429_ms": lambda h, r: h.send_json(429, _error("Rate limit", None), {"retry-after-ms": "300"}),
+    "429_bare": _answer(429, "Rate limit reached", "rate_limit_exceeded"),
     "quota": _answer(429, "You exceeded your current quota", "insufficient_quota", "insufficient_quota"),
     "500": _answer(500, "The server had an error", None, "server_error"),
     "502_html": lambda h, r: h.send_body(
@@ -340,7 +341,7 @@ FAULTS: dict[str, Fault] = {
     "cut_short": _cut_short,
     "slow": _slow,
     "refuse": _answer(400, REFUSAL_WORDS, "moderation_blocked", "image_generation_user_error"),
-    "refuse_403": _answer(403, "Blocked by our content policy", None),
+    "refuse_403": _answer(403, "Blocked by our content policy", "content_policy_violation"),
     "refuse_200": _body({"created": 1, "data": [], "message": "I'm sorry, I cannot create that image."}),
     "error200": _body(_error("upstream went away", None, "upstream_error")),
     "empty200": _body({"created": 1, "data": []}),

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
+from custom_models.model_utils.edit_inputs import split_inputs
 from imageevalkit.api.download import download_image
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind, classify_connection, classify_status
 from imageevalkit.api.image_reply import ImageReply, read_reply
-from imageevalkit.api.retry import RetryPolicy, retry
+from imageevalkit.api.retry import Gate, RetryPolicy, Tried, retry
 from imageevalkit.errors import UserError
 from imageevalkit.generation.contract import (
     Generated,
@@ -61,7 +62,8 @@ class _OpenAIImages:
         model_path: the model id the API knows.
         size: ``"WxH"`` in pixels, or a word such as ``auto``.
         timeout: seconds for one request, its reply included.
-        max_attempts, max_elapsed, backoff: see :class:`RetryPolicy`.
+        max_attempts, max_elapsed, backoff: see :class:`RetryPolicy`; ``backoff`` scales the waits after a
+            rate limit too.
         send_seed: send each item's seed as ``seed`` (gateways in front of diffusers models take it).
         extra_body: request parameters as an object; the same as giving them as ``parameters``.
         parameters: any other request parameter (``quality``, ``background``, …), sent as given; None is
@@ -101,6 +103,7 @@ class _OpenAIImages:
             _positive("max_elapsed", max_elapsed),
             _positive("backoff", backoff),
         )
+        self._gate = Gate(self._policy.backoff)
         try:
             self._endpoint = Endpoint.from_environment()
         except UserError as error:
@@ -159,9 +162,10 @@ class _OpenAIImages:
         return {**self._parameters, "seed": seed} if self._send_seed else self._parameters
 
     async def _generate(self, send: Callable[[openai.AsyncOpenAI], Awaitable[Any]]) -> Generated:
-        result, attempts = await retry(functools.partial(self._attempt, send), self._policy)
+        tried = await retry(functools.partial(self._attempt, send), self._policy, self._gate)
+        result = tried.result
         if isinstance(result, Failure):
-            raise self._error(result, attempts)
+            raise self._error(result, tried)
         assert result.image is not None
         self._proven = True
         return Generated(
@@ -169,7 +173,7 @@ class _OpenAIImages:
             seed_honoured=self._send_seed,
             requested_size=self._requested_size,
             tokens=result.tokens,
-            attempts=attempts,
+            attempts=tried.attempts,
             extra=self._endpoint.redact_all(result.extra),
         )
 
@@ -210,9 +214,11 @@ class _OpenAIImages:
         headers = {"Authorization": f"Bearer {self._endpoint.key}"} if same_origin else {}
         return await download_image(session.files, url, headers, self._timeout, self._policy)
 
-    def _error(self, failure: Failure, attempts: int) -> GenerationError:
+    def _error(self, failure: Failure, tried: Tried[ImageReply]) -> GenerationError:
         """The failure as an exception of the contract, on one line and without the key."""
-        text = self._endpoint.redact(failure.text)
+        text, attempts = self._endpoint.redact(failure.text), tried.attempts
+        if failure.kind.retried:
+            text += f" (gave up after {attempts} attempt{'s' * (attempts > 1)} in {tried.seconds:.0f} s)"
         if failure.kind is Kind.REFUSAL:
             return Refused(text, attempts)
         never_answered = failure.kind is Kind.UNREACHABLE and not self._answered
@@ -220,7 +226,7 @@ class _OpenAIImages:
             hint = "; check BASE_URL and the network" if never_answered else ""
             where = f"model '{self._model_id}' at {self._endpoint.host}"
             return ModelUnusable(self._endpoint.redact(where) + f": {text}{hint}", attempts)
-        return ItemFailed(text, attempts)
+        return ItemFailed(text, attempts, transient=failure.kind.retried)
 
 
 class OpenAIImagesT2I(_OpenAIImages):
@@ -253,11 +259,9 @@ class OpenAIImagesEdit(_OpenAIImages):
         Raises:
             Refused, ItemFailed, ModelUnusable: see ``imageevalkit.generation.contract``.
         """
-        prompt = " ".join(part.strip() for part in input_list if isinstance(part, str))
-        images = [part for part in input_list if not isinstance(part, str)]
-        if not images:
+        uploads, prompt = await asyncio.to_thread(_uploads, input_list)
+        if not uploads:
             raise ItemFailed("the item has no image to edit", attempts=0)
-        uploads = await asyncio.to_thread(_uploads, images)
         body = self._body(seed)
 
         def send(api: openai.AsyncOpenAI) -> Awaitable[Any]:
@@ -276,13 +280,14 @@ class OpenAIImagesEdit(_OpenAIImages):
         return self._run_alone(lambda: self.generate_async(input_list, seed))
 
 
-def _uploads(images: Sequence[Image.Image]) -> list[Upload]:
+def _uploads(input_list: Sequence[str | Image.Image]) -> tuple[list[Upload], str]:
+    images, prompt = split_inputs(input_list)
     uploads = []
     for n, image in enumerate(images):
         buffer = io.BytesIO()
-        image.convert("RGB").save(buffer, "PNG")
+        image.save(buffer, "PNG")
         uploads.append((f"image_{n}.png", buffer.getvalue(), "image/png"))
-    return uploads
+    return uploads, prompt
 
 
 def _unusable(text: str) -> ModelUnusable:
