@@ -26,7 +26,7 @@ def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:
         "task": task,
         "class": f"{setting['module']}:{setting['class']}",
         "model_path": setting["model_path"],
-        **_weights(Path(setting["model_path"] or "/nonexistent")),
+        **_weights(setting["model_path"]),
         **({"endpoint": urlsplit(os.environ.get("BASE_URL", "")).hostname} if setting.get("api") else {}),
         **{f"kwargs.{key}": value for key, value in sorted(kwargs.items())},
     }
@@ -35,14 +35,15 @@ def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:
 _SAMPLE = 1 << 20
 
 
-def _weights(path: Path) -> dict[str, str]:
+def _weights(model_path: str) -> dict[str, str]:
     """Identity of a local checkpoint: names, sizes and the first and last MiB of its files.
 
     A sample, because hashing 40 GB at every start would cost minutes; training changes every tensor, so it
     shows there. Times do not count: a copy on another node is the same checkpoint.
     """
-    if not path.is_absolute() or not path.exists():
-        return {}
+    path = Path(model_path)
+    if not model_path or not path.exists():
+        return {}  # a hub id, an API's model id, or nothing at all
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
     digest = hashlib.sha256()
     for file in files:
