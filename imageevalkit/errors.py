@@ -61,7 +61,6 @@ def run_main(main: Callable[[], ExitStatus]) -> None:
     """
     try:
         status = main()
-        sys.stdout.flush()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         status = ExitStatus.USAGE
@@ -73,11 +72,21 @@ def run_main(main: Callable[[], ExitStatus]) -> None:
     except BrokenPipeError:
         status = ExitStatus.COMPLETE  # the reader of a listing (head, less) went away: not an error of ours
     except OSError as error:
-        print(f"error: {error.strerror or error}: {error.filename or 'standard output'}", file=sys.stderr)
-        status = ExitStatus.FAILED
+        status = _os_failure(error)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        pass  # nobody reads the last words; what they say, and the status, stand
+    except OSError as error:
+        status = worst([status, _os_failure(error)])
     # what a broken stdout still holds would make the interpreter complain, and its status another one, at exit
     sys.stdout = None
     sys.exit(int(status))
+
+
+def _os_failure(error: OSError) -> ExitStatus:
+    print(f"error: {error.strerror or error}: {error.filename or 'standard output'}", file=sys.stderr)
+    return ExitStatus.FAILED
 
 
 def say(text: str) -> None:

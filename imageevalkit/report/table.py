@@ -58,7 +58,7 @@ def format_table(results: Sequence[Result], width: int) -> str:
             star = "*" if cell.best else " "
             rows.append([f"{star} {result.model}", word, cell.interval, n, coverage_text(result.coverage)])
         blocks.append((board.labels[j], rows))
-    return "\n".join([*_layout(blocks, width), *_reasons(results, width)])
+    return "\n".join([*_layout(blocks, width), *_reasons(results)])
 
 
 def _layout(blocks: list[tuple[str, list[list[str]]]], width: int) -> list[str]:
@@ -86,9 +86,10 @@ def _line(row: list[str], widths: list[int]) -> str:
     return _GAP.join(parts).rstrip()
 
 
-def _reasons(results: Sequence[Result], width: int) -> list[str]:
+def _reasons(results: Sequence[Result]) -> list[str]:
+    # never cut: the end of a reason says what to do
     return [
-        fit(f"withheld: {r.model} / {r.benchmark}: {' '.join(r.withheld.split())}", max(width, 80))
+        f"withheld: {r.model} / {r.benchmark}: {' '.join(r.withheld.split())}"
         for r in results
         if not r.headline
     ]

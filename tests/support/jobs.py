@@ -84,10 +84,10 @@ def launcher(plan: Plan, marker: str, **popen: object) -> Iterator[subprocess.Po
     code = (
         "import sys; from pathlib import Path\n"
         "from imageevalkit.cell import lock_cell; from imageevalkit.jobs import cell_of, load_plan\n"
-        "from imageevalkit.launch.local import run_plan\n"
+        "from imageevalkit.errors import run_main; from imageevalkit.launch.local import run_plan\n"
         "plan = load_plan(Path(sys.argv[1]))\n"
         "locks = {cell: lock_cell(cell_of(cell)) for cell in plan.cells}\n"
-        "sys.exit(int(run_plan(plan, locks).status))\n"
+        "run_main(lambda: run_plan(plan, locks).status)\n"
     )
     environ = os.environ | {
         "PYTHONPATH": str(REPO),
