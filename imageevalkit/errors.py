@@ -62,10 +62,10 @@ def run_main(main: Callable[[], ExitStatus]) -> None:
     try:
         status = main()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _complain(str(error))
         status = ExitStatus.USAGE
     except CellFailure as error:
-        print(f"error: {error}", file=sys.stderr)
+        _complain(str(error))
         status = ExitStatus.FAILED
     except KeyboardInterrupt:
         status = ExitStatus.INTERRUPTED
@@ -79,14 +79,19 @@ def run_main(main: Callable[[], ExitStatus]) -> None:
         pass  # nobody reads the last words; what they say, and the status, stand
     except OSError as error:
         status = worst([status, _os_failure(error)])
-    # what a broken stdout still holds would make the interpreter complain, and its status another one, at exit
-    sys.stdout = None
+    # what a broken stream still holds would make the interpreter complain, and its status 120, at exit
+    sys.stdout = sys.stderr = None
     sys.exit(int(status))
 
 
 def _os_failure(error: OSError) -> ExitStatus:
-    print(f"error: {error.strerror or error}: {error.filename or 'standard output'}", file=sys.stderr)
+    _complain(f"{error.strerror or error}: {error.filename or 'standard output'}")
     return ExitStatus.FAILED
+
+
+def _complain(text: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"error: {text}", file=sys.stderr, flush=True)
 
 
 def say(text: str) -> None:
