@@ -71,6 +71,12 @@ def test_every_fault_ends_ok_refused_or_failed_and_resume_asks_only_for_failed(c
         ]
         assert (coverage["generated"], coverage["refused"], coverage["failed"]) == (18, 1, 1)
 
+        # a bad request about one item, asked alone: the images that are there prove that the model works
+        server.script(prompts()[8], "400")
+        once_more = run_eval(checkout, *words(20), **env)
+        assert once_more.returncode == 3, once_more.stdout
+        assert Counter(r["status"] for r in last_records(checkout).values())["ok"] == 18
+
         server.script(prompts()[8], "ok")
         asked_before = server.stats()["requests"]
         again = run_eval(checkout, *words(20), **env)

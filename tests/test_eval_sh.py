@@ -82,6 +82,11 @@ def result_of(checkout: Path, cell: str) -> dict[str, object]:
             ["--model_names", "reference-noise", "--ds_names", "quicktext", "--judges", "quicktext=ppocrr"],
             "did you mean 'ppocr'?",
         ),
+        (
+            ["--model_names", "reference-noise", "--ds_names", "quicktext", "--judges", "quicktxt=ppocr"],
+            "--judges names unknown benchmark 'quicktxt' (did you mean 'quicktext'?)",
+        ),
+        (["--model_names", "../escaped", "--ds_names", "quicktext", "--use_api", "true"], "cannot be a name"),
         ([], "no models given"),
     ],
 )

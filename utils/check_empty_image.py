@@ -23,9 +23,11 @@ try:
     from PIL import Image, ImageChops, ImageFilter
     from tqdm import tqdm
 except ImportError as error:
-    sys.exit(
-        f"error: this Python lacks {error.name}; use one that has it: {REPO}/.venv/bin/python {__file__} DIR"
+    print(
+        f"error: this Python lacks {error.name}; use one that has it: {REPO}/.venv/bin/python {__file__} DIR",
+        file=sys.stderr,
     )
+    sys.exit(2)
 
 from imageevalkit.arguments import Arguments  # noqa: E402
 from imageevalkit.cores import available_cores  # noqa: E402

@@ -49,7 +49,10 @@ def _evaluate(cell: Cell) -> Outcome:
 
     module = module_of(cell.benchmark)
     if module is None or cell.benchmark not in DATASET_SETTINGS:
-        raise UserError(f"benchmark '{cell.benchmark}' is not registered with scoring rules")
+        raise UserError(
+            f"benchmark '{cell.benchmark}' has no scoring rules: it needs benchmarks/{cell.benchmark}/benchmark.py "
+            "and a line in infer/custom_datasets/load_dataset.py"
+        )
     limit = int(os.environ["IMAGEEVALKIT_LIMIT"]) if os.environ.get("IMAGEEVALKIT_LIMIT") else None
     return evaluate_cell(
         cell,

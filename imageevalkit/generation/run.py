@@ -66,6 +66,8 @@ def generate_cell(
     if todo:
         making.report("loading model", force=True)
         model = load()
+        if found.reuse and hasattr(model, "has_made_images"):
+            model.has_made_images()
         writer = OutcomeWriter(cell, fp.remember(cell.fingerprints, settings, installed_packages()))
         try:
             making.start(writer)

@@ -12,8 +12,10 @@ from imageevalkit.errors import UserError
 DRIVER_ENV = REPO / ".venv"
 
 
-def folder_of(environment: str) -> Path:
+def folder_of(environment: str, used_by: str) -> Path:
     """The folder of ``environment``: '' is the driver's, a path is itself, a name is below CONDA_BASE/envs.
+
+    ``used_by`` ("model bagel") completes the error.
 
     Raises:
         UserError: a name, but CONDA_BASE is not set.
@@ -25,8 +27,8 @@ def folder_of(environment: str) -> Path:
     base = os.environ.get("CONDA_BASE")
     if not base:
         raise UserError(
-            f"environment '{environment}' is named in config.sh, but CONDA_BASE is empty: "
-            "set it, or give a path to the environment"
+            f"{used_by} runs in environment '{environment}', but CONDA_BASE is empty: set it in config.sh, or name "
+            "a folder in INFER_ENV_MAP or EVAL_ENV_MAP (bash utils/make_env.sh … --path FOLDER builds one)"
         )
     return Path(base) if environment == "base" else Path(base) / "envs" / environment
 
@@ -39,7 +41,7 @@ def python_of(environment: str, used_by: str, build: str) -> str:
     Raises:
         UserError: it is not there. The driver's environment passes: it is made before the first job.
     """
-    python = folder_of(environment) / "bin" / "python"
+    python = folder_of(environment, used_by) / "bin" / "python"
     if environment and not os.access(python, os.X_OK):
         raise UserError(
             f"environment '{environment}' of {used_by} is missing: no {python}; build it with "

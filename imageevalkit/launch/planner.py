@@ -56,6 +56,9 @@ def make_plan(options: Options, config: Config) -> Plan:
                 f"unknown benchmark '{benchmark}'{suggest(benchmark, tasks)}; bash eval.sh --list shows the names"
             )
     _check_maps(config, tasks)
+    for benchmark in options.judges:
+        if benchmark not in tasks and benchmark not in config.maps.get("JUDGE_MAP", {}):
+            raise UserError(f"--judges names unknown benchmark '{benchmark}'{suggest(benchmark, tasks)}")
     stamp = time.strftime("%Y%m%d-%H%M%S")
     cores = available_cores()
     side_by_side = min(cores, len(options.models) * len(options.benchmarks))

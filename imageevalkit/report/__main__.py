@@ -92,7 +92,9 @@ def _print(cells: Sequence[CellReport], wanted: Sequence[str], run_folder: Path 
         if not wanted or cell.cell.key in wanted
     ]
     width = shutil.get_terminal_size((_WIDTH_OF_A_PIPE, 24)).columns
-    print(format_table([cell.result for cell in listed if cell.result], width))
+    results = [cell.result for cell in listed if cell.result]
+    if results or not listed:
+        print(format_table(results, width))
     for cell in listed:
         if not cell.result:
             print(f"{cell.cell.key}: {cell.problem}")

@@ -63,15 +63,16 @@ def board_of(result: Result) -> Board:
 
 
 def boards(results: Iterable[Result]) -> dict[Board, list[Result]]:
-    """Results by board; boards in order of benchmark, full before limited."""
+    """Results by board; full boards by benchmark, then the limited ones."""
     by_board: dict[Board, list[Result]] = {}
     for result in results:
         by_board.setdefault(board_of(result), []).append(result)
     return {board: by_board[board] for board in sorted(by_board, key=_board_order)}
 
 
-def _board_order(board: Board) -> tuple[str, bool, int, str, str]:
-    return board.benchmark, board.limit > 0, board.limit, board.version, board.evaluator
+def _board_order(board: Board) -> tuple[bool, str, int, str, str]:
+    # a trial on a few items comes last: it must not decide the order of the models
+    return board.limit > 0, board.benchmark, board.limit, board.version, board.evaluator
 
 
 def headline_of(results: Sequence[Result]) -> list[str]:

@@ -119,6 +119,10 @@ class _OpenAIImages:
         self._answered = False
         self._proven = False
 
+    def has_made_images(self) -> None:
+        """Images of this very model and these settings exist: a bad request is then about its item."""
+        self._proven = True
+
     async def aclose(self) -> None:
         """Close the connections; the model can be used again afterwards."""
         session, self._session = self._session, None
