@@ -80,11 +80,6 @@ class ProgressReader:
         return self._snapshots
 
 
-def latest(path: Path) -> dict[str, Progress]:
-    """The last snapshot of each cell in a job's progress file, by cell key; empty when there is none."""
-    return ProgressReader(path).read()
-
-
 def _parse(line: bytes) -> Progress | None:
     try:
         return Progress(**json.loads(line))

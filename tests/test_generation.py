@@ -419,3 +419,22 @@ def test_retrained_weights_at_the_same_path_are_stale(tmp_path: Path) -> None:
     assert fp.settings_of("t2i", setting) == before, "a copy is the same checkpoint"
     (weights / "model.safetensors").write_bytes(b"a" * 99 + b"b")
     assert "weights" in fp.explain(before, fp.settings_of("t2i", setting))
+
+
+def test_items_that_always_fail_leave_a_resumed_cell_incomplete_not_failed() -> None:
+    def fault(prompt: str) -> None:
+        if int(prompt.split()[1]) >= 5:
+            raise ValueError("prompt too long")
+
+    assert generate(FakeModel(fault), FakeDataset(30)).state == INCOMPLETE
+    again = FakeModel(fault)
+    assert generate(again, FakeDataset(30)).state == INCOMPLETE
+    assert len(again.calls) == 25
+
+
+def test_a_failed_item_keeps_no_image_of_other_settings() -> None:
+    generate(FakeModel(), FakeDataset(2), guidance_scale=1)
+    generate(
+        fail_on(1, ValueError("boom")), FakeDataset(2), GenerateOptions(overwrite=True), guidance_scale=2
+    )
+    assert not (CELL.folder / "images/00001.png").exists()

@@ -33,6 +33,8 @@ class Making:
     default_size: tuple[int, int]
     progress: ProgressWriter
     workers: int = 1
+    has_worked: bool = False
+    """Images of these settings are there from before: the model is not broken, whatever items are left."""
     ok: int = 0
     failed: int = 0
     stopped: str = ""
@@ -100,7 +102,8 @@ class Making:
         outage = isinstance(error, ItemFailed) and error.transient
         self._lost_in_a_row += 1
         self._outages_in_a_row = self._outages_in_a_row + 1 if outage else 0
-        for count, applies in ((self._outages_in_a_row, True), (self._lost_in_a_row, not self.ok)):
+        never_worked = not self.ok and not self.has_worked
+        for count, applies in ((self._outages_in_a_row, True), (self._lost_in_a_row, never_worked)):
             if applies and count >= max(_GIVE_UP_AFTER, 3 * self.workers):
                 self.stopped = f"stopped after {count} items lost in a row: {self.last_error}"
 

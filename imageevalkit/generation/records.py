@@ -96,6 +96,9 @@ class OutcomeWriter:
         )
         if blank:
             commit_part(item.path)
+        else:
+            # an image of other settings, or an older placeholder, must not stand for this item any longer
+            item.path.unlink(missing_ok=True)
 
     def _append(self, item: Item, status: str, seconds: float, attempts: int, **more: Any) -> None:
         if not self._retired:

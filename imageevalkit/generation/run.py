@@ -62,6 +62,7 @@ def generate_cell(
         default_size=requested_size(setting.get("model_kwargs", {})),
         progress=progress,
         workers=options.workers,
+        has_worked=bool(found.reuse),
     )
     if todo:
         making.report("loading model", force=True)
