@@ -12,7 +12,7 @@ import zlib
 
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type, §11.2.1
 _LAST_FILTER = 4  # §9.2
-_END = b"IEND\xaeB`\x82"
+_END = b"\0\0\0\0IEND\xaeB`\x82"
 _HEADER_END = 33  # signature, and IHDR with length, name and checksum
 
 

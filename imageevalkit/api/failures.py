@@ -54,11 +54,15 @@ class Kind(Enum):
 
 
 class Failure(NamedTuple):
-    """One failed request: its class, one line about it, and the seconds the server asks to wait."""
+    """One failed request: its class, one line about it, and the seconds the server asks to wait.
+
+    ``maybe_billed``: the provider may have made an image (a reply that was lost, late or broken on its way).
+    """
 
     kind: Kind
     text: str
     retry_after: float | None = None
+    maybe_billed: bool = False
 
 
 class ErrorBody(NamedTuple):
@@ -103,6 +107,8 @@ _CONTENT_PARAM = re.compile(r"^$|prompt|image|input|text|message", re.IGNORECASE
 _HTML = re.compile(r"<(!doctype|html|head|title|body|h1|center)\b|^\s*<\?", re.IGNORECASE)
 # Not 403: there the words speak of the account or the network as often as of the prompt.
 _WORDS_COUNT = frozenset({200, 400, 422, 451})
+# a gateway answers so when the server behind it was too slow or broke off: it may have finished all the same
+_LOST_ON_THE_WAY = frozenset({408, 502, 504, 520, 522, 524})
 _QUOTA_CODE = re.compile(r"insufficient_(user_)?quota|billing|quota_not_enough|arrearage", re.IGNORECASE)
 _ITEM_CODE = re.compile(
     r"string_(above_max_length|too_long)|context_length|(invalid|unsupported)_?image|image_(too|parse)",
@@ -191,7 +197,7 @@ def classify_status(status: int, headers: Mapping[str, str], body: str, proven: 
     if status == 401:
         return Failure(
             Kind.PERMANENT,
-            f"{text}; the key is rejected: correct API_KEY in config.local.sh or the environment",
+            f"{text}; the key is rejected: correct it in config.local.sh or the environment",
         )
     if status == 402 or (quota and status < 500):
         return Failure(Kind.PERMANENT, f"{text}; the account has no quota left: top it up and run again")
@@ -200,7 +206,7 @@ def classify_status(status: int, headers: Mapping[str, str], body: str, proven: 
     if status == 429:
         return Failure(Kind.RATE_LIMIT, text, asked_wait(headers, body))
     if status in (408, 409, 425) or status >= 500:
-        return Failure(Kind.TRANSIENT, text, asked_wait(headers, body))
+        return Failure(Kind.TRANSIENT, text, asked_wait(headers, body), status in _LOST_ON_THE_WAY)
     if status < 400:
         target = headers.get("location", "").partition("?")[0]
         return Failure(
@@ -227,4 +233,4 @@ def classify_connection(error: BaseException) -> Failure:
 
     text = one_line(f"{type(error).__name__}: {error}".rstrip(": "), LONGEST_MESSAGE)
     unreachable = isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError))
-    return Failure(Kind.UNREACHABLE if unreachable else Kind.TRANSIENT, text)
+    return Failure(Kind.UNREACHABLE if unreachable else Kind.TRANSIENT, text, maybe_billed=not unreachable)
