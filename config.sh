@@ -54,7 +54,12 @@ declare -gA INFER_ENV_MAP=(
   ['reference-blank']=''
   ['reference-noise']=''
   ['gpt-image-1.5']=''
+  ['gpt-image-2']=''
+  ['gpt-image-2.6-sunburst']=''
+  ['gpt-image-2.6-flare']=''
   ['gemini-3-pro-image-preview']=''
+  ['gemini-3-pro-image']=''
+  ['gemini-3.1-flash-image']=''
   ['diffusers']='diffusers'
 )
 

@@ -22,9 +22,9 @@ import pytest
 from PIL import Image
 
 from custom_models.model_utils.openai_images import OpenAIImagesEdit, OpenAIImagesT2I
+from imageevalkit.api import routes
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind, classify_status, parse_error, retry_after
-from imageevalkit.api.image_reply import read_reply
 from imageevalkit.api.retry import Gate, RetryPolicy, retry
 from imageevalkit.generation.contract import (
     Generated,
@@ -518,7 +518,7 @@ def test_real_error_bodies(status: int, body: Any, proven: bool, kind: Kind) -> 
     ],
 )
 def test_words_in_place_of_an_image(said: str, kind: Kind) -> None:
-    reply = read_reply(json.dumps({"data": [], "message": said}).encode())
+    reply = routes.of("images").read(json.dumps({"data": [], "message": said}).encode())
     assert isinstance(reply, Failure)
     assert reply.kind is kind
 

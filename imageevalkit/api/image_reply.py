@@ -1,4 +1,4 @@
-"""Reading the reply of ``/images/generations`` and ``/images/edits``."""
+"""What the replies of all routes have in common: an image in some wrapping, counts, or the reason for none."""
 
 from __future__ import annotations
 
@@ -35,7 +35,15 @@ class ImageReply(NamedTuple):
     extra: dict[str, Any]
 
 
-_DATA_URL = re.compile(r"data:[^,]*;base64,", re.IGNORECASE)
+class Found(NamedTuple):
+    """An image in a reply: base64 (perhaps a data URL), or the ``url`` it can be had from."""
+
+    encoded: Any = None
+    url: str | None = None
+
+
+_DATA_URL = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
+_URL_SAFE = str.maketrans("-_", "+/")
 # "I'm sorry, but I can't create that": chat models behind an images endpoint. "We" is the operator speaking.
 _REFUSAL_SPEECH = re.compile(
     r"(?<![\w/.-])I(?![\w/.-]).{0,30}\b(can['’]?t|cannot|unable to|won['’]?t)\b.{0,30}"
@@ -43,11 +51,27 @@ _REFUSAL_SPEECH = re.compile(
     re.IGNORECASE,
 )
 _PASSES = re.compile(r"overload|\b(later|again|quota|capacity|busy|rates?)\b|rate_?limit", re.IGNORECASE)
-_SAID_ABOUT_REPLY = ("model", "size", "quality", "background", "output_format", "id")
+_RATE_LIMIT_CODES = (429, "429", "rate_limit_exceeded")
+# the user's words, the request's settings, and what a model thinks on its way: none is the provider's answer
+_NOT_SAID = frozenset(
+    {
+        "revised_prompt",
+        "prompt",
+        "input",
+        "instructions",
+        "tools",
+        "metadata",
+        "user",
+        "model",
+        "reasoning",
+        "reasoning_content",
+        "reasoning_details",
+    }
+)
 
 
-def read_reply(content: bytes) -> ImageReply | Failure:
-    """Parse the body of a 200 and prove its image whole. Takes CPU time: call it off the event loop."""
+def json_object(content: bytes) -> dict[str, Any] | Failure:
+    """The body of a 200 as the JSON object that it should be."""
     try:
         reply = json.loads(content)
     except ValueError:
@@ -55,18 +79,45 @@ def read_reply(content: bytes) -> ImageReply | Failure:
         return Failure(Kind.TRANSIENT, f"the reply is not JSON but {said or 'empty'}")
     if not isinstance(reply, dict):
         return Failure(Kind.TRANSIENT, "the reply is not a JSON object")
-    entry = _first_image(reply)
-    encoded, url = entry.get("b64_json"), entry.get("url")
-    if isinstance(url, str) and _DATA_URL.match(url):
-        encoded = encoded or url
-    if encoded:
-        image = _image_of(encoded)
-        if isinstance(image, Failure):
-            return image
-        return ImageReply(image, None, _tokens(reply.get("usage")), _extra(reply, entry))
-    if url and isinstance(url, str):
-        return ImageReply(None, url, _tokens(reply.get("usage")), _extra(reply, entry))
-    return _without_image(reply)
+    return reply
+
+
+def found_in(value: Any) -> Found | None:
+    """The image in ``value``: a URL, or an object that holds one in one of the ways servers do."""
+    if isinstance(value, str):
+        if not value:
+            return None
+        return Found(encoded=value) if _DATA_URL.match(value) else Found(url=value)
+    if not isinstance(value, dict):
+        return None
+    if value.get("b64_json"):
+        return Found(encoded=value["b64_json"])
+    inline = value.get("inline_data") or value.get("inlineData")
+    if isinstance(inline, dict) and inline.get("data"):
+        mime_type = str(inline.get("mime_type") or inline.get("mimeType") or "image/")
+        return Found(encoded=inline["data"]) if mime_type.lower().startswith("image/") else None
+    return found_in(value.get("image_url") or value.get("imageUrl") or value.get("url"))
+
+
+def replied(found: Found, tokens: dict[str, int], extra: dict[str, Any]) -> ImageReply | Failure:
+    """The reply with what was ``found``, its image proven whole. Takes CPU time."""
+    if found.url is not None:
+        return ImageReply(None, found.url, tokens, extra)
+    image = _image_of(found.encoded)
+    return image if isinstance(image, Failure) else ImageReply(image, None, tokens, extra)
+
+
+def _image_of(encoded: Any) -> bytes | Failure:
+    try:
+        head = _DATA_URL.match(encoded)
+        payload = encoded[head.end() :] if head else encoded
+        if "-" in payload or "_" in payload:
+            # pydantic's base64 (a gateway in Python), whose letters b64decode would silently leave out
+            payload = payload.translate(_URL_SAFE)
+        data = base64.b64decode(payload)
+    except (binascii.Error, TypeError, ValueError):
+        return Failure(Kind.TRANSIENT, "the image is not base64")
+    return prove(data) or data
 
 
 def prove(data: bytes) -> Failure | None:
@@ -79,34 +130,40 @@ def prove(data: bytes) -> Failure | None:
     return None
 
 
-def _first_image(reply: Mapping[str, Any]) -> Mapping[str, Any]:
-    data = reply.get("data")
-    entry = data[0] if isinstance(data, list) and data else None
-    return entry if isinstance(entry, dict) else {}
+def error_in(holder: Mapping[str, Any]) -> Failure | None:
+    """The failure that the ``error`` of a 200 means; None when there is none."""
+    if not holder.get("error"):
+        return None
+    error = error_of(holder)
+    words = error.message or ", ".join(error.codes)
+    if refuses(200, error):
+        return Failure(Kind.REFUSAL, words)
+    text = f"the reply (HTTP 200) holds an error: {words or 'no words'}"
+    code = holder["error"].get("code") if isinstance(holder["error"], dict) else None
+    return Failure(Kind.RATE_LIMIT if code in _RATE_LIMIT_CODES else Kind.TRANSIENT, text)
 
 
-def _image_of(encoded: Any) -> bytes | Failure:
-    try:
-        data = base64.b64decode(_DATA_URL.sub("", encoded, count=1))
-    except (binascii.Error, TypeError, ValueError):
-        return Failure(Kind.TRANSIENT, "the image is not base64")
-    return prove(data) or data
+def refusal(said: Any) -> Failure | None:
+    """The refusal that a ``refusal`` field holds; None when it holds no words."""
+    if isinstance(said, str) and said.strip():
+        return Failure(Kind.REFUSAL, one_line(said, LONGEST_MESSAGE))
+    return None
 
 
-def _without_image(reply: Mapping[str, Any]) -> Failure:
-    if reply.get("error"):
-        error = error_of(reply)
-        if refuses(200, error):
-            return Failure(Kind.REFUSAL, error.message or ", ".join(error.codes))
-        return Failure(Kind.TRANSIENT, f"the reply (HTTP 200) holds an error: {error.message or 'no words'}")
-    refusal = reply.get("refusal") or _first_image(reply).get("refusal")
-    if isinstance(refusal, str):
-        return Failure(Kind.REFUSAL, one_line(refusal, LONGEST_MESSAGE))
-    # whoever answers 200 to a refusal puts its words wherever it likes
+def refusal_in_words(reply: Any) -> Failure | None:
+    """The refusal among the strings of ``reply``: who answers 200 to one puts its words wherever it likes."""
     for said in _strings(reply):
         if _refuses_in_words(said):
             return Failure(Kind.REFUSAL, one_line(said, LONGEST_MESSAGE))
-    return Failure(Kind.TRANSIENT, "the reply (HTTP 200) holds no image")
+    return None
+
+
+def no_image(words: str = "", because: str = "") -> Failure:
+    """The failure of a reply without an image that is neither error nor refusal, quoting its ``words``."""
+    text = "the reply (HTTP 200) holds no image"
+    text += f" ({because})" if because else ""
+    text += f": {words}" if words else ""
+    return Failure(Kind.TRANSIENT, one_line(text, LONGEST_MESSAGE))
 
 
 def _refuses_in_words(said: str) -> bool:
@@ -121,25 +178,24 @@ def _strings(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, dict):
         for key, item in value.items():
-            if key not in ("revised_prompt", "prompt"):  # the user's words, not the provider's
+            if key not in _NOT_SAID:
                 yield from _strings(item)
     elif isinstance(value, list):
         for item in value:
             yield from _strings(item)
 
 
-def _tokens(usage: Any, prefix: str = "") -> dict[str, int]:
+def tokens_of(usage: Any, prefix: str = "") -> dict[str, int]:
+    """The whole numbers of ``usage``, nested ones with a dotted name."""
     counts: dict[str, int] = {}
     for name, value in usage.items() if isinstance(usage, dict) else ():
         if isinstance(value, dict):
-            counts.update(_tokens(value, f"{prefix}{name}."))
+            counts.update(tokens_of(value, f"{prefix}{name}."))
         elif isinstance(value, int) and not isinstance(value, bool):
             counts[prefix + name] = value
     return counts
 
 
-def _extra(reply: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
-    said = {name: reply[name] for name in _SAID_ABOUT_REPLY if isinstance(reply.get(name), str)}
-    if entry.get("revised_prompt"):
-        said["revised_prompt"] = entry["revised_prompt"]
-    return said
+def strings_of(holder: Mapping[str, Any], *names: str) -> dict[str, str]:
+    """Those of the fields ``names`` of ``holder`` that are strings."""
+    return {name: holder[name] for name in names if isinstance(holder.get(name), str) and holder[name]}

@@ -46,18 +46,6 @@ MODEL_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             "module": ".model_utils.diffusers_t2i",
             "class": "DiffusersT2I",
         },
-        "gpt-image-1.5": {
-            "model_path": "gpt-image-1.5",
-            "module": ".model_utils.openai_images",
-            "class": "OpenAIImagesT2I",
-            "api": True,
-        },
-        "gemini-3-pro-image-preview": {
-            "model_path": "gemini-3-pro-image-preview",
-            "module": ".model_utils.openai_images",
-            "class": "OpenAIImagesT2I",
-            "api": True,
-        },
     },
     "edit": {
         "reference-typeset": {
@@ -86,18 +74,6 @@ MODEL_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             "module": ".model_utils.diffusers_edit",
             "class": "DiffusersEdit",
         },
-        "gpt-image-1.5": {
-            "model_path": "gpt-image-1.5",
-            "module": ".model_utils.openai_images",
-            "class": "OpenAIImagesEdit",
-            "api": True,
-        },
-        "gemini-3-pro-image-preview": {
-            "model_path": "gemini-3-pro-image-preview",
-            "module": ".model_utils.openai_images",
-            "class": "OpenAIImagesEdit",
-            "api": True,
-        },
     },
 }
 
@@ -106,6 +82,25 @@ API_SETTINGS: dict[str, dict[str, Any]] = {
     "t2i": {"module": ".model_utils.openai_images", "class": "OpenAIImagesT2I", "api": True},
     "edit": {"module": ".model_utils.openai_images", "class": "OpenAIImagesEdit", "api": True},
 }
+
+# Gateways serve Gemini's image models as chat (OpenRouter, LiteLLM, Vercel, new-api), because its own API
+# answers with words and images in one message; only some offer /images too. endpoint=images takes this back.
+_GEMINI = {"endpoint": "chat"}
+
+# API models of both tasks: id -> model_kwargs. Dates are the providers' deprecation pages as of November 2026;
+# a gateway may serve a model longer.
+API_MODELS: dict[str, dict[str, Any]] = {
+    "gpt-image-1.5": {},  # OpenAI shuts it down on 2026-12-01, and names gpt-image-2.6-* as its successors
+    "gpt-image-2": {},
+    "gpt-image-2.6-sunburst": {},
+    "gpt-image-2.6-flare": {},
+    "gemini-3-pro-image-preview": _GEMINI,  # at Google itself gemini-3-pro-image since 2026-06-25
+    "gemini-3-pro-image": _GEMINI,
+    "gemini-3.1-flash-image": _GEMINI,
+}
+for _task, _setting in API_SETTINGS.items():
+    for _id, _kwargs in API_MODELS.items():
+        MODEL_SETTINGS[_task][_id] = {"model_path": _id, **_setting, "model_kwargs": _kwargs}
 
 
 def load_model(setting: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""A real HTTP server that speaks ``/v1/images/generations`` and ``/v1/images/edits`` and fails on request.
+"""A real HTTP server that speaks OpenAI's endpoints for images (``ENDPOINTS``) and fails on request.
 
 In a test: ``with ImageServer() as server: server.script("a prompt", "429", "ok")``.
 As a command (faults drawn by prompt, so a run can be repeated)::
@@ -6,7 +6,8 @@ As a command (faults drawn by prompt, so a run can be repeated)::
     python -m tests.support.image_server --port-file F --faults "0.05:429,0.02:refuse" --seed 0
 
 ``GET /stats`` answers how many requests, faults and items there were and how many were in flight at most.
-Every fault of ``FAULTS`` can be named; the last one of a script repeats.
+Every fault of ``FAULTS`` can be named; the last one of a script repeats. "ok" and the faults of the image
+answer in the shape of the endpoint that was asked; those named after an endpoint are its own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import argparse
 import base64
 import functools
 import hashlib
-import io
 import json
 import re
 import signal
@@ -25,7 +25,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from email.parser import BytesHeaderParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -34,26 +34,17 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from PIL import Image
-
-REFUSAL_WORDS = (
-    "Your request was rejected by the safety system. safety_violations=[violence]. (request id: req-7)"
+from tests.support.image_replies import (
+    CHATS,
+    ENDPOINTS,
+    REFUSAL_WORDS,
+    RESPONSES,
+    base64_of,
+    data_url,
+    png_of,
 )
-USAGE = {
-    "input_tokens": 12,
-    "input_tokens_details": {"image_tokens": 0, "text_tokens": 12},
-    "output_tokens": 272,
-    "total_tokens": 284,
-}
 
-
-@functools.lru_cache(maxsize=4096)
-def png_of(prompt: str, side: int = 256) -> bytes:
-    """A valid PNG whose pattern depends on ``prompt``; never one flat colour."""
-    cells = b"".join(hashlib.sha256(f"{n}:{prompt}".encode()).digest() for n in range(24))
-    buffer = io.BytesIO()
-    Image.frombytes("RGB", (16, 16), cells).resize((side, side), Image.Resampling.NEAREST).save(buffer, "PNG")
-    return buffer.getvalue()
+__all__ = ["FAULTS", "REFUSAL_WORDS", "ImageServer", "Part", "Received", "png_of", "random_faults"]
 
 
 @dataclass
@@ -78,7 +69,7 @@ class Received:
 
     @property
     def prompt(self) -> str:
-        return str(self.fields.get("prompt", ""))
+        return _words(self.fields)
 
     @property
     def item(self) -> str:
@@ -193,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
         request = self._receive()
         fault = self.images.enter(request)
         try:
-            if not request.path.startswith(("/v1/images/generations", "/v1/images/edits")):
+            if request.path not in ENDPOINTS:
                 self.send_json(404, _error("no such path", "not_found"))
             else:
                 FAULTS[fault](self, request)
@@ -222,7 +213,8 @@ class _Handler(BaseHTTPRequestHandler):
         headers = _headers(self)
         boundary = re.match(r'multipart/form-data;.*boundary="?([^";]+)', headers.get("content-type", ""))
         if not boundary:
-            return Received(self.path, headers, json.loads(body))
+            fields = json.loads(body)
+            return Received(self.path, headers, fields, list(_pictures(fields)))
         parts = _parts(body, boundary[1].encode())
         fields = {part.name: part.data.decode() for part in parts if part.filename is None}
         return Received(self.path, headers, fields, [part for part in parts if part.filename is not None])
@@ -243,11 +235,12 @@ class _Handler(BaseHTTPRequestHandler):
     def send_json(self, status: int, body: Any, headers: dict[str, str] | None = None) -> None:
         self.send_body(status, json.dumps(body).encode(), "application/json", headers)
 
-    def send_image(self, image: dict[str, Any], **more: Any) -> None:
-        self.send_json(200, {"created": 1, "data": [image], "size": "256x256", "usage": USAGE, **more})
+    def send_image(self, image: dict[str, Any]) -> None:
+        """Send what the image API would call ``image``, in the shape of the endpoint that was asked."""
+        self.send_json(200, ENDPOINTS[self.path](image))
 
     def send_bytes(self, data: bytes) -> None:
-        self.send_image({"b64_json": base64.b64encode(data).decode()})
+        self.send_image({"b64_json": base64_of(data)})
 
     def reset(self) -> None:
         """End the connection with RST and no answer."""
@@ -269,6 +262,29 @@ def _parts(body: bytes, boundary: bytes) -> list[Part]:
         mime_type = headers.get_content_type() if "content-type" in headers else None
         parts.append(Part(str(name), headers.get_filename(), mime_type, data.removesuffix(b"\r\n")))
     return parts
+
+
+def _parts_of(fields: dict[str, Any]) -> list[Any]:
+    """The parts of the one message of a chat or a response."""
+    messages = fields.get("messages") or fields.get("input") or []
+    content = messages if isinstance(messages, str) else messages[-1]["content"] if messages else ""
+    return [{"text": content}] if isinstance(content, str) else content
+
+
+def _words(fields: dict[str, Any]) -> str:
+    return str(fields.get("prompt") or "".join(part.get("text", "") for part in _parts_of(fields)))
+
+
+def _pictures(fields: dict[str, Any]) -> Iterator[Part]:
+    """The images that a JSON body holds as data URLs, the mask of a tool included."""
+    holders = [*_parts_of(fields), *(tool.get("input_image_mask", {}) for tool in fields.get("tools", []))]
+    for holder in holders:
+        url = holder.get("image_url")
+        url = url["url"] if isinstance(url, dict) else url
+        if url:
+            head, _, encoded = url.partition(";base64,")
+            name = "mask" if holder not in _parts_of(fields) else "image_url"
+            yield Part(name, None, head.removeprefix("data:"), base64.b64decode(encoded, validate=True))
 
 
 def _error(
@@ -303,11 +319,6 @@ def _slow(handler: _Handler, request: Received) -> None:
     handler.send_bytes(png_of(request.prompt))
 
 
-def _data_url(handler: _Handler, request: Received) -> None:
-    encoded = base64.b64encode(png_of(request.prompt)).decode()
-    handler.send_image({"url": f"data:image/png;base64,{encoded}"})
-
-
 Fault = Callable[[_Handler, Received], None]
 
 
@@ -319,14 +330,21 @@ def _body(body: Any) -> Fault:
     return lambda handler, request: handler.send_json(200, body)
 
 
+def _shape(shape: Callable[[str, str], Any]) -> Fault:
+    """Answer with a reply of image_replies, made from the prompt and the URL of its picture."""
+    return lambda handler, request: handler.send_json(
+        200, shape(request.prompt, _url(handler, request.prompt))
+    )
+
+
 FAULTS: dict[str, Fault] = {
     "ok": lambda h, r: h.send_image(
-        {"b64_json": base64.b64encode(png_of(r.prompt)).decode(), "revised_prompt": f"{r.prompt}, revised"}
+        {"b64_json": base64_of(png_of(r.prompt)), "revised_prompt": f"{r.prompt}, revised"}
     ),
     "url": lambda h, r: h.send_image({"url": _url(h, r.prompt)}),
     "relative_url": lambda h, r: h.send_image({"url": f"/files/{quote(r.prompt, safe='')}.png"}),
     "file_url": lambda h, r: h.send_image({"url": "file:///etc/hostname"}),
-    "data_url": _data_url,
+    "data_url": lambda h, r: h.send_image({"url": data_url(png_of(r.prompt))}),
     "429": lambda h, r: h.send_json(
         429, _error("Rate limit reached", "rate_limit_exceeded"), {"Retry-After": h.images.retry_after}
     ),
@@ -361,8 +379,9 @@ FAULTS: dict[str, Fault] = {
         "prompt",
     ),
     "redirect": lambda h, r: h.send_body(
-        307, b"", "text/plain", {"Location": h.images.redirect_to + "/images/generations"}
+        307, b"", "text/plain", {"Location": h.images.redirect_to + h.path.removeprefix("/v1")}
     ),
+    **{name: _shape(shape) for name, shape in {**CHATS, **RESPONSES}.items()},
 }
 
 

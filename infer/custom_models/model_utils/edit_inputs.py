@@ -15,7 +15,12 @@ def split_inputs(input_list: Sequence[str | Image.Image]) -> tuple[list[Image.Im
     Alpha is dropped and not composited, as the toolkit of seed 002 does.
     """
     images = [part.convert("RGB") for part in input_list if isinstance(part, Image.Image)]
-    return images, " ".join(part for part in input_list if isinstance(part, str))
+    return images, joined_text(input_list)
+
+
+def joined_text(input_list: Sequence[str | Image.Image]) -> str:
+    """The strings of ``input_list`` joined with one blank."""
+    return " ".join(part for part in input_list if isinstance(part, str))
 
 
 def last_image(input_list: Sequence[str | Image.Image]) -> tuple[Image.Image, str]:

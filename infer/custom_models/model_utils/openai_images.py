@@ -1,4 +1,4 @@
-"""Models behind an OpenAI-compatible endpoint: ``/images/generations`` (t2i) and ``/images/edits`` (edit).
+"""Models behind an OpenAI-compatible API; ``imageevalkit.api.routes`` has what each endpoint speaks.
 
 ``imageevalkit.api.failures`` has the table of what each failing reply means; here a REFUSAL becomes
 ``Refused``, a PERMANENT ``ModelUnusable``, all others ``ItemFailed`` (retried ones when the bounds are met).
@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import io
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
-from custom_models.model_utils.edit_inputs import split_inputs
+from custom_models.model_utils.edit_inputs import joined_text
+from imageevalkit.api import routes
 from imageevalkit.api.download import download_image
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind, classify_connection, classify_status
-from imageevalkit.api.image_reply import ImageReply, read_reply
+from imageevalkit.api.image_reply import ImageReply
 from imageevalkit.api.retry import Gate, RetryPolicy, Tried, retry
+from imageevalkit.api.uploads import Inputs, inputs_of
 from imageevalkit.errors import UserError
 from imageevalkit.generation.contract import (
     Generated,
@@ -34,15 +35,16 @@ if TYPE_CHECKING:
     import httpx2
     import openai
 
-Upload = tuple[str, bytes, str]
-
 _NOT_PARAMETERS = {
     "n": "every item is one image",
     "seed": "seeds belong to items; send_seed=true sends them",
     "stream": "streamed replies are not read",
     "model": "the model is chosen by --model_names",
     "prompt": "prompts come from the benchmark",
+    "messages": "prompts come from the benchmark",
+    "input": "prompts come from the benchmark",
     "image": "images come from the benchmark",
+    "mask": "masks come from the benchmark",
 }
 _CONNECT_TIMEOUT = 30.0
 
@@ -60,6 +62,8 @@ class _OpenAIImages:
 
     Args:
         model_path: the model id the API knows.
+        endpoint: "images" (``/images/generations``, ``/images/edits``), "chat" (``/chat/completions``), or
+            "responses" (``/responses``; there ``model_path`` is the text model that calls the image tool).
         size: ``"WxH"`` in pixels, or a word such as ``auto``.
         timeout: seconds for one request, its reply included.
         max_attempts, max_elapsed, backoff: see :class:`RetryPolicy`; ``backoff`` scales the waits after a
@@ -67,7 +71,7 @@ class _OpenAIImages:
         send_seed: send each item's seed as ``seed`` (gateways in front of diffusers models take it).
         extra_body: request parameters as an object; the same as giving them as ``parameters``.
         parameters: any other request parameter (``quality``, ``background``, …), sent as given; None is
-            not sent, so that it takes back a default of the registry.
+            not sent, so that it takes back a default of the registry or of the endpoint (``modalities`` of chat).
 
     Raises:
         ModelUnusable: no key, a malformed argument, or the ``openai`` package is missing.
@@ -77,6 +81,7 @@ class _OpenAIImages:
         self,
         model_path: str,
         *,
+        endpoint: str = "images",
         size: Any = None,
         timeout: float = 300.0,
         max_attempts: int = 6,
@@ -91,10 +96,17 @@ class _OpenAIImages:
             raise _unusable(f"extra_body must be an object of request parameters, not {extra_body!r}")
         if not isinstance(send_seed, bool):
             raise _unusable(f"send_seed must be true or false, not {send_seed!r}")
+        try:
+            self._route = routes.of(endpoint)
+        except UserError as error:
+            raise _unusable(str(error)) from None
+        if send_seed and not self._route.takes_seed:
+            raise _unusable(f"send_seed=true: {self._route.path} takes no seed")
         merged = {"size": size, **parameters, **(extra_body or {})}
-        for name in merged.keys() & _NOT_PARAMETERS.keys():
-            raise _unusable(f"'{name}' cannot be given: {_NOT_PARAMETERS[name]}")
-        self._parameters = {name: value for name, value in merged.items() if value is not None}
+        reserved = {**_NOT_PARAMETERS, **self._route.reserved}
+        for name in merged.keys() & reserved.keys():
+            raise _unusable(f"'{name}' cannot be given: {reserved[name]}")
+        self._parameters = self._route.parameters(merged)
         self._requested_size = _pixels(merged["size"])
         self._send_seed = send_seed
         self._timeout = _positive("timeout", timeout)
@@ -165,8 +177,12 @@ class _OpenAIImages:
     def _body(self, seed: int) -> dict[str, Any]:
         return {**self._parameters, "seed": seed} if self._send_seed else self._parameters
 
-    async def _generate(self, send: Callable[[openai.AsyncOpenAI], Awaitable[Any]]) -> Generated:
-        tried = await retry(functools.partial(self._attempt, send), self._policy, self._gate)
+    def _request(self, inputs: Inputs, seed: int) -> Any:
+        """What is sent for an item, however often it is sent."""
+        return self._route.prepare(self._model_id, inputs, self._body(seed))
+
+    async def _generate(self, request: Any) -> Generated:
+        tried = await retry(functools.partial(self._attempt, request), self._policy, self._gate)
         result = tried.result
         if isinstance(result, Failure):
             raise self._error(result, tried)
@@ -181,13 +197,13 @@ class _OpenAIImages:
             extra=self._endpoint.redact_all(result.extra),
         )
 
-    async def _attempt(self, send: Callable[[openai.AsyncOpenAI], Awaitable[Any]]) -> ImageReply | Failure:
+    async def _attempt(self, request: Any) -> ImageReply | Failure:
         """One request and, where the reply holds a URL, the download."""
         import openai
 
         session = self._open()
         try:
-            raw = await asyncio.wait_for(send(session.api), self._timeout)
+            raw = await asyncio.wait_for(self._route.send(session.api, request), self._timeout)
         except asyncio.TimeoutError:
             return Failure(Kind.TRANSIENT, f"no reply within {self._timeout:g} s")
         except openai.APIConnectionError as error:
@@ -197,7 +213,7 @@ class _OpenAIImages:
             response = error.response
             return classify_status(response.status_code, response.headers, response.text, self._proven)
         self._answered = True
-        reply = await asyncio.to_thread(read_reply, raw.content)
+        reply = await asyncio.to_thread(self._route.read, raw.content)
         if isinstance(reply, Failure) or reply.url is None:
             return reply
         image = await self._download(session, reply.url)
@@ -234,7 +250,7 @@ class _OpenAIImages:
 
 
 class OpenAIImagesT2I(_OpenAIImages):
-    """Text to image through ``/images/generations``."""
+    """Text to image."""
 
     async def generate_async(self, prompt: str, seed: int = 42) -> Generated:
         """Make one image; many calls may be in flight in one event loop.
@@ -242,12 +258,7 @@ class OpenAIImagesT2I(_OpenAIImages):
         Raises:
             Refused, ItemFailed, ModelUnusable: see ``imageevalkit.generation.contract``.
         """
-        body = self._body(seed)
-
-        def send(api: openai.AsyncOpenAI) -> Awaitable[Any]:
-            return api.images.with_raw_response.generate(model=self._model_id, prompt=prompt, extra_body=body)
-
-        return await self._generate(send)
+        return await self._generate(self._request(Inputs(prompt), seed))
 
     def generate(self, prompt: str, seed: int = 42) -> Generated:
         """:meth:`generate_async` for callers without an event loop."""
@@ -255,7 +266,7 @@ class OpenAIImagesT2I(_OpenAIImages):
 
 
 class OpenAIImagesEdit(_OpenAIImages):
-    """Image editing through ``/images/edits``."""
+    """Image editing."""
 
     async def generate_async(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Generated:
         """Edit the images of ``input_list`` (text and images mixed); many calls may be in flight.
@@ -263,35 +274,21 @@ class OpenAIImagesEdit(_OpenAIImages):
         Raises:
             Refused, ItemFailed, ModelUnusable: see ``imageevalkit.generation.contract``.
         """
-        uploads, prompt = await asyncio.to_thread(_uploads, input_list)
-        if not uploads:
+        return await self._generate(await asyncio.to_thread(self._edit_request, input_list, seed))
+
+    def _edit_request(self, input_list: Sequence[str | Image.Image], seed: int) -> Any:
+        pictures = [part for part in input_list if isinstance(part, Image.Image)]
+        inputs = inputs_of(joined_text(input_list), pictures)
+        if not inputs.images:
             raise ItemFailed("the item has no image to edit", attempts=0)
-        body = self._body(seed)
-
-        def send(api: openai.AsyncOpenAI) -> Awaitable[Any]:
-            return api.images.with_raw_response.edit(
-                model=self._model_id,
-                prompt=prompt,
-                # one image goes as `image`, several as `image[]`: servers other than OpenAI's know only these
-                image=uploads[0] if len(uploads) == 1 else uploads,
-                extra_body=body,
-            )
-
-        return await self._generate(send)
+        if inputs.mask and not self._route.takes_mask:
+            text = f"the item has a mask and {self._route.path} takes none: use endpoint=images or responses"
+            raise ItemFailed(text, attempts=0)
+        return self._request(inputs, seed)
 
     def generate(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Generated:
         """:meth:`generate_async` for callers without an event loop."""
         return self._run_alone(lambda: self.generate_async(input_list, seed))
-
-
-def _uploads(input_list: Sequence[str | Image.Image]) -> tuple[list[Upload], str]:
-    images, prompt = split_inputs(input_list)
-    uploads = []
-    for n, image in enumerate(images):
-        buffer = io.BytesIO()
-        image.save(buffer, "PNG")
-        uploads.append((f"image_{n}.png", buffer.getvalue(), "image/png"))
-    return uploads, prompt
 
 
 def _unusable(text: str) -> ModelUnusable:

@@ -1,0 +1,120 @@
+"""``/chat/completions`` whose replies hold images: how gateways serve Gemini's image models."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from imageevalkit.api.failures import LONGEST_MESSAGE, Failure, Kind
+from imageevalkit.api.image_reply import (
+    Found,
+    ImageReply,
+    error_in,
+    found_in,
+    json_object,
+    no_image,
+    refusal,
+    refusal_in_words,
+    replied,
+    strings_of,
+    tokens_of,
+)
+from imageevalkit.api.routes.base import Route
+from imageevalkit.api.routes.content import read_content
+from imageevalkit.api.uploads import Inputs
+from imageevalkit.secrets import one_line
+
+# finish reasons: OpenAI's content_filter, and Gemini's SAFETY, PROHIBITED_CONTENT, BLOCKLIST, SPII,
+# RECITATION, each also as IMAGE_…
+_POLICY = re.compile(r"content_?filter|safety|prohibited|blocklist|spii|recitation", re.IGNORECASE)
+
+
+class Chat(Route):
+    """Images in ``message.images`` (OpenRouter, LiteLLM, Vercel), in ``content`` as Markdown, data URL or URL
+    (new-api), or among its parts.
+
+    Of several images the last one is the result: the earlier ones are drafts of a model that thinks
+    (https://ai.google.dev/gemini-api/docs/image-generation#thinking-process).
+    """
+
+    name = "chat"
+    path = "/chat/completions"
+    takes_mask = False
+    # OpenRouter, LiteLLM and Vercel want it, new-api ignores it; modalities=null where a server rejects it
+    defaults = MappingProxyType({"modalities": ["image", "text"]})
+
+    def body(self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        content: str | list[dict[str, Any]] = inputs.prompt
+        if inputs.images:
+            urls = [{"type": "image_url", "image_url": {"url": i.data_url()}} for i in inputs.images]
+            content = [{"type": "text", "text": inputs.prompt}, *urls]
+        return {"model": model_id, "messages": [{"role": "user", "content": content}], **parameters}
+
+    def read(self, content: bytes) -> ImageReply | Failure:
+        reply = json_object(content)
+        if isinstance(reply, Failure):
+            return reply
+        choices = [choice for choice in _list(reply.get("choices")) if isinstance(choice, dict)]
+        messages = [choice["message"] for choice in choices if isinstance(choice.get("message"), dict)]
+        contents = [read_content(message.get("content")) for message in messages]
+        words = one_line(" ".join(content.words for content in contents if content.words), LONGEST_MESSAGE)
+        listed = (_list(message.get("images")) or [message.get("image")] for message in messages)
+        for images in (*map(_found, listed), *(content.images for content in contents), _found_beside(reply)):
+            if images:
+                return replied(images[-1], tokens_of(reply.get("usage")), _extra(reply, words))
+        return (
+            error_in(reply)
+            or _first(error_in(choice) for choice in choices)
+            or _first(refusal(message.get("refusal")) for message in messages)
+            or _first(_stopped_by_policy(reply, choice, words) for choice in choices)
+            or refusal_in_words([*messages, {**reply, "choices": None}])
+            or no_image(words, _why(reply, choices))
+        )
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _found(values: Iterable[Any]) -> list[Found]:
+    return [found for value in values if (found := found_in(value))]
+
+
+def _found_beside(reply: Mapping[str, Any]) -> list[Found]:
+    """The image of a gateway that answers a chat in the shape of the image API."""
+    return _found(_list(reply.get("data"))[:1])
+
+
+def _first(failures: Iterator[Failure | None]) -> Failure | None:
+    return next((failure for failure in failures if failure), None)
+
+
+def _reasons(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> tuple[str, str]:
+    native = choice.get("native_finish_reason") or reply.get("native_finish_reason") or ""
+    return str(choice.get("finish_reason") or ""), str(native)
+
+
+def _stopped_by_policy(reply: Mapping[str, Any], choice: Mapping[str, Any], words: str) -> Failure | None:
+    finish, native = _reasons(reply, choice)
+    # gateways fold all of Gemini's reasons (NO_IMAGE, IMAGE_OTHER) into content_filter: its own one decides
+    reason = native or finish
+    return Failure(Kind.REFUSAL, words or f"finish reason {reason}") if _POLICY.search(reason) else None
+
+
+def _why(reply: Mapping[str, Any], choices: Iterable[Mapping[str, Any]]) -> str:
+    said = (reason for choice in choices for reason in _reasons(reply, choice))
+    reasons = dict.fromkeys(reason for reason in said if reason and reason.lower() != "stop")
+    return f"finish reason {', '.join(reasons)}" if reasons else ""
+
+
+def _extra(reply: Mapping[str, Any], words: str) -> dict[str, Any]:
+    extra: dict[str, Any] = strings_of(reply, "model", "id", "provider")
+    usage = reply.get("usage")
+    cost = usage.get("cost") if isinstance(usage, dict) else None
+    if isinstance(cost, (int, float)) and not isinstance(cost, bool):
+        extra["cost"] = cost  # OpenRouter: what this request was charged, in US dollars
+    if words:
+        extra["text"] = words
+    return extra

@@ -1,0 +1,75 @@
+"""``/images/generations`` and ``/images/edits``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from imageevalkit.api.failures import Failure
+from imageevalkit.api.image_reply import (
+    ImageReply,
+    error_in,
+    found_in,
+    json_object,
+    no_image,
+    refusal,
+    refusal_in_words,
+    replied,
+    strings_of,
+    tokens_of,
+)
+from imageevalkit.api.routes.base import Route, request_id
+from imageevalkit.api.uploads import Inputs
+
+if TYPE_CHECKING:
+    import httpx2
+    import openai
+
+_SAID_ABOUT_REPLY = ("model", "size", "quality", "background", "output_format", "id")
+
+
+class Images(Route):
+    """OpenAI's image API, and what servers of open models offer under its name."""
+
+    name = "images"
+    path = "/images/generations"
+
+    def body(self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        return {"model": model_id, "prompt": inputs.prompt, **parameters}
+
+    def prepare(self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any]) -> Any:
+        if not inputs.images:
+            return super().prepare(model_id, inputs, parameters)
+        form: dict[str, Any] = {
+            "model": model_id,
+            "prompt": inputs.prompt,
+            # one image goes as `image`, several as `image[]`: servers other than OpenAI's know only these
+            "image": inputs.images[0] if len(inputs.images) == 1 else list(inputs.images),
+            "extra_body": dict(parameters),
+        }
+        if inputs.mask:
+            form["mask"] = inputs.mask
+        return form
+
+    async def send(self, api: openai.AsyncOpenAI, request: Any) -> httpx2.Response:
+        if isinstance(request, bytes):
+            return await super().send(api, request)
+        raw = await api.images.with_raw_response.edit(**request, extra_headers=request_id())
+        return raw.http_response
+
+    def read(self, content: bytes) -> ImageReply | Failure:
+        reply = json_object(content)
+        if isinstance(reply, Failure):
+            return reply
+        data = reply.get("data")
+        entry = data[0] if isinstance(data, list) and data and isinstance(data[0], dict) else {}
+        if found := found_in(entry):
+            extra = strings_of(reply, *_SAID_ABOUT_REPLY) | strings_of(entry, "revised_prompt")
+            return replied(found, tokens_of(reply.get("usage")), extra)
+        return (
+            error_in(reply)
+            or refusal(reply.get("refusal"))
+            or refusal(entry.get("refusal"))
+            or refusal_in_words(reply)
+            or no_image()
+        )

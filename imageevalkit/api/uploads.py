@@ -1,0 +1,110 @@
+"""The pictures of an item as files to send."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from PIL import ExifTags, Image
+
+from imageevalkit.generation.contract import ItemFailed
+
+# What every image endpoint documents as input; MPO, GIF, TIFF and the like are sent as PNG.
+_SENT_AS_THEY_ARE = {
+    "PNG": ("png", "image/png"),
+    "JPEG": ("jpg", "image/jpeg"),
+    "WEBP": ("webp", "image/webp"),
+}
+# lossless at any level; the default one costs four times the time for a tenth of the bytes
+_QUICK = 1
+
+
+class Upload(NamedTuple):
+    """A file as HTTP clients take it: name, bytes and MIME type."""
+
+    name: str
+    data: bytes
+    mime_type: str
+
+    def data_url(self) -> str:
+        """The file as a ``data:`` URL."""
+        return f"data:{self.mime_type};base64,{base64.b64encode(self.data).decode()}"
+
+
+class Inputs(NamedTuple):
+    """What an item shows the model. Of ``mask``, a PNG, the fully transparent area is to be edited."""
+
+    prompt: str
+    images: tuple[Upload, ...] = ()
+    mask: Upload | None = None
+
+
+def inputs_of(prompt: str, pictures: Sequence[Image.Image]) -> Inputs:
+    """Encode ``pictures``; one whose ``info["role"]`` is "mask" is the mask. Takes CPU time.
+
+    A picture of an untouched PNG, JPEG or WebP file is sent as the bytes of that file, unless servers could
+    see in it another picture than the RGB pixels that local models are shown (alpha, rotation, frames);
+    anything else becomes an RGB PNG, alpha dropped as ``edit_inputs`` does.
+
+    Raises:
+        ItemFailed: the mask cannot be one.
+    """
+    masks = [picture for picture in pictures if _is_mask(picture)]
+    images = [picture for picture in pictures if not _is_mask(picture)]
+    if len(masks) > 1:
+        raise ItemFailed(f"the item has {len(masks)} masks: endpoints take one", attempts=0)
+    uploads = tuple(_image(n, image) for n, image in enumerate(images))
+    return Inputs(prompt, uploads, _mask(masks[0], images) if masks else None)
+
+
+def _is_mask(picture: Image.Image) -> bool:
+    return picture.info.get("role") == "mask"
+
+
+def _image(n: int, image: Image.Image) -> Upload:
+    suffix, mime_type = _SENT_AS_THEY_ARE.get(image.format or "", ("", ""))
+    data = _file_bytes(image) if mime_type and _is_plain(image) else None
+    if data is None:
+        return Upload(f"image_{n}.png", _png(image, "RGB"), "image/png")
+    return Upload(f"image_{n}.{suffix}", data, mime_type)
+
+
+def _mask(mask: Image.Image, images: Sequence[Image.Image]) -> Upload:
+    if not mask.has_transparency_data:
+        raise ItemFailed("the mask has no transparency, which says what is to be edited", attempts=0)
+    if images and mask.size != images[0].size:
+        sizes = " and ".join(f"{width}x{height}" for width, height in (mask.size, images[0].size))
+        raise ItemFailed(f"the mask and the image differ in size: {sizes}", attempts=0)
+    data = _file_bytes(mask) if mask.format == "PNG" else None
+    return Upload("mask.png", data or _png(mask, "RGBA"), "image/png")
+
+
+def _file_bytes(image: Image.Image) -> bytes | None:
+    """The bytes of the file behind ``image``, or None where its pixels may have been changed since."""
+    # Pillow tells by `tile` for PNG and JPEG only: a WebP has none before it is loaded either
+    loaded = getattr(image, "_im", image) is not None
+    file = getattr(image, "filename", "")
+    if loaded or not file:
+        return None
+    try:
+        return Path(file).read_bytes()
+    except OSError:
+        return None  # it has gone, but Pillow may hold it open
+
+
+def _is_plain(image: Image.Image) -> bool:
+    """Whether every reader of the file sees the RGB pixels that Pillow gives."""
+    if image.mode not in ("RGB", "L") or "transparency" in image.info or getattr(image, "n_frames", 1) > 1:
+        return False
+    # asked for without Exif data, a PNG would be decoded to look for some at its end
+    turned = "exif" in image.info and image.getexif().get(ExifTags.Base.Orientation, 1) != 1
+    return not turned
+
+
+def _png(image: Image.Image, mode: str) -> bytes:
+    buffer = io.BytesIO()
+    (image if image.mode == mode else image.convert(mode)).save(buffer, "PNG", compress_level=_QUICK)
+    return buffer.getvalue()

@@ -1,0 +1,270 @@
+"""The bodies that OpenAI's endpoints and the gateways in front of other models answer with."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import io
+from collections.abc import Callable
+from typing import Any
+
+from PIL import Image
+
+REFUSAL_WORDS = (
+    "Your request was rejected by the safety system. safety_violations=[violence]. (request id: req-7)"
+)
+USAGE = {
+    "input_tokens": 12,
+    "input_tokens_details": {"image_tokens": 0, "text_tokens": 12},
+    "output_tokens": 272,
+    "total_tokens": 284,
+}
+CHAT_USAGE = {
+    "prompt_tokens": 9,
+    "completion_tokens": 1300,
+    "total_tokens": 1309,
+    "completion_tokens_details": {"image_tokens": 1290, "reasoning_tokens": 0},
+    "cost": 0.0387,
+}
+TOOL_USAGE = {"image_gen": {"input_tokens": 40, "output_tokens": 1056, "total_tokens": 1096}}
+WORDS = "Here is your picture."
+
+
+@functools.lru_cache(maxsize=4096)
+def png_of(prompt: str, side: int = 256) -> bytes:
+    """A valid PNG whose pattern depends on ``prompt``; never one flat colour."""
+    cells = b"".join(hashlib.sha256(f"{n}:{prompt}".encode()).digest() for n in range(24))
+    buffer = io.BytesIO()
+    Image.frombytes("RGB", (16, 16), cells).resize((side, side), Image.Resampling.NEAREST).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def draft_of(prompt: str) -> bytes:
+    """Another picture, which a model that thinks shows before the result."""
+    return png_of(f"draft of {prompt}")
+
+
+def base64_of(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def data_url(data: bytes) -> str:
+    return f"data:image/png;base64,{base64_of(data)}"
+
+
+def images_reply(image: dict[str, Any]) -> dict[str, Any]:
+    """``/images/…``: ``image`` has ``b64_json`` or ``url``."""
+    return {"created": 1, "data": [image], "size": "256x256", "usage": USAGE}
+
+
+def chat_reply(message: dict[str, Any], finish: str | None = "stop", **choice: Any) -> dict[str, Any]:
+    """``/chat/completions`` with one message of the assistant."""
+    return {
+        "id": "gen-17",
+        "object": "chat.completion",
+        "model": "gemini-served",
+        "provider": "Google",
+        "choices": [
+            {
+                "index": 0,
+                "message": {
+                    "role": "assistant",
+                    "refusal": None,
+                    "reasoning": "I can't create it yet",
+                    **message,
+                },
+                "finish_reason": finish,
+                **choice,
+            }
+        ],
+        "usage": CHAT_USAGE,
+    }
+
+
+def response_reply(*output: dict[str, Any], status: str = "completed", **more: Any) -> dict[str, Any]:
+    """``/responses`` with these items; the request's own settings are echoed as OpenAI does."""
+    return {
+        "id": "resp-17",
+        "object": "response",
+        "status": status,
+        "error": None,
+        "incomplete_details": None,
+        "model": "text-served",
+        "instructions": "Obey the content policy.",
+        "tools": [{"type": "image_generation", "moderation": "auto"}],
+        "output": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "thinking"}]}, *output],
+        "usage": USAGE,
+        "tool_usage": TOOL_USAGE,
+        **more,
+    }
+
+
+def call(result: str | None, **more: Any) -> dict[str, Any]:
+    """The item of ``output`` that is a call of the image tool."""
+    return {"type": "image_generation_call", "id": "ig-1", "status": "completed", "result": result, **more}
+
+
+def said(text: str, kind: str = "output_text") -> dict[str, Any]:
+    """The item of ``output`` that is a message."""
+    key = "refusal" if kind == "refusal" else "text"
+    return {"type": "message", "role": "assistant", "content": [{"type": kind, key: text}]}
+
+
+def _listed(image: dict[str, Any]) -> dict[str, Any]:
+    url = image.get("url") or f"data:image/png;base64,{image['b64_json']}"
+    return chat_reply({"content": WORDS, "images": [{"type": "image_url", "image_url": {"url": url}}]})
+
+
+def _called(image: dict[str, Any]) -> dict[str, Any]:
+    facts = {"revised_prompt": image.get("revised_prompt"), "size": "256x256"}
+    return response_reply(call(image.get("b64_json") or image["url"], **facts), said(WORDS))
+
+
+# path -> how it wraps an image
+ENDPOINTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "/v1/images/generations": images_reply,
+    "/v1/images/edits": images_reply,
+    "/v1/chat/completions": _listed,
+    "/v1/responses": _called,
+}
+
+Shape = Callable[[str, str], dict[str, Any]]
+
+
+def _content(make: Callable[[str, str], Any]) -> Shape:
+    return lambda prompt, url: chat_reply({"content": make(prompt, url)})
+
+
+def _silent(finish: str | None, content: str | None = "", **choice: Any) -> Shape:
+    return lambda prompt, url: chat_reply({"content": content}, finish, **choice)
+
+
+def _parts(make: Callable[[str], list[dict[str, Any]]]) -> Shape:
+    return lambda prompt, url: chat_reply({"content": [{"type": "text", "text": WORDS}, *make(prompt)]})
+
+
+def _answered(reply: dict[str, Any]) -> Shape:
+    return lambda prompt, url: reply
+
+
+def _markdown(data: bytes) -> str:
+    return f"![image]({data_url(data)})"
+
+
+# name -> reply, from a prompt and the URL of its picture
+CHATS: dict[str, Shape] = {
+    "chat_images": lambda p, u: _listed({"b64_json": base64_of(png_of(p))}),
+    "chat_images_flat": lambda p, u: chat_reply({"content": None, "images": [{"url": data_url(png_of(p))}]}),
+    "chat_images_b64": lambda p, u: chat_reply({"images": [{"b64_json": base64_of(png_of(p))}]}),
+    "chat_image": lambda p, u: chat_reply({"content": WORDS, "image": {"url": data_url(png_of(p))}}),
+    "chat_drafts": lambda p, u: chat_reply(
+        {"images": [{"image_url": {"url": data_url(data)}} for data in (draft_of(p), draft_of(p), png_of(p))]}
+    ),
+    "chat_markdown": _content(lambda p, u: f"{WORDS}\n{_markdown(png_of(p))}"),
+    "chat_markdown_drafts": _content(
+        lambda p, u: f"{_markdown(draft_of(p))}\n{WORDS}\n{_markdown(png_of(p))}"
+    ),
+    "chat_markdown_quote": _content(
+        lambda p, u: f'{_markdown(png_of(p))}\nYou asked: "{p}" with data:image/png;base64,iVBORw0KGgo= in it'
+    ),
+    "chat_markdown_url": _content(lambda p, u: f'{WORDS}\n\n![it]({u} "title")'),
+    "chat_data_url": _content(lambda p, u: data_url(png_of(p))),
+    "chat_url": _content(lambda p, u: u),
+    "chat_url_line": _content(lambda p, u: f"{WORDS}\n{u}\nEnjoy, see https://gateway.example/terms.png too"),
+    "chat_parts": _parts(lambda p: [{"type": "image_url", "image_url": {"url": data_url(png_of(p))}}]),
+    "chat_parts_output": _parts(lambda p: [{"type": "output_image", "image_url": data_url(png_of(p))}]),
+    "chat_parts_inline": _parts(
+        lambda p: [
+            {"inline_data": {"mime_type": "image/png", "data": base64_of(draft_of(p))}, "thought": True},
+            {"inlineData": {"mimeType": "image/png", "data": base64_of(png_of(p))}},
+            {"inline_data": {"mime_type": "audio/wav", "data": "UklGRg=="}},
+        ]
+    ),
+    "chat_parts_b64": _parts(lambda p: [{"type": "image", "b64_json": base64_of(png_of(p))}]),
+    "chat_parts_markdown": _parts(lambda p: [{"type": "text", "text": _markdown(png_of(p))}]),
+    "chat_url_safe": lambda p, u: chat_reply(
+        {"images": [{"b64_json": base64.urlsafe_b64encode(png_of(p)).decode()}]}
+    ),
+    "chat_as_images": lambda p, u: images_reply({"b64_json": base64_of(png_of(p))}),
+    "chat_filtered_image": lambda p, u: chat_reply(
+        {"images": [{"image_url": {"url": data_url(png_of(p))}}]}, "content_filter"
+    ),
+    "chat_half": _content(lambda p, u: _markdown(png_of(p))[:-600]),
+    "chat_garbage": _content(lambda p, u: _markdown(b"no image at all, " * 40)),
+    "chat_file_url": lambda p, u: chat_reply({"images": [{"image_url": {"url": "file:///etc/hostname"}}]}),
+    "chat_words": _silent("stop", "What colour shall the cat have?"),
+    "chat_source": _silent("stop", "See https://policy.example/rules and ask me for a cat."),
+    "chat_empty": _silent("stop"),
+    "chat_null": lambda p, u: {"id": "x", "choices": None},
+    "chat_no_message": lambda p, u: {"choices": [{"finish_reason": "stop"}]},
+    "chat_length": _silent("length", "First I think"),
+    "chat_no_image": _silent("content_filter", None, native_finish_reason="NO_IMAGE"),
+    "chat_error": lambda p, u: {"error": {"message": "Provider returned error", "code": 502}},
+    "chat_choice_error": _silent("error", error={"code": 500, "message": "upstream broke"}),
+    "chat_choice_429": _silent("error", error={"code": 429, "message": "slow down"}),
+    "chat_refusal": lambda p, u: chat_reply({"content": None, "refusal": "No violence, please."}),
+    "chat_refuses": _silent("stop", "I'm sorry, but I can't create that picture."),
+    "chat_content_filter": _silent("content_filter"),
+    "chat_safety": _silent("SAFETY"),
+    "chat_image_safety": _silent("stop", None, native_finish_reason="IMAGE_SAFETY"),
+    "chat_prohibited": _silent("content_filter", "blocked", native_finish_reason="IMAGE_PROHIBITED_CONTENT"),
+    "chat_blocked": lambda p, u: {"choices": [], "promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}},
+}
+RESPONSES: dict[str, Shape] = {
+    "response_call": lambda p, u: response_reply(call(base64_of(png_of(p)))),
+    "response_drafts": lambda p, u: response_reply(call(base64_of(draft_of(p))), call(base64_of(png_of(p)))),
+    "response_generating": lambda p, u: response_reply(call(base64_of(png_of(p)), status="generating")),
+    "response_cut_after": lambda p, u: response_reply(
+        call(base64_of(png_of(p))), status="incomplete", incomplete_details={"reason": "max_output_tokens"}
+    ),
+    "response_data_url": lambda p, u: response_reply(call(data_url(png_of(p)))),
+    "response_url": lambda p, u: response_reply(call(u)),
+    "response_half": lambda p, u: response_reply(call(base64_of(png_of(p)[:-400]))),
+    "response_garbage": lambda p, u: response_reply(call(base64_of(b"no image at all, " * 40))),
+    "response_words": _answered(response_reply(said("What colour shall the cat have?"))),
+    "response_empty": _answered(response_reply()),
+    "response_null": _answered({"id": "x", "output": None}),
+    "response_incomplete": _answered(
+        response_reply(status="incomplete", incomplete_details={"reason": "max_output_tokens"})
+    ),
+    "response_failed": _answered(
+        response_reply(status="failed", error={"code": "server_error", "message": "The server had an error"})
+    ),
+    "response_429": _answered(
+        response_reply(
+            status="failed", error={"code": "rate_limit_exceeded", "message": "Rate limit reached"}
+        )
+    ),
+    "response_bad_image": _answered(
+        response_reply(status="failed", error={"code": "invalid_image_format", "message": "not a picture"})
+    ),
+    "response_call_failed": _answered(response_reply(call(None, status="failed"))),
+    "response_blocked": _answered(
+        response_reply(
+            call(None, status="failed", error={"code": "moderation_blocked", "message": REFUSAL_WORDS})
+        )
+    ),
+    "response_policy": _answered(
+        response_reply(
+            status="failed", error={"code": "image_content_policy_violation", "message": "Not that picture"}
+        )
+    ),
+    "response_bio": _answered(
+        response_reply(status="failed", error={"code": "bio_policy", "message": "Not that germ"})
+    ),
+    "response_flagged": _answered(
+        response_reply(
+            status="failed",
+            error={
+                "code": "invalid_prompt",
+                "message": "Your prompt was flagged: it may violate our usage policy",
+            },
+        )
+    ),
+    "response_content_filter": _answered(
+        response_reply(status="incomplete", incomplete_details={"reason": "content_filter"})
+    ),
+    "response_refusal": _answered(response_reply(said("No violence, please.", "refusal"))),
+    "response_refuses": _answered(response_reply(said("I'm sorry, but I can't create that picture."))),
+}
