@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from imageevalkit.jsonl import JsonlWriter, read_jsonl
 
 # Settings that cannot change a pixel: changing them keeps images valid.
-_RUNTIME_KWARGS = frozenset({"device", "timeout", "max_attempts", "max_elapsed", "backoff"})
+_RUNTIME_KWARGS = frozenset({"device", "timeout", "max_attempts", "max_elapsed", "backoff", "price"})
 
 
 def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:
