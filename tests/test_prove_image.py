@@ -48,14 +48,13 @@ def proves(data: bytes) -> bool:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_whole_pngs_of_every_mode(mode: str) -> None:
-    proven = prove(encoded(picture(mode), "PNG"))
-    assert (proven.size, proven.format, proven.mode) == ((37, 37), "PNG", mode)
+    assert proves(encoded(picture(mode), "PNG"))
 
 
 @pytest.mark.parametrize("format", ["JPEG", "WEBP", "BMP", "GIF"])
 def test_other_formats(format: str) -> None:
     data = encoded(picture("RGB"), format)
-    assert prove(data).format == format
+    assert proves(data)
     assert not proves(data[: len(data) // 2])
 
 
