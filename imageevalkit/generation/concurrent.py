@@ -1,57 +1,144 @@
-"""Many items in flight in one event loop, for a model with ``generate_async``."""
+"""Many items of many cells in flight in one event loop, for a model with ``generate_async`` or one behind an API."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import inspect
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from imageevalkit.generation.making import Making
+from imageevalkit.generation.contract import Generated
+from imageevalkit.generation.cell_run import CellRun
 from imageevalkit.generation.sequential import model_input
 from imageevalkit.items import Item
 
 # Once a cell is given up, requests already sent may still be answered (and are paid for): wait this long.
 _LAST_ANSWERS = 30.0
+_TICK = 0.5  # seconds between two looks at a cell, for its progress line
+
+class Asker:
+    """A model that is asked for images without blocking the event loop, ``room`` of them at a time.
+
+    A class with a plain ``generate`` (an API client written to seed 002's guide) is asked in threads. It need not
+    be safe for that: each thread gets an instance of its own from ``load``.
+    """
+
+    def __init__(self, model: Any, load: Callable[[], Any], workers: int) -> None:
+        self.model = model
+        # a model that sends through a limiter has others ready for when its items wait to be asked again
+        limited = hasattr(model, "use_traffic")
+        self.room = asyncio.Semaphore(max(4, 2 * workers) if limited else workers)
+        self._load = load
+        self._is_async = inspect.iscoroutinefunction(getattr(model, "generate_async", None))
+        self._own = threading.local()
+        self._threads = None if self._is_async else ThreadPoolExecutor(workers)
+
+    async def ask(self, given: Any, seed: int) -> Any:
+        """What ``generate`` of the model returns or raises."""
+        if self._is_async:
+            return await self.model.generate_async(given, seed=seed)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._generate, given, seed)
+
+    def _generate(self, given: Any, seed: int) -> Any:
+        if not hasattr(self._own, "model"):
+            self._own.model = self._load()
+        return self._own.model.generate(given, seed=seed)
+
+    async def close(self) -> None:
+        """Close the model's connections."""
+        if hasattr(self.model, "aclose"):
+            await self.model.aclose()
+        if self._threads:
+            self._threads.shutdown(wait=False)
 
 
-def make_concurrently(model: Any, task: str, items: Sequence[Item], making: Making, workers: int) -> None:
-    """Generate ``items`` with ``workers`` of them in flight until all are done or the model is given up."""
-    asyncio.run(_drain(model, task, items, making, workers))
+async def drain(cells: AsyncIterator[tuple[CellRun, Asker]], end: Callable[[CellRun], None]) -> None:
+    """Make the items of ``cells``, in their order.
 
-
-async def _drain(model: Any, task: str, items: Sequence[Item], making: Making, workers: int) -> None:
-    queue = iter(items)
-    tasks = [
-        asyncio.create_task(_worker(model, task, queue, making)) for _ in range(min(workers, len(items)))
-    ]
+    The next cell begins as soon as no item of the one before is left to begin. ``end`` is called once for
+    each, when its last item is settled.
+    """
+    under_way: list[_CellInFlight] = []
     try:
-        pending = set(tasks)
-        while pending and not making.stopped:
-            finished, pending = await asyncio.wait(pending, timeout=1, return_when=asyncio.FIRST_EXCEPTION)
-            making.report()
-            for task_ in finished:
-                task_.result()  # a full disk ends the cell here
-        if pending:
-            await asyncio.wait(pending, timeout=_LAST_ANSWERS)
+        async for run, asker in cells:
+            cell = _CellInFlight(run, asker, end)
+            under_way.append(cell)
+            await cell.begin_items()
+        for cell in under_way:
+            await cell.ended
     finally:
-        for task_ in tasks:
-            task_.cancel()
+        for cell in under_way:
+            await cell.abandon()
+
+
+class _CellInFlight:
+    def __init__(self, run: CellRun, asker: Asker, end: Callable[[CellRun], None]) -> None:
+        self._run, self._asker, self._end = run, asker, end
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._all_begun = False
+        self._settled = asyncio.Event()
+        self.ended = asyncio.create_task(self._watch())
+
+    async def begin_items(self) -> None:
+        """Begin one item after another as there is room, until all are begun or the cell is given up."""
+        for item in self._run.todo:
+            await self._asker.room.acquire()
+            if self._run.making.stopped:
+                self._asker.room.release()
+                break
+            task = asyncio.create_task(self._make(item))
+            self._tasks.add(task)
+            task.add_done_callback(self._on_done)
+        self._all_begun = True
+        self._look()
+
+    async def abandon(self) -> None:
+        """Cancel whatever is still under way."""
+        tasks = [*self._tasks, self.ended]
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if hasattr(model, "aclose"):
-            await model.aclose()
 
-
-async def _worker(model: Any, task: str, queue: Iterator[Item], making: Making) -> None:
-    for item in queue:
-        if making.stopped:
-            return
+    async def _make(self, item: Item) -> None:
+        making = self._run.making
         started = time.perf_counter()
         try:
-            returned = await model.generate_async(model_input(task, item), seed=item.seed)
+            returned = await self._asker.ask(model_input(self._run.task, item), item.seed)
         except Exception as error:
             making.lost(item, error, time.perf_counter() - started)
         else:
-            # encoding and fsync leave the loop, so that slow disks do not delay answers
             seconds = time.perf_counter() - started
-            making.stored(item, await asyncio.to_thread(making.store, item, returned, seconds), seconds)
+            if isinstance(returned, Generated) and returned.seconds is not None:
+                seconds = returned.seconds
+            # encoding and fsync leave the loop, so that slow disks do not delay answers
+            error = await asyncio.to_thread(making.store, item, returned, seconds)
+            making.stored(item, returned, error, seconds)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._asker.room.release()
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            self._run.fail(error)  # a full disk
+        self._look()
+
+    def _look(self) -> None:
+        if self._all_begun and not self._tasks:
+            self._settled.set()
+
+    async def _watch(self) -> None:
+        given_up = None
+        while not self._settled.is_set():
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._settled.wait(), _TICK)
+            self._run.making.report(self._run.holdup())
+            if self._run.making.stopped:
+                given_up = given_up or time.monotonic()
+                if time.monotonic() - given_up > _LAST_ANSWERS:
+                    for task in self._tasks:
+                        task.cancel()
+        self._end(self._run)

@@ -18,7 +18,8 @@ class Generated:
     the one the benchmark asks for); ``proven`` says that such bytes have passed ``images.prove``.
     ``seed_honoured`` is False where the endpoint takes no seed. ``requested_size`` is (width, height) in pixels
     or None for the model's default. ``attempts`` counts requests, retries included; ``bill`` is what they cost,
-    None for a model that costs nothing by the image.
+    None for a model that costs nothing by the image. ``seconds`` is the time that the requests took, where the
+    whole call also waited for others.
     """
 
     image: Image.Image | bytes
@@ -27,6 +28,7 @@ class Generated:
     attempts: int = 1
     bill: Bill | None = None
     proven: bool = False
+    seconds: float | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
 

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from PIL import Image
 
+from imageevalkit.api.budget import Bill
 from imageevalkit.cell import Cell
 from imageevalkit.errors import CellFailure
-from imageevalkit.generation.contract import Generated, GenerationError, ItemFailed, ModelUnusable, Refused
+from imageevalkit.generation.contract import (
+    Generated,
+    GenerationError,
+    ItemFailed,
+    ModelUnusable,
+    OnHold,
+    Refused,
+)
 from imageevalkit.generation.records import FAILED, REFUSED, OutcomeWriter, encoded
 from imageevalkit.items import Item
+from imageevalkit.money import dollars
 from imageevalkit.progress import Progress, ProgressWriter
 from imageevalkit.secrets import one_line, redact
 
@@ -32,13 +41,21 @@ class Making:
     blank_on_error: bool
     default_size: tuple[int, int]
     progress: ProgressWriter
+    log: Callable[[str], None]
     workers: int = 1
     has_worked: bool = False
     """Images of these settings are there from before: the model is not broken, whatever items are left."""
     ok: int = 0
     failed: int = 0
     stopped: str = ""
+    on_hold: bool = False
+    """The reason to stop passes: a later run can go on."""
     last_error: str = ""
+    cost: float | None = None
+    """USD that the requests of this run cost; None while no price is known."""
+    max_cost: float | None = None
+    maybe_billed: int = 0
+    """Requests without an image that may have been billed; they are in ``cost`` by estimate."""
     _lost_in_a_row: int = 0
     _outages_in_a_row: int = 0
     _writer: OutcomeWriter | None = None
@@ -62,8 +79,10 @@ class Making:
         self._writer.save_image(item, generated, data, size, seconds)
         return None
 
-    def stored(self, item: Item, error: Exception | None, seconds: float) -> None:
-        """Count what :meth:`store` answered. Raises CellFailure when the disk is full."""
+    def stored(self, item: Item, returned: Any, error: Exception | None, seconds: float) -> None:
+        """Count what :meth:`store` answered to ``returned``. Raises CellFailure when the disk is full."""
+        if isinstance(returned, Generated):
+            self._pay(returned.bill)
         if error:
             self.lost(item, error, seconds)
             return
@@ -78,21 +97,47 @@ class Making:
             raise error
         refused = isinstance(error, Refused)
         self.last_error = f"{type(error).__name__}: {one_line(error, 300)}"
-        print(f"{item.id} {REFUSED if refused else FAILED}: {self.last_error}", flush=True)
+        if isinstance(error, GenerationError):
+            self._pay(error.bill)
+        if isinstance(error, (ModelUnusable, OnHold)):
+            if not self.stopped:
+                self.log(self.last_error)
+                self.stopped, self.on_hold = one_line(error, 300), isinstance(error, OnHold)
+            if not (error.bill and (error.bill.cost or error.bill.maybe_billed)):
+                return  # nothing was learnt about the item
+        else:
+            self.log(f"{item.id} {REFUSED if refused else FAILED}: {self.last_error}")
         if not isinstance(error, GenerationError):
-            print(redact("".join(traceback.format_exception(error))), flush=True)
-        if isinstance(error, ModelUnusable):
-            # no record: nothing was learnt about the item
-            self.stopped = self.stopped or one_line(error, 300)
-            return
+            self.log(redact("".join(traceback.format_exception(error))))
         blank = self._blank_size(item) if self.blank_on_error and not refused else None
         self._writer.save_failure(item, error, REFUSED if refused else FAILED, seconds, blank)
         if refused:
             self.refused += 1
         else:
             self.failed += 1
-        self._give_up(error)
+        if not self.stopped:
+            self._give_up(error)
         self.report()
+
+    def _pay(self, bill: Bill | None) -> None:
+        if bill is None:
+            return
+        self.maybe_billed += bill.maybe_billed
+        if bill.cost is not None:
+            self.cost = (self.cost or 0.0) + bill.cost
+
+    def spent_words(self) -> str:
+        """What this run of the cell cost, as a message tells it; empty where nothing did or no price is known."""
+        if not self.cost:
+            return ""
+        lost = f", {self.maybe_billed} lost replies by estimate" if self.maybe_billed else ""
+        return f"{dollars(self.cost)}{lost}"
+
+    def close(self) -> None:
+        """Flush the records to the disk."""
+        if self._writer:
+            self._writer.close()
+            self._writer = None
 
     def _give_up(self, error: Exception) -> None:
         """Stop when a model has never worked, or when an endpoint has stopped answering in the middle.
@@ -118,6 +163,8 @@ class Making:
                 reused=self.reused,
                 failed=self.failed + self.refused,
                 note=note,
+                cost=self.cost,
+                max_cost=self.max_cost,
             ),
             force,
         )

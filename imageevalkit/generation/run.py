@@ -1,122 +1,128 @@
-"""Generate one cell: survey, explain, make what is left, leave an outcome."""
+"""Generating cells: one after another on this machine's model, or all at once through an API."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import asyncio
+import traceback
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, NamedTuple
 
-from imageevalkit import fingerprint as fp
+from imageevalkit.api.traffic import Traffic
 from imageevalkit.cell import Cell
-from imageevalkit.generation.concurrent import make_concurrently
-from imageevalkit.generation.making import Making
-from imageevalkit.generation.packages import installed_packages
-from imageevalkit.generation.records import OutcomeWriter
+from imageevalkit.errors import CellFailure
+from imageevalkit.generation.cell_run import CellRun
+from imageevalkit.generation.concurrent import Asker, drain
 from imageevalkit.generation.sequential import make_one_by_one
-from imageevalkit.generation.survey import Survey, survey
-from imageevalkit.items import Item
-from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE, Outcome
-from imageevalkit.progress import ProgressWriter
+from imageevalkit.jobs import FAILED, Outcome
+from imageevalkit.secrets import one_line, redact
+
+Load = Callable[[CellRun], Any]
+"""Gives the loaded model of a cell. Raises CellFailure when it does not load."""
 
 
-@dataclass(frozen=True)
-class GenerateOptions:
-    """``overwrite`` replaces stale images; ``blank_on_error`` leaves white placeholders; ``workers`` in flight."""
+class Planned(NamedTuple):
+    """A cell to come: ``open`` surveys it, ``log`` takes what is said about it."""
 
-    overwrite: bool = False
-    blank_on_error: bool = False
-    workers: int = 1
+    cell: Cell
+    open: Callable[[], CellRun]
+    log: Callable[[str], None]
 
-
-def generate_cell(
-    cell: Cell,
-    items: Sequence[Item],
-    task: str,
-    setting: Mapping[str, Any],
-    load: Callable[[], Any],
-    options: GenerateOptions,
-    progress: ProgressWriter,
-) -> Outcome:
-    """Make every missing image of ``cell``; ``load`` is called only when there is something to make.
-
-    Raises:
-        CellFailure: the cell cannot go on (full disk, the model does not load).
-    """
-    settings = fp.settings_of(task, setting)
-    found = survey(cell, items, settings)
-    _say_what_is_there(found, len(items))
-    if found.stale and not options.overwrite:
-        return Outcome(
-            STALE, f"{found.explain_stale()}; nothing was changed: add --overwrite to make them again"
-        )
-    todo = [*found.make, *found.repair, *(item for item, _ in found.stale)]
-    order = {item.id: n for n, item in enumerate(items)}
-    todo.sort(key=lambda item: order[item.id])
-    making = Making(
-        cell=cell,
-        total=len(items),
-        reused=len(found.reuse) + len(found.refused),
-        refused=len(found.refused),
-        blank_on_error=options.blank_on_error,
-        default_size=requested_size(setting.get("model_kwargs", {})),
-        progress=progress,
-        workers=options.workers,
-        has_worked=bool(found.reuse),
-    )
-    if todo:
-        making.report("loading model", force=True)
-        model = load()
-        if found.reuse and hasattr(model, "has_made_images"):
-            model.has_made_images()
-        writer = OutcomeWriter(cell, fp.remember(cell.fingerprints, settings, installed_packages()))
+    def outcome_of(self, step: Callable[[], Outcome]) -> Outcome:
+        """What ``step`` returns; a fault in one benchmark's or model's code must not take the other cells along."""
         try:
-            making.start(writer)
-            if inspect.iscoroutinefunction(getattr(model, "generate_async", None)):
-                make_concurrently(model, task, todo, making, options.workers)
+            return step()
+        except CellFailure as error:
+            return Outcome(FAILED, one_line(error))
+        except Exception as error:
+            self.log(redact(traceback.format_exc()))
+            return Outcome(FAILED, f"{type(error).__name__}: {one_line(error, 300)}")
+
+
+def generate_cell(planned: Planned, load: Load) -> Outcome:
+    """Make every missing image of one cell; ``load`` is called only when there is something to make."""
+
+    def make() -> Outcome:
+        run = planned.open()
+        if run.outcome:
+            return run.outcome
+        if run.todo:
+            run.making.report("loading model", force=True)
+            model = load(run)
+            run.begin(model)
+            asker = Asker(model, lambda: model, run.making.workers)
+            if asker.is_async:
+                asyncio.run(_drain_one(run, asker))
             else:
-                make_one_by_one(model, task, todo, making)
-        finally:
-            writer.close()
-    making.report(force=True)
-    return _outcome(making, found)
+                make_one_by_one(model, run.task, run.todo, run.making)
+        return run.end()
+
+    return planned.outcome_of(make)
 
 
-def requested_size(model_kwargs: Mapping[str, Any]) -> tuple[int, int]:
-    """(width, height) in pixels that a placeholder takes: what the kwargs ask for, else 1024 × 1024."""
-    width, height = model_kwargs.get("width"), model_kwargs.get("height")
-    if isinstance(width, int) and isinstance(height, int):
-        return width, height
-    sides = str(model_kwargs.get("size", "")).lower().split("x")
-    if len(sides) == 2 and all(side.isdigit() and int(side) > 0 for side in sides):
-        return int(sides[0]), int(sides[1])
-    return 1024, 1024
+async def _drain_one(run: CellRun, asker: Asker) -> None:
+    async def only() -> AsyncIterator[tuple[CellRun, Asker]]:
+        yield run, asker
+
+    try:
+        await drain(only(), lambda ended: None)
+    finally:
+        await asker.close()
 
 
-def _say_what_is_there(found: Survey, total: int) -> None:
-    parts = [f"{len(found.reuse)} of {total} images are there", f"{len(found.make)} to make"]
-    if found.repair:
-        parts.append(f"{len(found.repair)} to repair (missing, truncated or altered)")
-    if found.refused:
-        parts.append(f"{len(found.refused)} refused before")
-    print(", ".join(parts), flush=True)
-    if found.stale:
-        print(found.explain_stale(), flush=True)
+async def generate_together(
+    models: Sequence[Sequence[Planned]],
+    load: Load,
+    traffic: Traffic,
+    settle: Callable[[Cell, Outcome], None],
+) -> None:
+    """Make the missing images of many cells at once; ``models`` holds the cells of one model each, in order.
+
+    All requests share ``traffic``. ``settle`` is called with the outcome of each cell as soon as it has one.
+    """
+    await asyncio.gather(*(_generate_model(cells, load, traffic, settle) for cells in models))
 
 
-def _outcome(making: Making, found: Survey) -> Outcome:
-    made = making.ok + len(found.reuse)
-    counts = f"{made} of {making.total} images"
-    if making.stopped:
-        return Outcome(FAILED, f"{making.stopped} ({counts})")
-    if not making.total:
-        return Outcome(FAILED, "the benchmark has no items")
-    if not made:
-        reason = making.last_error or f"all {making.refused} items were refused before"
-        return Outcome(FAILED, f"{reason} ({counts})")
-    if made < making.total:
-        lost = ", ".join(
-            f"{n} {word}" for n, word in ((making.refused, "refused"), (making.failed, "failed")) if n
-        )
-        return Outcome(INCOMPLETE, f"{counts}, {lost}; the same command tries failed ones again")
-    return Outcome(COMPLETE, counts)
+async def _generate_model(
+    cells: Sequence[Planned], load: Load, traffic: Traffic, settle: Callable[[Cell, Outcome], None]
+) -> None:
+    askers: dict[str, Asker] = {}
+    planned = {cell.cell: cell for cell in cells}
+
+    def end(run: CellRun) -> None:
+        settle(run.cell, planned[run.cell].outcome_of(run.end))
+
+    async def opened() -> AsyncIterator[tuple[CellRun, Asker]]:
+        for cell in cells:
+            outcome, run = await asyncio.to_thread(_open, cell)
+            if run is None or outcome:
+                settle(cell.cell, outcome or Outcome(FAILED))
+                continue
+            try:
+                if run.task not in askers:
+                    run.making.report("loading model", force=True)
+                    askers[run.task] = await asyncio.to_thread(_asker, run, load, traffic)
+                run.begin(askers[run.task].model)
+            except CellFailure as error:
+                settle(cell.cell, Outcome(FAILED, one_line(error)))
+                continue
+            yield run, askers[run.task]
+
+    try:
+        await drain(opened(), end)
+    finally:
+        for asker in askers.values():
+            await asker.close()
+
+
+def _open(planned: Planned) -> tuple[Outcome | None, CellRun | None]:
+    """The surveyed cell, with its outcome where it has one without any making."""
+    runs: list[CellRun] = []
+
+    def survey() -> Outcome:
+        run = planned.open()
+        runs.append(run)
+        return run.outcome or run.end()
+
+    outcome = planned.outcome_of(survey)
+    run = runs[0] if runs else None
+    return (None, run) if run and run.todo and not run.outcome else (outcome, run)

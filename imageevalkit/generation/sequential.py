@@ -22,7 +22,7 @@ def make_one_by_one(model: Any, task: str, items: Sequence[Item], making: Making
             making.lost(item, error, time.perf_counter() - started)
         else:
             seconds = time.perf_counter() - started
-            making.stored(item, making.store(item, returned, seconds), seconds)
+            making.stored(item, returned, making.store(item, returned, seconds), seconds)
 
 
 def model_input(task: str, item: Item) -> Any:

@@ -231,6 +231,7 @@ class _OpenAIImages:
             seed_honoured=self._send_seed,
             requested_size=self._requested_size,
             attempts=tried.attempts,
+            seconds=tried.seconds,
             bill=bill,
             extra=self._endpoint.redact_all(result.extra),
         )

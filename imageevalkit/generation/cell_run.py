@@ -1,0 +1,170 @@
+"""One cell of generation: survey, explain, make what is left, leave an outcome."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from imageevalkit import fingerprint as fp
+from imageevalkit.cell import Cell
+from imageevalkit.generation.making import Making
+from imageevalkit.generation.packages import installed_packages
+from imageevalkit.generation.records import OutcomeWriter
+from imageevalkit.generation.survey import Survey, survey
+from imageevalkit.items import Item
+from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE, Outcome
+from imageevalkit.progress import ProgressWriter
+from imageevalkit.secrets import one_line
+
+
+@dataclass(frozen=True)
+class GenerateOptions:
+    """``overwrite`` replaces stale images, ``retry_refused`` asks again for refused ones.
+
+    ``blank_on_error`` leaves white placeholders; ``workers`` items are in flight.
+    """
+
+    overwrite: bool = False
+    retry_refused: bool = False
+    blank_on_error: bool = False
+    workers: int = 1
+
+
+class CellRun:
+    """One cell from its survey to its outcome; ``todo`` are the items to make, in the benchmark's order.
+
+    ``outcome`` is there from the start when the cell cannot be made (its images are stale). Nothing is
+    written before :meth:`begin`.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        items: Sequence[Item],
+        task: str,
+        setting: Mapping[str, Any],
+        options: GenerateOptions,
+        progress: ProgressWriter,
+        log: Callable[[str], None] = functools.partial(print, flush=True),
+    ) -> None:
+        self.cell, self.task, self.setting = cell, task, setting
+        self.outcome: Outcome | None = None
+        self._settings = fp.settings_of(task, setting)
+        self._found = found = survey(cell, items, self._settings)
+        self._failure: BaseException | None = None
+        self._model: Any = None
+        log(_what_is_there(found, len(items)))
+        if found.stale:
+            log(found.explain_stale())
+        if found.stale and not options.overwrite:
+            self.outcome = Outcome(
+                STALE, f"{found.explain_stale()}; nothing was changed: add --overwrite to make them again"
+            )
+        asked_before = [] if options.retry_refused else found.refused
+        todo = [*found.make, *found.repair, *(item for item, _ in found.stale)]
+        if options.retry_refused:
+            todo += found.refused
+        order = {item.id: n for n, item in enumerate(items)}
+        self.todo: list[Item] = sorted(todo, key=lambda item: order[item.id])
+        self.making = Making(
+            cell=cell,
+            total=len(items),
+            reused=len(found.reuse) + len(asked_before),
+            refused=len(asked_before),
+            blank_on_error=options.blank_on_error,
+            default_size=requested_size(setting.get("model_kwargs", {})),
+            progress=progress,
+            log=log,
+            workers=options.workers,
+            has_worked=bool(found.reuse),
+        )
+
+    def begin(self, model: Any) -> None:
+        """``model`` is loaded and outcomes are about to come.
+
+        Raises:
+            CellFailure: the disk is full.
+        """
+        self._model = model
+        if self._found.reuse and hasattr(model, "has_made_images"):
+            model.has_made_images()
+        packages = installed_packages()
+        self.making.start(
+            OutcomeWriter(self.cell, fp.remember(self.cell.fingerprints, self._settings, packages))
+        )
+
+    def holdup(self) -> str:
+        """What holds the model back, for the progress line."""
+        return str(self._model.holdup()) if hasattr(self._model, "holdup") else ""
+
+    def fail(self, error: BaseException) -> None:
+        """The cell cannot go on (full disk)."""
+        self._failure = self._failure or error
+        self.making.stopped = self.making.stopped or one_line(error)
+
+    def end(self) -> Outcome:
+        """Flush the records and say how the cell ended.
+
+        Raises:
+            CellFailure: it could not go on.
+        """
+        self.making.close()
+        self.making.report(force=True)
+        if self._failure:
+            raise self._failure
+        return _outcome(self.making, len(self._found.reuse))
+
+
+def requested_size(model_kwargs: Mapping[str, Any]) -> tuple[int, int]:
+    """(width, height) in pixels that a placeholder takes: what the kwargs ask for, else 1024 × 1024."""
+    width, height = model_kwargs.get("width"), model_kwargs.get("height")
+    if isinstance(width, int) and isinstance(height, int):
+        return width, height
+    sides = str(model_kwargs.get("size", "")).lower().split("x")
+    if len(sides) == 2 and all(side.isdigit() and int(side) > 0 for side in sides):
+        return int(sides[0]), int(sides[1])
+    return 1024, 1024
+
+
+def _what_is_there(found: Survey, total: int) -> str:
+    parts = [f"{len(found.reuse)} of {total} images are there", f"{len(found.make)} to make"]
+    if found.repair:
+        parts.append(f"{len(found.repair)} to repair (missing, truncated or altered)")
+    if found.refused:
+        parts.append(f"{len(found.refused)} refused before")
+    return ", ".join(parts)
+
+
+def _outcome(making: Making, reused: int) -> Outcome:
+    made = making.ok + reused
+    counts = f"{made} of {making.total} images"
+    if making.spent_words():
+        counts += f", {making.spent_words()}"
+    if making.stopped:
+        # what only waits for money or for the endpoint is not broken
+        on_hold = making.on_hold and made
+        again = "; the same command goes on from here" if on_hold else ""
+        return Outcome(INCOMPLETE if on_hold else FAILED, f"{making.stopped} ({counts}){again}")
+    if not making.total:
+        return Outcome(FAILED, "the benchmark has no items")
+    if not made:
+        reason = making.last_error or (
+            f"all {making.refused} items were refused before: --retry_refused asks again"
+        )
+        return Outcome(FAILED, f"{reason} ({counts})")
+    if made < making.total:
+        lost = ", ".join(
+            f"{n} {word}" for n, word in ((making.refused, "refused"), (making.failed, "failed")) if n
+        )
+        again = [
+            words
+            for words, applies in (
+                ("the same command tries failed ones again", making.failed),
+                ("--retry_refused asks again for refused ones", making.refused),
+            )
+            if applies
+        ]
+        return Outcome(INCOMPLETE, f"{counts}, {lost}; {', '.join(again)}")
+    return Outcome(COMPLETE, counts)
