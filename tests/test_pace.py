@@ -105,9 +105,12 @@ def test_money_of_all_cells_adds_up_and_never_falls(file: Path, report: Report) 
     report("m/b", 0, cost=0.0, max_cost=5.0)
     reader.read()
     assert reader.spent == 1.75
+    report("m/c", 1, cost=0.25, max_cost=5.0)
+    reader.start_attempt()
+    assert reader.spent == 2.0, "the last words of an attempt that died"
     report("m/b", 4, cost=1.0, max_cost=5.0)
     reader.read()
-    assert reader.spent == 2.25
+    assert reader.spent == 2.5
 
 
 def test_a_torn_line_and_lines_of_an_older_writer_are_understood(file: Path) -> None:

@@ -204,14 +204,12 @@ class LiveDisplay(Display):
 
     def _running_line(self, running: Running, pace: Pace, cells: int, width: int) -> str:
         parts = _parts(running, pace)
-        parts[1] += " " * (cells - columns_of(parts[1]))  # bars stand in one column
-        bar = self._paint.bar(pace.progress.done, pace.progress.total)
-        parts.insert(2, bar)
+        aligned = parts[1] + " " * (cells - columns_of(parts[1]))
+        wide = [parts[0], aligned, self._paint.bar(pace.progress.done, pace.progress.total), *parts[2:]]
         # what must be seen: the rate, and the money where there is any
-        needed = parts[:5] if pace.progress.cost is None else parts[:7]
-        if sum(columns_of(part) + 1 for part in needed) > width:
-            parts.remove(bar)  # the numbers say the same
-        return fit(" ".join(parts), width)
+        needed = wide[:5] if pace.progress.cost is None else wide[:7]
+        fits = sum(columns_of(part) + 1 for part in needed) <= width
+        return fit(" ".join(wide if fits else parts), width)  # the numbers say what the bar does
 
 
 def choose_display(stream: TextIO, environ: Mapping[str, str] = os.environ) -> Display:

@@ -37,6 +37,7 @@ class PaceReader:
 
     def start_attempt(self) -> None:
         """The job is started (again): what was reported until now is not running any more."""
+        self.read()  # the money of its last words counts
         self._earlier = dict(self._reader.read())
         self._samples.clear()
 
