@@ -24,11 +24,19 @@ GENERATE_BLANK_IMAGE_ON_ERROR=false
 MISSING_ITEMS=withhold
 
 # ---- API ---------------------------------------------------------------------------------------------------
-# Generate through an OpenAI-compatible API, NUM_WORKERS requests in flight. Overridden by --use_api, --num_workers.
+# Generate through an OpenAI-compatible API. Overridden by --use_api.
 USE_API=false
-NUM_WORKERS=4
 
-# Better in config.local.sh or the environment: this file is tracked by git.
+# Requests in flight at most, and started per minute at most (empty: no bound), for each endpoint and key over all
+# models and benchmarks of a run. Overridden by --num_workers and --requests_per_minute.
+NUM_WORKERS=4
+REQUESTS_PER_MINUTE=
+
+# Stop before the API images of a run cost more USD than this (empty: no bound). Overridden by --max_cost.
+MAX_COST=
+
+# Better in config.local.sh or the environment: this file is tracked by git. A model with a gateway of its own names
+# the variable of its key in its kwargs: "base_url=https://other.example/v1,api_key_env=OTHER_API_KEY".
 API_KEY=""
 # Empty: https://api.openai.com/v1
 BASE_URL=""

@@ -18,7 +18,8 @@ fi
 ENVIRONMENT_FIRST=(API_KEY BASE_URL HF_TOKEN HF_ENDPOINT)
 EXPORTED=(API_KEY BASE_URL HF_TOKEN HF_ENDPOINT CONDA_BASE CUDA_BASE TORCH_HOME HF_HOME TRANSFORMERS_CACHE
   HF_HUB_OFFLINE TRANSFORMERS_OFFLINE)
-SCALARS=(USE_API NUM_WORKERS PARALLEL ENABLE_INFER ENABLE_EVAL GENERATE_BLANK_IMAGE_ON_ERROR MISSING_ITEMS CONDA_BASE)
+SCALARS=(USE_API NUM_WORKERS REQUESTS_PER_MINUTE MAX_COST PARALLEL ENABLE_INFER ENABLE_EVAL
+  GENERATE_BLANK_IMAGE_ON_ERROR MISSING_ITEMS CONDA_BASE)
 ARRAYS=(DS_NAMES MODEL_NAMES CUSTOM_MODEL_KWARGSES)
 MAPS=(INFER_ENV_MAP EVAL_ENV_MAP EVAL_GPU_MAP JUDGE_MAP)
 
@@ -55,7 +56,9 @@ find_python() {
   return 2
 }
 
+# A model with a gateway of its own names the variable of its key: any that ends in _API_KEY will do.
 declare -A given=()
+for name in $(compgen -v | grep '_API_KEY$' || :); do ENVIRONMENT_FIRST+=("$name"); done
 for name in "${ENVIRONMENT_FIRST[@]}"; do given[$name]="${!name-}"; done
 
 # Sourced here and not in a function, where a user's plain `declare` would make a local variable.
@@ -77,6 +80,7 @@ for name in "${MAPS[@]}"; do declare -p "$name" &>/dev/null || declare -A "$name
 for name in "${ENVIRONMENT_FIRST[@]}"; do
   if [[ -n ${given[$name]} ]]; then printf -v "$name" '%s' "${given[$name]}"; fi
 done
+for name in $(compgen -v | grep '_API_KEY$' || :); do EXPORTED+=("$name"); done
 for name in "${EXPORTED[@]}"; do
   # an empty HF_ENDPOINT or HF_HOME would not mean "default" to the libraries that read it
   if [[ -n ${!name-} ]]; then export "${name?}"; else unset "$name"; fi

@@ -1,26 +1,30 @@
-"""The generate job: one model, loaded once at most, through all its benchmarks (run by a launcher)."""
+"""The generate job: a model through all its benchmarks, or all API models at once (run by a launcher)."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import functools
 import gc
 import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from custom_datasets.load_dataset import load_dataset
 from custom_models.load_model import load_model
 from imageevalkit import assets
+from imageevalkit.api.traffic import Traffic
 from imageevalkit.cell import Cell
 from imageevalkit.errors import CellFailure, ExitStatus, run_main, worst
+from imageevalkit.generation.cell_run import CellRun, GenerateOptions
 from imageevalkit.generation.contract import GenerationError
-from imageevalkit.generation.run import GenerateOptions, generate_cell
+from imageevalkit.generation.records import spent_since
+from imageevalkit.generation.run import Planned, generate_cell, generate_together
 from imageevalkit.items import items_of
-from imageevalkit.jobs import FAILED, STATUS_OF_STATE, Job, Outcome, cell_of, load_plan, write_outcome
+from imageevalkit.jobs import STATUS_OF_STATE, Job, Outcome, Plan, cell_of, load_plan, write_outcome
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.secrets import one_line, redact
 
@@ -33,28 +37,36 @@ class ModelHolder:
         self._model: Any = None
         self._failure = ""
 
-    def get(self, task: str, setting: Mapping[str, Any]) -> Any:
-        """The model for ``task``, loaded now if it is not yet.
+    def get(self, run: CellRun) -> Any:
+        """The model for the cell's task, loaded now if it is not yet.
 
         Raises:
             CellFailure: it does not load (and did not before: loading is tried once).
         """
-        if task != self._task:
-            self._model, self._failure, self._task = None, "", task
+        if run.task != self._task:
+            self._model, self._failure, self._task = None, "", run.task
             _free_memory()
             started = time.perf_counter()
             try:
-                self._model = load_model(setting)
-            except GenerationError as error:
-                self._failure = f"model does not load: {one_line(error)}"
-            except Exception as error:
-                print(redact(traceback.format_exc()), flush=True)
-                self._failure = f"model does not load: {type(error).__name__}: {one_line(error, 300)}"
+                self._model = _load(run)
+            except CellFailure as error:
+                self._failure = str(error)
             else:
-                print(f"model loaded in {time.perf_counter() - started:.1f} s", flush=True)
+                run.making.log(f"model loaded in {time.perf_counter() - started:.1f} s")
         if self._failure:
             raise CellFailure(self._failure)
         return self._model
+
+
+def _load(run: CellRun) -> Any:
+    """Load the model of a cell. Raises CellFailure when it does not load."""
+    try:
+        return load_model(run.setting)
+    except GenerationError as error:
+        raise CellFailure(f"model does not load: {one_line(error)}") from None
+    except Exception as error:
+        run.making.log(redact(traceback.format_exc()))
+        raise CellFailure(f"model does not load: {type(error).__name__}: {one_line(error, 300)}") from None
 
 
 def _free_memory() -> None:
@@ -72,45 +84,91 @@ def main() -> ExitStatus:
     args = parser.parse_args()
     plan = load_plan(args.plan)
     job = plan.job(args.job)
+    if job.options["api"]:
+        return asyncio.run(_generate_all_at_once(plan, job, since=args.plan.stat().st_mtime))
+    return _generate_one_by_one(plan, job)
+
+
+def _generate_one_by_one(plan: Plan, job: Job) -> ExitStatus:
     progress, holder = ProgressWriter(), ModelHolder()
     statuses = []
     for key, log in zip(job.cells, job.logs, strict=True):
         cell = cell_of(key)
         _switch_log(Path(log))
-        print(f"=== generate {key}", flush=True)
-        outcome = _run_cell(cell, job, holder, progress)
-        print(f"=== {outcome.state}: {outcome.message}", flush=True)
-        write_outcome(Path(plan.run_folder), cell, "generate", outcome)
-        statuses.append(STATUS_OF_STATE[outcome.state])
+        say = functools.partial(print, flush=True)
+        planned = Planned(cell, functools.partial(_open, cell, job, progress, say), say)
+        say(f"=== generate {key}")
+        outcome = generate_cell(planned, holder.get)
+        statuses.append(_settle(plan, planned, outcome))
     return worst(statuses)
 
 
-def _run_cell(cell: Cell, job: Job, holder: ModelHolder, progress: ProgressWriter) -> Outcome:
+async def _generate_all_at_once(plan: Plan, job: Job, since: float) -> ExitStatus:
+    """All cells of the job side by side; ``since`` is when the run began, in seconds since 1970."""
     options = job.options
-    try:
-        # the pinned bytes, before an image is made (and paid for) from other ones
-        problems = assets.check(cell.benchmark, hashes=True)
-        if problems:
-            raise CellFailure(assets.explain(problems, cell.benchmark))
-        dataset = load_dataset(cell.benchmark)
-        task = dataset.dataset_task
-        setting = options["settings"][task]
-        return generate_cell(
-            cell,
-            items_of(dataset, cell, options["limit"]),
-            task,
-            setting,
-            lambda: holder.get(task, setting),
-            GenerateOptions(options["overwrite"], options["blank_on_error"], options["workers"]),
-            progress,
-        )
-    except CellFailure as error:
-        return Outcome(FAILED, one_line(error))
-    except (
-        Exception
-    ) as error:  # a fault in one benchmark's or model's code must not take the other cells along
-        print(redact(traceback.format_exc()), flush=True)
-        return Outcome(FAILED, f"{type(error).__name__}: {one_line(error, 300)}")
+    traffic = Traffic(options["workers"], options["requests_per_minute"], options["max_cost"])
+    progress = ProgressWriter()
+    models: dict[str, list[Planned]] = {}
+    for key, path in zip(job.cells, job.logs, strict=True):
+        cell = cell_of(key)
+        # a job that crashed and was started again must not spend the money twice
+        traffic.budget.spent += spent_since(cell, since)
+        say = functools.partial(_append, Path(path))
+        say(f"=== generate {key}")
+        planned = Planned(cell, functools.partial(_open, cell, job, progress, say), say)
+        models.setdefault(cell.model, []).append(planned)
+    logs = {planned.cell: planned for cells in models.values() for planned in cells}
+    statuses = []
+
+    def load(run: CellRun) -> Any:
+        model = _load(run)
+        if hasattr(model, "use_traffic"):
+            model.use_traffic(traffic)
+        elif options["max_cost"] is not None:
+            raise CellFailure("--max_cost cannot bound a model class that does not tell what its images cost")
+        return model
+
+    def settle(cell: Cell, outcome: Outcome) -> None:
+        statuses.append(_settle(plan, logs[cell], outcome))
+
+    await generate_together(list(models.values()), load, traffic.workers, settle)
+    return worst(statuses)
+
+
+def _settle(plan: Plan, planned: Planned, outcome: Outcome) -> ExitStatus:
+    planned.log(f"=== {outcome.state}: {outcome.message}")
+    write_outcome(Path(plan.run_folder), planned.cell, "generate", outcome)
+    return STATUS_OF_STATE[outcome.state]
+
+
+def _open(cell: Cell, job: Job, progress: ProgressWriter, log: Any) -> CellRun:
+    """Survey the cell. Raises CellFailure when its files are not what they should be."""
+    options = job.options
+    # the pinned bytes, before an image is made (and paid for) from other ones
+    problems = assets.check(cell.benchmark, hashes=True)
+    if problems:
+        raise CellFailure(assets.explain(problems, cell.benchmark))
+    dataset = load_dataset(cell.benchmark)
+    run = CellRun(
+        cell,
+        items_of(dataset, cell, options["limit"]),
+        dataset.dataset_task,
+        options["settings"][cell.model][dataset.dataset_task],
+        GenerateOptions(
+            options["overwrite"], options["retry_refused"], options["blank_on_error"], options["workers"]
+        ),
+        progress,
+        log,
+    )
+    run.making.max_cost = options["max_cost"]
+    return run
+
+
+def _append(path: Path, text: str) -> None:
+    """Add a line to the log of one cell, beside those that other cells write at the same time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text + "\n")
 
 
 def _switch_log(path: Path) -> None:

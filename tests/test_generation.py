@@ -68,17 +68,10 @@ def test_nothing_to_do_does_not_load_the_model() -> None:
     class Loaded(AssertionError):
         pass
 
-    def load() -> None:
+    def load(run: CellRun) -> None:
         raise Loaded
 
-    from imageevalkit.generation.run import generate_cell
-    from imageevalkit.progress import ProgressWriter
-    from tests.support.generation import SETTING
-
-    outcome = generate_cell(
-        CELL, items(FakeDataset(2)), "t2i", SETTING, load, GenerateOptions(), ProgressWriter()
-    )
-    assert outcome.state == COMPLETE
+    assert generate_cell(planned(FakeDataset(2)), load).state == COMPLETE
 
 
 def test_resume_of_ten_thousand_images_is_quick(capsys: pytest.CaptureFixture[str]) -> None:

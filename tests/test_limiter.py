@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import itertools
 import math
 import random
 from collections.abc import Callable
@@ -62,7 +64,7 @@ class Run:
         return sum(tried.result == "image" for tried in self.tried)
 
 
-def serve(server: Server, limiter: Limiter, items: int, policy: RetryPolicy = RetryPolicy()) -> Run:
+def serve(server: Server, limiter: Limiter, items: int) -> Run:
     """Ask for every item, twice as many at a time as the limiter's ceiling."""
 
     async def main() -> Run:
@@ -70,7 +72,7 @@ def serve(server: Server, limiter: Limiter, items: int, policy: RetryPolicy = Re
 
         async def work() -> None:
             for item in queue:
-                tried[item] = await retry(lambda: server.ask(item), policy, limiter)
+                tried[item] = await retry(functools.partial(server.ask, item), RetryPolicy(), limiter)
 
         await asyncio.gather(*(work() for _ in range(max(4, 2 * limiter.ceiling))))
         return Run(asyncio.get_running_loop().time(), [tried[item] for item in sorted(tried)])
@@ -138,7 +140,7 @@ def test_the_limit_comes_back_step_by_step() -> None:
     serve(server, limiter, 400)
     assert min(limits) == 12, "one cut by a quarter"
     assert limits[-1] == 16
-    steps = [after - before for before, after in zip(limits, limits[1:], strict=False) if after > before]
+    steps = [after - before for before, after in itertools.pairwise(limits) if after > before]
     assert set(steps) == {1}, "back by steps, not at once"
 
 
@@ -208,7 +210,7 @@ def test_two_models_share_what_is_in_flight() -> None:
     limiter, server = Limiter(8), Server()
 
     async def main() -> None:
-        asked = [retry(lambda n=n: server.ask(n), RetryPolicy(), limiter) for n in range(100)]
+        asked = [retry(functools.partial(server.ask, n), RetryPolicy(), limiter) for n in range(100)]
         await asyncio.gather(*asked)
 
     run_simulated(main())
@@ -266,7 +268,7 @@ def test_what_is_cancelled_gives_its_slot_back() -> None:
     async def main() -> int:
         limiter, server = Limiter(2), Server(latency=lambda: 100.0)
         tasks = [
-            asyncio.create_task(retry(lambda n=n: server.ask(n), RetryPolicy(), limiter)) for n in range(6)
+            asyncio.create_task(retry(functools.partial(server.ask, n), RetryPolicy(), limiter)) for n in range(6)
         ]
         await asyncio.sleep(1)
         for task in tasks[:5]:

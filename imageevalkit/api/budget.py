@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from imageevalkit.money import dollars
+
 
 class BudgetSpent(Exception):
     """The next request could cost more than is left; the text says how much was spent."""
@@ -95,5 +97,6 @@ class Budget:
     def _refuse(self, amount: float) -> None:
         if self.max_cost is not None and self.spent + amount > self.max_cost + 1e-9:
             raise BudgetSpent(
-                f"--max_cost {self.max_cost:g} is used up: ${self.spent:.4g} spent, the next image may cost ${amount:.2g}"
+                f"--max_cost {self.max_cost:g} is used up: {dollars(self.spent)} spent, "
+                f"the next image may cost {dollars(amount)}"
             )

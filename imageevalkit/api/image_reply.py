@@ -18,7 +18,7 @@ from imageevalkit.api.failures import (
     parse_error,
     refuses,
 )
-from imageevalkit.images import CorruptImage
+from imageevalkit.images import CorruptImage, prove as prove_image
 from imageevalkit.secrets import one_line
 
 
@@ -124,7 +124,7 @@ def _image_of(encoded: Any) -> bytes | Failure:
 def prove(data: bytes) -> Failure | None:
     """None when ``data`` is a whole image, to its last row, else the failure."""
     try:
-        images.prove(data)
+        prove_image(data)
     except CorruptImage as error:
         text = f"the image ({len(data)} bytes) does not decode: {error}"
         return Failure(Kind.TRANSIENT, one_line(text, LONGEST_MESSAGE))

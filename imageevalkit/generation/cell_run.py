@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +46,7 @@ class CellRun:
         setting: Mapping[str, Any],
         options: GenerateOptions,
         progress: ProgressWriter,
-        log: Callable[[str], None] = functools.partial(print, flush=True),
+        log: Callable[[str], None],
     ) -> None:
         self.cell, self.task, self.setting = cell, task, setting
         self.outcome: Outcome | None = None

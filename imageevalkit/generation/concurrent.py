@@ -33,13 +33,13 @@ class Asker:
         limited = hasattr(model, "use_traffic")
         self.room = asyncio.Semaphore(max(4, 2 * workers) if limited else workers)
         self._load = load
-        self._is_async = inspect.iscoroutinefunction(getattr(model, "generate_async", None))
+        self.is_async = inspect.iscoroutinefunction(getattr(model, "generate_async", None))
         self._own = threading.local()
-        self._threads = None if self._is_async else ThreadPoolExecutor(workers)
+        self._threads = None if self.is_async else ThreadPoolExecutor(workers)
 
     async def ask(self, given: Any, seed: int) -> Any:
         """What ``generate`` of the model returns or raises."""
-        if self._is_async:
+        if self.is_async:
             return await self.model.generate_async(given, seed=seed)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._generate, given, seed)

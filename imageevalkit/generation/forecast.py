@@ -23,7 +23,7 @@ def forecast(key: str, options: dict[str, Any]) -> str:
     cell = cell_of(key)
     dataset = load_dataset(cell.benchmark)
     items = items_of(dataset, cell, options["limit"])
-    setting = options["settings"][dataset.dataset_task]
+    setting = options["settings"][cell.model][dataset.dataset_task]
     found = survey(cell, items, fp.settings_of(dataset.dataset_task, setting), repair=False)
     parts = f"{len(found.make)} images to make, {len(found.reuse)} to reuse, {len(found.repair)} to repair"
     if found.refused:

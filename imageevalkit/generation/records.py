@@ -28,6 +28,21 @@ def last_records(cell: Cell) -> dict[str, dict[str, Any]]:
     return {record["item"]: record for record in read_jsonl(cell.generation) if "item" in record}
 
 
+def spent_since(cell: Cell, start: float) -> float:
+    """USD that the requests of ``cell`` have cost since ``start`` (seconds since 1970), as far as it is known."""
+    try:
+        if cell.generation.stat().st_mtime < start:
+            return 0.0
+    except FileNotFoundError:
+        return 0.0
+    begin = _time(start)
+    return sum(r.get("price") or 0.0 for r in read_jsonl(cell.generation) if r.get("time", "") >= begin)
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")
+
+
 def image_is_intact(record: Mapping[str, Any], path: Path, repair: bool = True) -> bool:
     """Whether the image of an ``ok`` record is on disk, byte for byte as it was saved.
 
@@ -119,7 +134,7 @@ class OutcomeWriter:
                 "seconds": round(seconds, 4),
                 "attempts": attempts,
                 "fingerprint": self._fingerprint,
-                "time": datetime.fromtimestamp(time.time(), timezone.utc).isoformat(timespec="milliseconds"),
+                "time": _time(time.time()),
                 **_DEFAULTS,
                 **more,
             }

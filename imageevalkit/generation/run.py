@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import traceback
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NamedTuple
 
-from imageevalkit.api.traffic import Traffic
 from imageevalkit.cell import Cell
 from imageevalkit.errors import CellFailure
 from imageevalkit.generation.cell_run import CellRun
@@ -72,18 +72,19 @@ async def _drain_one(run: CellRun, asker: Asker) -> None:
 async def generate_together(
     models: Sequence[Sequence[Planned]],
     load: Load,
-    traffic: Traffic,
+    workers: int,
     settle: Callable[[Cell, Outcome], None],
 ) -> None:
     """Make the missing images of many cells at once; ``models`` holds the cells of one model each, in order.
 
-    All requests share ``traffic``. ``settle`` is called with the outcome of each cell as soon as it has one.
+    ``workers`` requests are in flight, for each model or, where models share a ``Traffic``, in all. ``settle``
+    is called with the outcome of each cell as soon as it has one.
     """
-    await asyncio.gather(*(_generate_model(cells, load, traffic, settle) for cells in models))
+    await asyncio.gather(*(_generate_model(cells, load, workers, settle) for cells in models))
 
 
 async def _generate_model(
-    cells: Sequence[Planned], load: Load, traffic: Traffic, settle: Callable[[Cell, Outcome], None]
+    cells: Sequence[Planned], load: Load, workers: int, settle: Callable[[Cell, Outcome], None]
 ) -> None:
     askers: dict[str, Asker] = {}
     planned = {cell.cell: cell for cell in cells}
@@ -100,7 +101,8 @@ async def _generate_model(
             try:
                 if run.task not in askers:
                     run.making.report("loading model", force=True)
-                    askers[run.task] = await asyncio.to_thread(_asker, run, load, traffic)
+                    model = await asyncio.to_thread(load, run)
+                    askers[run.task] = Asker(model, functools.partial(load, run), workers)
                 run.begin(askers[run.task].model)
             except CellFailure as error:
                 settle(cell.cell, Outcome(FAILED, one_line(error)))

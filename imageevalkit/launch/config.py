@@ -96,6 +96,17 @@ def parse_count(text: str, where: str) -> int:
     raise UserError(f"{where} is '{text}': use a whole number of at least 1")
 
 
+def parse_amount(text: str, where: str) -> float:
+    """A number above 0, a dollar sign before it tolerated. Raises UserError for anything else."""
+    try:
+        amount = float(text.strip().removeprefix("$"))
+    except ValueError:
+        amount = 0.0
+    if not 0 < amount < float("inf"):
+        raise UserError(f"{where} is '{text}': use a number above 0")
+    return amount
+
+
 def is_boolean(text: str) -> bool:
     """Whether :func:`parse_boolean` would take ``text``."""
     return text.strip().lower() in _TRUE | _FALSE

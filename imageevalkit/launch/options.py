@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from imageevalkit.errors import UserError, suggest
-from imageevalkit.launch.config import Config, check_name, is_boolean, parse_boolean, parse_count, split_names
+from imageevalkit.launch.config import (
+    Config,
+    check_name,
+    is_boolean,
+    parse_amount,
+    parse_boolean,
+    parse_count,
+    split_names,
+)
 from imageevalkit.launch.kwargs import parse_kwargses
 
 _MISSING_ITEMS = ("withhold", "official")
@@ -25,7 +33,10 @@ OPTIONS: dict[str, Option] = {
     "--ds_names": Option('"x;y"', "benchmarks to evaluate them on"),
     "--custom_model_kwargses": Option('"p=1,q=[2];"', "settings per model; a set may be empty"),
     "--use_api": Option("true|false", "generate through an OpenAI-compatible API (API_KEY, BASE_URL)"),
-    "--num_workers": Option("N", "API requests in flight"),
+    "--num_workers": Option("N", "API requests in flight at most, for each endpoint and key"),
+    "--requests_per_minute": Option("N", "API requests started per minute at most, for each endpoint and key"),
+    "--max_cost": Option("USD", "stop before the API images of this run cost more"),
+    "--retry_refused": Option("", "send prompts again that an API refused"),
     "--parallel": Option("true|false", "run jobs side by side within GPUs and cores"),
     "--infer": Option("true|false", "make images"),
     "--eval": Option("true|false", "compute scores"),
@@ -53,6 +64,10 @@ class Options:
     benchmarks: list[str] = field(default_factory=list)
     use_api: bool = False
     num_workers: int = 4
+    requests_per_minute: float | None = None
+    max_cost: float | None = None
+    """USD."""
+    retry_refused: bool = False
     parallel: bool = False
     infer: bool = True
     evaluate: bool = True
@@ -119,6 +134,9 @@ def resolve(given: dict[str, str], config: Config) -> Options:
         num_workers=parse_count(given["--num_workers"], "--num_workers")
         if "--num_workers" in given
         else config.count("NUM_WORKERS", 4),
+        requests_per_minute=_amount(given, "--requests_per_minute", config, "REQUESTS_PER_MINUTE"),
+        max_cost=_amount(given, "--max_cost", config, "MAX_COST"),
+        retry_refused=_flag(given, "--retry_refused"),
         parallel=_boolean(given, "--parallel", config, "PARALLEL", False),
         infer=_boolean(given, "--infer", config, "ENABLE_INFER", True),
         evaluate=_boolean(given, "--eval", config, "ENABLE_EVAL", True),
@@ -176,6 +194,13 @@ def _boolean(given: dict[str, str], option: str, config: Config, variable: str, 
     if option in given:
         return parse_boolean(given[option], option)
     return config.boolean(variable, default)
+
+
+def _amount(given: dict[str, str], option: str, config: Config, variable: str) -> float | None:
+    text, where = given.get(option), option
+    if text is None:
+        text, where = config.scalars.get(variable, ""), f"{variable} in config.sh"
+    return parse_amount(text, where) if text.strip() else None
 
 
 def _flag(given: dict[str, str], option: str) -> bool:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import time
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from imageevalkit import assets
 from imageevalkit.cell import REPO, Cell, log_root, output_root
@@ -15,32 +11,13 @@ from imageevalkit.cores import available_cores
 from imageevalkit.errors import UserError, suggest
 from imageevalkit.evaluation.benchmark import check_judge, module_of
 from imageevalkit.jobs import Job, Plan
-from imageevalkit.launch import gpus, registry
+from imageevalkit.launch import registry
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.environments import DRIVER_ENV, python_of
+from imageevalkit.launch.generate_jobs import Run, generate_jobs, visible_gpus
 from imageevalkit.launch.options import Options
 
-# A crash (out of memory, driver fault) may pass; a job that reports its own failure is not run again.
-_RETRIES = {"generate": 2, "evaluate": 1}
-
-
-@dataclass(frozen=True)
-class _Run:
-    """What all jobs of a run share."""
-
-    options: Options
-    config: Config
-    folder: Path
-    stamp: str
-    cores: int
-    blocked: dict[str, str]
-
-    def logs(self, cells: list[Cell], stage: str) -> list[str]:
-        return [str(log_root() / cell.model / f"{cell.benchmark}_{stage}_{self.stamp}.log") for cell in cells]
-
-    def open_cells(self, model: str) -> list[Cell]:
-        cells = [Cell(model, benchmark) for benchmark in self.options.benchmarks]
-        return [cell for cell in cells if cell.key not in self.blocked]
+_EVALUATE_RETRIES = 1  # a crash may pass
 
 
 def make_plan(options: Options, config: Config) -> Plan:
@@ -62,7 +39,7 @@ def make_plan(options: Options, config: Config) -> Plan:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     cores = available_cores()
     side_by_side = min(cores, len(options.models) * len(options.benchmarks))
-    run = _Run(
+    run = Run(
         options=options,
         config=config,
         folder=log_root() / "runs" / f"{stamp}-{os.getpid()}",
@@ -71,21 +48,18 @@ def make_plan(options: Options, config: Config) -> Plan:
         blocked=_blocked(options),
     )
     jobs: list[Job] = []
-    for model, kwargs in zip(options.models, options.model_kwargs, strict=True):
-        if not options.infer:
+    if options.infer:
+        jobs += generate_jobs(run, tasks)
+    else:
+        for model in options.models:
             _check_images_of(model)
-        elif job := _generate_job(run, model, kwargs, tasks):
-            jobs.append(job)
     if options.evaluate:
-        jobs += [_evaluate_job(run, cell) for model in options.models for cell in run.open_cells(model)]
+        after = {cell: job.name for job in jobs for cell in job.cells}
+        jobs += [
+            _evaluate_job(run, cell, after) for model in options.models for cell in run.open_cells(model)
+        ]
     jobs.append(_report_job(run, jobs))
     return Plan(str(run.folder), options.parallel, jobs, run.blocked)
-
-
-@functools.cache
-def _visible_gpus() -> int:
-    """How many GPUs this run may use; asked only when something wants one (a login node's nvidia-smi may fail)."""
-    return len(gpus.visible_gpus())
 
 
 def _check_images_of(model: str) -> None:
@@ -115,57 +89,7 @@ def _blocked(options: Options) -> dict[str, str]:
     return blocked
 
 
-def _generate_job(run: _Run, model: str, kwargs: dict[str, object], tasks: dict[str, str]) -> Job | None:
-    options = run.options
-    settings = {
-        task: registry.resolve_model(model, task, options.use_api, kwargs)
-        for task in dict.fromkeys(tasks[benchmark] for benchmark in options.benchmarks)
-    }
-    if any(setting.get("api") for setting in settings.values()) and not os.environ.get("API_KEY"):
-        raise UserError(
-            f"model '{model}' is reached through an API, but API_KEY is empty: set it in config.local.sh or the "
-            "environment (API_KEY=EMPTY for a server that asks for none)"
-        )
-    python = python_of(
-        run.config.maps.get("INFER_ENV_MAP", {}).get(model, ""),
-        f"model {model}",
-        f"bash utils/make_env.sh --model {model}",
-    )
-    # one class per task is in memory at a time, so that benchmarks of one task follow each other
-    cells = sorted(run.open_cells(model), key=lambda cell: list(settings).index(tasks[cell.benchmark]))
-    if not cells:
-        return None
-    name = f"generate:{model}"
-    return Job(
-        name=name,
-        stage="generate",
-        command=[python, "infer/generate.py", "--plan", str(run.folder / "plan.json"), "--job", name],
-        cells=[cell.key for cell in cells],
-        logs=run.logs(cells, "generate"),
-        gpus=max(_gpus_of(model, setting) for setting in settings.values()),
-        cores=run.cores,
-        retries=_RETRIES["generate"],
-        options={
-            "settings": settings,
-            "limit": options.limit,
-            "overwrite": options.overwrite,
-            "blank_on_error": options.blank_on_error,
-            "workers": options.num_workers if options.use_api else 1,
-        },
-    )
-
-
-def _gpus_of(model: str, setting: dict[str, Any]) -> int:
-    """GPUs of a model: what its entry declares, else one where there is one (a small model runs on the CPU too)."""
-    if setting.get("api") or setting.get("gpus") == 0:
-        return 0
-    declared = setting.get("gpus")
-    if declared and declared > _visible_gpus():
-        raise UserError(f"model '{model}' needs {declared} GPU(s), but this machine shows {_visible_gpus()}")
-    return declared or min(1, _visible_gpus())
-
-
-def _evaluate_job(run: _Run, cell: Cell) -> Job:
+def _evaluate_job(run: Run, cell: Cell, after: dict[str, str]) -> Job:
     options, benchmark = run.options, cell.benchmark
     script = REPO / "eval" / f"{benchmark}.sh"
     if not script.is_file():
@@ -176,10 +100,10 @@ def _evaluate_job(run: _Run, cell: Cell) -> Job:
     count = run.config.maps.get("EVAL_GPU_MAP", {}).get(benchmark, "0")
     if not count.isdecimal():
         raise UserError(f"EVAL_GPU_MAP['{benchmark}'] in config.sh is '{count}': use a whole number")
-    if int(count) and int(count) > _visible_gpus():
+    if int(count) and int(count) > visible_gpus():
         raise UserError(
             f"benchmark {benchmark} is evaluated on {count} GPU(s) (EVAL_GPU_MAP), "
-            f"but this machine shows {_visible_gpus()}"
+            f"but this machine shows {visible_gpus()}"
         )
     environ = {
         "IMAGEEVALKIT_RUN_FOLDER": str(run.folder),
@@ -195,15 +119,15 @@ def _evaluate_job(run: _Run, cell: Cell) -> Job:
         cells=[cell.key],
         logs=run.logs([cell], "evaluate"),
         environ=environ,
-        after=[f"generate:{cell.model}"] if options.infer else [],
+        after=[after[cell.key]] if cell.key in after else [],
         gpus=int(count),
         cores=run.cores,
-        retries=_RETRIES["evaluate"],
+        retries=_EVALUATE_RETRIES,
         leaves_outcomes=module_of(benchmark) is not None,
     )
 
 
-def _report_job(run: _Run, jobs: list[Job]) -> Job:
+def _report_job(run: Run, jobs: list[Job]) -> Job:
     cells = [
         Cell(model, benchmark).key for model in run.options.models for benchmark in run.options.benchmarks
     ]

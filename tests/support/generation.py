@@ -9,7 +9,8 @@ from typing import Any
 from PIL import Image
 
 from imageevalkit.cell import Cell
-from imageevalkit.generation.run import GenerateOptions, generate_cell
+from imageevalkit.generation.cell_run import CellRun, GenerateOptions
+from imageevalkit.generation.run import Planned, generate_cell
 from imageevalkit.items import Item, items_of
 from imageevalkit.jobs import Outcome
 from imageevalkit.progress import ProgressWriter
@@ -81,17 +82,22 @@ def generate(
     **kwargs: Any,
 ) -> Outcome:
     """Run the engine for one cell in the current output folder; ``kwargs`` are the model's kwargs."""
+    return generate_cell(planned(dataset, options, cell, **kwargs), lambda run: model)
+
+
+def planned(
+    dataset: Any, options: GenerateOptions | None = None, cell: Cell | None = None, **kwargs: Any
+) -> Planned:
+    """A cell to come, its log on stdout."""
     cell = cell or Cell("m", "fake")
     setting = {**SETTING, "model_kwargs": kwargs}
-    return generate_cell(
-        cell,
-        items(dataset, cell),
-        "t2i",
-        setting,
-        lambda: model,
-        options or GenerateOptions(),
-        ProgressWriter(),
-    )
+
+    def open_cell() -> CellRun:
+        return CellRun(
+            cell, items(dataset, cell), "t2i", setting, options or GenerateOptions(), ProgressWriter(), print
+        )
+
+    return Planned(cell, open_cell, print)
 
 
 def items(dataset: Any, cell: Cell | None = None) -> list[Item]:

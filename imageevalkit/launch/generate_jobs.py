@@ -1,0 +1,157 @@
+"""The generate jobs of a run: one for each local model, one for all API models of an environment."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from imageevalkit.api.endpoint import Endpoint
+from imageevalkit.api.prices import price_of
+from imageevalkit.cell import Cell, log_root
+from imageevalkit.errors import UserError
+from imageevalkit.jobs import Job
+from imageevalkit.launch import gpus, registry
+from imageevalkit.launch.config import Config
+from imageevalkit.launch.environments import python_of
+from imageevalkit.launch.options import Options
+
+# A crash (out of memory, driver fault) may pass; a job that reports its own failure is not run again.
+_RETRIES = 2
+
+Settings = dict[str, dict[str, Any]]
+"""The resolved settings of one model by task."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What all jobs of a run share."""
+
+    options: Options
+    config: Config
+    folder: Path
+    stamp: str
+    cores: int
+    blocked: dict[str, str]
+
+    def logs(self, cells: list[Cell], stage: str) -> list[str]:
+        """One log file for each cell."""
+        return [str(log_root() / cell.model / f"{cell.benchmark}_{stage}_{self.stamp}.log") for cell in cells]
+
+    def open_cells(self, model: str) -> list[Cell]:
+        """The cells of ``model`` that can start."""
+        cells = [Cell(model, benchmark) for benchmark in self.options.benchmarks]
+        return [cell for cell in cells if cell.key not in self.blocked]
+
+
+@functools.cache
+def visible_gpus() -> int:
+    """How many GPUs this run may use; asked only when something wants one (a login node's nvidia-smi may fail)."""
+    return len(gpus.visible_gpus())
+
+
+def generate_jobs(run: Run, tasks: Mapping[str, str]) -> list[Job]:
+    """The jobs that make the images; ``tasks`` are those of all benchmarks.
+
+    Models behind an API share a job and its process: their limiter, their money and their waiting are one.
+
+    Raises:
+        UserError: an unknown model, a missing key, price, environment or GPU.
+    """
+    local: list[tuple[str, dict[str, Settings]]] = []
+    together: dict[str, dict[str, Settings]] = {}
+    for model, kwargs in zip(run.options.models, run.options.model_kwargs, strict=True):
+        settings = {
+            task: registry.resolve_model(model, task, run.options.use_api, kwargs)
+            for task in dict.fromkeys(tasks[benchmark] for benchmark in run.options.benchmarks)
+        }
+        for setting in settings.values():
+            _check_api(run.options, model, setting)
+        environment = run.config.maps.get("INFER_ENV_MAP", {}).get(model, "")
+        python = python_of(environment, f"model {model}", f"bash utils/make_env.sh --model {model}")
+        if not run.open_cells(model):
+            continue
+        if all(setting.get("api") for setting in settings.values()):
+            together.setdefault(python, {})[model] = settings
+        else:
+            local.append((python, {model: settings}))
+    groups = [(python, models, True) for python, models in together.items()]
+    groups += [(python, models, False) for python, models in local]
+    names = _names([models for _, models, _ in groups])
+    return [
+        _job(run, name, python, models, api, tasks)
+        for name, (python, models, api) in zip(names, groups, strict=True)
+    ]
+
+
+def _names(groups: list[dict[str, Settings]]) -> list[str]:
+    several = [n for n, models in enumerate(groups) if len(models) > 1]
+    return [
+        f"generate:api models{f' {several.index(n) + 1}' * (len(several) > 1)}"
+        if n in several
+        else f"generate:{next(iter(models))}"
+        for n, models in enumerate(groups)
+    ]
+
+
+def _job(
+    run: Run, name: str, python: str, models: dict[str, Settings], api: bool, tasks: Mapping[str, str]
+) -> Job:
+    options = run.options
+    # one class per task is in memory at a time, so that benchmarks of one task follow each other
+    cells = [
+        cell
+        for model, settings in models.items()
+        for cell in sorted(
+            run.open_cells(model), key=lambda cell, order=list(settings): order.index(tasks[cell.benchmark])
+        )
+    ]
+    return Job(
+        name=name,
+        stage="generate",
+        command=[python, "infer/generate.py", "--plan", str(run.folder / "plan.json"), "--job", name],
+        cells=[cell.key for cell in cells],
+        logs=run.logs(cells, "generate"),
+        gpus=max(_gpus_of(model, s) for model, settings in models.items() for s in settings.values()),
+        cores=run.cores,
+        retries=_RETRIES,
+        options={
+            "api": api,
+            "settings": models,
+            "limit": options.limit,
+            "overwrite": options.overwrite,
+            "retry_refused": options.retry_refused,
+            "blank_on_error": options.blank_on_error,
+            "workers": options.num_workers if options.use_api else 1,
+            "requests_per_minute": options.requests_per_minute,
+            "max_cost": options.max_cost,
+        },
+    )
+
+
+def _check_api(options: Options, model: str, setting: Mapping[str, Any]) -> None:
+    if not setting.get("api"):
+        return
+    kwargs = setting["model_kwargs"]
+    try:
+        Endpoint.of(kwargs)
+        price = price_of(setting["model_path"], kwargs.get("price"))
+    except UserError as error:
+        raise UserError(f"model '{model}' is reached through an API: {error}") from None
+    if options.max_cost is not None and (price is None or price.estimate(kwargs.get("quality")) is None):
+        raise UserError(
+            f"--max_cost needs the price of an image, and that of '{model}' is not known: add price=USD to its kwargs "
+            '(--custom_model_kwargses "price=0.04")'
+        )
+
+
+def _gpus_of(model: str, setting: Mapping[str, Any]) -> int:
+    """GPUs of a model: what its entry declares, else one where there is one (a small model runs on the CPU too)."""
+    if setting.get("api") or setting.get("gpus") == 0:
+        return 0
+    declared = setting.get("gpus")
+    if declared and declared > visible_gpus():
+        raise UserError(f"model '{model}' needs {declared} GPU(s), but this machine shows {visible_gpus()}")
+    return declared or min(1, visible_gpus())
