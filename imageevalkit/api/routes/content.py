@@ -21,7 +21,7 @@ class Content(NamedTuple):
 _DATA_URL = r"data:image/[\w.+-]{1,50}(?:;[\w=.+-]{1,50}){0,3};base64,[A-Za-z0-9+/_=-]{64,}"
 _MARKDOWN = r"!\[[^\]]{0,500}\]\(\s*<?"
 _IMAGE = re.compile(
-    rf"(?:{_MARKDOWN})?({_DATA_URL})>?\)?"
+    rf"(?:{_MARKDOWN}|<)?({_DATA_URL})>?\)?"
     rf"|{_MARKDOWN}(https?://[^\s)>]+)>?(?:\s+\"[^\"\n]{{0,300}}\")?\)?"
     # a plain URL only where it has a line of its own: in a sentence it is a source or a policy
     r"|^[ \t]*(?:\[[^\]\n]{0,500}\]\()?(https?://[^\s)]+\.(?:png|jpe?g|webp)(?:\?[^\s)]*)?)\)?[ \t]*$",
