@@ -17,6 +17,7 @@ from PIL import Image, ImageDraw
 from custom_models.load_model import API_MODELS, MODEL_SETTINGS
 from custom_models.model_utils.openai_images import OpenAIImagesEdit, OpenAIImagesT2I
 from imageevalkit.api import routes, uploads
+from imageevalkit.api.failures import Kind, classify_status
 from imageevalkit.api.image_reply import ImageReply
 from imageevalkit.api.routes.content import read_content
 from imageevalkit.fingerprint import explain, settings_of
@@ -97,7 +98,7 @@ REFUSALS = {
     "response_blocked": REFUSAL_WORDS,
     "response_policy": "Not that picture",
     "response_bio": "Not that germ",
-    "response_flagged": "Your prompt was flagged: it may violate our usage policy",
+    "response_flagged": "Your prompt was flagged as potentially violating our usage policy.",
     "response_content_filter": "content_filter",
     "response_refusal": "No violence, please.",
     "response_refuses": "I'm sorry, but I can't create that picture.",
@@ -187,6 +188,31 @@ def test_failures_mean_the_same_on_every_endpoint(
     assert type(caught.value) is kind
     assert KEY not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+FLAGGED = "Invalid prompt: your prompt was flagged as potentially violating our usage policy."
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "kind"),
+    [
+        # new-api, OpenAI's text models, OpenRouter
+        (400, {"message": "request blocked by Gemini API: OTHER", "code": "prompt_blocked"}, Kind.REFUSAL),
+        (400, {"message": FLAGGED, "type": "invalid_request_error", "code": "invalid_prompt"}, Kind.REFUSAL),
+        (
+            403,
+            {
+                "code": 403,
+                "message": "input was flagged",
+                "metadata": {"reasons": ["violence"], "flagged_input": "x"},
+            },
+            Kind.REFUSAL,
+        ),
+        (403, {"code": 403, "message": "no rights", "metadata": {"provider_name": "x"}}, Kind.PERMANENT),
+    ],
+)
+def test_refusals_that_gateways_tell_by_status(status: int, error: dict[str, Any], kind: Kind) -> None:
+    assert classify_status(status, {}, json.dumps({"error": error}), proven=False).kind is kind
 
 
 def test_chat_request(server: ImageServer) -> None:

@@ -196,6 +196,11 @@ def tokens_of(usage: Any, prefix: str = "") -> dict[str, int]:
     return counts
 
 
+def list_of(value: Any) -> list[Any]:
+    """``value`` where it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
 def strings_of(holder: Mapping[str, Any], *names: str) -> dict[str, str]:
     """Those of the fields ``names`` of ``holder`` that are strings."""
     return {name: holder[name] for name in names if isinstance(holder.get(name), str) and holder[name]}

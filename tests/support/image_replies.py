@@ -258,7 +258,7 @@ RESPONSES: dict[str, Shape] = {
             status="failed",
             error={
                 "code": "invalid_prompt",
-                "message": "Your prompt was flagged: it may violate our usage policy",
+                "message": "Your prompt was flagged as potentially violating our usage policy.",
             },
         )
     ),

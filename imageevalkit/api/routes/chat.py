@@ -14,6 +14,7 @@ from imageevalkit.api.image_reply import (
     error_in,
     found_in,
     json_object,
+    list_of,
     no_image,
     refusal,
     refusal_in_words,
@@ -56,11 +57,11 @@ class Chat(Route):
         reply = json_object(content)
         if isinstance(reply, Failure):
             return reply
-        choices = [choice for choice in _list(reply.get("choices")) if isinstance(choice, dict)]
+        choices = [choice for choice in list_of(reply.get("choices")) if isinstance(choice, dict)]
         messages = [choice["message"] for choice in choices if isinstance(choice.get("message"), dict)]
         contents = [read_content(message.get("content")) for message in messages]
         words = one_line(" ".join(content.words for content in contents if content.words), LONGEST_MESSAGE)
-        listed = (_list(message.get("images")) or [message.get("image")] for message in messages)
+        listed = (list_of(message.get("images")) or [message.get("image")] for message in messages)
         for images in (*map(_found, listed), *(content.images for content in contents), _found_beside(reply)):
             if images:
                 return replied(images[-1], tokens_of(reply.get("usage")), _extra(reply, words))
@@ -74,17 +75,13 @@ class Chat(Route):
         )
 
 
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
 def _found(values: Iterable[Any]) -> list[Found]:
     return [found for value in values if (found := found_in(value))]
 
 
 def _found_beside(reply: Mapping[str, Any]) -> list[Found]:
     """The image of a gateway that answers a chat in the shape of the image API."""
-    return _found(_list(reply.get("data"))[:1])
+    return _found(list_of(reply.get("data"))[:1])
 
 
 def _first(failures: Iterator[Failure | None]) -> Failure | None:
