@@ -22,7 +22,9 @@ class Progress(NamedTuple):
 
     ``done`` of ``total`` items have an outcome; ``reused`` of them had it before this run (they do not count
     towards the rate); ``failed`` of them are refused, failed or corrupt. ``note`` is a short live remark
-    ("loading model"). ``log`` is the log file being written.
+    ("loading model"). ``log`` is the log file being written. ``cost`` is the USD spent on the cell in this
+    run, earlier attempts of the job included (None: the price is unknown), and ``max_cost`` the bound of the
+    whole run.
     """
 
     cell: str
@@ -34,21 +36,23 @@ class Progress(NamedTuple):
     note: str = ""
     log: str = ""
     time: float = 0.0
+    cost: float | None = None
+    max_cost: float | None = None
 
 
 class ProgressWriter:
-    """Reports snapshots, at most two a second; silent when no launcher asked for them."""
+    """Reports snapshots, at most two a second of each cell; silent when no launcher asked for them."""
 
     def __init__(self) -> None:
         path = os.environ.get(PROGRESS_ENV)
         self._writer = JsonlWriter(Path(path)) if path else None
-        self._last = 0.0
+        self._last: dict[str, float] = {}
 
     def report(self, progress: Progress, force: bool = False) -> None:
-        """Write ``progress`` now (``force``) or when half a second has passed since the last one."""
+        """Write ``progress`` now (``force``) or when half a second has passed since the cell's last one."""
         now = time.monotonic()
-        if self._writer and (force or now - self._last >= _INTERVAL):
-            self._last = now
+        if self._writer and (force or now - self._last.get(progress.cell, -_INTERVAL) >= _INTERVAL):
+            self._last[progress.cell] = now
             self._writer.append(progress._replace(time=time.time())._asdict())
 
 

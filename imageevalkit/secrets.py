@@ -1,18 +1,18 @@
-"""Names of the secrets a run may hold, and their removal from anything that is written."""
+"""Keeping the secrets of the environment out of anything that is written."""
 
 from __future__ import annotations
 
 import os
+import re
 
-SECRET_NAMES = ("API_KEY", "OPENAI_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+_SECRET_NAME = re.compile(r"(^|_)(API_KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
 _SHORTEST = 8  # shorter values are placeholders ("EMPTY"); removing them would garble ordinary text
 
 
 def redact(text: str) -> str:
-    """``text`` with every secret's value replaced by its name."""
-    for name in SECRET_NAMES:
-        value = os.environ.get(name, "")
-        if len(value) >= _SHORTEST:
+    """``text`` with the value of every variable of the environment that holds a secret replaced by its name."""
+    for name, value in os.environ.items():
+        if len(value) >= _SHORTEST and value in text and _SECRET_NAME.search(name):
             text = text.replace(value, f"<{name}>")
     return text
 

@@ -440,32 +440,93 @@ def test_plain_lines_where_there_is_no_terminal(tmp_path: Path, capfd: pytest.Ca
 
 @pytest.mark.parametrize("no_color", ["", "1"])
 def test_a_terminal_shows_a_live_block(tmp_path: Path, no_color: str) -> None:
-    plan = Plan(str(tmp_path), False, [python_job(tmp_path, "generate:m", _REPORTING, ["m/a"])])
+    job = python_job(tmp_path, "generate:m", _REPORTING, ["m/a"])
+    shown = _on_terminal(tmp_path, [job], 3, NO_COLOR=no_color)
+    assert re.search(r"generate m/a [█░]{16} 6/10 [\d.]+/s ETA 0:01 1 failed", shown)
+    rates = [float(rate) for rate in re.findall(r" ([\d.]+)/s ", shown)]
+    assert all(3 < rate < 6 for rate in rates), "reused items and loading do not count"
+    assert ("\x1b[33mincomplete" in shown) == (not no_color)
+    assert "$" not in shown, "no price, no money"
+    # the block is gone at the end, and the table stands alone
+    assert re.search(r"\x1b\[2A\r\x1b\[J[^\x1b]*m/a", re.sub(r"\x1b\[\d+m", "", shown))
+    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", shown))
+    assert max(len(line) for line in lines if "ETA" in line) < 70
+
+
+_MANY_CELLS = """
+writer = ProgressWriter()
+cells = ["gpt/a", "gpt/long-name", "own/a"]
+for done in range(1, 11):
+    for n, cell in enumerate(cells):
+        cost = None if cell == "own/a" else 0.3 * done * (n + 1)
+        if (n, done) != (0, 6):
+            writer.report(Progress(cell, "generate", done, 10 + n, cost=cost, max_cost=20.0), force=True)
+        else:  # the cell stops half-way and says so
+            outcome(cell, "generate", "failed", "no quota")
+            cells[0] = "gpt/quick"
+    time.sleep(0.15)
+for cell in ("gpt/long-name", "own/a", "gpt/quick"):
+    outcome(cell, "generate")
+sys.exit(3)
+"""
+_ALL_CELLS = ["gpt/a", "gpt/long-name", "own/a", "gpt/quick"]
+
+
+def test_a_terminal_shows_every_cell_of_a_job_and_its_money(tmp_path: Path) -> None:
+    job = python_job(tmp_path, "generate:apis", _MANY_CELLS, _ALL_CELLS)
+    shown = _on_terminal(tmp_path, [job], 1, COLUMNS="90")
+    blocks = [
+        block.splitlines() for block in re.split(r"(?:\x1b\[\d+A)?\r\x1b\[J", shown) if "cells done" in block
+    ]
+    early, late = (next(b for b in blocks if f" {n}/10 " in b[1] + b[-1]) for n in (4, 8))
+    assert re.fullmatch(r"0/4 cells done · 0:0\d · spent \$3.60 of \$20.00", early[0])
+    bar = "[█░]{16}"
+    assert re.fullmatch(rf"generate gpt/a         {bar} 4/10 .*/s ETA \d:\d\d \$1.20", early[1])
+    assert re.fullmatch(rf"generate gpt/long-name {bar} 4/11 .*/s ETA \d:\d\d \$2.40", early[2])
+    assert re.fullmatch(rf"generate own/a         {bar} 4/12 .*/s ETA \d:\d\d", early[3])
+    names = [[line.split()[1] for line in block[1:]] for block in (early, late)]
+    assert names == [["gpt/a", "gpt/long-name", "own/a"], ["gpt/long-name", "own/a", "gpt/quick"]]
+    # the run's sum outlives its block: 1.50 + 6.00 + 3.00
+    assert re.search(r"spent +\$10.50 of \$20.00\r?\n", shown)
+
+
+def test_more_cells_than_lines_are_told_as_a_number(tmp_path: Path) -> None:
+    job = python_job(tmp_path, "generate:apis", _MANY_CELLS, _ALL_CELLS)
+    shown = _on_terminal(tmp_path, [job], 1, COLUMNS="90", LINES="5")
+    assert "… and 2 more" in shown
+    assert re.search("gpt/a +[█░]", shown) and not re.search("own/a +[█░]", shown)
+
+
+def test_plain_lines_of_several_cells(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path, [python_job(tmp_path, "generate:apis", _MANY_CELLS, _ALL_CELLS)])
+    lines = [re.sub(r"^\[[\d:]+\] (\S+) +", r"\1 ", line) for line in capfd.readouterr().err.splitlines()]
+    running = [line for line in lines if line.startswith("running ")]
+    assert re.fullmatch(r"running generate gpt/a \d/10 .*\$\d\.\d\d", running[0])
+    assert [line.split()[2] for line in running] == ["gpt/a", "gpt/long-name", "own/a", "gpt/quick"]
+    assert "$" not in running[2]
+    assert lines[-1] == "spent $10.50 of $20.00", "what was spent last is told"
+
+
+def _on_terminal(folder: Path, jobs: list[Job], status: int, **environ: str) -> str:
+    """Everything that a run of ``jobs`` writes to a terminal of 70 columns and 20 lines."""
     main, terminal = pty.openpty()
-    environ = os.environ | {"TERM": "xterm", "NO_COLOR": no_color, "COLUMNS": "70", "LINES": "20"}
     code = (
         "import sys; from pathlib import Path\n"
         "from imageevalkit.jobs import load_plan; from imageevalkit.launch.local import run_plan\n"
         "sys.exit(int(run_plan(load_plan(Path(sys.argv[1])), {}).status))\n"
     )
-    repo = Path(local.__file__).parents[2]
+    size = {"TERM": "xterm", "COLUMNS": "70", "LINES": "20"}
+    paths = {"PYTHONPATH": str(Path(local.__file__).parents[2]), "PYTHONIOENCODING": "utf-8"}
     process = subprocess.Popen(
-        [sys.executable, "-c", code, str(plan.save())],
+        [sys.executable, "-c", code, str(Plan(str(folder), False, jobs).save())],
         stdout=terminal,
         stderr=terminal,
-        env=environ | {"PYTHONPATH": str(repo), "PYTHONIOENCODING": "utf-8"},
+        env=os.environ | size | paths | environ,
     )
     os.close(terminal)
     shown = _read_all(main)
-    assert process.wait(5) == 3
-    assert re.search(r"generate m/a [█░]{16} 6/10 [\d.]+/s ETA 0:01 1 failed", shown)
-    rates = [float(rate) for rate in re.findall(r" ([\d.]+)/s ", shown)]
-    assert all(3 < rate < 6 for rate in rates), "reused items and loading do not count"
-    assert ("\x1b[33mincomplete" in shown) == (not no_color)
-    # the block is gone at the end, and the table stands alone
-    assert re.search(r"\x1b\[2A\r\x1b\[J[^\x1b]*m/a", re.sub(r"\x1b\[\d+m", "", shown))
-    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", shown))
-    assert max(len(line) for line in lines if "ETA" in line) < 70
+    assert process.wait(5) == status
+    return shown
 
 
 def _read_all(fd: int) -> str:

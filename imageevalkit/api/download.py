@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from imageevalkit.api.failures import Failure, Kind, classify_connection, retry_after
+from imageevalkit.api.failures import Failure, Kind, classify_connection
 from imageevalkit.api.image_reply import prove
-from imageevalkit.api.retry import Gate, RetryPolicy, retry
+from imageevalkit.api.limiter import Limiter
+from imageevalkit.api.rate_headers import asked_wait
+from imageevalkit.api.retry import RetryPolicy, retry
 
 if TYPE_CHECKING:
     import httpx2
@@ -33,8 +35,8 @@ async def download_image(
         except asyncio.TimeoutError:
             return Failure(Kind.TRANSIENT, f"the image from {url.host} did not arrive within {timeout:g} s")
 
-    # a gate of its own: the file host's troubles are not the endpoint's
-    tried = await retry(attempt, policy._replace(max_attempts=_TRIES), Gate(policy.backoff))
+    # a limiter of its own: the file host's troubles are not the endpoint's
+    tried = await retry(attempt, policy._replace(max_attempts=_TRIES), Limiter(1, max_outage=policy.max_elapsed))
     result = tried.result
     if isinstance(result, Failure) and result.kind is not Kind.ITEM:
         return Failure(Kind.LOST_IMAGE, result.text)
@@ -54,7 +56,7 @@ async def _fetch(client: httpx2.AsyncClient, url: httpx2.URL, headers: dict[str,
                 return Failure(
                     Kind.PERMANENT if gone else Kind.TRANSIENT,
                     f"the image from {url.host} could not be had: HTTP {status}",
-                    retry_after(response.headers),
+                    asked_wait(response.headers),
                 )
             async for chunk in response.aiter_bytes():
                 data += chunk

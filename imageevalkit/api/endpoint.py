@@ -1,9 +1,10 @@
-"""The endpoint of a run (``BASE_URL`` and ``API_KEY``), and keeping its key out of every text."""
+"""The endpoint of a model and the key for it, and keeping that key out of every text."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,6 +13,7 @@ from imageevalkit.errors import UserError
 
 # Explicit, because the openai client would otherwise take OPENAI_BASE_URL and send API_KEY there.
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
+_KEY_VARIABLE = "API_KEY"
 _REDACTED = "***"
 # Providers quote a rejected key with only its middle masked ("sk-proj-ab***xy"): those ends are secret too.
 _KEY_LIKE = re.compile(r"\bsk-[\w*.\-]{6,}|\bbearer\s+[\w*.\-]{16,}", re.IGNORECASE)
@@ -23,28 +25,39 @@ class Endpoint:
 
     base_url: str
     key: str = field(repr=False)
+    key_variable: str = field(default=_KEY_VARIABLE, compare=False)
 
     @classmethod
-    def from_environment(cls) -> Endpoint:
-        """The endpoint that ``BASE_URL`` (empty: OpenAI's own) and ``API_KEY`` name.
+    def of(cls, model_kwargs: Mapping[str, Any]) -> Endpoint:
+        """The endpoint of a model: ``BASE_URL`` (empty: OpenAI's own) and ``API_KEY`` of the environment.
+
+        ``base_url`` and ``api_key_env`` (the name of another variable) among ``model_kwargs`` replace them.
 
         Raises:
             UserError: a missing or malformed value.
         """
-        key = os.environ.get("API_KEY", "").strip()
-        base_url = os.environ.get("BASE_URL", "").strip() or DEFAULT_BASE_URL
+        variable = str(model_kwargs.get("api_key_env") or _KEY_VARIABLE)
+        if not re.fullmatch(r"([A-Za-z_]\w*_)?API_KEY", variable):
+            raise UserError(
+                f"api_key_env is '{variable}': give the name of a variable that ends in API_KEY "
+                "(such a one is exported from config.local.sh and kept out of logs)"
+            )
+        key = os.environ.get(variable, "").strip()
         if not key:
             raise UserError(
-                "API_KEY is not set: set it in config.local.sh or the environment "
-                "(API_KEY=EMPTY for a gateway that asks for no key)"
+                f"{variable} is not set: set it in config.local.sh or the environment "
+                f"({variable}=EMPTY for a server that asks for no key)"
             )
         if not re.fullmatch(r"[!-~]+", key):
             raise UserError(
-                "API_KEY holds a blank or a character that no key has: correct it in config.local.sh"
+                f"{variable} holds a blank or a character that no key has: correct it in config.local.sh"
             )
+        base_url = str(model_kwargs.get("base_url") or "").strip()
+        name, where = ("base_url", "the model's kwargs") if base_url else ("BASE_URL", "config.sh")
+        base_url = base_url or os.environ.get("BASE_URL", "").strip() or DEFAULT_BASE_URL
         if not re.match(r"https?://[^/\s]+", base_url) or re.search(r"\s", base_url):
-            raise UserError("BASE_URL must look like https://host/v1: correct it in config.sh")
-        return cls(base_url, key)
+            raise UserError(f"{name} must look like https://host/v1: correct it in {where}")
+        return cls(base_url, key, variable)
 
     @property
     def host(self) -> str:

@@ -3,13 +3,14 @@
 ===========================================  ===========  ==================================================
 reply                                        class        what happens
 ===========================================  ===========  ==================================================
-429                                          RATE_LIMIT   all requests of the model wait ``Retry-After`` (else
-                                                          a growing floor) and jitter; bounded by time only
+429                                          RATE_LIMIT   waits for what the server asks, in ``api.limiter``;
+                                                          never counts against the item
 408, 409, 425, 5xx                           TRANSIENT    full-jitter backoff (``Retry-After`` if sent), again
 reset, broken or no reply within the timeout TRANSIENT    the same
 200 with HTML, no JSON, an ``error`` body,
 no image, or bytes that do not decode        TRANSIENT    the same
 no connection at all (DNS, refused, TLS)     UNREACHABLE  the same; if the endpoint never answered: PERMANENT
+any of these from item after item            TRANSIENT    an outage (``api.outage``): waits, counts against none
 the image's URL is dead, or three downloads
 of it failed                                 LOST_IMAGE   one new image is asked for, then the item fails
 4xx but 401 and 402, or a 200 without image,
@@ -27,14 +28,12 @@ An HTML page comes from something in between (proxy, firewall), so its words are
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
 from enum import Enum
 from typing import Any, NamedTuple
 
+from imageevalkit.api.rate_headers import asked_wait
 from imageevalkit.secrets import one_line
 
 
@@ -55,11 +54,15 @@ class Kind(Enum):
 
 
 class Failure(NamedTuple):
-    """One failed request: its class, one line about it, and the seconds the server asks to wait."""
+    """One failed request: its class, one line about it, and the seconds the server asks to wait.
+
+    ``maybe_billed``: the provider may have made an image (a reply that was lost, late or broken on its way).
+    """
 
     kind: Kind
     text: str
     retry_after: float | None = None
+    maybe_billed: bool = False
 
 
 class ErrorBody(NamedTuple):
@@ -107,6 +110,8 @@ _CONTENT_PARAM = re.compile(r"^$|prompt|image|input|text|message", re.IGNORECASE
 _HTML = re.compile(r"<(!doctype|html|head|title|body|h1|center)\b|^\s*<\?", re.IGNORECASE)
 # Not 403: there the words speak of the account or the network as often as of the prompt.
 _WORDS_COUNT = frozenset({200, 400, 422, 451})
+# a gateway answers so when the server behind it was too slow or broke off: it may have finished all the same
+_LOST_ON_THE_WAY = frozenset({408, 502, 504, 520, 522, 524})
 _QUOTA_CODE = re.compile(r"insufficient_(user_)?quota|billing|quota_not_enough|arrearage", re.IGNORECASE)
 _ITEM_CODE = re.compile(
     r"string_(above_max_length|too_long)|context_length|(invalid|unsupported)_?image|image_(too|parse)",
@@ -198,16 +203,16 @@ def classify_status(status: int, headers: Mapping[str, str], body: str, proven: 
     if status == 401:
         return Failure(
             Kind.PERMANENT,
-            f"{text}; the key is rejected: correct API_KEY in config.local.sh or the environment",
+            f"{text}; the key is rejected: correct it in config.local.sh or the environment",
         )
     if status == 402 or (quota and status < 500):
         return Failure(Kind.PERMANENT, f"{text}; the account has no quota left: top it up and run again")
     if refuses(status, error):
         return Failure(Kind.REFUSAL, words)
     if status == 429:
-        return Failure(Kind.RATE_LIMIT, text, retry_after(headers))
+        return Failure(Kind.RATE_LIMIT, text, asked_wait(headers, body))
     if status in (408, 409, 425) or status >= 500:
-        return Failure(Kind.TRANSIENT, text, retry_after(headers))
+        return Failure(Kind.TRANSIENT, text, asked_wait(headers, body), status in _LOST_ON_THE_WAY)
     if status < 400:
         target = headers.get("location", "").partition("?")[0]
         return Failure(
@@ -234,25 +239,4 @@ def classify_connection(error: BaseException) -> Failure:
 
     text = one_line(f"{type(error).__name__}: {error}".rstrip(": "), LONGEST_MESSAGE)
     unreachable = isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError))
-    return Failure(Kind.UNREACHABLE if unreachable else Kind.TRANSIENT, text)
-
-
-def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """Seconds that ``retry-after-ms`` or ``Retry-After`` (seconds or an HTTP date, RFC 9110 §10.2.3) ask for.
-
-    None when neither is there or readable; never negative.
-    """
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            seconds = float(headers.get(name, "")) * unit
-        except ValueError:
-            continue
-        if math.isfinite(seconds):
-            return max(0.0, seconds)
-    try:
-        date = parsedate_to_datetime(headers.get("retry-after", ""))
-    except ValueError:
-        return None
-    if date.tzinfo is None:
-        date = date.replace(tzinfo=timezone.utc)
-    return max(0.0, (date - (now or datetime.now(timezone.utc))).total_seconds())
+    return Failure(Kind.UNREACHABLE if unreachable else Kind.TRANSIENT, text, maybe_billed=not unreachable)

@@ -18,7 +18,7 @@ from imageevalkit.api.failures import (
     parse_error,
     refuses,
 )
-from imageevalkit.images import CorruptImage, decode
+from imageevalkit.images import CorruptImage
 from imageevalkit.secrets import one_line
 
 
@@ -26,13 +26,14 @@ class ImageReply(NamedTuple):
     """A reply: the bytes of a whole image, or the ``url`` to get them from.
 
     ``tokens`` are the counts of ``usage``, nested ones with a dotted name; ``extra`` is what the server says
-    that it did.
+    that it did. ``reported_cost``: USD, by the gateway's own account.
     """
 
     image: bytes | None
     url: str | None
     tokens: dict[str, int]
     extra: dict[str, Any]
+    reported_cost: float | None = None
 
 
 class Found(NamedTuple):
@@ -121,9 +122,9 @@ def _image_of(encoded: Any) -> bytes | Failure:
 
 
 def prove(data: bytes) -> Failure | None:
-    """None when ``data`` decodes to its last row, else the failure."""
+    """None when ``data`` is a whole image, to its last row, else the failure."""
     try:
-        decode(data)
+        images.prove(data)
     except CorruptImage as error:
         text = f"the image ({len(data)} bytes) does not decode: {error}"
         return Failure(Kind.TRANSIENT, one_line(text, LONGEST_MESSAGE))

@@ -7,23 +7,26 @@ from typing import Any
 
 from PIL import Image
 
+from imageevalkit.api.budget import Bill
+
 
 @dataclass(frozen=True)
 class Generated:
     """An image with what is known about its making.
 
     ``image`` is a picture, or the encoded bytes as a server sent them (kept as they are when their format is
-    the one the benchmark asks for). ``seed_honoured`` is False where the endpoint takes no seed.
-    ``requested_size`` is (width, height) in pixels or None for the model's default. ``tokens`` are the
-    counts the server billed, by name. ``attempts`` counts requests, retries included.
+    the one the benchmark asks for); ``proven`` says that such bytes have passed ``images.prove``.
+    ``seed_honoured`` is False where the endpoint takes no seed. ``requested_size`` is (width, height) in pixels
+    or None for the model's default. ``attempts`` counts requests, retries included; ``bill`` is what they cost,
+    None for a model that costs nothing by the image.
     """
 
     image: Image.Image | bytes
     seed_honoured: bool = True
     requested_size: tuple[int, int] | None = None
-    tokens: dict[str, int] = field(default_factory=dict)
-    price: float | None = None
     attempts: int = 1
+    bill: Bill | None = None
+    proven: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -32,6 +35,9 @@ class GenerationError(Exception):
 
     Any other exception that ``generate`` raises is an item failure with its own class name.
     """
+
+    bill: Bill | None = None
+    """What the requests cost all the same."""
 
     def __init__(self, text: str, attempts: int = 1) -> None:
         super().__init__(text)
@@ -51,6 +57,10 @@ class ItemFailed(GenerationError):
     def __init__(self, text: str, attempts: int = 1, transient: bool = False) -> None:
         super().__init__(text, attempts)
         self.transient = transient
+
+
+class OnHold(GenerationError):
+    """Nothing more can be made in this run, whoever asks (endpoint down for long, money used up): a later run can."""
 
 
 class ModelUnusable(GenerationError):

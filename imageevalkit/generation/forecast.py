@@ -9,6 +9,7 @@ from typing import Any
 from imageevalkit import fingerprint as fp
 from imageevalkit.cell import REPO
 from imageevalkit.errors import ExitStatus, run_main
+from imageevalkit.generation.money import money
 from imageevalkit.generation.survey import survey
 from imageevalkit.items import items_of
 from imageevalkit.jobs import cell_of
@@ -30,6 +31,9 @@ def forecast(key: str, options: dict[str, Any]) -> str:
     if found.stale:
         again = "made again" if options["overwrite"] else "kept, the cell would stop: needs --overwrite"
         parts += f"; {found.explain_stale()} ({again})"
+    images = len(found.make) + len(found.repair) + len(found.stale) * options["overwrite"]
+    if cost := money(setting, images):
+        parts += f", {cost}"
     return f"{key}: {parts}; {len(items)} to judge at most"
 
 

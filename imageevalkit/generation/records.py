@@ -12,6 +12,7 @@ from typing import Any
 from PIL import Image
 
 from imageevalkit import images
+from imageevalkit.api.budget import Bill
 from imageevalkit.atomic import commit_part, part_path, write_part
 from imageevalkit.cell import Cell
 from imageevalkit.generation.contract import Generated, GenerationError
@@ -70,8 +71,7 @@ class OutcomeWriter:
             requested_size=generated.requested_size,
             size=size,
             image_sha256=hashlib.sha256(data).hexdigest(),
-            tokens=generated.tokens or None,
-            price=generated.price,
+            **_billed(generated.bill),
             **({"extra": generated.extra} if generated.extra else {}),
         )
         commit_part(item.path)
@@ -92,6 +92,7 @@ class OutcomeWriter:
             seconds,
             error.attempts if isinstance(error, GenerationError) else 1,
             placeholder=bool(blank),
+            **_billed(error.bill if isinstance(error, GenerationError) else None),
             error={"class": type(error).__name__, "text": one_line(error)},
         )
         if blank:
@@ -138,7 +139,15 @@ _DEFAULTS: dict[str, Any] = {
     "error": None,
     "tokens": None,
     "price": None,
+    "maybe_billed": 0,
 }
+
+
+def _billed(bill: Bill | None) -> dict[str, Any]:
+    """What the requests of an item cost, as a record tells it: ``price`` in USD, None where it is not known."""
+    if bill is None:
+        return {}
+    return {"tokens": bill.tokens or None, "price": bill.cost, "maybe_billed": bill.maybe_billed}
 
 
 def _texts(item: Item) -> str:
@@ -155,7 +164,7 @@ def encoded(generated: Generated, path: Path) -> tuple[bytes, tuple[int, int]]:
         images.CorruptImage: the bytes do not decode. Pillow's own errors for a picture it cannot encode.
     """
     if isinstance(generated.image, bytes):
-        picture = images.decode(generated.image)
+        picture = images.opened(generated.image) if generated.proven else images.decode(generated.image)
         if picture.format == images.format_of(path) == "PNG" and picture.mode == "RGB":
             return generated.image, picture.size
     else:

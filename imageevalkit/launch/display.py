@@ -2,35 +2,51 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Job
 from imageevalkit.launch.pace import Pace
 from imageevalkit.launch.process import plain
 from imageevalkit.launch.summary import INTERRUPTED, JobSummary, StageSummary
 from imageevalkit.launch.terminal import STATE_WIDTH, Paint, clock, columns_of, fit, short_path
+from imageevalkit.money import dollars
 
 _PLAIN_INTERVAL = 10.0  # seconds between two lines about one cell: a log should stay readable
+_PLAIN_CELLS = 5  # at once; of more each has its line less often
 _REDRAW_INTERVAL = 0.2
 
 
 @dataclass(frozen=True)
 class Running:
-    """A running job as the display needs it; ``seconds`` since its start."""
+    """A running job as the display needs it, with the cells it works on; ``seconds`` since its start."""
 
     job: Job
     seconds: float
-    pace: Pace | None
+    paces: Sequence[Pace]
+
+
+class Money(NamedTuple):
+    """USD that the run has spent so far, and its bound, if it has one."""
+
+    spent: float
+    bound: float | None
+
+    def __str__(self) -> str:
+        return dollars(self.spent) + (f" of {dollars(self.bound)}" if self.bound is not None else "")
 
 
 @dataclass(frozen=True)
 class View:
-    """The state of a run at one moment. ``waiting`` are lines about jobs that cannot start yet."""
+    """The state of a run at one moment. ``waiting`` are lines about jobs that cannot start yet.
+
+    ``money`` is None where no price is known.
+    """
 
     seconds: float
     cells: int
@@ -38,16 +54,19 @@ class View:
     cells_failed: int
     running: Sequence[Running] = ()
     waiting: Sequence[str] = ()
+    money: Money | None = None
 
 
 class Display:
-    """Plain lines: start and end of each job, and a line per running job now and then."""
+    """Plain lines: start and end of each job, and a line per running cell now and then."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._broken = False
         self._shown: dict[tuple[str, str], tuple[float, int]] = {}
         self._announced: set[str] = set()
+        self._money = ""
+        self._money_shown = -math.inf
 
     def job_started(self, job: Job, attempt: int) -> None:
         """A job was started for the ``attempt``-th time."""
@@ -83,18 +102,29 @@ class Display:
             if text not in self._announced:
                 self._announced.add(text)
                 self._line("waiting", text)
+        # many cells in one log: the lines of all together should stay as readable as those of a few
+        interval = _PLAIN_INTERVAL * max(1.0, sum(len(r.paces) for r in view.running) / _PLAIN_CELLS)
         for running in view.running:
-            if running.pace and self._is_due(running.job, running.pace):
-                self._line("running", " ".join(_parts(running, running.pace)))
+            for pace in running.paces:
+                if self._is_due(running.job, pace, interval):
+                    self._line("running", " ".join(_parts(running, pace)))
+        if time.monotonic() - self._money_shown >= _PLAIN_INTERVAL:
+            self._tell_money(view.money)
 
-    def close(self) -> None:
-        """The run has ended."""
+    def close(self, money: Money | None) -> None:
+        """The run has ended and has cost ``money``."""
+        self._tell_money(money)
 
-    def _is_due(self, job: Job, pace: Pace) -> bool:
+    def _tell_money(self, money: Money | None) -> None:
+        if money and str(money) != self._money:
+            self._money, self._money_shown = str(money), time.monotonic()
+            self._line("spent", self._money)
+
+    def _is_due(self, job: Job, pace: Pace, interval: float) -> bool:
         now = time.monotonic()
         key = (job.name, pace.progress.cell)
-        shown, done = self._shown.get(key, (-_PLAIN_INTERVAL, -1))
-        if now - shown < _PLAIN_INTERVAL or (pace.progress.done == done and not pace.progress.note):
+        shown, done = self._shown.get(key, (-math.inf, -1))
+        if now - shown < interval or (pace.progress.done == done and not pace.progress.note):
             return False
         self._shown[key] = (now, pace.progress.done)
         return True
@@ -134,8 +164,9 @@ class LiveDisplay(Display):
             self._drawn = now
             self._draw(self._lines(view))
 
-    def close(self) -> None:
+    def close(self, money: Money | None) -> None:
         self._draw([])
+        super().close(money)
 
     def _line(self, word: str, text: str, state: str = "") -> None:
         block = self._block
@@ -154,8 +185,10 @@ class LiveDisplay(Display):
         head = f"{view.cells_done}/{view.cells} cells done"
         if view.cells_failed:
             head += f", {view.cells_failed} failed"
-        lines = [fit(f"{head} · {clock(view.seconds)}", columns - 1)]
-        lines += [self._running_line(running, columns - 1) for running in view.running]
+        money = f" · spent {view.money}" if view.money else ""
+        lines = [fit(f"{head} · {clock(view.seconds)}{money}", columns - 1)]
+        for running in view.running:
+            lines += self._running_lines(running, columns - 1)
         lines += [fit(f"waiting {plain(text)}", columns - 1) for text in view.waiting]
         # the cursor cannot move above the screen: a taller block would smear
         room = max(2, rows - 2)
@@ -163,13 +196,20 @@ class LiveDisplay(Display):
             lines[room - 1 :] = [f"… and {len(lines) - room + 1} more"]
         return lines
 
-    def _running_line(self, running: Running, width: int) -> str:
-        if running.pace is None:
-            return fit(f"{running.job.name}  starting  {clock(running.seconds)}", width)
-        parts = _parts(running, running.pace)
-        bar = self._paint.bar(running.pace.progress.done, running.pace.progress.total)
+    def _running_lines(self, running: Running, width: int) -> list[str]:
+        if not running.paces:
+            return [fit(f"{running.job.name}  starting  {clock(running.seconds)}", width)]
+        cells = max(columns_of(pace.progress.cell) for pace in running.paces)
+        return [self._running_line(running, pace, cells, width) for pace in running.paces]
+
+    def _running_line(self, running: Running, pace: Pace, cells: int, width: int) -> str:
+        parts = _parts(running, pace)
+        parts[1] += " " * (cells - columns_of(parts[1]))  # bars stand in one column
+        bar = self._paint.bar(pace.progress.done, pace.progress.total)
         parts.insert(2, bar)
-        if sum(columns_of(part) + 1 for part in parts[:5]) > width:
+        # what must be seen: the rate, and the money where there is any
+        needed = parts[:5] if pace.progress.cost is None else parts[:7]
+        if sum(columns_of(part) + 1 for part in needed) > width:
             parts.remove(bar)  # the numbers say the same
         return fit(" ".join(parts), width)
 
@@ -187,6 +227,8 @@ def _parts(running: Running, pace: Pace) -> list[str]:
     if pace.rate and progress.done < progress.total:
         parts.append(f"{pace.rate:.3g}/s" if pace.rate >= 0.1 else f"{1 / pace.rate:.3g} s each")
         parts.append(f"ETA {clock(pace.eta or 0)}")
+    if progress.cost is not None:
+        parts.append(dollars(progress.cost))
     if progress.failed:
         parts.append(f"{progress.failed} failed")
     if progress.note:

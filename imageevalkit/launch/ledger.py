@@ -99,6 +99,11 @@ class Ledger:
             if outcome is not None:
                 self._record(job, cell, outcome, attempt, log_of(job, cell))
 
+    def ended_in(self, job: Job, attempt: int) -> set[str]:
+        """The cells whose outcome this ``attempt`` of the running ``job`` has left so far."""
+        stages = ((cell, self._stages.get((job.name, cell))) for cell in _owed(job))
+        return {cell for cell, stage in stages if stage is not None and stage.attempts == attempt}
+
     def lacks_outcomes(self, job: Job) -> bool:
         """Whether ``job`` still owes the outcome of a cell."""
         return any(self._outcome(job, cell) is None for cell in _owed(job))

@@ -15,11 +15,11 @@ from pathlib import Path
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, worst
 from imageevalkit.jobs import FAILED, USABLE, Job, Plan
-from imageevalkit.launch.display import Running, View, choose_display
+from imageevalkit.launch.display import Money, Running, View, choose_display
 from imageevalkit.launch.gpus import Lease, lease, visible_gpus
 from imageevalkit.launch.guard import CANNOT_EXECUTE, NOT_FOUND
 from imageevalkit.launch.ledger import Ending, Ledger
-from imageevalkit.launch.pace import PaceReader
+from imageevalkit.launch.pace import Pace, PaceReader
 from imageevalkit.launch.process import describe_exit, job_environ, progress_path, start_guarded
 from imageevalkit.launch.summary import INTERRUPTED, SKIPPED, RunSummary
 from imageevalkit.launch.table import print_table
@@ -84,6 +84,7 @@ class _Run:
         self._pending = list(plan.jobs)
         self._ledger = Ledger(plan, self._display)
         self._active: dict[asyncio.Task[None], _Active] = {}
+        self._paces: list[PaceReader] = []
         self._waiting_for_gpus: list[str] = []
         self._stop: signal.Signals | None = None
         self._stop_time = 0.0
@@ -100,7 +101,7 @@ class _Run:
                 loop.add_signal_handler(number, self._on_stop_signal, number)
         try:
             await self._drive()
-            self._display.close()
+            self._display.close(self._money())
             return _save_and_print(self._summarize(), Path(self._plan.run_folder))
         finally:
             # whatever went wrong above: closing the lifeline ends every guard
@@ -162,6 +163,7 @@ class _Run:
             return
         self._pending.remove(job)
         pace = PaceReader(progress_path(self._plan, job))
+        self._paces.append(pace)
         active = _Active(job, held, cores, pace, time.monotonic())
         self._active[asyncio.create_task(self._run_job(active))] = active
 
@@ -173,9 +175,18 @@ class _Run:
             cells=len(states),
             cells_done=sum(state is not None for state in states),
             cells_failed=sum(state is not None and state not in USABLE for state in states),
-            running=[Running(a.job, now - a.started, a.pace.read()) for a in self._active.values()],
+            running=[Running(a.job, now - a.started, self._paces_of(a)) for a in self._active.values()],
             waiting=self._waiting_for_gpus,
+            money=self._money(),
         )
+
+    def _paces_of(self, active: _Active) -> list[Pace]:
+        return active.pace.read(self._ledger.ended_in(active.job, active.attempts))
+
+    def _money(self) -> Money | None:
+        spent = [pace.spent for pace in self._paces if pace.spent is not None]
+        bounds = [pace.max_cost for pace in self._paces if pace.max_cost is not None]
+        return Money(sum(spent), min(bounds, default=None)) if spent else None
 
     # One job
 
@@ -204,6 +215,7 @@ class _Run:
         environ = job_environ(self._plan, job, active.lease.environ(), active.cores)
         locks = [self._lock_fds[cell] for cell in job.cells if cell in self._lock_fds]
         held = [*active.lease.fds, *locks]
+        active.pace.start_attempt()
         active.ended = asyncio.get_running_loop().create_future()
         active.process = start_guarded(job, environ, self._lifeline, held, active.attempts)
         self._display.job_started(job, active.attempts)
@@ -223,6 +235,7 @@ class _Run:
 
     def _end_job(self, active: _Active, status: int | None, problem: str = "") -> None:
         active.lease.release()
+        active.pace.read()  # its last words, for the sum of money
         seconds = time.monotonic() - active.started
         stopped_by = self._stop.name if self._stop is not None else ""
         self._ledger.job_ended(active.job, Ending(active.attempts, seconds, status, problem, stopped_by))

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,11 +15,15 @@ from PIL import Image
 
 from custom_models.model_utils.edit_inputs import joined_text
 from imageevalkit.api import routes
+from imageevalkit.api.budget import Bill, BudgetSpent
 from imageevalkit.api.download import download_image
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind, classify_connection, classify_status
 from imageevalkit.api.image_reply import ImageReply
-from imageevalkit.api.retry import Gate, RetryPolicy, Tried, retry
+from imageevalkit.api.prices import cost_of_reply, price_of
+from imageevalkit.api.rate_headers import used_up_for
+from imageevalkit.api.retry import RetryPolicy, Tried, retry
+from imageevalkit.api.traffic import Traffic
 from imageevalkit.api.uploads import Inputs, inputs_of
 from imageevalkit.errors import UserError
 from imageevalkit.generation.contract import (
@@ -28,6 +31,7 @@ from imageevalkit.generation.contract import (
     GenerationError,
     ItemFailed,
     ModelUnusable,
+    OnHold,
     Refused,
 )
 
@@ -66,8 +70,10 @@ class _OpenAIImages:
             "responses" (``/responses``; there ``model_path`` is the text model that calls the image tool).
         size: ``"WxH"`` in pixels, or a word such as ``auto``.
         timeout: seconds for one request, its reply included.
-        max_attempts, max_elapsed, backoff: see :class:`RetryPolicy`; ``backoff`` scales the waits after a
-            rate limit too.
+        max_attempts, max_elapsed, backoff: see :class:`RetryPolicy`.
+        max_outage: seconds for which the endpoint may be down before the run is put on hold.
+        base_url, api_key_env: another endpoint than ``BASE_URL``, and the variable that holds its key.
+        price: USD per image, or per million tokens by kind (see ``imageevalkit.api.prices``).
         send_seed: send each item's seed as ``seed`` (gateways in front of diffusers models take it).
         extra_body: request parameters as an object; the same as giving them as ``parameters``.
         parameters: any other request parameter (``quality``, ``background``, …), sent as given; None is
@@ -87,6 +93,10 @@ class _OpenAIImages:
         max_attempts: int = 6,
         max_elapsed: float = 600.0,
         backoff: float = 2.0,
+        max_outage: float = 1800.0,
+        base_url: str | None = None,
+        api_key_env: str | None = None,
+        price: Any = None,
         send_seed: bool = False,
         extra_body: Mapping[str, Any] | None = None,
         **parameters: Any,
@@ -115,9 +125,10 @@ class _OpenAIImages:
             _positive("max_elapsed", max_elapsed),
             _positive("backoff", backoff),
         )
-        self._gate = Gate(self._policy.backoff)
+        self._max_outage = _positive("max_outage", max_outage)
         try:
-            self._endpoint = Endpoint.from_environment()
+            self._endpoint = Endpoint.of({"base_url": base_url, "api_key_env": api_key_env})
+            self._price = price_of(model_path, price)
         except UserError as error:
             raise _unusable(str(error)) from None
         try:
@@ -130,10 +141,21 @@ class _OpenAIImages:
         self._session: _Session | None = None
         self._answered = False
         self._proven = False
+        self._estimate = self._price.estimate(merged.get("quality")) if self._price else None
+        self.use_traffic(Traffic())
 
     def has_made_images(self) -> None:
         """Images of this very model and these settings exist: a bad request is then about its item."""
         self._proven = True
+
+    def use_traffic(self, traffic: Traffic) -> None:
+        """Send requests within the bounds of ``traffic``, together with all other models that share it."""
+        self._limiter = traffic.limiter(self._endpoint, self._max_outage)
+        self._budget = traffic.budget
+
+    def holdup(self) -> str:
+        """What holds requests back now, in a few words; empty when nothing does."""
+        return self._endpoint.redact(self._limiter.state())
 
     async def aclose(self) -> None:
         """Close the connections; the model can be used again afterwards."""
@@ -181,21 +203,64 @@ class _OpenAIImages:
         """What is sent for an item, however often it is sent."""
         return self._route.prepare(self._model_id, inputs, self._body(seed))
 
-    async def _generate(self, request: Any) -> Generated:
-        tried = await retry(functools.partial(self._attempt, request), self._policy, self._gate)
+    async def _generate(self, prepare: Callable[[], Any]) -> Generated:
+        """Make one image; ``prepare`` makes the request, off the event loop and once."""
+        bill = Bill()
+        request: Any = None
+
+        async def ask() -> ImageReply | Failure:
+            nonlocal request
+            if request is None:
+                request = await asyncio.to_thread(prepare)
+            return await self._paid_attempt(request, bill)
+
+        try:
+            tried = await retry(ask, self._policy, self._limiter)
+        except BudgetSpent as error:
+            raise self._billed(OnHold(str(error), attempts=0), bill) from None
+        except GenerationError as error:
+            raise self._billed(error, bill) from None
         result = tried.result
         if isinstance(result, Failure):
-            raise self._error(result, tried)
+            raise self._billed(self._error(result, tried), bill)
         assert result.image is not None
         self._proven = True
         return Generated(
             image=result.image,
+            proven=True,
             seed_honoured=self._send_seed,
             requested_size=self._requested_size,
-            tokens=result.tokens,
             attempts=tried.attempts,
+            bill=bill,
             extra=self._endpoint.redact_all(result.extra),
         )
+
+    @staticmethod
+    def _billed(error: GenerationError, bill: Bill) -> GenerationError:
+        error.bill = bill
+        return error
+
+    async def _paid_attempt(self, request: Any, bill: Bill) -> ImageReply | Failure:
+        """One attempt, its cost held in the budget while it lasts and put on the ``bill`` when it is known."""
+        held = self._estimate or 0.0
+        await self._budget.hold(held)
+        cost = None
+        try:
+            result = await self._attempt(request)
+            if not isinstance(result, Failure):
+                cost = cost_of_reply(self._price, result.tokens, result.reported_cost)
+                bill.add(cost, result.tokens)
+                if cost is not None:
+                    self._estimate = max(cost, self._estimate or 0.0)
+            elif result.maybe_billed:
+                cost = self._estimate
+                bill.add(cost, maybe=True)
+            return result
+        except asyncio.CancelledError:
+            cost = self._estimate
+            raise
+        finally:
+            self._budget.settle(held, cost or 0.0)
 
     async def _attempt(self, request: Any) -> ImageReply | Failure:
         """One request and, where the reply holds a URL, the download."""
@@ -205,7 +270,7 @@ class _OpenAIImages:
         try:
             raw = await asyncio.wait_for(self._route.send(session.api, request), self._timeout)
         except asyncio.TimeoutError:
-            return Failure(Kind.TRANSIENT, f"no reply within {self._timeout:g} s")
+            return Failure(Kind.TRANSIENT, f"no reply within {self._timeout:g} s", maybe_billed=True)
         except openai.APIConnectionError as error:
             return classify_connection(error.__cause__ or error)
         except openai.APIStatusError as error:
@@ -213,11 +278,18 @@ class _OpenAIImages:
             response = error.response
             return classify_status(response.status_code, response.headers, response.text, self._proven)
         self._answered = True
+        if reset := used_up_for(raw.headers):
+            self._limiter.window_used_up(reset)
         reply = await asyncio.to_thread(self._route.read, raw.content)
-        if isinstance(reply, Failure) or reply.url is None:
+        if isinstance(reply, Failure):
+            # a 200 says that the provider did its work, whatever arrived here
+            return reply._replace(maybe_billed=reply.kind is Kind.TRANSIENT)
+        if reply.url is None:
             return reply
         image = await self._download(session, reply.url)
-        return image if isinstance(image, Failure) else reply._replace(image=image, url=None)
+        if isinstance(image, Failure):
+            return image._replace(maybe_billed=True)
+        return reply._replace(image=image, url=None)
 
     async def _download(self, session: _Session, link: str) -> bytes | Failure:
         import httpx2
@@ -237,6 +309,8 @@ class _OpenAIImages:
     def _error(self, failure: Failure, tried: Tried[ImageReply]) -> GenerationError:
         """The failure as an exception of the contract, on one line and without the key."""
         text, attempts = self._endpoint.redact(failure.text), tried.attempts
+        if tried.down:
+            return OnHold(f"model '{self._model_id}' at {self._endpoint.host}: {text}", attempts)
         if failure.kind.retried:
             text += f" (gave up after {attempts} attempt{'s' * (attempts > 1)} in {tried.seconds:.0f} s)"
         if failure.kind is Kind.REFUSAL:
@@ -258,7 +332,7 @@ class OpenAIImagesT2I(_OpenAIImages):
         Raises:
             Refused, ItemFailed, ModelUnusable: see ``imageevalkit.generation.contract``.
         """
-        return await self._generate(self._request(Inputs(prompt), seed))
+        return await self._generate(lambda: self._request(Inputs(prompt), seed))
 
     def generate(self, prompt: str, seed: int = 42) -> Generated:
         """:meth:`generate_async` for callers without an event loop."""
@@ -274,7 +348,7 @@ class OpenAIImagesEdit(_OpenAIImages):
         Raises:
             Refused, ItemFailed, ModelUnusable: see ``imageevalkit.generation.contract``.
         """
-        return await self._generate(await asyncio.to_thread(self._edit_request, input_list, seed))
+        return await self._generate(lambda: self._edit_request(input_list, seed))
 
     def _edit_request(self, input_list: Sequence[str | Image.Image], seed: int) -> Any:
         pictures = [part for part in input_list if isinstance(part, Image.Image)]

@@ -1,0 +1,308 @@
+"""How many requests may be in flight at one endpoint with one key, and when the next one may start.
+
+Concurrency starts at the ceiling the user asked for. A rate-limit episode (the first 429 and all that follow
+within its cooldown) cuts it once by ``_CUT``; each round of served requests adds ``1/_STEPS`` of the ceiling back.
+On top of that:
+
+* One 429 makes its own request wait for what the server asks. Then one request at a time is sent as a probe; when
+  ``_PROBES`` in a row are limited as well, or ``_MANY`` of the last ``_RECENT`` requests, the account itself is
+  limited, and all requests wait. Without that test, a gateway that limits one request in twenty at random would
+  stop the other nineteen. After such a moment the next 429 needs no test for a while (``_MEMORY``).
+* What the server let through between two such moments is its rate, whatever the size of its bursts. Requests
+  are then paced at it, and faster again with time (cubically, as TCP CUBIC probes for bandwidth, RFC 9438
+  §4.2), since a limit may have been a passing one.
+* The first requests start a few milliseconds apart, so that the first 429 is there before all of them are spent.
+
+All times are those of the running event loop, so that a test can run on a simulated clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from imageevalkit.api.outage import Outage, Trial
+
+_CUT = 0.75
+_STEPS = 16
+_COOLDOWN = 5.0  # seconds in which further 429s belong to the same episode
+_PROBES = 2
+_MANY, _RECENT = 6, 20  # one in twenty at random comes so often in 0.03 % of all cases (binomial)
+_MEMORY = 60.0  # seconds
+_PROBE_WAIT, _PROBE_TIMES = 0.05, 3.0  # a probe is let through when no 429 came for s, or times the last one's
+_LONGEST_PAUSE = 120.0  # a server may ask for an hour; one question every two minutes is no burden
+_LONGEST_UNASKED = 60.0  # seconds; a pause that no 429 names is 1 s and doubles with each one in a row
+_RAMP, _RAMP_ALL = 0.005, 0.32  # seconds between the first requests, and for all of them
+_PACE_DOUBLES = 10.0  # seconds
+_LEAST_LET_THROUGH = 5  # fewer requests between two pauses say nothing about a rate
+_NEVER = float("-inf")
+
+
+class EndpointDown(Exception):
+    """The endpoint has served nothing for longer than the user wants to wait; the text says why."""
+
+
+class _Pace(NamedTuple):
+    """Requests per second, learnt at the time ``since``."""
+
+    rate: float
+    since: float
+
+    def gap(self, now: float) -> float:
+        return 1.0 / (self.rate * (1.0 + ((now - self.since) / _PACE_DOUBLES) ** 3))
+
+
+@dataclass
+class _Suspicion:
+    """A 429 arrived at ``since``: is it the account, or this one request? ``probe``: when the last probe started."""
+
+    since: float
+    probe: float | None = None
+    refused: int = 0
+
+
+class _Waiter(NamedTuple):
+    """Sorted so that repeated requests come first: their items have waited longest."""
+
+    fresh: bool
+    order: int
+    attempts: int
+    granted: asyncio.Future[float]
+
+
+class Limiter:
+    """Slots for requests to one endpoint with one key; see the module's text. Belongs to one event loop.
+
+    Args:
+        ceiling: requests in flight at most.
+        per_minute: requests started per minute at most, evenly spaced; None for no bound.
+        max_outage: seconds for which everything may fail before all waiting requests are given up.
+    """
+
+    def __init__(self, ceiling: int, per_minute: float | None = None, max_outage: float = 1800.0) -> None:
+        self.ceiling = ceiling
+        self.in_flight = 0
+        self.cuts = self.pauses = 0
+        self._limit = float(ceiling)
+        self._least_gap = 60.0 / per_minute if per_minute else 0.0
+        self._max_outage = max_outage
+        self._ramp = ceiling
+        self._waiters: list[_Waiter] = []
+        self._order = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_start = self._paused_until = _NEVER
+        self._episode_began = self._episode_ends = _NEVER
+        self._suspicion: _Suspicion | None = None
+        self._refusal_time = 0.0
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._refused: deque[float] = deque(maxlen=_RECENT)
+        self._pauses_in_a_row = 0
+        self._limited_since: float | None = None
+        self._let_through = 0
+        self._ran_dry: float | None = None
+        self._counting_since: float | None = None
+        self._pace: _Pace | None = None
+        self._outage = Outage()
+        self._given_up = ""
+
+    @property
+    def limit(self) -> int:
+        """Requests that may be in flight now."""
+        return max(1, int(self._limit))
+
+    @property
+    def has_served(self) -> bool:
+        """Whether the endpoint has answered a request as it should."""
+        return self._outage.has_served
+
+    def state(self) -> str:
+        """What holds requests back now, in a few words for a progress line; empty when nothing but the ceiling."""
+        now = _now()
+        if self._outage.began is not None:
+            return f"endpoint down for {now - self._outage.began:.0f} s: {self._outage.reason}"
+        if self._paused_until > now:
+            return f"rate limited, {self._paused_until - now:.0f} s to wait"
+        return f"rate limited, {self.limit} in flight" if self.limit < self.ceiling else ""
+
+    @asynccontextmanager
+    async def slot(self, attempts: int = 0) -> AsyncIterator[float]:
+        """Wait for a slot and hold it; gives the time of the start. ``attempts`` were made at the item before.
+
+        Raises:
+            EndpointDown: nothing was served for ``max_outage`` seconds.
+        """
+        granted: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiters, _Waiter(not attempts, next(self._order), attempts, granted))
+        self._pump()
+        try:
+            sent = await granted
+        except asyncio.CancelledError:
+            if granted.done() and not granted.cancelled() and not granted.exception():
+                self._release(granted.result())
+            raise
+        try:
+            yield sent
+        finally:
+            self._release(sent)
+
+    def served(self, sent: float) -> None:
+        """The request that started at ``sent`` was let through and answered."""
+        if self._outage.served(sent):
+            self._ramp = self.ceiling
+        self._limited_since = None
+        if self._suspicion and sent >= self._suspicion.since:
+            self._suspicion = None
+        if sent >= self._paused_until:
+            self._pauses_in_a_row = 0
+        # what was under way at the cut says nothing about the new limit, and one that nobody reaches grows on paper
+        if sent >= self._episode_began and self.in_flight >= 0.8 * self.limit:
+            self._limit = min(self.ceiling, self._limit + max(1.0, self.ceiling / _STEPS) / self._limit)
+        self._pump()
+
+    def failed(self, trial: Trial, sent: float, reason: str, unreachable: bool = False) -> bool:
+        """A request of ``trial`` failed for a ``reason`` that passes; whether that counts against its item."""
+        return self._outage.failed(trial, sent, _now(), reason, unreachable)
+
+    def limited(self, sent: float, asked: float | None) -> None:
+        """The request that started at ``sent`` got a 429; the server ``asked`` for so many seconds, if any."""
+        now = _now()
+        self._let_through -= 1
+        self._limited_since = self._limited_since or now
+        self._refusal_time = max(now - sent, self._refusal_time / 2)
+        if now >= self._episode_ends and sent >= self._episode_began:
+            self._limit = max(1.0, self._limit * _CUT)
+            self.cuts += 1
+            self._episode_began = now
+            self._episode_ends = now + max(_COOLDOWN, min(asked or 0.0, _LONGEST_PAUSE))
+        if sent < self._paused_until:
+            return  # it was under way when the pause began: nothing new
+        self._refused.append(sent)
+        if self._suspicion and self._suspicion.probe == sent:
+            self._suspicion.refused += 1
+            self._suspicion.probe = None
+        if self._is_certain(now):
+            self._suspicion = None
+            self._learn(now)
+            self._pauses_in_a_row += 1
+            unasked = min(2.0 ** (self._pauses_in_a_row - 1), _LONGEST_UNASKED)
+            self._pause(now + (unasked if asked is None else min(asked, _LONGEST_PAUSE)))
+        elif self._suspicion is None:
+            self._suspicion = _Suspicion(now)
+            if self._pace:
+                # paced, so the server has run dry just now; a pause would let its tokens go to waste
+                self._learn(now)
+
+    def _is_certain(self, now: float) -> bool:
+        """Whether a 429 was about the account and not about one request at random."""
+        refused = self._suspicion.refused if self._suspicion else 0
+        if self._pace:
+            return refused > 0
+        if refused >= _PROBES or (self._ran_dry is not None and now - self._ran_dry < _MEMORY):
+            return True
+        # what started within the time of a refusal may still be refused
+        decided = {start for start in self._recent if start <= now - self._refusal_time}
+        return len(decided.intersection(self._refused)) >= _MANY
+
+    def window_used_up(self, reset: float) -> None:
+        """The server says that nothing is left of its window, which ends in ``reset`` seconds."""
+        self._pause(_now() + min(reset, _LONGEST_PAUSE))
+
+    def _learn(self, now: float) -> None:
+        """The server has nothing left: what it let through since the last such moment is its rate."""
+        if self._counting_since is None:
+            self._counting_since, self._let_through = now, 0
+        elif self._let_through >= _LEAST_LET_THROUGH:
+            self._pace = _Pace(self._let_through / (now - self._counting_since), now)
+            self._counting_since, self._let_through = now, 0
+        self._ran_dry = now
+
+    def _pause(self, until: float) -> None:
+        self.pauses += 1
+        self._paused_until = max(self._paused_until, until)
+        self._ramp = self.ceiling
+
+    def _release(self, sent: float) -> None:
+        self.in_flight -= 1
+        self._outage.ended(sent, _now())
+        self._pump()
+
+    def _pump(self) -> None:
+        """Start as many waiting requests as may start now, and see to it that the others do in time."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        while self._waiters:
+            if self._waiters[0].granted.done():  # cancelled
+                heapq.heappop(self._waiters)
+                continue
+            now = _now()
+            if self._is_given_up(now):
+                heapq.heappop(self._waiters).granted.set_exception(EndpointDown(self._given_up))
+                continue
+            if self.in_flight >= self.limit:
+                break  # a release comes back here
+            wait = self._seconds_to_wait(now)
+            if wait > 0:
+                self._pump_at(now + wait)
+                return
+            granted = self._next_waiter().granted
+            if not granted.done():
+                self._start(now)
+                granted.set_result(now)
+
+    def _next_waiter(self) -> _Waiter:
+        if self._outage.began is None:
+            return heapq.heappop(self._waiters)
+        # who asks whether the endpoint is back should not be an item that fails by itself
+        waiter = min(self._waiters, key=lambda waiter: (waiter.attempts, waiter.order))
+        self._waiters.remove(waiter)
+        heapq.heapify(self._waiters)
+        return waiter
+
+    def _pump_at(self, when: float) -> None:
+        if self._outage.began is not None:
+            when = min(when, self._outage.began + self._max_outage)
+        if when < float("inf"):
+            self._timer = asyncio.get_running_loop().call_at(when, self._pump)
+
+    def _is_given_up(self, now: float) -> bool:
+        for since, what in (
+            (self._outage.began, f"has been down: {self._outage.reason}"),
+            (self._limited_since, "has limited the rate of every request"),
+        ):
+            if since is not None and now - since >= self._max_outage:
+                self._given_up = f"for {now - since:.0f} s the endpoint {what}"
+        return bool(self._given_up)
+
+    def _seconds_to_wait(self, now: float) -> float:
+        wait = max(self._outage.wait(now), self._paused_until - now, self._next_start - now)
+        if self._suspicion and self._suspicion.probe is not None:
+            trusted = self._suspicion.probe + max(_PROBE_WAIT, _PROBE_TIMES * self._refusal_time)
+            if now >= trusted:
+                self._suspicion = None
+            else:
+                wait = max(wait, trusted - now)
+        return wait
+
+    def _start(self, now: float) -> None:
+        self.in_flight += 1
+        self._let_through += 1
+        self._recent.append(now)
+        self._outage.started(now)
+        if self._suspicion:
+            self._suspicion.probe = now
+        gap = max(self._least_gap, self._pace.gap(now) if self._pace else 0.0)
+        if self._ramp:
+            self._ramp -= 1
+            gap = max(gap, min(_RAMP, _RAMP_ALL / self.ceiling))
+        self._next_start = max(self._next_start, now) + gap
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,25 @@
+"""What all API models of one process share: a limiter per endpoint and key, and the money."""
+
+from __future__ import annotations
+
+from imageevalkit.api.budget import Budget
+from imageevalkit.api.endpoint import Endpoint
+from imageevalkit.api.limiter import Limiter
+
+
+class Traffic:
+    """``workers`` and ``per_minute`` bound the requests to each endpoint with one key, ``max_cost`` (USD) all."""
+
+    def __init__(
+        self, workers: int = 64, per_minute: float | None = None, max_cost: float | None = None
+    ) -> None:
+        self.workers = workers
+        self._per_minute = per_minute
+        self.budget = Budget(max_cost)
+        self._limiters: dict[Endpoint, Limiter] = {}
+
+    def limiter(self, endpoint: Endpoint, max_outage: float) -> Limiter:
+        """The limiter of ``endpoint``; the first model that asks decides its ``max_outage`` (seconds)."""
+        if endpoint not in self._limiters:
+            self._limiters[endpoint] = Limiter(self.workers, self._per_minute, max_outage)
+        return self._limiters[endpoint]

@@ -1,0 +1,29 @@
+"""What a cell would cost, for a forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from imageevalkit.api.prices import price_of
+from imageevalkit.money import dollars
+
+
+def money(setting: Mapping[str, Any], count: int) -> str:
+    """What ``count`` images of a resolved model ``setting`` would cost; empty where nothing is paid for.
+
+    Raises:
+        UserError: the model's ``price`` is malformed.
+    """
+    if not setting.get("api") or not count:
+        return ""
+    kwargs = setting.get("model_kwargs", {})
+    price = price_of(setting["model_path"], kwargs.get("price"))
+    if price is None:
+        return "price unknown"
+    estimate = price.estimate({**kwargs, **(kwargs.get("extra_body") or {})}.get("quality"))
+    if estimate is None:
+        return "price of one image unknown"
+    when = f" of {price.date[:7]}" if price.date else ""
+    basis = "the price given" if price.is_users else f"list prices{when}"
+    return f"about {dollars(count * estimate)} at {basis}"

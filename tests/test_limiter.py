@@ -1,0 +1,277 @@
+"""The limiter, the outage and the retries on a simulated clock: hours of waiting take milliseconds."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from imageevalkit.api.failures import Failure, Kind
+from imageevalkit.api.limiter import Limiter
+from imageevalkit.api.retry import RetryPolicy, Tried, retry
+from tests.support.simulated_clock import run_simulated
+
+REFUSAL_TIME = 0.02
+
+
+@dataclass
+class Server:
+    """A server on the simulated clock. ``answer(item, attempt, now)`` says what becomes of a request at once.
+
+    It gives "ok", "429", "500" or "unreachable". An image takes ``latency()`` seconds, everything else
+    ``REFUSAL_TIME``.
+    """
+
+    answer: Callable[[int, int, float], str] = lambda item, attempt, now: "ok"
+    latency: Callable[[], float] = lambda: 0.5
+    retry_after: float | None = None
+    arrivals: list[tuple[float, int, str]] = field(default_factory=list)
+    attempts: dict[int, int] = field(default_factory=dict)
+    in_flight: int = 0
+    peak: int = 0
+
+    async def ask(self, item: int) -> str | Failure:
+        now = asyncio.get_running_loop().time()
+        self.attempts[item] = self.attempts.get(item, 0) + 1
+        said = self.answer(item, self.attempts[item], now)
+        self.arrivals.append((now, item, said))
+        self.in_flight += 1
+        self.peak = max(self.peak, self.in_flight)
+        await asyncio.sleep(self.latency() if said == "ok" else REFUSAL_TIME)
+        self.in_flight -= 1
+        if said == "ok":
+            return "image"
+        kind = {"429": Kind.RATE_LIMIT, "500": Kind.TRANSIENT, "unreachable": Kind.UNREACHABLE}[said]
+        return Failure(kind, said, self.retry_after if said == "429" else None)
+
+    def count(self, said: str) -> int:
+        return sum(word == said for _, _, word in self.arrivals)
+
+
+@dataclass
+class Run:
+    seconds: float
+    tried: list[Tried[str]]
+
+    @property
+    def ok(self) -> int:
+        return sum(tried.result == "image" for tried in self.tried)
+
+
+def serve(server: Server, limiter: Limiter, items: int, policy: RetryPolicy = RetryPolicy()) -> Run:
+    """Ask for every item, twice as many at a time as the limiter's ceiling."""
+
+    async def main() -> Run:
+        queue, tried = iter(range(items)), {}
+
+        async def work() -> None:
+            for item in queue:
+                tried[item] = await retry(lambda: server.ask(item), policy, limiter)
+
+        await asyncio.gather(*(work() for _ in range(max(4, 2 * limiter.ceiling))))
+        return Run(asyncio.get_running_loop().time(), [tried[item] for item in sorted(tried)])
+
+    return run_simulated(main())
+
+
+def token_bucket(rate: float, capacity: float) -> Callable[[int, int, float], str]:
+    """Answers 429 beyond ``rate`` requests per second, with bursts of ``capacity``."""
+    state = {"tokens": capacity, "time": 0.0}
+
+    def answer(item: int, attempt: int, now: float) -> str:
+        state["tokens"] = min(capacity, state["tokens"] + (now - state["time"]) * rate)
+        state["time"] = now
+        if state["tokens"] < 1:
+            return "429"
+        state["tokens"] -= 1
+        return "ok"
+
+    return answer
+
+
+def window(quota: int, seconds: float) -> Callable[[int, int, float], str]:
+    """Answers 429 beyond ``quota`` requests in each fixed window of ``seconds``."""
+    used: dict[int, int] = {}
+
+    def answer(item: int, attempt: int, now: float) -> str:
+        number = int(now // seconds)
+        used[number] = used.get(number, 0) + 1
+        return "ok" if used[number] <= quota else "429"
+
+    return answer
+
+
+def lognormal(seed: int, median: float = 0.3) -> Callable[[], float]:
+    rng = random.Random(seed)
+    return lambda: rng.lognormvariate(math.log(median), 0.99)
+
+
+def test_the_ceiling_is_used_from_the_start_and_never_passed() -> None:
+    server = Server()
+    run = serve(server, Limiter(16), 160)
+    assert (run.ok, server.peak) == (160, 16)
+    assert run.seconds < 10 * 0.5 + 0.4, "as good as ten full rounds"
+
+
+def test_an_episode_cuts_once_however_many_429s_it_has() -> None:
+    limiter = Limiter(64)
+    server = Server(lambda item, attempt, now: "429" if now < 0.3 else "ok", retry_after=1.0)
+    assert serve(server, limiter, 400).ok == 400
+    assert server.count("429") > 5
+    assert limiter.cuts == 1
+
+
+def test_the_limit_comes_back_step_by_step() -> None:
+    limits = []
+    limiter = Limiter(16)
+    server = Server(lambda item, attempt, now: "429" if item == 40 and attempt == 1 else "ok", retry_after=0.1)
+
+    def answer(item: int, attempt: int, now: float) -> str:
+        limits.append(limiter.limit)
+        return "429" if item == 40 and attempt == 1 else "ok"
+
+    server.answer = answer
+    serve(server, limiter, 400)
+    assert min(limits) == 12, "one cut by a quarter"
+    assert limits[-1] == 16
+    steps = [after - before for before, after in zip(limits, limits[1:], strict=False) if after > before]
+    assert set(steps) == {1}, "back by steps, not at once"
+
+
+def test_retry_after_holds_back_its_own_request_and_a_limited_account_all() -> None:
+    server = Server(lambda item, attempt, now: "429" if 5 < now < 20 else "ok", retry_after=30.0)
+    run = serve(server, Limiter(8), 200)
+    assert run.ok == 200
+    refused = [(now, item) for now, item, said in server.arrivals if said == "429"]
+    later = [now for now, _ in refused if now > refused[0][0] + REFUSAL_TIME]
+    assert len(later) <= 2, "after the first 429 only the probes"
+    again = {item: now for now, item, said in server.arrivals if said == "ok"}
+    assert all(again[item] >= now + 30.0 for now, item in refused)
+    pause = (refused[-1][0], refused[-1][0] + 30.0)
+    assert not [now for now, _, _ in server.arrivals if pause[0] < now < pause[1]]
+
+
+def test_random_429s_of_one_in_twenty_do_not_stop_the_others() -> None:
+    rng = random.Random(1)
+    server = Server(
+        lambda item, attempt, now: "429" if rng.random() < 0.05 else "ok", lognormal(2), retry_after=1.0
+    )
+    undisturbed = serve(Server(latency=lognormal(2)), Limiter(64), 800)
+    run = serve(server, Limiter(64), 800)
+    assert run.ok == 800
+    assert server.count("429") > 20
+    assert run.seconds <= undisturbed.seconds * 1.35
+
+
+@pytest.mark.parametrize("retry_after", [None, 0.2, 1.0])
+@pytest.mark.parametrize(("capacity", "use"), [(5.0, 0.75), (20.0, 0.9), (60.0, 0.9)])
+def test_a_limited_rate_is_used_up_and_hardly_ever_passed(
+    retry_after: float | None, capacity: float, use: float
+) -> None:
+    server = Server(token_bucket(20, capacity), lognormal(3, 0.5), retry_after=retry_after)
+    run = serve(server, Limiter(64), 1000)
+    assert run.ok == 1000
+    assert server.count("429") < 0.05 * 1000
+    assert 1000 / run.seconds >= use * 20
+
+
+def test_a_quota_per_minute_is_used_up() -> None:
+    server = Server(window(30, 60.0), retry_after=60.0)
+    run = serve(server, Limiter(16), 300)
+    assert run.ok == 300
+    assert run.seconds < 1.3 * 600
+    assert server.count("429") < 60
+
+
+def test_a_rate_that_was_limited_for_a_while_is_not_limited_for_ever() -> None:
+    free = token_bucket(1e9, 1e9)
+    busy = token_bucket(5, 5)
+    server = Server(lambda *request: busy(*request) if request[2] < 60 else free(*request), retry_after=1.0)
+    run = serve(server, Limiter(32), 6000)
+    assert run.ok == 6000
+    assert run.seconds < 60 + 2 * 6000 * 0.5 / 32
+
+
+def test_requests_per_minute_are_a_bound_for_every_minute() -> None:
+    server = Server()
+    run = serve(server, Limiter(64, per_minute=120), 300)
+    starts = sorted(now for now, _, _ in server.arrivals)
+    assert all(later - earlier >= 60.0 - 1e-6 for earlier, later in zip(starts, starts[120:], strict=False))
+    assert run.seconds == pytest.approx(300 * 0.5, rel=0.02), "and it is used"
+
+
+def test_two_models_share_what_is_in_flight() -> None:
+    limiter, server = Limiter(8), Server()
+
+    async def main() -> None:
+        asked = [retry(lambda n=n: server.ask(n), RetryPolicy(), limiter) for n in range(100)]
+        await asyncio.gather(*asked)
+
+    run_simulated(main())
+    assert server.peak == 8
+
+
+@pytest.mark.parametrize("fault", ["500", "unreachable"])
+@pytest.mark.parametrize("workers", [1, 4, 64])
+def test_ten_minutes_without_an_endpoint_cost_no_item(fault: str, workers: int) -> None:
+    server = Server(lambda item, attempt, now: fault if 4 < now < 604 else "ok")
+    run = serve(server, Limiter(workers), 800)
+    assert run.ok == 800
+    asked = [now for now, _, said in server.arrivals if said == fault]
+    assert len(asked) < 60 + 2 * workers, "the endpoint is not hammered"
+    first_after = min(now for now, _, said in server.arrivals if said == "ok" and now > 604)
+    assert first_after < 604 + 31
+    undisturbed = serve(Server(), Limiter(workers), 800).seconds
+    assert run.seconds < undisturbed + 600 + 31 + 5
+
+
+def test_an_endpoint_that_stays_down_ends_the_run_at_the_bound() -> None:
+    server = Server(lambda item, attempt, now: "ok" if now < 4 else "500")
+    run = serve(server, Limiter(16, max_outage=900.0), 800)
+    assert 0 < run.ok < 800
+    lost = [tried for tried in run.tried if tried.result != "image"]
+    assert all(tried.down for tried in lost)
+    assert any(isinstance(tried.result, Failure) and "has been down: 500" in tried.result.text for tried in lost)
+    assert 900 < run.seconds < 900 + 40
+
+
+def test_an_account_that_stays_limited_ends_the_run_at_the_bound() -> None:
+    run = serve(Server(lambda *request: "429", retry_after=5.0), Limiter(4, max_outage=300.0), 20)
+    assert run.ok == 0
+    assert all(tried.down for tried in run.tried)
+    assert run.seconds < 300 + 130
+
+
+def test_hopeless_items_fail_and_look_like_no_outage() -> None:
+    hopeless = {3, 50, 51, 52, 53, 54, 99}
+    server = Server(lambda item, attempt, now: "500" if item in hopeless else "ok")
+    run = serve(server, Limiter(8), 100)
+    assert {n for n, tried in enumerate(run.tried) if tried.result != "image"} == hopeless
+    assert not any(tried.down for tried in run.tried)
+    assert run.seconds < 200
+
+
+def test_a_rerun_with_hopeless_items_only_does_not_wait_for_half_an_hour() -> None:
+    run = serve(Server(lambda *request: "500"), Limiter(8), 6)
+    assert run.ok == 0
+    assert not any(tried.down for tried in run.tried)
+    assert run.seconds < 200
+
+
+def test_what_is_cancelled_gives_its_slot_back() -> None:
+    async def main() -> int:
+        limiter, server = Limiter(2), Server(latency=lambda: 100.0)
+        tasks = [
+            asyncio.create_task(retry(lambda n=n: server.ask(n), RetryPolicy(), limiter)) for n in range(6)
+        ]
+        await asyncio.sleep(1)
+        for task in tasks[:5]:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return server.attempts[5] * 10 + limiter.in_flight
+
+    assert run_simulated(main()) == 10

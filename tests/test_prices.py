@@ -1,0 +1,349 @@
+"""Prices: the table, what a reply costs by its token counts, and whose word on it counts."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imageevalkit.api import prices
+from imageevalkit.api.image_reply import _tokens
+from imageevalkit.api.prices import PRICES, cost_of_reply, price_of
+from imageevalkit.api.usage import reported_cost
+from imageevalkit.cell import REPO
+from imageevalkit.errors import UserError
+from imageevalkit.generation.money import money
+from imageevalkit.money import dollars
+
+# (model, usage as the server sent it, USD, where the three are from)
+WORKED: list[tuple[str, dict[str, Any], float, str]] = [
+    (
+        "gpt-image-1.5",  # a real reply; the guide lists this size and quality at $0.034 without the prompt
+        {
+            "completion_tokens": 0,
+            "prompt_tokens": 0,
+            "total_tokens": 1079,
+            "completion_tokens_details": None,
+            "input_tokens": 23,
+            "input_tokens_details": {"image_tokens": 0, "text_tokens": 23},
+            "output_tokens": 1056,
+            "output_tokens_details": None,
+        },
+        (23 * 5 + 1056 * 32) / 1e6,
+        "https://github.com/BerriAI/litellm/issues/18541",
+    ),
+    (
+        "gpt-image-1-mini",
+        {"input_tokens": 0, "output_tokens": 1070, "total_tokens": 1070},
+        0.00856,
+        "https://github.com/pollinations/pollinations/pull/4830 (a bill)",
+    ),
+    (
+        "google/gemini-2.5-flash-image",
+        {
+            "completion_tokens": 1299,
+            "prompt_tokens": 6,
+            "total_tokens": 1305,
+            "completion_tokens_details": {"image_tokens": 1290},
+        },
+        0.0387243,
+        "OpenRouter's reply with its own cost, https://github.com/BerriAI/litellm",
+    ),
+    (
+        "google/gemini-3-pro-image-preview",
+        {
+            "prompt_tokens": 1362,
+            "completion_tokens": 1707,
+            "total_tokens": 3069,
+            "completion_tokens_details": {"image_tokens": 1120},
+        },
+        0.144168,
+        "OpenRouter's reply of 2026-08-22 with its own cost",
+    ),
+    (
+        "gemini-3-pro-image",  # thinking is within completion_tokens
+        {
+            "completion_tokens": 1337,
+            "prompt_tokens": 533,
+            "total_tokens": 1870,
+            "completion_tokens_details": {"reasoning_tokens": 217, "text_tokens": 0, "image_tokens": 1120},
+            "prompt_tokens_details": {"text_tokens": 6},
+        },
+        (533 * 2 + 1120 * 120 + 217 * 12) / 1e6,
+        "https://github.com/BerriAI/litellm/issues/18182",
+    ),
+    (
+        "gemini-3-pro-image",  # the same reply as Gemini itself words it: thinking is beside the candidates
+        {
+            "promptTokenCount": 533,
+            "candidatesTokenCount": 1120,
+            "totalTokenCount": 1870,
+            "candidatesTokensDetails": [{"modality": "IMAGE", "tokenCount": 1120}],
+        },
+        (533 * 2 + 1120 * 120 + 217 * 12) / 1e6,
+        "https://github.com/BerriAI/litellm/issues/18182",
+    ),
+    (
+        "gpt-image-2",  # the image tool of /responses, counted apart from the text model
+        {
+            "input_tokens": 7918,
+            "input_tokens_details": {"image_tokens": 7620, "text_tokens": 298},
+            "output_tokens": 186,
+            "output_tokens_details": {"image_tokens": 186, "text_tokens": 0},
+            "total_tokens": 8104,
+        },
+        (7620 * 8 + 298 * 5 + 186 * 30) / 1e6,
+        "a reply of OpenAI's /responses, tool_usage.image_gen",
+    ),
+]
+
+
+@pytest.mark.parametrize(("model", "usage", "usd", "source"), WORKED)
+def test_a_reply_costs_what_the_provider_bills(
+    model: str, usage: dict[str, Any], usd: float, source: str
+) -> None:
+    price = price_of(model)
+    assert price
+    assert price.cost(_tokens(usage)) == pytest.approx(usd, abs=1e-9), source
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens", "usd"),
+    [
+        # https://developers.openai.com/api/docs/guides/image-generation: tokens and prices of 1024x1024
+        ("gpt-image-1.5", 272, 0.009),
+        ("gpt-image-1.5", 1056, 0.034),
+        ("gpt-image-1.5", 4160, 0.133),
+        ("gpt-image-1", 272, 0.011),
+        ("gpt-image-1", 1056, 0.042),
+        # https://ai.google.dev/gemini-api/docs/pricing: tokens and price of one image
+        ("gemini-2.5-flash-image", 1290, 0.039),
+        ("gemini-3.1-flash-image", 1120, 0.067),
+        ("gemini-3-pro-image", 1120, 0.134),
+        ("gemini-3-pro-image", 2000, 0.24),
+    ],
+)
+def test_documented_tokens_cost_the_documented_price(model: str, tokens: int, usd: float) -> None:
+    price = price_of(model)
+    assert price
+    assert round(price.cost({"output_tokens": tokens}) or 0, 3) == usd
+
+
+@pytest.mark.parametrize(
+    ("quality", "usd"), [("low", 0.009), ("medium", 0.034), ("auto", 0.133), (None, 0.133)]
+)
+def test_an_estimate_follows_the_quality_asked_for(quality: str | None, usd: float) -> None:
+    price = price_of("gpt-image-1.5")
+    assert price and price.estimate(quality) == usd
+
+
+def test_cached_input_is_cheaper_and_no_kind_gains_by_doubt() -> None:
+    price = price_of("gpt-image-1.5")
+    assert price
+    split = {
+        "input_tokens": 1000,
+        "output_tokens": 100,
+        "input_tokens_details.text_tokens": 400,
+        "input_tokens_details.image_tokens": 600,
+        "input_tokens_details.cached_tokens": 500,
+    }
+    # untold: the 400 of the text, whose discount is the smaller one, and 100 of the image
+    assert price.cost(split) == pytest.approx((400 * 1.25 + 500 * 8 + 100 * 2 + 100 * 32) / 1e6)
+    told = {**split, "input_tokens_details.cached_tokens_details.image_tokens": 500}
+    assert price.cost(told) == pytest.approx((400 * 5 + 100 * 8 + 500 * 2 + 100 * 32) / 1e6)
+    unsplit = {"input_tokens": 1000, "output_tokens": 100}
+    assert price.cost(unsplit) == pytest.approx((1000 * 8 + 100 * 32) / 1e6)
+
+
+@pytest.mark.parametrize("counts", [{}, {"prompt_tokens": 0, "completion_tokens": 0}, {"input_tokens": 9}])
+def test_no_usage_is_unknown_and_not_free(counts: dict[str, int]) -> None:
+    by_token, by_image = price_of("gpt-image-1.5"), price_of("flux-pro-1.1")
+    assert by_token and by_token.cost(counts) is None
+    assert by_image and by_image.cost(counts) == 0.04
+
+
+@pytest.mark.parametrize(
+    ("model", "listed"),
+    [
+        ("gpt-image-1.5", "gpt-image-1.5"),
+        ("gpt-image-1.5-2025-12-16", "gpt-image-1.5"),
+        ("openai/gpt-image-1.5-2025-12-16", "gpt-image-1.5"),
+        ("gpt-image-2.5-flare-2026-09-08", "gpt-image-2.5-flare"),
+        ("google/gemini-3-pro-image-preview", "gemini-3-pro-image"),
+    ],
+)
+def test_snapshots_and_provider_names_are_the_listed_model(model: str, listed: str) -> None:
+    assert price_of(model) == price_of(listed) is not None
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "gpt-image",
+        "gpt-image-1.5-turbo",
+        "gpt-image-1.55",
+        "gpt-image-1.5-2025-13-16",
+        "gpt-image-1.5-vip",
+        "reseller/gpt-image-1.5",
+        "google/gpt-image-1.5",
+        "openai/",
+        "",
+        "my-model",
+    ],
+)
+def test_what_is_only_like_a_listed_model_has_no_price(model: str) -> None:
+    assert price_of(model) is None
+
+
+def test_the_users_price_beats_the_gateway_and_the_gateway_the_list() -> None:
+    counts = {"output_tokens": 1056}
+    listed, users = price_of("gpt-image-1.5"), price_of("gpt-image-1.5", 0.04)
+    assert cost_of_reply(listed, counts, None) == pytest.approx(0.033792)
+    assert cost_of_reply(listed, counts, 0.05) == 0.05
+    assert cost_of_reply(users, counts, 0.05) == 0.04
+    assert cost_of_reply(None, counts, 0.05) == 0.05
+    assert cost_of_reply(None, counts, None) is None
+
+
+def test_a_price_object_of_the_user() -> None:
+    price = price_of("mine", {"text_input": 5, "image_output": 40, "estimate": 0.06})
+    assert price and price.is_users and price.estimate() == 0.06
+    counts = {"prompt_tokens": 100, "completion_tokens": 1000, "completion_tokens_details.image_tokens": 900}
+    # the kinds left out cost what the dearest of their side does
+    assert price.cost(counts) == pytest.approx((100 * 5 + 1000 * 40) / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        ("0.04", "must be an amount or an object"),
+        (-1, "must be an amount or an object"),
+        (float("nan"), "must be an amount or an object"),
+        (True, "must be an amount or an object"),
+        ([1], "must be an amount or an object"),
+        ({}, "image_output is missing"),
+        ({"output": 40}, "unknown kind of token 'output'"),
+        ({"image_output": "40"}, "image_output must be USD per 1M tokens"),
+        ({"image_output": 40, "estimate": "x"}, "estimate must be USD per image"),
+    ],
+)
+def test_a_malformed_price_is_one_clear_line(override: Any, complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint) as error:
+        price_of("gpt-image-1.5", override)
+    assert "\n" not in str(error.value)
+
+
+def test_a_local_entry_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    local = tmp_path / "prices.local.json"
+    monkeypatch.setattr(prices, "LOCAL_PRICES", local)
+    models = {"gpt-image-1.5": {"per_image": 0.01}, "seller/some-model": {"per_image": 0.02}}
+    local.write_text(json.dumps({"models": models}))
+    mine, other, untouched = map(price_of, ("gpt-image-1.5", "seller/some-model", "gpt-image-2"))
+    assert mine and mine.per_image == 0.01 and not mine.is_users
+    assert other and other.per_image == 0.02
+    assert untouched and untouched.rates["image_output"] == 30
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{", "is no price table"),
+        ("[]", "is no price table"),
+        ('{"models": {"m": 1}}', "is no price table"),
+        ('{"models": {"m": {}}}', "m: needs either per_image or per_million_tokens"),
+        ('{"models": {"m": {"per_image": "a"}}}', "m: per_image must be USD"),
+        ('{"models": {"m": {"per_million_tokens": {"image_output": -1}}}}', "m: image_output must be USD"),
+        ('{"models": {"m": {"per_image": 1, "image_estimate": "x"}}}', "m: image_estimate must be USD"),
+    ],
+)
+def test_a_malformed_local_table_is_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, complaint: str
+) -> None:
+    monkeypatch.setattr(prices, "LOCAL_PRICES", tmp_path / "prices.local.json")
+    (tmp_path / "prices.local.json").write_text(text)
+    with pytest.raises(UserError, match=f"prices.local.json.*{complaint}") as error:
+        price_of("gpt-image-1.5")
+    assert "\n" not in str(error.value)
+
+
+def test_every_listed_price_tells_where_and_when() -> None:
+    models = json.loads(PRICES.read_text())["models"]
+    for name, entry in models.items():
+        price = price_of(name)
+        assert (
+            price and price.source.startswith("https://") and re.fullmatch(r"20\d\d-\d\d(-\d\d)?", price.date)
+        )
+        assert entry["provider"]
+        assert 0 < (price.estimate() or 0.01) < 1, "USD, not cents or tokens"
+
+
+def test_local_prices_stay_out_of_the_tree() -> None:
+    assert "/infer/custom_models/prices.local.json" in (REPO / ".gitignore").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("usage", "usd"),
+    [
+        ({"cost": 0.0387243}, 0.0387243),
+        ({"cost": 0.06, "cost_details": {"upstream_inference_cost": 0.06}, "is_byok": False}, 0.06),
+        ({"cost": 0, "is_byok": True, "cost_details": {"upstream_inference_cost": 0.049662}}, 0.049662),
+        ({"cost": 0.001, "is_byok": True, "cost_details": {"upstream_inference_cost": 0.05}}, 0.051),
+        ({"cost": 0.001, "is_byok": True}, None),
+        ({"cost": 0}, None),
+        ({"cost": "0.1"}, None),
+        ({"cost": True}, None),
+        ({"cost": float("nan")}, None),
+        ({}, None),
+        (None, None),
+        ([], None),
+    ],
+)
+def test_the_cost_that_a_gateway_reports(usage: Any, usd: float | None) -> None:
+    assert reported_cost(usage) == (usd if usd is None else pytest.approx(usd))
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"),
+    [
+        (0, "$0.00"),
+        (0.00001, "<$0.0001"),
+        (0.004, "$0.004"),
+        (0.0042, "$0.0042"),
+        (0.0387, "$0.039"),
+        (0.05, "$0.05"),
+        (0.0996, "$0.10"),
+        (0.1, "$0.10"),
+        (1.24, "$1.24"),
+        (1234.5, "$1,234.50"),
+    ],
+)
+def test_sums_of_money_are_short_and_never_zero_by_rounding(usd: float, text: str) -> None:
+    assert dollars(usd) == text
+
+
+API = {"api": True, "model_path": "gpt-image-1.5"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "count", "text"),
+    [
+        (API, 800, "about $106.40 at list prices of 2026-10"),
+        (API | {"model_kwargs": {"quality": "low"}}, 800, "about $7.20 at list prices of 2026-10"),
+        (
+            API | {"model_kwargs": {"extra_body": {"quality": "low"}}},
+            800,
+            "about $7.20 at list prices of 2026-10",
+        ),
+        (API | {"model_kwargs": {"price": 0.04}}, 800, "about $32.00 at the price given"),
+        (API | {"model_kwargs": {"price": {"image_output": 40}}}, 800, "price of one image unknown"),
+        (API | {"model_path": "gpt-image-2.5-flare"}, 800, "price of one image unknown"),
+        (API | {"model_path": "my-model"}, 800, "price unknown"),
+        (API, 0, ""),
+        ({"model_path": "gpt-image-1.5"}, 800, ""),
+    ],
+)
+def test_a_forecast_tells_money(setting: dict[str, Any], count: int, text: str) -> None:
+    assert money(setting, count) == text

@@ -1,0 +1,123 @@
+"""Proving an image whole must agree with decoding it, byte for byte of damage."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+import zlib
+
+import pytest
+from PIL import Image
+
+from imageevalkit.images import CorruptImage, decode, prove
+
+MODES = ["RGB", "RGBA", "L", "LA", "P", "1", "I;16"]
+
+
+def picture(mode: str, side: int = 37) -> Image.Image:
+    noise = Image.frombytes("RGB", (side, side), random.Random(0).randbytes(side * side * 3))
+    if mode == "P":
+        return noise.quantize(13)
+    if mode == "I;16":
+        return Image.frombytes("I;16", (side, side), random.Random(0).randbytes(side * side * 2))
+    return noise.convert(mode)
+
+
+def encoded(image: Image.Image, format: str, **how: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format, **how)
+    return buffer.getvalue()
+
+
+def decodes(data: bytes) -> bool:
+    try:
+        decode(data)
+    except CorruptImage:
+        return False
+    return True
+
+
+def proves(data: bytes) -> bool:
+    try:
+        prove(data)
+    except CorruptImage:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_whole_pngs_of_every_mode(mode: str) -> None:
+    assert proves(encoded(picture(mode), "PNG"))
+
+
+@pytest.mark.parametrize("format", ["JPEG", "WEBP", "BMP", "GIF"])
+def test_other_formats(format: str) -> None:
+    data = encoded(picture("RGB"), format)
+    assert proves(data)
+    assert not proves(data[: len(data) // 2])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_truncation_is_noticed(mode: str) -> None:
+    data = encoded(picture(mode, 9), "PNG")
+    assert [n for n in range(len(data)) if proves(data[:n])] == []
+
+
+def test_every_flipped_byte_is_judged_as_decoding_judges_it() -> None:
+    data = bytearray(encoded(picture("RGB", 9), "PNG"))
+    end = len(data) - 12
+    for n in range(len(data)):
+        data[n] ^= 0x55
+        # a broken end chunk is the sign of a file cut and padded: Pillow does not look at it
+        assert proves(bytes(data)) == (decodes(bytes(data)) and n < end), n
+        data[n] ^= 0x55
+
+
+def chunk(name: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+
+def png(rows: bytes, width: int = 4, height: int = 4, interlace: int = 0) -> bytes:
+    """An RGB PNG with right checksums around ``rows`` (filter byte and 3 × width bytes each)."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, interlace)
+    parts = [chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+@pytest.mark.parametrize(
+    ("rows", "whole", "pillow"),
+    [
+        (b"\0" * 13 * 4, True, True),
+        (b"\4" + b"\7" * 12 + b"\0" * 13 * 3, True, True),
+        (b"\0" * 13 * 3, False, True),  # a row too few
+        (b"\0" * 13 * 4 + b"\0", True, True),  # more than the header promises: every decoder ignores it
+        (b"\0" * 39 + b"\5" + b"\0" * 12, False, False),  # no such filter
+        (b"", False, False),
+    ],
+)
+def test_damage_that_checksums_do_not_show(rows: bytes, whole: bool, pillow: bool) -> None:
+    assert (proves(png(rows)), decodes(png(rows))) == (whole, pillow)
+
+
+def test_compressed_bytes_that_break_in_the_middle() -> None:
+    compressed = zlib.compress(random.Random(0).randbytes(13 * 64))
+    for cut in (10, len(compressed) // 2, len(compressed) - 6):
+        header = struct.pack(">IIBBBBB", 4, 64, 8, 2, 0, 0, 0)
+        body = compressed[:cut] + b"\xff" * (len(compressed) - cut)
+        parts = [chunk(b"IHDR", header), chunk(b"IDAT", body), chunk(b"IEND", b"")]
+        data = b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+        assert proves(data) == decodes(data)
+
+
+def test_an_interlaced_png_is_decoded() -> None:
+    # Adam7 of a 1 × 1 picture is one pass of one row
+    data = png(b"\0\1\2\3", 1, 1, interlace=1)
+    assert decodes(data)
+    assert proves(data)
+
+
+def test_a_decompression_bomb_takes_no_memory() -> None:
+    data = png(b"\0" * 10_000_000, 4, 4)
+    assert proves(data)
+    assert not proves(png(b"\0" * 13, 60_000, 60_000))
