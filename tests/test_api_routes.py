@@ -230,15 +230,17 @@ def test_chat_request(server: ImageServer) -> None:
     assert request.headers["content-type"] == "application/json"
     assert request.headers["authorization"] == f"Bearer {KEY}"
     assert made.seed_honoured
-    assert made.tokens == {
+    assert made.bill
+    assert made.bill.tokens == {
         "prompt_tokens": 9,
         "completion_tokens": 1300,
         "total_tokens": 1309,
         "completion_tokens_details.image_tokens": 1290,
         "completion_tokens_details.reasoning_tokens": 0,
     }
-    told = {"id": "gen-17", "model": "gemini-served", "provider": "Google", "cost": 0.0387, "text": WORDS}
+    told = {"id": "gen-17", "model": "gemini-served", "provider": "Google", "text": WORDS}
     assert made.extra == told
+    assert made.bill.cost == 0.0387, "what the gateway says it charged"
 
 
 @pytest.mark.parametrize(("given", "sent"), [(None, None), (["image"], ["image"])])
@@ -263,8 +265,9 @@ def test_responses_request(server: ImageServer) -> None:
     }
     assert not made.seed_honoured
     assert made.requested_size == (1024, 1024)
-    assert made.tokens["output_tokens"] == 272
-    assert made.tokens["tool_usage.image_gen.output_tokens"] == 1056
+    assert made.bill
+    assert made.bill.tokens["output_tokens"] == 272
+    assert made.bill.tokens["tool_usage.image_gen.output_tokens"] == 1056
     told = {"id": "resp-17", "model": "text-served", "size": "256x256", "text": WORDS}
     assert made.extra == {**told, "revised_prompt": f"{TRICKY}, revised"}
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from imageevalkit import images
 from imageevalkit.api.failures import (
     LONGEST_MESSAGE,
     Failure,
@@ -18,6 +19,7 @@ from imageevalkit.api.failures import (
     parse_error,
     refuses,
 )
+from imageevalkit.api.usage import reported_cost
 from imageevalkit.images import CorruptImage
 from imageevalkit.secrets import one_line
 
@@ -100,12 +102,17 @@ def found_in(value: Any) -> Found | None:
     return found_in(value.get("image_url") or value.get("imageUrl") or value.get("url"))
 
 
-def replied(found: Found, tokens: dict[str, int], extra: dict[str, Any]) -> ImageReply | Failure:
-    """The reply with what was ``found``, its image proven whole. Takes CPU time."""
-    if found.url is not None:
-        return ImageReply(None, found.url, tokens, extra)
-    image = _image_of(found.encoded)
-    return image if isinstance(image, Failure) else ImageReply(image, None, tokens, extra)
+def replied(found: Found, reply: Mapping[str, Any], extra: dict[str, Any]) -> ImageReply | Failure:
+    """What was ``found`` in ``reply``, an image proven whole. Takes CPU time.
+
+    The tools of ``/responses`` are counted beside the model, under ``tool_usage.``.
+    """
+    usage = reply.get("usage")
+    tokens = tokens_of(usage) | tokens_of(reply.get("tool_usage"), "tool_usage.")
+    image = None if found.url is not None else _image_of(found.encoded)
+    if isinstance(image, Failure):
+        return image
+    return ImageReply(image, found.url, tokens, extra, reported_cost(usage))
 
 
 def _image_of(encoded: Any) -> bytes | Failure:

@@ -20,7 +20,6 @@ from imageevalkit.api.image_reply import (
     refusal_in_words,
     replied,
     strings_of,
-    tokens_of,
 )
 from imageevalkit.api.routes.base import Route
 from imageevalkit.api.routes.content import read_content
@@ -64,7 +63,8 @@ class Chat(Route):
         listed = (list_of(message.get("images")) or [message.get("image")] for message in messages)
         for images in (*map(_found, listed), *(content.images for content in contents), _found_beside(reply)):
             if images:
-                return replied(images[-1], tokens_of(reply.get("usage")), _extra(reply, words))
+                extra = strings_of(reply, "model", "id", "provider") | ({"text": words} if words else {})
+                return replied(images[-1], reply, extra)
         return (
             error_in(reply)
             or _first(error_in(choice) for choice in choices)
@@ -104,14 +104,3 @@ def _why(reply: Mapping[str, Any], choices: Iterable[Mapping[str, Any]]) -> str:
     said = (reason for choice in choices for reason in _reasons(reply, choice))
     reasons = dict.fromkeys(reason for reason in said if reason and reason.lower() != "stop")
     return f"finish reason {', '.join(reasons)}" if reasons else ""
-
-
-def _extra(reply: Mapping[str, Any], words: str) -> dict[str, Any]:
-    extra: dict[str, Any] = strings_of(reply, "model", "id", "provider")
-    usage = reply.get("usage")
-    cost = usage.get("cost") if isinstance(usage, dict) else None
-    if isinstance(cost, (int, float)) and not isinstance(cost, bool):
-        extra["cost"] = cost  # OpenRouter: what this request was charged, in US dollars
-    if words:
-        extra["text"] = words
-    return extra

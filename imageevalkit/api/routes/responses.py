@@ -19,7 +19,6 @@ from imageevalkit.api.image_reply import (
     refusal_in_words,
     replied,
     strings_of,
-    tokens_of,
 )
 from imageevalkit.api.routes.base import Route
 from imageevalkit.api.uploads import Inputs
@@ -106,9 +105,7 @@ def _image(reply: Mapping[str, Any], call: Mapping[str, Any], words: str) -> Ima
     found = found_in(result if is_link else {"b64_json": result})
     assert found
     extra = strings_of(reply, "model", "id") | strings_of(call, *_SAID_ABOUT_IMAGE)
-    # the text model's tokens; those of the image model stand beside them and have another price
-    tokens = tokens_of(reply.get("usage")) | tokens_of(reply.get("tool_usage"), "tool_usage.")
-    return replied(found, tokens, extra | ({"text": words} if words else {}))
+    return replied(found, reply, extra | ({"text": words} if words else {}))
 
 
 def _error(holder: Mapping[str, Any]) -> Failure | None:
