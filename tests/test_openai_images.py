@@ -33,6 +33,7 @@ from imageevalkit.generation.contract import (
     ModelUnusable,
     Refused,
 )
+from tests.support.image_replies import CHATS, RESPONSES
 from tests.support.image_server import FAULTS, REFUSAL_WORDS, ImageServer, png_of
 
 KEY = "sk-test-4f9d2c7b8a1e"
@@ -658,7 +659,12 @@ def test_lost_download_asks_for_one_new_image_and_hides_the_signature(
     assert "signature" not in all_texts(error)
 
 
-@pytest.mark.parametrize("fault", sorted(FAULTS.keys() - {"ok", "url", "relative_url", "data_url", "slow"}))
+OF_OTHER_ENDPOINTS = CHATS.keys() | RESPONSES.keys()
+
+
+@pytest.mark.parametrize(
+    "fault", sorted(FAULTS.keys() - OF_OTHER_ENDPOINTS - {"ok", "url", "relative_url", "data_url", "slow"})
+)
 def test_no_error_shows_the_key(server: ImageServer, fault: str) -> None:
     server.default = fault
     error = failure_of(t2i(max_attempts=1, max_elapsed=0.04))

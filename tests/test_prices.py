@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from imageevalkit.api import prices
-from imageevalkit.api.image_reply import _tokens
+from imageevalkit.api.image_reply import tokens_of
 from imageevalkit.api.prices import PRICES, cost_of_reply, price_of
 from imageevalkit.api.usage import reported_cost
 from imageevalkit.cell import REPO
@@ -107,7 +107,7 @@ def test_a_reply_costs_what_the_provider_bills(
 ) -> None:
     price = price_of(model)
     assert price
-    assert price.cost(_tokens(usage)) == pytest.approx(usd, abs=1e-9), source
+    assert price.cost(tokens_of(usage)) == pytest.approx(usd, abs=1e-9), source
 
 
 @pytest.mark.parametrize(

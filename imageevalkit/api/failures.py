@@ -80,16 +80,19 @@ class ErrorBody(NamedTuple):
 LONGEST_MESSAGE = 400  # characters of a provider's words in a log
 # Codes seen from: OpenAI (content_policy_violation, moderation_blocked), Azure (content_filter,
 # ResponsibleAIPolicyViolation), Google (…UNSAFE_GENERATION, PROHIBITED_CONTENT, IMAGE_SAFETY), DashScope
-# (DataInspectionFailed), Ark (OutputImageSensitiveContentDetected), new-api (sensitive_words_detected).
+# (DataInspectionFailed), Ark (OutputImageSensitiveContentDetected), new-api (sensitive_words_detected,
+# prompt_blocked).
 _REFUSAL_CODE = re.compile(
     r"content_?policy|moderation_blocked|content_?moderat|content_?filter|responsibleaipolicy|"
     r"unsafe_?(generation|content|prompt|image|input|output)|(prompt|image|content)_?unsafe|^unsafe$|"
-    r"prohibited_content|(image|prompt|^)_?safety$|data_?inspection|sensitive_?(content|words?)",
+    r"prohibited_content|(image|prompt|^)_?safety$|data_?inspection|sensitive_?(content|words?)|"
+    r"^prompt_blocked$",
     re.IGNORECASE,
 )
 _REFUSAL_WORDS = re.compile(
     r"safety (system|filter|setting|polic)|content (management )?polic|content (filter|moderat)|"
     r"request (was )?moderated|moderation system|responsible ai|DataInspectionFailed|"
+    r"flagged as potentially violating|"
     r"(inappropriate|sensitive|prohibited|unsafe) (content|words?)|"
     r"内容(违规|不合规|安全|审核)|(敏感|违规|不合规|不当)的?(内容|信息|词|图)|"
     r"(输入|提示词|文本|图片|图像).{0,6}(违规|不合规)",
@@ -149,6 +152,9 @@ def _codes(error: Mapping[str, Any]) -> Iterator[str]:
     for key in ("code", "type", "status", "reason"):
         if isinstance(error.get(key), str):
             yield error[key]
+    metadata = error.get("metadata")
+    if isinstance(metadata, dict) and "flagged_input" in metadata:
+        yield "moderation_blocked"  # OpenRouter: a 403 without a code, told from others by this field
     for key in ("innererror", "inner_error", "details"):
         nested = error.get(key)
         for inner in nested if isinstance(nested, list) else [nested]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from imageevalkit import images
 from imageevalkit.api.failures import (
     LONGEST_MESSAGE,
     Failure,
@@ -18,7 +19,8 @@ from imageevalkit.api.failures import (
     parse_error,
     refuses,
 )
-from imageevalkit.images import CorruptImage, prove as prove_image
+from imageevalkit.api.usage import reported_cost
+from imageevalkit.images import CorruptImage
 from imageevalkit.secrets import one_line
 
 
@@ -100,12 +102,17 @@ def found_in(value: Any) -> Found | None:
     return found_in(value.get("image_url") or value.get("imageUrl") or value.get("url"))
 
 
-def replied(found: Found, tokens: dict[str, int], extra: dict[str, Any]) -> ImageReply | Failure:
-    """The reply with what was ``found``, its image proven whole. Takes CPU time."""
-    if found.url is not None:
-        return ImageReply(None, found.url, tokens, extra)
-    image = _image_of(found.encoded)
-    return image if isinstance(image, Failure) else ImageReply(image, None, tokens, extra)
+def replied(found: Found, reply: Mapping[str, Any], extra: dict[str, Any]) -> ImageReply | Failure:
+    """What was ``found`` in ``reply``, an image proven whole. Takes CPU time.
+
+    The tools of ``/responses`` are counted beside the model, under ``tool_usage.``.
+    """
+    usage = reply.get("usage")
+    tokens = tokens_of(usage) | tokens_of(reply.get("tool_usage"), "tool_usage.")
+    image = None if found.url is not None else _image_of(found.encoded)
+    if isinstance(image, Failure):
+        return image
+    return ImageReply(image, found.url, tokens, extra, reported_cost(usage))
 
 
 def _image_of(encoded: Any) -> bytes | Failure:
@@ -124,7 +131,7 @@ def _image_of(encoded: Any) -> bytes | Failure:
 def prove(data: bytes) -> Failure | None:
     """None when ``data`` is a whole image, to its last row, else the failure."""
     try:
-        prove_image(data)
+        images.prove(data)
     except CorruptImage as error:
         text = f"the image ({len(data)} bytes) does not decode: {error}"
         return Failure(Kind.TRANSIENT, one_line(text, LONGEST_MESSAGE))
@@ -195,6 +202,11 @@ def tokens_of(usage: Any, prefix: str = "") -> dict[str, int]:
         elif isinstance(value, int) and not isinstance(value, bool):
             counts[prefix + name] = value
     return counts
+
+
+def list_of(value: Any) -> list[Any]:
+    """``value`` where it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
 
 
 def strings_of(holder: Mapping[str, Any], *names: str) -> dict[str, str]:

@@ -190,7 +190,7 @@ CHATS: dict[str, Shape] = {
     "chat_filtered_image": lambda p, u: chat_reply(
         {"images": [{"image_url": {"url": data_url(png_of(p))}}]}, "content_filter"
     ),
-    "chat_half": _content(lambda p, u: _markdown(png_of(p))[:-600]),
+    "chat_half": _content(lambda p, u: _markdown(png_of(p))[:-601]),
     "chat_garbage": _content(lambda p, u: _markdown(b"no image at all, " * 40)),
     "chat_file_url": lambda p, u: chat_reply({"images": [{"image_url": {"url": "file:///etc/hostname"}}]}),
     "chat_words": _silent("stop", "What colour shall the cat have?"),
@@ -258,7 +258,7 @@ RESPONSES: dict[str, Shape] = {
             status="failed",
             error={
                 "code": "invalid_prompt",
-                "message": "Your prompt was flagged: it may violate our usage policy",
+                "message": "Your prompt was flagged as potentially violating our usage policy.",
             },
         )
     ),

@@ -14,12 +14,12 @@ from imageevalkit.api.image_reply import (
     error_in,
     found_in,
     json_object,
+    list_of,
     no_image,
     refusal,
     refusal_in_words,
     replied,
     strings_of,
-    tokens_of,
 )
 from imageevalkit.api.routes.base import Route
 from imageevalkit.api.routes.content import read_content
@@ -56,14 +56,15 @@ class Chat(Route):
         reply = json_object(content)
         if isinstance(reply, Failure):
             return reply
-        choices = [choice for choice in _list(reply.get("choices")) if isinstance(choice, dict)]
+        choices = [choice for choice in list_of(reply.get("choices")) if isinstance(choice, dict)]
         messages = [choice["message"] for choice in choices if isinstance(choice.get("message"), dict)]
         contents = [read_content(message.get("content")) for message in messages]
         words = one_line(" ".join(content.words for content in contents if content.words), LONGEST_MESSAGE)
-        listed = (_list(message.get("images")) or [message.get("image")] for message in messages)
+        listed = (list_of(message.get("images")) or [message.get("image")] for message in messages)
         for images in (*map(_found, listed), *(content.images for content in contents), _found_beside(reply)):
             if images:
-                return replied(images[-1], tokens_of(reply.get("usage")), _extra(reply, words))
+                extra = strings_of(reply, "model", "id", "provider") | ({"text": words} if words else {})
+                return replied(images[-1], reply, extra)
         return (
             error_in(reply)
             or _first(error_in(choice) for choice in choices)
@@ -74,17 +75,13 @@ class Chat(Route):
         )
 
 
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
 def _found(values: Iterable[Any]) -> list[Found]:
     return [found for value in values if (found := found_in(value))]
 
 
 def _found_beside(reply: Mapping[str, Any]) -> list[Found]:
     """The image of a gateway that answers a chat in the shape of the image API."""
-    return _found(_list(reply.get("data"))[:1])
+    return _found(list_of(reply.get("data"))[:1])
 
 
 def _first(failures: Iterator[Failure | None]) -> Failure | None:
@@ -107,14 +104,3 @@ def _why(reply: Mapping[str, Any], choices: Iterable[Mapping[str, Any]]) -> str:
     said = (reason for choice in choices for reason in _reasons(reply, choice))
     reasons = dict.fromkeys(reason for reason in said if reason and reason.lower() != "stop")
     return f"finish reason {', '.join(reasons)}" if reasons else ""
-
-
-def _extra(reply: Mapping[str, Any], words: str) -> dict[str, Any]:
-    extra: dict[str, Any] = strings_of(reply, "model", "id", "provider")
-    usage = reply.get("usage")
-    cost = usage.get("cost") if isinstance(usage, dict) else None
-    if isinstance(cost, (int, float)) and not isinstance(cost, bool):
-        extra["cost"] = cost  # OpenRouter: what this request was charged, in US dollars
-    if words:
-        extra["text"] = words
-    return extra

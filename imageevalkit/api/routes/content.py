@@ -21,7 +21,7 @@ class Content(NamedTuple):
 _DATA_URL = r"data:image/[\w.+-]{1,50}(?:;[\w=.+-]{1,50}){0,3};base64,[A-Za-z0-9+/_=-]{64,}"
 _MARKDOWN = r"!\[[^\]]{0,500}\]\(\s*<?"
 _IMAGE = re.compile(
-    rf"(?:{_MARKDOWN})?({_DATA_URL})>?\)?"
+    rf"(?:{_MARKDOWN}|<)?({_DATA_URL})>?\)?"
     rf"|{_MARKDOWN}(https?://[^\s)>]+)>?(?:\s+\"[^\"\n]{{0,300}}\")?\)?"
     # a plain URL only where it has a line of its own: in a sentence it is a source or a policy
     r"|^[ \t]*(?:\[[^\]\n]{0,500}\]\()?(https?://[^\s)]+\.(?:png|jpe?g|webp)(?:\?[^\s)]*)?)\)?[ \t]*$",
@@ -37,17 +37,21 @@ def read_content(content: Any) -> Content:
     for part in content if isinstance(content, list) else [content]:
         text = part.get("text") if isinstance(part, dict) else part
         if isinstance(text, str):
-            images.extend(_in_text(text))
-            words.append(_IMAGE.sub(" ", text))
+            words.extend(_take_apart(text, images))
         elif isinstance(part, dict) and (found := found_in(part)):
             images.append(found)
     return Content(images, " ".join(" ".join(words).split()))
 
 
-def _in_text(text: str) -> Iterator[Found]:
+def _take_apart(text: str, images: list[Found]) -> Iterator[str]:
+    """The words of ``text``; its images are added to ``images``. One pass: it may be megabytes long."""
     if alone := _NOTHING_BUT_A_URL.fullmatch(text):
-        yield Found(url=alone[1])
+        images.append(Found(url=alone[1]))
         return
+    end = 0
     for match in _IMAGE.finditer(text):
         data_url, *urls = match.groups()
-        yield Found(encoded=data_url) if data_url else Found(url=urls[0] or urls[1])
+        images.append(Found(encoded=data_url) if data_url else Found(url=urls[0] or urls[1]))
+        yield text[end : match.start()]
+        end = match.end()
+    yield text[end:]

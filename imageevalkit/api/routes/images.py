@@ -16,7 +16,6 @@ from imageevalkit.api.image_reply import (
     refusal_in_words,
     replied,
     strings_of,
-    tokens_of,
 )
 from imageevalkit.api.routes.base import Route, request_id
 from imageevalkit.api.uploads import Inputs
@@ -65,7 +64,7 @@ class Images(Route):
         entry = data[0] if isinstance(data, list) and data and isinstance(data[0], dict) else {}
         if found := found_in(entry):
             extra = strings_of(reply, *_SAID_ABOUT_REPLY) | strings_of(entry, "revised_prompt")
-            return replied(found, tokens_of(reply.get("usage")), extra)
+            return replied(found, reply, extra)
         return (
             error_in(reply)
             or refusal(reply.get("refusal"))

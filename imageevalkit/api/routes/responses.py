@@ -13,12 +13,12 @@ from imageevalkit.api.image_reply import (
     error_in,
     found_in,
     json_object,
+    list_of,
     no_image,
     refusal,
     refusal_in_words,
     replied,
     strings_of,
-    tokens_of,
 )
 from imageevalkit.api.routes.base import Route
 from imageevalkit.api.uploads import Inputs
@@ -45,7 +45,6 @@ _POLICY_CODE = re.compile(r"_policy(_violation)?$")
 _ITEM_CODE = re.compile(
     r"^(invalid_prompt$|(invalid|empty|unsupported|failed_to_download)_(base64_)?image|image_(too|parse|file))"
 )
-_FLAGGED = re.compile(r"\b(usage )?polic(y|ies)\b|\bflagged\b", re.IGNORECASE)
 
 
 class Responses(Route):
@@ -77,9 +76,9 @@ class Responses(Route):
         reply = json_object(content)
         if isinstance(reply, Failure):
             return reply
-        output = [item for item in _list(reply.get("output")) if isinstance(item, dict)]
+        output = [item for item in list_of(reply.get("output")) if isinstance(item, dict)]
         calls = [item for item in output if item.get("type") == "image_generation_call"]
-        parts = [part for item in output for part in _list(item.get("content")) if isinstance(part, dict)]
+        parts = [part for item in output for part in list_of(item.get("content")) if isinstance(part, dict)]
         texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
         words = one_line(" ".join(texts), LONGEST_MESSAGE)
         done = [call for call in calls if call.get("result") and call.get("status") != "failed"]
@@ -100,19 +99,13 @@ class Responses(Route):
         return refusal_in_words(output) or no_image(words, because and f"status {because}")
 
 
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
 def _image(reply: Mapping[str, Any], call: Mapping[str, Any], words: str) -> ImageReply | Failure:
     result = call["result"]
     is_link = isinstance(result, str) and result.startswith(("http://", "https://", "data:"))
     found = found_in(result if is_link else {"b64_json": result})
     assert found
     extra = strings_of(reply, "model", "id") | strings_of(call, *_SAID_ABOUT_IMAGE)
-    # the text model's tokens; those of the image model stand beside them and have another price
-    tokens = tokens_of(reply.get("usage")) | tokens_of(reply.get("tool_usage"), "tool_usage.")
-    return replied(found, tokens, extra | ({"text": words} if words else {}))
+    return replied(found, reply, extra | ({"text": words} if words else {}))
 
 
 def _error(holder: Mapping[str, Any]) -> Failure | None:
@@ -122,6 +115,6 @@ def _error(holder: Mapping[str, Any]) -> Failure | None:
     if failure is None or failure.kind is not Kind.TRANSIENT:
         return failure
     words = one_line(str(error.get("message") or code), LONGEST_MESSAGE) if isinstance(error, dict) else ""
-    if _POLICY_CODE.search(code) or (code == "invalid_prompt" and _FLAGGED.search(words)):
+    if _POLICY_CODE.search(code):
         return Failure(Kind.REFUSAL, words)
     return failure._replace(kind=Kind.ITEM) if _ITEM_CODE.search(code) else failure
