@@ -98,7 +98,7 @@ def test_wrong_key_stops_the_cell_with_one_line(checkout: Path) -> None:
 def test_missing_key_is_told_before_anything_starts(checkout: Path) -> None:
     run = run_eval(checkout, *words(4), API_KEY="")
     assert run.returncode == 2
-    assert "API_KEY is empty" in run.stderr
+    assert "API_KEY is not set" in run.stderr
 
 
 def test_blank_placeholders_are_counted_as_blank(checkout: Path) -> None:

@@ -13,8 +13,8 @@ from imageevalkit.cell import Cell
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.benchmark import Measurement, Score, Unparsed
 from imageevalkit.evaluation.run import evaluate_cell
+from imageevalkit.generation.cell_run import GenerateOptions
 from imageevalkit.generation.contract import Refused
-from imageevalkit.generation.run import GenerateOptions
 from imageevalkit.items import Item
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.progress import ProgressWriter

@@ -9,15 +9,25 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from imageevalkit.api.budget import Bill
 from imageevalkit.atomic import part_path
 from imageevalkit.cell import Cell
 from imageevalkit.errors import CellFailure
+from imageevalkit.generation.cell_run import CellRun, GenerateOptions
 from imageevalkit.generation.contract import Generated, ItemFailed, ModelUnusable, Refused
 from imageevalkit.generation.records import last_records
-from imageevalkit.generation.run import GenerateOptions
+from imageevalkit.generation.run import generate_cell
 from imageevalkit.images import encode
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE
-from tests.support.generation import FakeAsyncModel, FakeDataset, FakeModel, generate, items, picture
+from tests.support.generation import (
+    FakeAsyncModel,
+    FakeDataset,
+    FakeModel,
+    generate,
+    items,
+    picture,
+    planned,
+)
 
 CELL = Cell("m", "fake")
 
@@ -300,12 +310,13 @@ def test_server_bytes_of_the_right_format_are_kept_as_they_came() -> None:
 
     class Server(FakeModel):
         def generate(self, prompt: str, seed: int = 42) -> Generated:
-            return Generated(data, seed_honoured=False, tokens={"total": 5}, attempts=2)
+            return Generated(data, seed_honoured=False, bill=Bill(0.04, {"total": 5}, 1), attempts=2)
 
     generate(Server(), FakeDataset(1))
     assert (CELL.folder / "images/00000.png").read_bytes() == data
     record = last_records(CELL)["images/00000"]
     assert (record["seed_honoured"], record["tokens"], record["attempts"]) == (False, {"total": 5}, 2)
+    assert (record["price"], record["maybe_billed"]) == (0.04, 1)
 
 
 def test_server_bytes_of_another_format_become_the_benchmarks() -> None:

@@ -130,7 +130,9 @@ def test_an_episode_cuts_once_however_many_429s_it_has() -> None:
 def test_the_limit_comes_back_step_by_step() -> None:
     limits = []
     limiter = Limiter(16)
-    server = Server(lambda item, attempt, now: "429" if item == 40 and attempt == 1 else "ok", retry_after=0.1)
+    server = Server(
+        lambda item, attempt, now: "429" if item == 40 and attempt == 1 else "ok", retry_after=0.1
+    )
 
     def answer(item: int, attempt: int, now: float) -> str:
         limits.append(limiter.limit)
@@ -237,7 +239,9 @@ def test_an_endpoint_that_stays_down_ends_the_run_at_the_bound() -> None:
     assert 0 < run.ok < 800
     lost = [tried for tried in run.tried if tried.result != "image"]
     assert all(tried.down for tried in lost)
-    assert any(isinstance(tried.result, Failure) and "has been down: 500" in tried.result.text for tried in lost)
+    assert any(
+        isinstance(tried.result, Failure) and "has been down: 500" in tried.result.text for tried in lost
+    )
     assert 900 < run.seconds < 900 + 40
 
 
@@ -268,7 +272,8 @@ def test_what_is_cancelled_gives_its_slot_back() -> None:
     async def main() -> int:
         limiter, server = Limiter(2), Server(latency=lambda: 100.0)
         tasks = [
-            asyncio.create_task(retry(functools.partial(server.ask, n), RetryPolicy(), limiter)) for n in range(6)
+            asyncio.create_task(retry(functools.partial(server.ask, n), RetryPolicy(), limiter))
+            for n in range(6)
         ]
         await asyncio.sleep(1)
         for task in tasks[:5]:

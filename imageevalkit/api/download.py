@@ -36,7 +36,9 @@ async def download_image(
             return Failure(Kind.TRANSIENT, f"the image from {url.host} did not arrive within {timeout:g} s")
 
     # a limiter of its own: the file host's troubles are not the endpoint's
-    tried = await retry(attempt, policy._replace(max_attempts=_TRIES), Limiter(1, max_outage=policy.max_elapsed))
+    tried = await retry(
+        attempt, policy._replace(max_attempts=_TRIES), Limiter(1, max_outage=policy.max_elapsed)
+    )
     result = tried.result
     if isinstance(result, Failure) and result.kind is not Kind.ITEM:
         return Failure(Kind.LOST_IMAGE, result.text)

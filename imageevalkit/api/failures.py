@@ -190,11 +190,13 @@ def refuses(status: int, error: ErrorBody) -> bool:
     )
 
 
-def classify_status(status: int, headers: Mapping[str, str], body: str, proven: bool) -> Failure:
+def classify_status(
+    status: int, headers: Mapping[str, str], body: str, proven: bool, key: str = "API_KEY"
+) -> Failure:
     """The failure that an HTTP reply with ``status`` (not 2xx) means.
 
     ``headers`` is case-insensitive (httpx's). ``proven``: an earlier item succeeded with the very same
-    parameters, so a 400 now is about the item.
+    parameters, so a 400 now is about the item. ``key`` names the variable of the key.
     """
     error = parse_error(body)
     words = error.message or ", ".join(error.codes)
@@ -203,7 +205,7 @@ def classify_status(status: int, headers: Mapping[str, str], body: str, proven: 
     if status == 401:
         return Failure(
             Kind.PERMANENT,
-            f"{text}; the key is rejected: correct it in config.local.sh or the environment",
+            f"{text}; the key is rejected: correct {key} in config.local.sh or the environment",
         )
     if status == 402 or (quota and status < 500):
         return Failure(Kind.PERMANENT, f"{text}; the account has no quota left: top it up and run again")

@@ -35,7 +35,10 @@ _COOLDOWN = 5.0  # seconds in which further 429s belong to the same episode
 _PROBES = 2
 _MANY, _RECENT = 6, 20  # one in twenty at random comes so often in 0.03 % of all cases (binomial)
 _MEMORY = 60.0  # seconds
-_PROBE_WAIT, _PROBE_TIMES = 0.05, 3.0  # a probe is let through when no 429 came for s, or times the last one's
+_PROBE_WAIT, _PROBE_TIMES = (
+    0.05,
+    3.0,
+)  # a probe is let through when no 429 came for s, or times the last one's
 _LONGEST_PAUSE = 120.0  # a server may ask for an hour; one question every two minutes is no burden
 _LONGEST_UNASKED = 60.0  # seconds; a pause that no 429 names is 1 s and doubles with each one in a row
 _RAMP, _RAMP_ALL = 0.005, 0.32  # seconds between the first requests, and for all of them
@@ -191,7 +194,7 @@ class Limiter:
             self._learn(now)
             self._pauses_in_a_row += 1
             unasked = min(2.0 ** (self._pauses_in_a_row - 1), _LONGEST_UNASKED)
-            self._pause(now + (unasked if asked is None else min(asked, _LONGEST_PAUSE)))
+            self._pause(now + (min(asked, _LONGEST_PAUSE) if asked else unasked))
         elif self._suspicion is None:
             self._suspicion = _Suspicion(now)
             if self._pace:

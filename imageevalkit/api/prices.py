@@ -123,6 +123,18 @@ def price_of(model_id: str, override: Any = None) -> Price | None:
     return None
 
 
+def price_and_estimate(model_id: str, kwargs: Mapping[str, Any]) -> tuple[Price | None, float | None]:
+    """The price of a model with these ``kwargs`` and the USD that one image of it may cost; None if not known.
+
+    Raises:
+        UserError: a malformed ``price`` among ``kwargs`` or price file.
+    """
+    parameters = {**kwargs, **(kwargs.get("extra_body") or {})}
+    # the image tool of /responses is billed by its own model
+    price = price_of(parameters.get("image_model") or model_id, kwargs.get("price"))
+    return price, price.estimate(parameters.get("quality")) if price else None
+
+
 class _Listed(NamedTuple):
     provider: str
     price: Price

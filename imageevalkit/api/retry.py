@@ -44,6 +44,16 @@ class RetryPolicy(NamedTuple):
         ceiling = min(_LONGEST_BACKOFF, self.backoff * 2 ** min(max(failures, 1) - 1, _MOST_DOUBLINGS))
         return min(asked or 0.0, _LONGEST_RETRY_AFTER) + _jitter.uniform(0.0, ceiling)
 
+    def delay_after_limit(self, limits: int, asked: float | None) -> float:
+        """Seconds to wait after that many 429s: a little more than the server ``asked`` (capped).
+
+        The limiter sees to it that not all come back at once. A server that asks for nothing, or for 0 s, gets
+        the growing waits of :meth:`delay`.
+        """
+        if not asked:
+            return self.delay(limits, None)
+        return min(asked, _LONGEST_RETRY_AFTER) + _jitter.uniform(0.0, 0.1 * min(asked, 1.0))
+
 
 @dataclass(frozen=True)
 class Tried(Generic[T]):
@@ -88,9 +98,11 @@ async def retry(ask: Callable[[], Awaitable[T | Failure]], policy: RetryPolicy, 
         # each new image is billed, and a file host that lost two will lose a third
         if counted >= policy.max_attempts or failures[Kind.LOST_IMAGE] > 1:
             return Tried(result, attempts, seconds)
+        if result.kind is Kind.RATE_LIMIT:
+            await asyncio.sleep(policy.delay_after_limit(failures[Kind.RATE_LIMIT], result.retry_after))
+            continue
         delay = policy.delay(counted, result.retry_after)
-        if result.kind is not Kind.RATE_LIMIT:
-            seconds += delay
-            if seconds > policy.max_elapsed:
-                return Tried(result, attempts, seconds)
+        seconds += delay
+        if seconds > policy.max_elapsed:
+            return Tried(result, attempts, seconds)
         await asyncio.sleep(delay)

@@ -22,6 +22,9 @@ class Tokens(NamedTuple):
     image_output: int = 0
 
 
+_TOOL = "tool_usage.image_gen."  # of /responses, beside the text model's own usage
+
+
 def billed_tokens(counts: Mapping[str, int]) -> Tokens | None:
     """Read ``counts`` (a reply's ``usage``, nested names joined by dots); None when they tell of no output.
 
@@ -42,6 +45,8 @@ def billed_tokens(counts: Mapping[str, int]) -> Tokens | None:
     tokens is text, thinking included. Where output is not split at all, what is not thinking is the image:
     thousands of tokens beside a few words, and a bill is rather estimated too high than too low.
     """
+    tool = {name.removeprefix(_TOOL): n for name, n in counts.items() if name.startswith(_TOOL)}
+    counts = tool or counts
     prompt = _most(counts, "input_tokens", "prompt_tokens", "promptTokenCount")
     output = _most(counts, "output_tokens", "completion_tokens", "candidatesTokenCount")
     # Gemini, and Google's own chat endpoint, count thinking beside the output

@@ -154,16 +154,9 @@ def _outcome(making: Making, reused: int) -> Outcome:
         )
         return Outcome(FAILED, f"{reason} ({counts})")
     if made < making.total:
-        lost = ", ".join(
-            f"{n} {word}" for n, word in ((making.refused, "refused"), (making.failed, "failed")) if n
-        )
-        again = [
-            words
-            for words, applies in (
-                ("the same command tries failed ones again", making.failed),
-                ("--retry_refused asks again for refused ones", making.refused),
-            )
-            if applies
-        ]
-        return Outcome(INCOMPLETE, f"{counts}, {lost}; {', '.join(again)}")
+        lost = ((making.refused, "refused"), (making.failed, "failed"))
+        words = ", ".join(f"{n} {word}" for n, word in lost if n)
+        remedies = ["the same command tries failed ones again"] * bool(making.failed)
+        remedies += ["--retry_refused sends refused ones again"] * bool(making.refused)
+        return Outcome(INCOMPLETE, f"{counts}, {words}; {', '.join(remedies)}")
     return Outcome(COMPLETE, counts)

@@ -11,14 +11,15 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from imageevalkit.generation.contract import Generated
 from imageevalkit.generation.cell_run import CellRun
+from imageevalkit.generation.contract import Generated
 from imageevalkit.generation.sequential import model_input
 from imageevalkit.items import Item
 
 # Once a cell is given up, requests already sent may still be answered (and are paid for): wait this long.
 _LAST_ANSWERS = 30.0
 _TICK = 0.5  # seconds between two looks at a cell, for its progress line
+
 
 class Asker:
     """A model that is asked for images without blocking the event loop, ``room`` of them at a time.
@@ -116,8 +117,8 @@ class _CellInFlight:
             if isinstance(returned, Generated) and returned.seconds is not None:
                 seconds = returned.seconds
             # encoding and fsync leave the loop, so that slow disks do not delay answers
-            error = await asyncio.to_thread(making.store, item, returned, seconds)
-            making.stored(item, returned, error, seconds)
+            problem = await asyncio.to_thread(making.store, item, returned, seconds)
+            making.stored(item, returned, problem, seconds)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._asker.room.release()

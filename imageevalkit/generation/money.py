@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from imageevalkit.api.prices import price_of
+from imageevalkit.api.prices import price_and_estimate
 from imageevalkit.money import dollars
 
 
@@ -17,11 +17,9 @@ def money(setting: Mapping[str, Any], count: int) -> str:
     """
     if not setting.get("api") or not count:
         return ""
-    kwargs = setting.get("model_kwargs", {})
-    price = price_of(setting["model_path"], kwargs.get("price"))
+    price, estimate = price_and_estimate(setting["model_path"], setting.get("model_kwargs", {}))
     if price is None:
         return "price unknown"
-    estimate = price.estimate({**kwargs, **(kwargs.get("extra_body") or {})}.get("quality"))
     if estimate is None:
         return "price of one image unknown"
     when = f" of {price.date[:7]}" if price.date else ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from imageevalkit.api.endpoint import Endpoint
-from imageevalkit.api.prices import price_of
+from imageevalkit.api.prices import price_and_estimate
 from imageevalkit.cell import Cell, log_root
 from imageevalkit.errors import UserError
 from imageevalkit.jobs import Job
@@ -101,13 +101,10 @@ def _job(
 ) -> Job:
     options = run.options
     # one class per task is in memory at a time, so that benchmarks of one task follow each other
-    cells = [
-        cell
-        for model, settings in models.items()
-        for cell in sorted(
-            run.open_cells(model), key=lambda cell, order=list(settings): order.index(tasks[cell.benchmark])
-        )
-    ]
+    cells = []
+    for model, settings in models.items():
+        order = list(settings)
+        cells += sorted(run.open_cells(model), key=lambda cell: order.index(tasks[cell.benchmark]))
     return Job(
         name=name,
         stage="generate",
@@ -137,10 +134,10 @@ def _check_api(options: Options, model: str, setting: Mapping[str, Any]) -> None
     kwargs = setting["model_kwargs"]
     try:
         Endpoint.of(kwargs)
-        price = price_of(setting["model_path"], kwargs.get("price"))
+        _, estimate = price_and_estimate(setting["model_path"], kwargs)
     except UserError as error:
         raise UserError(f"model '{model}' is reached through an API: {error}") from None
-    if options.max_cost is not None and (price is None or price.estimate(kwargs.get("quality")) is None):
+    if options.max_cost is not None and estimate is None:
         raise UserError(
             f"--max_cost needs the price of an image, and that of '{model}' is not known: add price=USD to its kwargs "
             '(--custom_model_kwargses "price=0.04")'

@@ -34,7 +34,9 @@ OPTIONS: dict[str, Option] = {
     "--custom_model_kwargses": Option('"p=1,q=[2];"', "settings per model; a set may be empty"),
     "--use_api": Option("true|false", "generate through an OpenAI-compatible API (API_KEY, BASE_URL)"),
     "--num_workers": Option("N", "API requests in flight at most, for each endpoint and key"),
-    "--requests_per_minute": Option("N", "API requests started per minute at most, for each endpoint and key"),
+    "--requests_per_minute": Option(
+        "N", "API requests started per minute at most, for each endpoint and key"
+    ),
     "--max_cost": Option("USD", "stop before the API images of this run cost more"),
     "--retry_refused": Option("", "send prompts again that an API refused"),
     "--parallel": Option("true|false", "run jobs side by side within GPUs and cores"),

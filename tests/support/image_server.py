@@ -345,6 +345,11 @@ FAULTS: dict[str, Fault] = {
     "relative_url": lambda h, r: h.send_image({"url": f"/files/{quote(r.prompt, safe='')}.png"}),
     "file_url": lambda h, r: h.send_image({"url": "file:///etc/hostname"}),
     "data_url": lambda h, r: h.send_image({"url": data_url(png_of(r.prompt))}),
+    "last_of_window": lambda h, r: h.send_json(
+        200,
+        {"created": 1, "data": [{"b64_json": base64.b64encode(png_of(r.prompt)).decode()}]},
+        {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1s"},
+    ),
     "429": lambda h, r: h.send_json(
         429, _error("Rate limit reached", "rate_limit_exceeded"), {"Retry-After": h.images.retry_after}
     ),

@@ -20,7 +20,7 @@ from imageevalkit.api.download import download_image
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind, classify_connection, classify_status
 from imageevalkit.api.image_reply import ImageReply
-from imageevalkit.api.prices import cost_of_reply, price_of
+from imageevalkit.api.prices import cost_of_reply, price_and_estimate
 from imageevalkit.api.rate_headers import used_up_for
 from imageevalkit.api.retry import RetryPolicy, Tried, retry
 from imageevalkit.api.traffic import Traffic
@@ -128,7 +128,7 @@ class _OpenAIImages:
         self._max_outage = _positive("max_outage", max_outage)
         try:
             self._endpoint = Endpoint.of({"base_url": base_url, "api_key_env": api_key_env})
-            self._price = price_of(model_path, price)
+            self._price, self._estimate = price_and_estimate(model_path, {**merged, "price": price})
         except UserError as error:
             raise _unusable(str(error)) from None
         try:
@@ -141,7 +141,6 @@ class _OpenAIImages:
         self._session: _Session | None = None
         self._answered = False
         self._proven = False
-        self._estimate = self._price.estimate(merged.get("quality")) if self._price else None
         self.use_traffic(Traffic())
 
     def has_made_images(self) -> None:
@@ -276,8 +275,8 @@ class _OpenAIImages:
             return classify_connection(error.__cause__ or error)
         except openai.APIStatusError as error:
             self._answered = True
-            response = error.response
-            return classify_status(response.status_code, response.headers, response.text, self._proven)
+            response, key = error.response, self._endpoint.key_variable
+            return classify_status(response.status_code, response.headers, response.text, self._proven, key)
         self._answered = True
         if reset := used_up_for(raw.headers):
             self._limiter.window_used_up(reset)
