@@ -7,8 +7,9 @@ is the sum of the latencies of its requests up to its image: the server's time i
 waiting between tries is the client's. Some rows also run a pool of processes as today's toolkits have it
 (``perf/static_pool.py``).
 
-CPU seconds and peak memory are of all processes of the client; ``start`` is when its first request came;
-``others`` is how many cores anything else on the machine took, so 0 on a machine that was free.
+CPU seconds and peak memory are of all processes of the client. ``start`` is when its first request came.
+``server`` is the server's CPU seconds: the same work in all rows of a size, it shows when the machine's speed
+changes. ``others`` is how many cores anything else took: 0 on a machine that was free.
 Exits 1 when a limit of issue 3 is broken.
 """
 
@@ -49,6 +50,7 @@ _COLUMNS = (
     ("start", 5),
     ("CPU s", 6),
     ("MB", 5),
+    ("server", 6),
     ("others", 6),
     ("pool wall", 9),
     ("pool CPU", 8),
@@ -103,7 +105,9 @@ class Bench:
         shutil.rmtree(output, ignore_errors=True)
         pool = None
         if workers in self._options.pool_workers and not faults:
-            pool = self._pool(images, faults, workers)
+            pool, made = self._pool(images, workers)
+            if made < len(self.prompts.texts):
+                problems.append(f"the pool made {made} images only: not comparable")
         least = makespan(job_lengths(self.prompts.texts, log), workers)
         start = min((line.arrived for line in log), default=usage.started) - usage.started
         problems += broken_limits(images, workers, faults, usage.wall / least, usage, pool) if log else []
@@ -111,7 +115,8 @@ class Bench:
         _print_row(
             *[images, "on" if faults else "off", str(workers), f"{least:.2f}", f"{usage.wall:.2f}"],
             *[f"{usage.wall / least:.2f}" if log else "", f"{limit:.2f}" if limit else "", f"{start:.2f}"],
-            *[f"{usage.cpu:.1f}", f"{usage.peak_mb:.0f}", f"{usage.others:.2f}"],
+            *[f"{usage.cpu:.1f}", f"{usage.peak_mb:.0f}"],
+            *[f"{usage.server_cpu:.2f}", f"{usage.others:.2f}"],
             *([f"{pool.wall:.1f}", f"{pool.cpu:.1f}", f"{pool.peak_mb:.0f}"] if pool else ["", "", ""]),
             verdict="; ".join(problems) or "ok",
         )
@@ -120,13 +125,14 @@ class Bench:
     def _server(self, images: str, faults: bool) -> ServerProcess:
         return ServerProcess(self._folder / images, self._options.seed, faults, self._options.retry_after)
 
-    def _pool(self, images: str, faults: bool, workers: int) -> Usage:
+    def _pool(self, images: str, workers: int) -> tuple[Usage, int]:
+        """What the static pool took, and how many images it made."""
         output = self._folder / "pool"
         command = [
             *[str(REPO / ".venv/bin/python"), "perf/static_pool.py", "--workers", str(workers)],
             *["--prompts", str(self._checkout / "perf.json"), "--out", str(output)],
         ]
-        with self._server(images, faults) as server:
+        with self._server(images, faults=False) as server:
             usage = measure(
                 command,
                 cwd=self._checkout,
@@ -134,8 +140,9 @@ class Bench:
                 log=self._folder / "pool.log",
                 server=server.pid,
             )
+        made = len(list(output.glob("*.png")))
         shutil.rmtree(output)
-        return usage
+        return usage, made
 
 
 def _print_row(*cells: str, verdict: str) -> None:
@@ -183,6 +190,8 @@ def _options() -> argparse.Namespace:
 def main() -> int:
     """Print the table; status 1 when a limit is broken."""
     options = _options()
+    if not (REPO / ".venv/bin/python").exists():
+        sys.exit("there is no .venv: bash utils/make_env.sh --driver makes it")
     with tempfile.TemporaryDirectory(prefix="api-generation-") as folder:
         bench = Bench(Path(folder), options)
         print(bench.heading())

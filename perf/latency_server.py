@@ -17,7 +17,6 @@ import contextlib
 import json
 import socket
 import struct
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -136,4 +135,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

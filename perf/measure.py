@@ -22,8 +22,8 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 class Usage(NamedTuple):
     """``wall`` and ``cpu`` in seconds, ``peak_mb`` in 10⁶ bytes; ``started`` is on ``time.monotonic``'s clock.
 
-    ``others``: how many cores everything else on the machine kept busy meanwhile; above about 0.1 the
-    figures are those of a machine that was not free.
+    ``server_cpu`` is what the server took meanwhile. ``others``: how many cores everything else on the machine
+    kept busy; above about 0.1 the figures are those of a machine that was not free.
     """
 
     status: int
@@ -31,6 +31,7 @@ class Usage(NamedTuple):
     wall: float
     cpu: float
     peak_mb: float
+    server_cpu: float
     others: float
 
 
@@ -42,7 +43,7 @@ def measure(
     ``server`` is the pid of a process whose load belongs to the measurement and is not ``others``.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    before = _busy_seconds() - _seconds_of(server) - time.process_time()
+    busy_before, server_before, own_before = _busy_seconds(), _seconds_of(server), time.process_time()
     with log.open("ab") as out:
         started = time.monotonic()
         process = subprocess.Popen(
@@ -60,8 +61,10 @@ def measure(
         wall = time.monotonic() - started
     process.returncode = os.waitstatus_to_exitcode(code)
     cpu = usage.ru_utime + usage.ru_stime
-    others = _busy_seconds() - _seconds_of(server) - time.process_time() - before - cpu
-    return Usage(process.returncode, started, wall, cpu, sampler.peak / 1e6, max(0.0, others / wall))
+    server_cpu = _seconds_of(server) - server_before
+    known = cpu + server_cpu + time.process_time() - own_before
+    others = max(0.0, _busy_seconds() - busy_before - known) / wall
+    return Usage(process.returncode, started, wall, cpu, sampler.peak / 1e6, server_cpu, others)
 
 
 class _Sampler:

@@ -90,10 +90,11 @@ def problems(
         records = {record["prompt"]: record for record in map(json.loads, lines)}
     made = Counter(line.item for line in log if line.answer == OK)
     lost = [p for p in prompts if records.get(p, {}).get("status") != "ok"]
+    kept = {p: cell / records[p]["path"] for p in prompts if p not in lost}
     altered = [
         p
-        for p in prompts
-        if p not in lost and (cell / records[p]["path"]).read_bytes() != pngs[reply_number(p, len(pngs))]
+        for p, path in kept.items()
+        if not path.is_file() or path.read_bytes() != pngs[reply_number(p, len(pngs))]
     ]
     counts = {
         "lost": len(lost),
