@@ -1,0 +1,138 @@
+"""An HTTP server with seeded latencies and faults, in its own process: ``python -m perf.latency_server``.
+
+It shares the machine with the client it measures, so it spends as little CPU time as it can: bare sockets,
+replies built beforehand, nothing of a request read but its prompt. It prints its port and serves until it is
+terminated. ``GET /log`` answers one JSON line per answered request:
+``{"item", "attempt", "latency", "answer", "arrived"}``, ``arrived`` on the clock of ``time.monotonic``.
+
+Every answer, a fault too, comes after the request's drawn latency: a gateway that queues a request and then
+fails it. So all time that the server takes is in the yardstick, and only the client's own waiting is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import socket
+import struct
+import time
+from collections import Counter
+from pathlib import Path
+
+from perf.draws import OK, RATE_LIMIT, RESET, SERVER_ERROR, answer, latency, reply_number
+
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+_READ = 1 << 16
+
+
+class LatencyServer:
+    """Answers POST requests with one of ``replies`` (JSON bodies), or with a fault when ``faults`` are on.
+
+    ``retry_after`` is the header's value, in seconds, in a 429.
+    """
+
+    def __init__(self, replies: list[bytes], seed: int, faults: bool, retry_after: str) -> None:
+        self._seed = seed
+        self._faults = faults
+        self._replies = [_response("200 OK", body) for body in replies]
+        self._errors = {
+            RATE_LIMIT: _response(
+                "429 Too Many Requests", _error("slow down"), f"Retry-After: {retry_after}\r\n"
+            ),
+            SERVER_ERROR: _response("500 Internal Server Error", _error("the backend failed")),
+        }
+        self._attempts: Counter[str] = Counter()
+        self._log: list[dict[str, object]] = []
+
+    async def run(self) -> None:
+        """Serve on a free port of 127.0.0.1, printed first, until the process is ended."""
+        loop = asyncio.get_running_loop()
+        listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        listener.setblocking(False)
+        print(listener.getsockname()[1], flush=True)
+        open_connections = set()
+        while True:
+            connection, _ = await loop.sock_accept(listener)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            task = asyncio.create_task(self._serve(connection))
+            open_connections.add(task)
+            task.add_done_callback(open_connections.discard)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        received = b""
+        # a client that goes away is its own affair; what it was answered is in the log
+        with connection, contextlib.suppress(ConnectionError):
+            while True:
+                while (end := received.find(b"\r\n\r\n")) < 0:
+                    if not (chunk := await loop.sock_recv(connection, _READ)):
+                        return
+                    received += chunk
+                head, received = received[:end], received[end + 4 :]
+                length = _content_length(head)
+                while len(received) < length:
+                    if not (chunk := await loop.sock_recv(connection, _READ)):
+                        return
+                    received += chunk
+                body, received = received[:length], received[length:]
+                response = await self._respond(head, body)
+                if response is None:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+                    return
+                await loop.sock_sendall(connection, response)
+
+    async def _respond(self, head: bytes, body: bytes) -> bytes | None:
+        """The response to one request, after its latency; None to reset the connection."""
+        if head.startswith(b"GET /log "):
+            return _response("200 OK", "".join(json.dumps(line) + "\n" for line in self._log).encode())
+        arrived = time.monotonic()
+        item = json.loads(body)["prompt"]
+        self._attempts[item] += 1
+        attempt = self._attempts[item]
+        drawn = latency(self._seed, item, attempt)
+        outcome = answer(self._seed, item, attempt) if self._faults else OK
+        await asyncio.sleep(drawn)
+        self._log.append(
+            {"item": item, "attempt": attempt, "latency": drawn, "answer": outcome, "arrived": arrived}
+        )
+        if outcome == RESET:
+            return None
+        return self._errors.get(outcome) or self._replies[reply_number(item, len(self._replies))]
+
+
+def _content_length(head: bytes) -> int:
+    for line in head.split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        if name.lower() == b"content-length":
+            return int(value)
+    return 0
+
+
+def _response(status: str, body: bytes, headers: str = "") -> bytes:
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n{headers}Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def _error(message: str) -> bytes:
+    return json.dumps({"error": {"message": message, "type": "server_error", "code": None}}).encode()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--replies", type=Path, required=True, help="folder of JSON bodies")
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--faults", action="store_true")
+    parser.add_argument("--retry-after", required=True)
+    options = parser.parse_args()
+    replies = [path.read_bytes() for path in sorted(options.replies.glob("*.json"))]
+    server = LatencyServer(replies, options.seed, options.faults, options.retry_after)
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(server.run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""The yardstick of perf/api_generation.py and the draws of its server."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from perf import draws
+from perf.api_generation import job_lengths
+from perf.makespan import makespan
+from perf.server_process import Answered
+
+DRAWN = 20_000
+
+
+@pytest.mark.parametrize(
+    ("lengths", "workers", "seconds"),
+    [
+        ([], 3, 0),
+        ([1, 2, 3], 1, 6),
+        ([1, 2, 3], 8, 3),
+        # 3 | 1 1 1: the long job first is optimal, in the given order it comes last
+        ([3, 1, 1, 1], 2, 3),
+        ([1, 1, 1, 3], 2, 4),
+        # worker a: 2 then 4, worker b: 3 then 1 then 2
+        ([2, 3, 4, 1, 2], 2, 6),
+    ],
+)
+def test_makespan_gives_each_job_in_turn_to_the_first_free_worker(
+    lengths: list[float], workers: int, seconds: float
+) -> None:
+    assert makespan(lengths, workers) == seconds
+
+
+def test_latencies_have_the_median_and_p99_and_repeat() -> None:
+    drawn = sorted(draws.latency(1, f"item {n}", 1) for n in range(DRAWN))
+    assert drawn[DRAWN // 2] == pytest.approx(draws.MEDIAN, rel=0.03)
+    assert drawn[DRAWN * 99 // 100] == pytest.approx(draws.P99, rel=0.08)
+    assert draws.latency(1, "item 0", 1) == draws.latency(1, "item 0", 1)
+    others = [draws.latency(2, "item 0", 1), draws.latency(1, "item 0", 2), draws.latency(1, "item 1", 1)]
+    assert draws.latency(1, "item 0", 1) not in others
+
+
+def test_faults_have_their_shares_and_a_retry_may_fare_better() -> None:
+    counts = Counter(draws.answer(1, f"item {n}", 1) for n in range(DRAWN))
+    assert counts.keys() == {draws.OK, *draws.FAULTS}
+    for fault, share in draws.FAULTS.items():
+        assert counts[fault] / DRAWN == pytest.approx(share, rel=0.15)
+    failed = next(f"item {n}" for n in range(DRAWN) if draws.answer(1, f"item {n}", 1) != draws.OK)
+    assert draws.OK in [draws.answer(1, failed, attempt) for attempt in (2, 3, 4)]
+
+
+def test_job_length_is_all_requests_up_to_the_first_image() -> None:
+    log = [
+        Answered("a", 1, 1.0, "500", 0.0),
+        Answered("b", 1, 9.0, "ok", 0.0),
+        Answered("a", 2, 2.0, "ok", 0.0),
+        # an image that was paid twice must not lengthen the yardstick
+        Answered("a", 3, 4.0, "ok", 0.0),
+    ]
+    assert job_lengths(["a", "b", "never sent"], log) == [3.0, 9.0, 0.0]
