@@ -233,6 +233,18 @@ def test_ten_minutes_without_an_endpoint_cost_no_item(fault: str, workers: int) 
     assert run.seconds < undisturbed + 600 + 31 + 5
 
 
+@pytest.mark.parametrize("share", [0.03, 0.1, 0.3])
+@pytest.mark.parametrize("median", [0.3, 10.0])
+def test_failures_here_and_there_are_no_outage(share: float, median: float) -> None:
+    rng = random.Random(4)
+    latency = functools.partial(lognormal, 5, median)
+    server = Server(lambda item, attempt, now: "500" if rng.random() < share else "ok", latency())
+    run = serve(server, Limiter(64), 800)
+    assert run.ok >= 798
+    undisturbed = serve(Server(latency=latency()), Limiter(64), 800).seconds
+    assert run.seconds < 1.25 * undisturbed + (6 if share < 0.3 else 62), "the tail waits for its backoff"
+
+
 def test_an_endpoint_that_stays_down_ends_the_run_at_the_bound() -> None:
     server = Server(lambda item, attempt, now: "ok" if now < 4 else "500")
     run = serve(server, Limiter(16, max_outage=900.0), 800)

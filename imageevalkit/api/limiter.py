@@ -168,9 +168,9 @@ class Limiter:
             self._limit = min(self.ceiling, self._limit + max(1.0, self.ceiling / _STEPS) / self._limit)
         self._pump()
 
-    def failed(self, trial: Trial, sent: float, reason: str, unreachable: bool = False) -> bool:
+    def failed(self, trial: Trial, sent: float, reason: str) -> bool:
         """A request of ``trial`` failed for a ``reason`` that passes; whether that counts against its item."""
-        return self._outage.failed(trial, sent, _now(), reason, unreachable)
+        return self._outage.failed(trial, sent, _now(), reason, self.in_flight - 1)
 
     def limited(self, sent: float, asked: float | None) -> None:
         """The request that started at ``sent`` got a 429; the server ``asked`` for so many seconds, if any."""

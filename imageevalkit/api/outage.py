@@ -1,10 +1,11 @@
 """Telling an endpoint that is down from an item that fails, and waiting for the endpoint to come back.
 
-A failure is the item's own as long as the endpoint serves others. When an endpoint that has worked cannot be
-reached, or ``_WITNESSES`` different items fail one after another with nothing served in between, the endpoint is
+A failure is the item's own as long as the endpoint serves others. When an endpoint that has worked fails at least
+``_WITNESSES`` different items, and more than are still in flight, with nothing served that started later, it is
 down: one request at a time asks whether it is back, failures no longer count against items, and the first served
 request ends the outage. An item that failed while others were served is no witness: a few hopeless items
-at the end of a run must not look like an outage.
+at the end of a run must not look like an outage, nor may one failure in ten, which are reported at once while
+images take their time.
 """
 
 from __future__ import annotations
@@ -42,8 +43,7 @@ class Outage:
         """Since when the endpoint is down, or None."""
         self.reason = ""
         self._last_served = _NEVER
-        self._last_failure = _NEVER
-        self._witnesses: set[Trial] = set()
+        self._witnesses: dict[Trial, float] = {}
         self._asking: float | None = None
         self._asked = 0
         self._ask_next = 0.0
@@ -56,24 +56,23 @@ class Outage:
     def served(self, sent: float) -> bool:
         """A request was answered as it should be; whether that ended an outage."""
         self._last_served = max(self._last_served, sent)
-        # what was accepted before the trouble says nothing about now
-        if sent >= self._last_failure:
-            self._witnesses.clear()
+        # what was accepted before a failure says nothing about what came after
+        self._witnesses = {trial: failed for trial, failed in self._witnesses.items() if failed > sent}
         if self.began is None or sent < self.began:
             return False
         self.began = self._asking = None
         return True
 
-    def failed(self, trial: Trial, sent: float, now: float, reason: str, unreachable: bool) -> bool:
-        """A request failed for a reason that passes; whether its item is to blame."""
+    def failed(self, trial: Trial, sent: float, now: float, reason: str, in_flight: int) -> bool:
+        """A request failed for a reason that passes, with others ``in_flight``; whether its item is to blame."""
         trial.note_failure(now, self._last_served)
-        self.reason, self._last_failure = reason, now
+        self.reason = reason
         if self.began is not None:
             self.ended(sent, now)
             return trial.blamed
         if not trial.blamed:
-            self._witnesses.add(trial)
-        if self.has_served and (unreachable or len(self._witnesses) >= _WITNESSES):
+            self._witnesses[trial] = now
+        if self.has_served and len(self._witnesses) >= max(_WITNESSES, in_flight + 1):
             self.began, self._asked = now, 0
             self._ask_later(now)
             return False

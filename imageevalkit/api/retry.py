@@ -90,8 +90,7 @@ async def retry(ask: Callable[[], Awaitable[T | Failure]], policy: RetryPolicy, 
                     limiter.served(sent)
                     counted += 1
                 else:
-                    unreachable = result.kind is Kind.UNREACHABLE
-                    counted += limiter.failed(trial, sent, result.text, unreachable)
+                    counted += limiter.failed(trial, sent, result.text)
         except EndpointDown as error:
             last = result if isinstance(result, Failure) else Failure(Kind.UNREACHABLE, str(error))
             return Tried(last._replace(text=str(error)), attempts, seconds, down=True)
