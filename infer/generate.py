@@ -10,6 +10,7 @@ import os
 import sys
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from custom_models.load_model import load_model
 from imageevalkit import assets
 from imageevalkit.api.traffic import Traffic
 from imageevalkit.cell import Cell
+from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, ExitStatus, run_main, worst
 from imageevalkit.generation.cell_run import CellRun, GenerateOptions
 from imageevalkit.generation.contract import GenerationError
@@ -106,6 +108,8 @@ def _generate_one_by_one(plan: Plan, job: Job) -> ExitStatus:
 async def _generate_all_at_once(plan: Plan, job: Job, since: float) -> ExitStatus:
     """All cells of the job side by side; ``since`` is when the run began, in seconds since 1970."""
     options = job.options
+    # what leaves the event loop is CPU work on whole images: more threads than cores would only hold more of them
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(available_cores() + 1))
     traffic = Traffic(options["workers"], options["requests_per_minute"], options["max_cost"])
     progress = ProgressWriter()
     models: dict[str, list[Planned]] = {}

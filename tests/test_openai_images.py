@@ -53,7 +53,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ImageServer]:
 
 
 def t2i(**kwargs: Any) -> OpenAIImagesT2I:
-    return OpenAIImagesT2I("test-image-1", **{"backoff": 0.02, "max_attempts": 3, "max_outage": 60.0, **kwargs})
+    return OpenAIImagesT2I(
+        "test-image-1", **{"backoff": 0.02, "max_attempts": 3, "max_outage": 60.0, **kwargs}
+    )
 
 
 def failure_of(model: OpenAIImagesT2I, prompt: str = "a cat") -> GenerationError:
@@ -669,7 +671,12 @@ OF_OTHER_ENDPOINTS = CHATS.keys() | RESPONSES.keys()
 
 
 @pytest.mark.parametrize(
-    "fault", sorted(FAULTS.keys() - OF_OTHER_ENDPOINTS - {"ok", "url", "relative_url", "data_url", "slow", "last_of_window"})
+    "fault",
+    sorted(
+        FAULTS.keys()
+        - OF_OTHER_ENDPOINTS
+        - {"ok", "url", "relative_url", "data_url", "slow", "last_of_window"}
+    ),
 )
 def test_no_error_shows_the_key(server: ImageServer, fault: str) -> None:
     server.default = fault

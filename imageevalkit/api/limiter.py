@@ -1,16 +1,13 @@
 """How many requests may be in flight at one endpoint with one key, and when the next one may start.
 
-Concurrency starts at the ceiling the user asked for. A rate-limit episode (the first 429 and all that follow
-within its cooldown) cuts it once by ``_CUT``; each round of served requests adds ``1/_STEPS`` of the ceiling back.
-On top of that:
-
-* One 429 makes its own request wait for what the server asks. Then one request at a time is sent as a probe; when
-  ``_PROBES`` in a row are limited as well, or ``_MANY`` of the last ``_RECENT`` requests, the account itself is
-  limited, and all requests wait. Without that test, a gateway that limits one request in twenty at random would
-  stop the other nineteen. After such a moment the next 429 needs no test for a while (``_MEMORY``).
-* What the server let through between two such moments is its rate, whatever the size of its bursts. Requests
-  are then paced at it, and faster again with time (cubically, as TCP CUBIC probes for bandwidth, RFC 9438
-  §4.2), since a limit may have been a passing one.
+* One 429 makes its own request wait for what the server asks. When several are refused in a row, or most of the
+  latest (``api.recent``), it is a rate-limit episode: the account itself is limited, and all requests wait.
+  Without that test, a gateway that limits one request in twenty at random would stop the other nineteen.
+* Concurrency starts at the ceiling the user asked for. An episode cuts it once by ``_CUT``; each round of served
+  requests adds ``1/_STEPS`` of the ceiling back.
+* What the server let through between two episodes is its rate, whatever the size of its bursts. Requests are
+  then paced at it, and faster again with time (cubically, as TCP CUBIC probes for bandwidth, RFC 9438 §4.2), since
+  a limit may have been a passing one. A 429 while paced is the next such moment, and needs no pause.
 * The first requests start a few milliseconds apart, so that the first 429 is there before all of them are spent.
 
 All times are those of the running event loop, so that a test can run on a simulated clock.
@@ -21,24 +18,17 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from imageevalkit.api.outage import Outage, Trial
+from imageevalkit.api.recent import RecentRequests
 
 _CUT = 0.75
 _STEPS = 16
 _COOLDOWN = 5.0  # seconds in which further 429s belong to the same episode
-_PROBES = 2
-_MANY, _RECENT = 6, 20  # one in twenty at random comes so often in 0.03 % of all cases (binomial)
-_MEMORY = 60.0  # seconds
-_PROBE_WAIT, _PROBE_TIMES = (
-    0.05,
-    3.0,
-)  # a probe is let through when no 429 came for s, or times the last one's
+_LEAST_PACED = 3.0  # seconds for which a learnt rate is kept, whatever single 429s say
 _LONGEST_PAUSE = 120.0  # a server may ask for an hour; one question every two minutes is no burden
 _LONGEST_UNASKED = 60.0  # seconds; a pause that no 429 names is 1 s and doubles with each one in a row
 _RAMP, _RAMP_ALL = 0.005, 0.32  # seconds between the first requests, and for all of them
@@ -59,15 +49,6 @@ class _Pace(NamedTuple):
 
     def gap(self, now: float) -> float:
         return 1.0 / (self.rate * (1.0 + ((now - self.since) / _PACE_DOUBLES) ** 3))
-
-
-@dataclass
-class _Suspicion:
-    """A 429 arrived at ``since``: is it the account, or this one request? ``probe``: when the last probe started."""
-
-    since: float
-    probe: float | None = None
-    refused: int = 0
 
 
 class _Waiter(NamedTuple):
@@ -101,14 +82,10 @@ class Limiter:
         self._timer: asyncio.TimerHandle | None = None
         self._next_start = self._paused_until = _NEVER
         self._episode_began = self._episode_ends = _NEVER
-        self._suspicion: _Suspicion | None = None
-        self._refusal_time = 0.0
-        self._recent: deque[float] = deque(maxlen=_RECENT)
-        self._refused: deque[float] = deque(maxlen=_RECENT)
+        self._recent = RecentRequests(max(64, 2 * ceiling))
         self._pauses_in_a_row = 0
         self._limited_since: float | None = None
         self._let_through = 0
-        self._ran_dry: float | None = None
         self._counting_since: float | None = None
         self._pace: _Pace | None = None
         self._outage = Outage()
@@ -159,8 +136,7 @@ class Limiter:
         if self._outage.served(sent):
             self._ramp = self.ceiling
         self._limited_since = None
-        if self._suspicion and sent >= self._suspicion.since:
-            self._suspicion = None
+        self._recent.let_through(sent)
         if sent >= self._paused_until:
             self._pauses_in_a_row = 0
         # what was under way at the cut says nothing about the new limit, and one that nobody reaches grows on paper
@@ -177,40 +153,25 @@ class Limiter:
         now = _now()
         self._let_through -= 1
         self._limited_since = self._limited_since or now
-        self._refusal_time = max(now - sent, self._refusal_time / 2)
-        if now >= self._episode_ends and sent >= self._episode_began:
-            self._limit = max(1.0, self._limit * _CUT)
-            self.cuts += 1
-            self._episode_began = now
-            self._episode_ends = now + max(_COOLDOWN, min(asked or 0.0, _LONGEST_PAUSE))
+        self._recent.refused(sent, now)
         if sent < self._paused_until:
             return  # it was under way when the pause began: nothing new
-        self._refused.append(sent)
-        if self._suspicion and self._suspicion.probe == sent:
-            self._suspicion.refused += 1
-            self._suspicion.probe = None
-        if self._is_certain(now):
-            self._suspicion = None
+        if self._recent.are_limited(now):
+            self._cut(now, asked)
             self._learn(now)
             self._pauses_in_a_row += 1
             unasked = min(2.0 ** (self._pauses_in_a_row - 1), _LONGEST_UNASKED)
             self._pause(now + (min(asked, _LONGEST_PAUSE) if asked else unasked))
-        elif self._suspicion is None:
-            self._suspicion = _Suspicion(now)
-            if self._pace:
-                # paced, so the server has run dry just now; a pause would let its tokens go to waste
-                self._learn(now)
+        elif self._pace and now - self._pace.since > _LEAST_PACED:
+            # paced, so the server has run dry just now; a pause would let its tokens go to waste
+            self._learn(now)
 
-    def _is_certain(self, now: float) -> bool:
-        """Whether a 429 was about the account and not about one request at random."""
-        refused = self._suspicion.refused if self._suspicion else 0
-        if self._pace:
-            return refused > 0
-        if refused >= _PROBES or (self._ran_dry is not None and now - self._ran_dry < _MEMORY):
-            return True
-        # what started within the time of a refusal may still be refused
-        decided = {start for start in self._recent if start <= now - self._refusal_time}
-        return len(decided.intersection(self._refused)) >= _MANY
+    def _cut(self, now: float, asked: float | None) -> None:
+        if now >= self._episode_ends:
+            self._limit = max(1.0, self._limit * _CUT)
+            self.cuts += 1
+            self._episode_began = now
+            self._episode_ends = now + max(_COOLDOWN, min(asked or 0.0, _LONGEST_PAUSE))
 
     def window_used_up(self, reset: float) -> None:
         """The server says that nothing is left of its window, which ends in ``reset`` seconds."""
@@ -223,10 +184,10 @@ class Limiter:
         elif self._let_through >= _LEAST_LET_THROUGH:
             self._pace = _Pace(self._let_through / (now - self._counting_since), now)
             self._counting_since, self._let_through = now, 0
-        self._ran_dry = now
 
     def _pause(self, until: float) -> None:
         self.pauses += 1
+        self._recent.forget()
         self._paused_until = max(self._paused_until, until)
         self._ramp = self.ceiling
 
@@ -284,22 +245,13 @@ class Limiter:
         return bool(self._given_up)
 
     def _seconds_to_wait(self, now: float) -> float:
-        wait = max(self._outage.wait(now), self._paused_until - now, self._next_start - now)
-        if self._suspicion and self._suspicion.probe is not None:
-            trusted = self._suspicion.probe + max(_PROBE_WAIT, _PROBE_TIMES * self._refusal_time)
-            if now >= trusted:
-                self._suspicion = None
-            else:
-                wait = max(wait, trusted - now)
-        return wait
+        return max(self._outage.wait(now), self._paused_until - now, self._next_start - now)
 
     def _start(self, now: float) -> None:
         self.in_flight += 1
         self._let_through += 1
-        self._recent.append(now)
+        self._recent.started(now)
         self._outage.started(now)
-        if self._suspicion:
-            self._suspicion.probe = now
         gap = max(self._least_gap, self._pace.gap(now) if self._pace else 0.0)
         if self._ramp:
             self._ramp -= 1
