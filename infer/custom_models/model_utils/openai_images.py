@@ -134,9 +134,10 @@ class _OpenAIImages:
         try:
             import httpx2  # noqa: F401
             import openai  # noqa: F401
-        except ImportError:
+            import pybase64  # noqa: F401
+        except ImportError as error:
             raise _unusable(
-                "API models need the 'openai' package, version 3: pip install -r requirements/driver.txt"
+                f"API models need the package '{error.name}': pip install -r requirements/driver.txt"
             ) from None
         self._session: _Session | None = None
         self._answered = False
