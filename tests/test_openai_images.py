@@ -145,14 +145,36 @@ def test_empty_base_url_is_openai_whatever_its_own_variable_says(monkeypatch: py
     monkeypatch.setenv("API_KEY", KEY)
     monkeypatch.setenv("BASE_URL", "")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    assert Endpoint.of({}).base_url == "https://api.openai.com/v1"
 
-    async def base_url() -> str:
-        model = t2i()
-        url = str(model._open().api.base_url)
-        await model.aclose()
-        return url
 
-    assert asyncio.run(base_url()) == "https://api.openai.com/v1/"
+def test_a_model_can_have_an_endpoint_and_a_key_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, server: ImageServer
+) -> None:
+    monkeypatch.setenv("BASE_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.setenv("OTHER_API_KEY", "sk-other-0123456789")
+    t2i(base_url=server.base_url, api_key_env="OTHER_API_KEY").generate("a cat")
+    assert server.requests[0].headers["authorization"] == "Bearer sk-other-0123456789"
+    server.default = "401"
+    error = failure_of(t2i(base_url=server.base_url, api_key_env="OTHER_API_KEY"))
+    assert "correct OTHER_API_KEY in config.local.sh" in str(error)
+    assert "sk-other" not in all_texts(error)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "says"),
+    [
+        ({"api_key_env": "GATEWAY_KEY"}, "ends in API_KEY"),
+        ({"api_key_env": "sk-1234567890"}, "ends in API_KEY"),
+        ({"api_key_env": "MISSING_API_KEY"}, "MISSING_API_KEY is not set"),
+        ({"base_url": "gateway.example/v1"}, "base_url must look like"),
+    ],
+)
+def test_a_wrong_endpoint_of_its_own_is_one_line(
+    server: ImageServer, kwargs: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ModelUnusable, match=says):
+        t2i(**kwargs)
 
 
 @pytest.mark.parametrize(

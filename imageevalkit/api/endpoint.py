@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 from imageevalkit.errors import UserError
 
-# Explicit, because the openai client would otherwise take OPENAI_BASE_URL and send API_KEY there.
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 _KEY_VARIABLE = "API_KEY"
 _REDACTED = "***"

@@ -13,7 +13,7 @@ _DISTRIBUTIONS = {
     "diffusers": "diffusers",
     "transformers": "transformers",
     "accelerate": "accelerate",
-    "openai": "openai",
+    "httpx2": "httpx2",
     "numpy": "numpy",
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from imageevalkit.api.failures import Failure
 from imageevalkit.api.image_reply import (
@@ -17,13 +17,11 @@ from imageevalkit.api.image_reply import (
     replied,
     strings_of,
 )
-from imageevalkit.api.routes.base import Route, request_id
+from imageevalkit.api.routes.base import Request, Route
+from imageevalkit.api.routes.form import form
 from imageevalkit.api.uploads import Inputs
 
-if TYPE_CHECKING:
-    import httpx2
-    import openai
-
+_EDITS = "/images/edits"
 _SAID_ABOUT_REPLY = ("model", "size", "quality", "background", "output_format", "id")
 
 
@@ -36,25 +34,15 @@ class Images(Route):
     def body(self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any]) -> dict[str, Any]:
         return {"model": model_id, "prompt": inputs.prompt, **parameters}
 
-    def prepare(self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any]) -> Any:
+    def prepare(self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any]) -> Request:
         if not inputs.images:
             return super().prepare(model_id, inputs, parameters)
-        form: dict[str, Any] = {
-            "model": model_id,
-            "prompt": inputs.prompt,
-            # one image goes as `image`, several as `image[]`: servers other than OpenAI's know only these
-            "image": inputs.images[0] if len(inputs.images) == 1 else list(inputs.images),
-            "extra_body": dict(parameters),
-        }
+        # one image goes as `image`, several as `image[]`: servers other than OpenAI's know only these
+        name = "image" if len(inputs.images) == 1 else "image[]"
+        files = [(name, upload) for upload in inputs.images]
         if inputs.mask:
-            form["mask"] = inputs.mask
-        return form
-
-    async def send(self, api: openai.AsyncOpenAI, request: Any) -> httpx2.Response:
-        if isinstance(request, bytes):
-            return await super().send(api, request)
-        raw = await api.images.with_raw_response.edit(**request, extra_headers=request_id())
-        return raw.http_response
+            files.append(("mask", inputs.mask))
+        return form(_EDITS, self.body(model_id, inputs, parameters), files)
 
     def read(self, content: bytes) -> ImageReply | Failure:
         reply = json_object(content)

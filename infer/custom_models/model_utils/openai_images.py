@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
 from custom_models.model_utils.edit_inputs import joined_text
 from imageevalkit.api import routes
 from imageevalkit.api.budget import Bill, BudgetSpent
+from imageevalkit.api.clients import Clients
 from imageevalkit.api.download import download_image
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind, classify_connection, classify_status
@@ -23,6 +24,7 @@ from imageevalkit.api.image_reply import ImageReply
 from imageevalkit.api.prices import cost_of_reply, price_and_estimate
 from imageevalkit.api.rate_headers import used_up_for
 from imageevalkit.api.retry import RetryPolicy, Tried, retry
+from imageevalkit.api.routes.base import Request
 from imageevalkit.api.traffic import Traffic
 from imageevalkit.api.uploads import Inputs, inputs_of
 from imageevalkit.errors import UserError
@@ -37,7 +39,6 @@ from imageevalkit.generation.contract import (
 
 if TYPE_CHECKING:
     import httpx2
-    import openai
 
 _NOT_PARAMETERS = {
     "n": "every item is one image",
@@ -50,15 +51,6 @@ _NOT_PARAMETERS = {
     "image": "images come from the benchmark",
     "mask": "masks come from the benchmark",
 }
-_CONNECT_TIMEOUT = 30.0
-
-
-class _Session(NamedTuple):
-    """The clients of one event loop: connections cannot move to another."""
-
-    loop: asyncio.AbstractEventLoop
-    api: openai.AsyncOpenAI
-    files: httpx2.AsyncClient
 
 
 class _OpenAIImages:
@@ -80,7 +72,7 @@ class _OpenAIImages:
             not sent, so that it takes back a default of the registry or of the endpoint (``modalities`` of chat).
 
     Raises:
-        ModelUnusable: no key, a malformed argument, or the ``openai`` package is missing.
+        ModelUnusable: no key, a malformed argument, or a package is missing.
     """
 
     def __init__(
@@ -133,13 +125,12 @@ class _OpenAIImages:
             raise _unusable(str(error)) from None
         try:
             import httpx2  # noqa: F401
-            import openai  # noqa: F401
             import pybase64  # noqa: F401
         except ImportError as error:
             raise _unusable(
                 f"API models need the package '{error.name}': pip install -r requirements/driver.txt"
             ) from None
-        self._session: _Session | None = None
+        self._clients: Clients | None = None
         self._answered = False
         self._proven = False
         self.use_traffic(Traffic())
@@ -159,10 +150,9 @@ class _OpenAIImages:
 
     async def aclose(self) -> None:
         """Close the connections; the model can be used again afterwards."""
-        session, self._session = self._session, None
-        if session and session.loop is asyncio.get_running_loop():
-            await session.api.close()
-            await session.files.aclose()
+        clients, self._clients = self._clients, None
+        if clients and clients.loop is asyncio.get_running_loop():
+            await clients.close()
 
     def _run_alone(self, generating: Callable[[], Awaitable[Generated]]) -> Generated:
         async def once() -> Generated:
@@ -173,40 +163,23 @@ class _OpenAIImages:
 
         return asyncio.run(once())
 
-    def _open(self) -> _Session:
-        """The session of the running event loop."""
-        loop = asyncio.get_running_loop()
-        if self._session is None or self._session.loop is not loop:
-            import httpx2
-            import openai
-
-            # a read timeout starts anew with every byte; the whole request is bounded where it is sent
-            timeout = httpx2.Timeout(None, connect=min(self._timeout, _CONNECT_TIMEOUT))
-            # the engine bounds what is in flight; a second bound in the pool would only hide waiting
-            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
-            api = openai.AsyncOpenAI(
-                api_key=self._endpoint.key,
-                base_url=self._endpoint.base_url,
-                max_retries=0,
-                timeout=timeout,
-                # what another host would get is the user's prompt, and often as a GET: name it, do not follow
-                http_client=httpx2.AsyncClient(timeout=timeout, limits=limits, follow_redirects=False),
-            )
-            files = httpx2.AsyncClient(timeout=timeout, limits=limits, follow_redirects=True)
-            self._session = _Session(loop, api, files)
-        return self._session
+    def _connected(self) -> Clients:
+        """The clients of the running event loop: connections cannot move to another."""
+        if self._clients is None or self._clients.loop is not asyncio.get_running_loop():
+            self._clients = Clients(self._endpoint, self._limiter.ceiling, self._timeout)
+        return self._clients
 
     def _body(self, seed: int) -> dict[str, Any]:
         return {**self._parameters, "seed": seed} if self._send_seed else self._parameters
 
-    def _request(self, inputs: Inputs, seed: int) -> Any:
+    def _request(self, inputs: Inputs, seed: int) -> Request:
         """What is sent for an item, however often it is sent."""
         return self._route.prepare(self._model_id, inputs, self._body(seed))
 
-    async def _generate(self, prepare: Callable[[], Any]) -> Generated:
+    async def _generate(self, prepare: Callable[[], Request]) -> Generated:
         """Make one image; ``prepare`` makes the request, off the event loop and once."""
         bill = Bill()
-        request: Any = None
+        request: Request | None = None
 
         async def ask() -> ImageReply | Failure:
             nonlocal request
@@ -241,7 +214,7 @@ class _OpenAIImages:
         error.bill = bill
         return error
 
-    async def _paid_attempt(self, request: Any, bill: Bill) -> ImageReply | Failure:
+    async def _paid_attempt(self, request: Request, bill: Bill) -> ImageReply | Failure:
         """One attempt, its cost held in the budget while it lasts and put on the ``bill`` when it is known."""
         held = self._estimate or 0.0
         await self._budget.hold(held)
@@ -263,22 +236,22 @@ class _OpenAIImages:
         finally:
             self._budget.settle(held, cost or 0.0)
 
-    async def _attempt(self, request: Any) -> ImageReply | Failure:
+    async def _attempt(self, request: Request) -> ImageReply | Failure:
         """One request and, where the reply holds a URL, the download."""
-        import openai
+        import httpx2
 
-        session = self._open()
+        clients = self._connected()
         try:
-            raw = await asyncio.wait_for(self._route.send(session.api, request), self._timeout)
+            raw = await asyncio.wait_for(clients.post(request), self._timeout)
         except asyncio.TimeoutError:
             return Failure(Kind.TRANSIENT, f"no reply within {self._timeout:g} s", maybe_billed=True)
-        except openai.APIConnectionError as error:
-            return classify_connection(error.__cause__ or error)
-        except openai.APIStatusError as error:
-            self._answered = True
-            response, key = error.response, self._endpoint.key_variable
-            return classify_status(response.status_code, response.headers, response.text, self._proven, key)
+        except httpx2.HTTPError as error:
+            return classify_connection(error)
         self._answered = True
+        if not raw.is_success:
+            return classify_status(
+                raw.status_code, raw.headers, raw.text, self._proven, self._endpoint.key_variable
+            )
         if reset := used_up_for(raw.headers):
             self._limiter.window_used_up(reset)
         reply = await asyncio.to_thread(self._route.read, raw.content)
@@ -287,12 +260,12 @@ class _OpenAIImages:
             return reply._replace(maybe_billed=reply.kind is Kind.TRANSIENT)
         if reply.url is None:
             return reply
-        image = await self._download(session, reply.url)
+        image = await self._download(clients.files, reply.url)
         if isinstance(image, Failure):
             return image._replace(maybe_billed=True)
         return reply._replace(image=image, url=None)
 
-    async def _download(self, session: _Session, link: str) -> bytes | Failure:
+    async def _download(self, files: httpx2.AsyncClient, link: str) -> bytes | Failure:
         import httpx2
 
         base = httpx2.URL(self._endpoint.base_url)
@@ -305,7 +278,7 @@ class _OpenAIImages:
         # some gateways guard the files they serve themselves; nobody else may see the key
         same_origin = (url.scheme, url.host, url.port) == (base.scheme, base.host, base.port)
         headers = {"Authorization": f"Bearer {self._endpoint.key}"} if same_origin else {}
-        return await download_image(session.files, url, headers, self._timeout, self._policy)
+        return await download_image(files, url, headers, self._timeout, self._policy)
 
     def _error(self, failure: Failure, tried: Tried[ImageReply]) -> GenerationError:
         """The failure as an exception of the contract, on one line and without the key."""
@@ -351,7 +324,7 @@ class OpenAIImagesEdit(_OpenAIImages):
         """
         return await self._generate(lambda: self._edit_request(input_list, seed))
 
-    def _edit_request(self, input_list: Sequence[str | Image.Image], seed: int) -> Any:
+    def _edit_request(self, input_list: Sequence[str | Image.Image], seed: int) -> Request:
         pictures = [part for part in input_list if isinstance(part, Image.Image)]
         inputs = inputs_of(joined_text(input_list), pictures)
         if not inputs.images:
