@@ -1,6 +1,7 @@
 # shellcheck shell=bash disable=SC2034
 # ImageEvalKit's configuration: the one file to edit. config.local.sh (git-ignored) may override any line;
-# API_KEY, BASE_URL, HF_TOKEN and HF_ENDPOINT of the environment win over both; command-line options win over all.
+# API_KEY, any …_API_KEY, BASE_URL, HF_TOKEN and HF_ENDPOINT of the environment win over both; command-line options
+# win over all.
 
 # ---- What to run -------------------------------------------------------------------------------------------
 # Benchmarks and models; `bash eval.sh --list` shows the names. Overridden by --ds_names and --model_names.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from imageevalkit.api.endpoint import DEFAULT_BASE_URL
 from imageevalkit.jsonl import JsonlWriter, read_jsonl
 
 # Settings that cannot change a pixel: changing them keeps images valid.
@@ -24,13 +25,13 @@ def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:
     Local weights count by content (see :func:`_weights`), an API by its host: another server, another model.
     """
     kwargs = {k: v for k, v in setting.get("model_kwargs", {}).items() if k not in _RUNTIME_KWARGS}
-    base_url = kwargs.pop("base_url", None) or os.environ.get("BASE_URL", "") if setting.get("api") else ""
+    base_url = kwargs.pop("base_url", None) or os.environ.get("BASE_URL", "") or DEFAULT_BASE_URL
     return {
         "task": task,
         "class": f"{setting['module']}:{setting['class']}",
         "model_path": setting["model_path"],
         **_weights(setting["model_path"]),
-        **({"endpoint": urlsplit(base_url).hostname} if setting.get("api") else {}),
+        **({"host": urlsplit(base_url).hostname} if setting.get("api") else {}),
         **{f"kwargs.{key}": value for key, value in sorted(kwargs.items())},
     }
 

@@ -554,6 +554,9 @@ def test_gemini_models_are_chats_and_can_be_called_otherwise(monkeypatch: pytest
         setting = resolve_model("gemini-3-pro-image-preview", task, True, {})
         assert setting["model_kwargs"] == {"endpoint": "chat"}
         other = resolve_model("gemini-3-pro-image-preview", task, True, {"endpoint": "images"})
-        assert resolve_model("gpt-image-1.5", task, True, {})["model_kwargs"] == {}
+        assert resolve_model("gpt-image-1.5", task, True, {})["model_kwargs"] == {"endpoint": "images"}
+        # ids that the registry does not list, and a gateway's way of writing one
+        assert resolve_model("google/gemini-9-image", task, True, {})["model_kwargs"] == {"endpoint": "chat"}
+        assert resolve_model("some-model", task, True, {})["model_kwargs"] == {"endpoint": "images"}
         changed = explain(settings_of(task, setting), settings_of(task, other))
         assert changed == "endpoint chat → images", "images of another endpoint are stale"

@@ -28,10 +28,12 @@ def forecast(key: str, options: dict[str, Any]) -> str:
     parts = f"{len(found.make)} images to make, {len(found.reuse)} to reuse, {len(found.repair)} to repair"
     if found.refused:
         parts += f", {len(found.refused)} refused before"
+        parts += " and sent again" if options["retry_refused"] else ""
     if found.stale:
         again = "made again" if options["overwrite"] else "kept, the cell would stop: needs --overwrite"
         parts += f"; {found.explain_stale()} ({again})"
     images = len(found.make) + len(found.repair) + len(found.stale) * options["overwrite"]
+    images += len(found.refused) * options["retry_refused"]
     if cost := money(setting, images):
         parts += f", {cost}"
     return f"{key}: {parts}; {len(items)} to judge at most"

@@ -151,6 +151,7 @@ class Making:
         for count, applies in ((self._outages_in_a_row, True), (self._lost_in_a_row, never_worked)):
             if applies and count >= max(_GIVE_UP_AFTER, 3 * self.workers):
                 self.stopped = f"stopped after {count} items lost in a row: {self.last_error}"
+                self.on_hold = outage and not never_worked
 
     def report(self, note: str = "", force: bool = False) -> None:
         """Tell the launcher how far the cell is."""

@@ -77,6 +77,11 @@ def generate_jobs(run: Run, tasks: Mapping[str, str]) -> list[Job]:
             together.setdefault(python, {})[model] = settings
         else:
             local.append((python, {model: settings}))
+    if run.options.max_cost is not None and len(together) > 1:
+        raise UserError(
+            f"--max_cost cannot bound API models in {len(together)} environments (INFER_ENV_MAP): "
+            "put them into one, or run them one after another"
+        )
     groups = [(python, models, True) for python, models in together.items()]
     groups += [(python, models, False) for python, models in local]
     names = _names([models for _, models, _ in groups])

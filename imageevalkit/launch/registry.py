@@ -51,7 +51,7 @@ def resolve_model(name: str, task: str, use_api: bool, kwargs: dict[str, Any]) -
     registry = _registry("custom_models.load_model")
     entry = registry.MODEL_SETTINGS.get(task, {}).get(name)
     if use_api and (entry is None or entry.get("api") is None):
-        entry = {"model_path": name, **registry.API_SETTINGS[task]}
+        entry = registry.api_setting(name, task)
     if entry is None:
         known = model_tasks()
         if name in known:

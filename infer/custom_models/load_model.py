@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -83,24 +84,35 @@ API_SETTINGS: dict[str, dict[str, Any]] = {
     "edit": {"module": ".model_utils.openai_images", "class": "OpenAIImagesEdit", "api": True},
 }
 
+_IMAGES = {"endpoint": "images"}
 # Gateways serve Gemini's image models as chat (OpenRouter, LiteLLM, Vercel, new-api), because its own API
 # answers with words and images in one message; only some offer /images too. endpoint=images takes this back.
 _GEMINI = {"endpoint": "chat"}
+_GEMINI_ID = re.compile(r"gemini-.*image", re.IGNORECASE)
 
-# API models of both tasks: id -> model_kwargs. Dates are the providers' deprecation pages as of November 2026;
-# a gateway may serve a model longer.
+# API models of both tasks that --list shows: id -> model_kwargs. Dates are those of the providers' deprecation
+# pages as of November 2026; a gateway may serve a model longer.
 API_MODELS: dict[str, dict[str, Any]] = {
-    "gpt-image-1.5": {},  # OpenAI shuts it down on 2026-12-01, and names gpt-image-2.6-* as its successors
-    "gpt-image-2": {},
-    "gpt-image-2.6-sunburst": {},
-    "gpt-image-2.6-flare": {},
+    "gpt-image-1.5": _IMAGES,  # OpenAI shuts it down on 2026-12-01, and names gpt-image-2.6-* as its successors
+    "gpt-image-2": _IMAGES,
+    "gpt-image-2.6-sunburst": _IMAGES,
+    "gpt-image-2.6-flare": _IMAGES,
     "gemini-3-pro-image-preview": _GEMINI,  # at Google itself gemini-3-pro-image since 2026-06-25
     "gemini-3-pro-image": _GEMINI,
     "gemini-3.1-flash-image": _GEMINI,
 }
-for _task, _setting in API_SETTINGS.items():
-    for _id, _kwargs in API_MODELS.items():
-        MODEL_SETTINGS[_task][_id] = {"model_path": _id, **_setting, "model_kwargs": _kwargs}
+
+
+def api_setting(model_id: str, task: str) -> dict[str, Any]:
+    """The entry of any model behind an API, a provider's name before its id (``google/…``) tolerated."""
+    name = model_id.rpartition("/")[2]
+    kwargs = API_MODELS.get(name, _GEMINI if _GEMINI_ID.match(name) else _IMAGES)
+    return {"model_path": model_id, **API_SETTINGS[task], "model_kwargs": kwargs}
+
+
+for _task in API_SETTINGS:
+    for _id in API_MODELS:
+        MODEL_SETTINGS[_task][_id] = api_setting(_id, _task)
 
 
 def load_model(setting: Mapping[str, Any]) -> Any:

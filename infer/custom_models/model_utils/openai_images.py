@@ -191,6 +191,11 @@ class _OpenAIImages:
             tried = await retry(ask, self._policy, self._limiter)
         except BudgetSpent as error:
             raise self._billed(OnHold(str(error), attempts=0), bill) from None
+        except asyncio.CancelledError:
+            if not bill.maybe_billed:
+                raise
+            # the cell was given up with the request under way: the provider may bill it all the same
+            raise self._billed(ItemFailed("given up while under way", transient=True), bill) from None
         except GenerationError as error:
             raise self._billed(error, bill) from None
         result = tried.result
@@ -232,6 +237,7 @@ class _OpenAIImages:
             return result
         except asyncio.CancelledError:
             cost = self._estimate
+            bill.add(cost, maybe=True)
             raise
         finally:
             self._budget.settle(held, cost or 0.0)
@@ -283,8 +289,9 @@ class _OpenAIImages:
     def _error(self, failure: Failure, tried: Tried[ImageReply]) -> GenerationError:
         """The failure as an exception of the contract, on one line and without the key."""
         text, attempts = self._endpoint.redact(failure.text), tried.attempts
+        where = self._endpoint.redact(f"model '{self._model_id}' at {self._endpoint.host}")
         if tried.down:
-            return OnHold(f"model '{self._model_id}' at {self._endpoint.host}: {text}", attempts)
+            return OnHold(f"{where}: {text}", attempts)
         if failure.kind.retried:
             text += f" (gave up after {attempts} attempt{'s' * (attempts > 1)} in {tried.seconds:.0f} s)"
         if failure.kind is Kind.REFUSAL:
@@ -292,8 +299,9 @@ class _OpenAIImages:
         never_answered = failure.kind is Kind.UNREACHABLE and not self._answered
         if failure.kind is Kind.PERMANENT or never_answered:
             hint = "; check BASE_URL and the network" if never_answered else ""
-            where = f"model '{self._model_id}' at {self._endpoint.host}"
-            return ModelUnusable(self._endpoint.redact(where) + f": {text}{hint}", attempts)
+            # settings that have made images are right: the endpoint is down, and a later run can go on
+            kind = OnHold if never_answered and self._proven else ModelUnusable
+            return kind(f"{where}: {text}{hint}", attempts)
         return ItemFailed(text, attempts, transient=failure.kind.retried)
 
 
