@@ -15,7 +15,7 @@ from typing import Any
 from imageevalkit import __version__
 from imageevalkit import fingerprint as fp
 from imageevalkit.cell import REPO, Cell
-from imageevalkit.generation.records import last_records
+from imageevalkit.generation.records import last_records, spent_since
 from imageevalkit.items import Item
 
 
@@ -31,6 +31,8 @@ def provenance(cell: Cell, items: Sequence[Item], data_sha256: dict[str, str]) -
         "model_packages": fp.packages_of(cell.fingerprints),
         "seeds_honoured": dict(Counter(str(r.get("seed_honoured")).lower() for r in mine)),
         "generation_seconds": round(sum(r.get("seconds", 0.0) for r in mine), 2),
+        # of all runs, lost and failed requests included; None where no price is known
+        "generation_usd": round(spent, 6) if (spent := spent_since(cell, 0.0)) else None,
         "data_sha256": data_sha256,
         "prompts_sha256": _prompts_sha256(items),
         "python": platform.python_version(),
