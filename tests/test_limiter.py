@@ -276,6 +276,43 @@ def test_hopeless_items_fail_and_look_like_no_outage() -> None:
     assert run.seconds < 200
 
 
+@pytest.mark.parametrize(
+    ("workers", "latency", "items", "hopeless"),
+    [
+        (8, 0.5, 100, range(97, 100)),
+        (8, 10.0, 100, range(97, 100)),
+        (16, 30.0, 800, range(790, 800)),
+        (64, 10.0, 800, range(780, 800)),
+        (8, 10.0, 6, range(1, 6)),
+    ],
+)
+def test_hopeless_items_at_the_end_are_tried_as_ever(
+    workers: int, latency: float, items: int, hopeless: range
+) -> None:
+    server = Server(lambda item, attempt, now: "500" if item in hopeless else "ok", lambda: latency)
+    run = serve(server, Limiter(workers), items)
+    assert run.ok == items - len(hopeless)
+    assert not any(tried.down for tried in run.tried)
+    assert run.seconds < items / workers * latency + latency + 200
+
+
+@pytest.mark.parametrize(("workers", "minutes"), [(1, 10), (4, 10), (4, 25), (16, 25), (64, 10), (64, 25)])
+def test_an_outage_in_which_requests_hang_costs_no_item(workers: int, minutes: int) -> None:
+    server = Server(lambda item, attempt, now: "500" if 4 < now < 4 + 60 * minutes else "ok")
+    server.refusal_time = lambda: 300.0  # the timeout of a request
+    run = serve(server, Limiter(workers), 800)
+    assert run.ok == 800
+
+
+def test_an_item_that_is_always_limited_fails_by_itself() -> None:
+    server = Server(lambda item, attempt, now: "429" if item == 7 else "ok")
+    run = serve(server, Limiter(8), 2000)
+    assert [n for n, tried in enumerate(run.tried) if tried.result != "image"] == [7]
+    assert not run.tried[7].down
+    assert server.attempts[7] < 40
+    assert run.seconds < 900
+
+
 def test_a_rerun_with_hopeless_items_only_does_not_wait_for_half_an_hour() -> None:
     run = serve(Server(lambda *request: "500"), Limiter(8), 6)
     assert run.ok == 0

@@ -23,13 +23,13 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from imageevalkit.api.outage import Outage, Trial
+from imageevalkit.api.rate_headers import LONGEST_WAIT
 from imageevalkit.api.recent import RecentRequests
 
 _CUT = 0.75
 _STEPS = 16
 _COOLDOWN = 5.0  # seconds in which further 429s belong to the same episode
 _LEAST_PACED = 3.0  # seconds for which a learnt rate is kept, whatever single 429s say
-_LONGEST_PAUSE = 120.0  # a server may ask for an hour; one question every two minutes is no burden
 _LONGEST_UNASKED = 60.0  # seconds; a pause that no 429 names is 1 s and doubles with each one in a row
 _RAMP, _RAMP_ALL = 0.005, 0.32  # seconds between the first requests, and for all of them
 _PACE_DOUBLES = 10.0  # seconds
@@ -72,10 +72,11 @@ class Limiter:
     def __init__(self, ceiling: int, per_minute: float | None = None, max_outage: float = 1800.0) -> None:
         self.ceiling = ceiling
         self.in_flight = 0
-        self.cuts = self.pauses = 0
+        self.cuts = 0
+        """Episodes so far."""
         self._limit = float(ceiling)
         self._least_gap = 60.0 / per_minute if per_minute else 0.0
-        self._max_outage = max_outage
+        self.max_outage = max_outage
         self._ramp = ceiling
         self._waiters: list[_Waiter] = []
         self._order = itertools.count()
@@ -96,11 +97,6 @@ class Limiter:
         """Requests that may be in flight now."""
         return max(1, int(self._limit))
 
-    @property
-    def has_served(self) -> bool:
-        """Whether the endpoint has answered a request as it should."""
-        return self._outage.has_served
-
     def state(self) -> str:
         """What holds requests back now, in a few words for a progress line; empty when nothing but the ceiling."""
         now = _now()
@@ -108,7 +104,7 @@ class Limiter:
             return f"endpoint down for {now - self._outage.began:.0f} s: {self._outage.reason}"
         if self._paused_until > now:
             return f"rate limited, {self._paused_until - now:.0f} s to wait"
-        return f"rate limited, {self.limit} in flight" if self.limit < self.ceiling else ""
+        return f"rate limited to {self.limit} in flight" if self.limit < self.ceiling else ""
 
     @asynccontextmanager
     async def slot(self, attempts: int = 0) -> AsyncIterator[float]:
@@ -146,11 +142,13 @@ class Limiter:
 
     def failed(self, trial: Trial, sent: float, reason: str) -> bool:
         """A request of ``trial`` failed for a ``reason`` that passes; whether that counts against its item."""
-        return self._outage.failed(trial, sent, _now(), reason, self.in_flight - 1)
+        untried = any(waiter.fresh and not waiter.granted.done() for waiter in self._waiters)
+        return self._outage.failed(trial, sent, _now(), reason, self.in_flight - 1, untried)
 
-    def limited(self, sent: float, asked: float | None) -> None:
-        """The request that started at ``sent`` got a 429; the server ``asked`` for so many seconds, if any."""
+    def limited(self, trial: Trial, sent: float, asked: float | None) -> None:
+        """A request of ``trial`` got a 429; the server ``asked`` for so many seconds, if any."""
         now = _now()
+        self._outage.limited(trial, now)
         self._let_through -= 1
         self._limited_since = self._limited_since or now
         self._recent.refused(sent, now)
@@ -161,7 +159,7 @@ class Limiter:
             self._learn(now)
             self._pauses_in_a_row += 1
             unasked = min(2.0 ** (self._pauses_in_a_row - 1), _LONGEST_UNASKED)
-            self._pause(now + (min(asked, _LONGEST_PAUSE) if asked else unasked))
+            self._pause(now + (min(asked, LONGEST_WAIT) if asked else unasked))
         elif self._pace and now - self._pace.since > _LEAST_PACED:
             # paced, so the server has run dry just now; a pause would let its tokens go to waste
             self._learn(now)
@@ -171,11 +169,11 @@ class Limiter:
             self._limit = max(1.0, self._limit * _CUT)
             self.cuts += 1
             self._episode_began = now
-            self._episode_ends = now + max(_COOLDOWN, min(asked or 0.0, _LONGEST_PAUSE))
+            self._episode_ends = now + max(_COOLDOWN, min(asked or 0.0, LONGEST_WAIT))
 
     def window_used_up(self, reset: float) -> None:
         """The server says that nothing is left of its window, which ends in ``reset`` seconds."""
-        self._pause(_now() + min(reset, _LONGEST_PAUSE))
+        self._pause(_now() + min(reset, LONGEST_WAIT))
 
     def _learn(self, now: float) -> None:
         """The server has nothing left: what it let through since the last such moment is its rate."""
@@ -186,7 +184,6 @@ class Limiter:
             self._counting_since, self._let_through = now, 0
 
     def _pause(self, until: float) -> None:
-        self.pauses += 1
         self._recent.forget()
         self._paused_until = max(self._paused_until, until)
         self._ramp = self.ceiling
@@ -231,7 +228,7 @@ class Limiter:
 
     def _pump_at(self, when: float) -> None:
         if self._outage.began is not None:
-            when = min(when, self._outage.began + self._max_outage)
+            when = min(when, self._outage.began + self.max_outage)
         if when < float("inf"):
             self._timer = asyncio.get_running_loop().call_at(when, self._pump)
 
@@ -240,7 +237,7 @@ class Limiter:
             (self._outage.began, f"has been down: {self._outage.reason}"),
             (self._limited_since, "has limited the rate of every request"),
         ):
-            if since is not None and now - since >= self._max_outage:
+            if since is not None and now - since >= self.max_outage:
                 self._given_up = f"for {now - since:.0f} s the endpoint {what}"
         return bool(self._given_up)
 

@@ -3,9 +3,9 @@
 A failure is the item's own as long as the endpoint serves others. When an endpoint that has worked fails at least
 ``_WITNESSES`` different items, and more than are still in flight, with nothing served that started later, it is
 down: one request at a time asks whether it is back, failures no longer count against items, and the first served
-request ends the outage. An item that failed while others were served is no witness: a few hopeless items
-at the end of a run must not look like an outage, nor may one failure in ten, which are reported at once while
-images take their time.
+request ends the outage. A few hopeless items must not look like an outage: one that failed while others were served is no
+witness, and where only items are left that have failed already, they are tried to the end as ever. Nor may one
+failure in ten, which are reported at once while images take their time.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ class Trial:
     def __init__(self) -> None:
         self.blamed = False
         """It failed, a request that started later was served, and it failed again."""
+        self.times_blamed = 0
         self._failed = float("inf")
 
     def note_failure(self, now: float, last_served: float) -> None:
         """A failure at ``now``; ``last_served`` is the latest start of a request that was served."""
         if last_served > self._failed:
             self.blamed = True
+            self.times_blamed += 1
         self._failed = now
 
 
@@ -63,8 +65,13 @@ class Outage:
         self.began = self._asking = None
         return True
 
-    def failed(self, trial: Trial, sent: float, now: float, reason: str, in_flight: int) -> bool:
-        """A request failed for a reason that passes, with others ``in_flight``; whether its item is to blame."""
+    def failed(
+        self, trial: Trial, sent: float, now: float, reason: str, in_flight: int, untried: bool
+    ) -> bool:
+        """A request failed for a reason that passes; whether its item is to blame.
+
+        Others are ``in_flight``; ``untried``: an item that has not failed yet is waiting, and can ask.
+        """
         trial.note_failure(now, self._last_served)
         self.reason = reason
         if self.began is not None:
@@ -72,11 +79,15 @@ class Outage:
             return trial.blamed
         if not trial.blamed:
             self._witnesses[trial] = now
-        if self.has_served and len(self._witnesses) >= max(_WITNESSES, in_flight + 1):
+        if untried and self.has_served and len(self._witnesses) >= max(_WITNESSES, in_flight + 1):
             self.began, self._asked = now, 0
             self._ask_later(now)
             return False
         return True
+
+    def limited(self, trial: Trial, now: float) -> None:
+        """A request got a 429: no sign of an outage, but perhaps of an item that is always refused."""
+        trial.note_failure(now, self._last_served)
 
     def wait(self, now: float) -> float:
         """Seconds until a request may start; infinite while the one that asks is under way."""

@@ -17,6 +17,9 @@ _RETRY_DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
 # Larger numbers are points in time, in seconds or milliseconds since 1970, not durations.
 _EPOCH, _EPOCH_MS = 1e9, 1e12
 
+LONGEST_WAIT = 120.0
+"""Seconds. A server may ask for an hour; one question every two minutes is no burden."""
+
 
 def asked_wait(headers: Mapping[str, str], body: str = "", now: datetime | None = None) -> float | None:
     """Seconds after which a failed request may be made again, or None when the reply does not say.

@@ -6,19 +6,23 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from imageevalkit.api.failures import Failure, Kind
 from imageevalkit.api.limiter import EndpointDown, Limiter
 from imageevalkit.api.outage import Trial
+from imageevalkit.api.rate_headers import LONGEST_WAIT
 
 T = TypeVar("T")
 
 _LONGEST_BACKOFF = 60.0
-# A server may ask for an hour; after two minutes one more question is no burden, and bounds still hold.
-_LONGEST_RETRY_AFTER = 120.0
 _MOST_DOUBLINGS = 16
+# A 429 of an item while requests that started later are served: not the account's rate but this one request ("too
+# large for your tokens per minute"). Even of an account that
+# refuses every other request, one item in 4096 is.
+_MOST_LIMITS = 12
 # its own generator: a model's seed must not depend on how often a server failed, nor the other way round
 _jitter = random.Random()
 
@@ -27,8 +31,8 @@ class RetryPolicy(NamedTuple):
     """``max_elapsed`` and ``backoff`` (the ceiling of the first wait) are in seconds.
 
     ``max_elapsed`` bounds the requests of one item and the waits between them. Neither bound counts what says
-    nothing about the item: rate limits, failures during an outage, waiting for a slot; those end with
-    the limiter's own bound.
+    nothing about the item: rate limits of the account, failures during an outage, waiting for a slot; those end
+    with the limiter's own bound.
     """
 
     max_attempts: int = 6
@@ -42,7 +46,7 @@ class RetryPolicy(NamedTuple):
         (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
         """
         ceiling = min(_LONGEST_BACKOFF, self.backoff * 2 ** min(max(failures, 1) - 1, _MOST_DOUBLINGS))
-        return min(asked or 0.0, _LONGEST_RETRY_AFTER) + _jitter.uniform(0.0, ceiling)
+        return min(asked or 0.0, LONGEST_WAIT) + _jitter.uniform(0.0, ceiling)
 
     def delay_after_limit(self, limits: int, asked: float | None) -> float:
         """Seconds to wait after that many 429s: a little more than the server ``asked`` (capped).
@@ -52,7 +56,7 @@ class RetryPolicy(NamedTuple):
         """
         if not asked:
             return self.delay(limits, None)
-        return min(asked, _LONGEST_RETRY_AFTER) + _jitter.uniform(0.0, 0.1 * min(asked, 1.0))
+        return min(asked, LONGEST_WAIT) + _jitter.uniform(0.0, 0.1 * min(asked, 1.0))
 
 
 @dataclass(frozen=True)
@@ -68,40 +72,65 @@ class Tried(Generic[T]):
     down: bool = False
 
 
+@dataclass
+class UnderWay:
+    """Whether a request is out, for whoever may have to give it up."""
+
+    sent: bool = False
+
+
+under_way: ContextVar[UnderWay | None] = ContextVar("under_way", default=None)
+"""Set by the engine for each item; :func:`retry` keeps it true."""
+
+
 async def retry(ask: Callable[[], Awaitable[T | Failure]], policy: RetryPolicy, limiter: Limiter) -> Tried[T]:
     """Call ``ask``, each time in a slot of ``limiter``, until it succeeds, fails for good, or a bound is met."""
     loop = asyncio.get_running_loop()
-    trial, failures, seconds = Trial(), Counter[Kind](), 0.0
+    state = under_way.get() or UnderWay()
+    trial, limits, failures = Trial(), Trial(), Counter[Kind]()
     attempts = counted = 0
+    seconds = counted_seconds = limited_seconds = 0.0
     result: T | Failure | None = None
     while True:
+        state.sent = False
         try:
             async with limiter.slot(attempts) as sent:
                 attempts += 1
+                state.sent = True
                 result = await ask()
-                seconds += loop.time() - sent
+                took = loop.time() - sent
+                seconds += took
                 if not isinstance(result, Failure) or not result.kind.retried:
                     limiter.served(sent)
                     return Tried(result, attempts, seconds)
                 failures[result.kind] += 1
+                counts = False
                 if result.kind is Kind.RATE_LIMIT:
-                    limiter.limited(sent, result.retry_after)
+                    limiter.limited(limits, sent, result.retry_after)
                 elif result.kind is Kind.LOST_IMAGE:  # the endpoint did its part
                     limiter.served(sent)
-                    counted += 1
+                    counts = True
                 else:
-                    counted += limiter.failed(trial, sent, result.text)
+                    counts = limiter.failed(trial, sent, result.text)
         except EndpointDown as error:
             last = result if isinstance(result, Failure) else Failure(Kind.UNREACHABLE, str(error))
             return Tried(last._replace(text=str(error)), attempts, seconds, down=True)
-        # each new image is billed, and a file host that lost two will lose a third
-        if counted >= policy.max_attempts or failures[Kind.LOST_IMAGE] > 1:
-            return Tried(result, attempts, seconds)
+        finally:
+            state.sent = False
         if result.kind is Kind.RATE_LIMIT:
-            await asyncio.sleep(policy.delay_after_limit(failures[Kind.RATE_LIMIT], result.retry_after))
-            continue
-        delay = policy.delay(counted, result.retry_after)
+            delay = policy.delay_after_limit(failures[Kind.RATE_LIMIT], result.retry_after)
+            if limits.blamed:
+                limited_seconds += took + delay
+            if limits.times_blamed >= _MOST_LIMITS or limited_seconds > policy.max_elapsed:
+                return Tried(result, attempts, seconds)
+        else:
+            counted += counts
+            delay = policy.delay(counted, result.retry_after)
+            if counts:
+                counted_seconds += took + delay
+            # each new image is billed, and a file host that lost two will lose a third
+            lost_again = failures[Kind.LOST_IMAGE] > 1
+            if counted >= policy.max_attempts or counted_seconds > policy.max_elapsed or lost_again:
+                return Tried(result, attempts, seconds)
         seconds += delay
-        if seconds > policy.max_elapsed:
-            return Tried(result, attempts, seconds)
         await asyncio.sleep(delay)
