@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from imageevalkit.png import rows_are_whole
 
@@ -47,9 +47,16 @@ def decode(data: bytes) -> Image.Image:
             image.verify()
             image = Image.open(io.BytesIO(data))
         image.load()
-    except Exception as error:  # Pillow raises a dozen types (OSError, SyntaxError, struct.error, …) here
-        raise CorruptImage(f"{type(error).__name__}: {error}") from error
+    except Exception as error:
+        raise _corrupt(error) from error
     return image
+
+
+def _corrupt(error: Exception) -> CorruptImage:
+    """What Pillow means by the dozen types it raises (OSError, SyntaxError, struct.error, …)."""
+    if isinstance(error, UnidentifiedImageError):  # its own words hold a memory address
+        return CorruptImage("no image of a known format")
+    return CorruptImage(f"{type(error).__name__}: {error}")
 
 
 def opened(data: bytes) -> Image.Image:
@@ -72,8 +79,8 @@ def prove(data: bytes) -> None:
             return
     except CorruptImage:
         raise
-    except Exception as error:  # Pillow raises a dozen types (OSError, SyntaxError, struct.error, …) here
-        raise CorruptImage(f"{type(error).__name__}: {error}") from error
+    except Exception as error:
+        raise _corrupt(error) from error
     decode(data)
 
 

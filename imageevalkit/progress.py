@@ -15,6 +15,7 @@ from imageevalkit.jsonl import JsonlWriter
 
 PROGRESS_ENV = "IMAGEEVALKIT_PROGRESS"
 _INTERVAL = 0.5
+_UNCHANGED_INTERVAL = 10.0
 
 
 class Progress(NamedTuple):
@@ -46,13 +47,19 @@ class ProgressWriter:
     def __init__(self) -> None:
         path = os.environ.get(PROGRESS_ENV)
         self._writer = JsonlWriter(Path(path)) if path else None
-        self._last: dict[str, float] = {}
+        self._last: dict[str, tuple[float, Progress]] = {}
 
     def report(self, progress: Progress, force: bool = False) -> None:
-        """Write ``progress`` now (``force``) or when half a second has passed since the cell's last one."""
+        """Write ``progress`` now (``force``) or when half a second has passed since the cell's last one.
+
+        What has not changed is written every ten seconds only: a run of many hours waits most of the time.
+        """
+        if self._writer is None:
+            return
         now = time.monotonic()
-        if self._writer and (force or now - self._last.get(progress.cell, -_INTERVAL) >= _INTERVAL):
-            self._last[progress.cell] = now
+        last, before = self._last.get(progress.cell, (-_UNCHANGED_INTERVAL, None))
+        if force or now - last >= (_INTERVAL if progress != before else _UNCHANGED_INTERVAL):
+            self._last[progress.cell] = (now, progress)
             self._writer.append(progress._replace(time=time.time())._asdict())
 
 

@@ -7,10 +7,11 @@ import asyncio
 import functools
 import gc
 import os
+import signal
 import sys
 import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from custom_models.load_model import load_model
 from imageevalkit import assets
 from imageevalkit.api.traffic import Traffic
 from imageevalkit.cell import Cell
-from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, ExitStatus, run_main, worst
 from imageevalkit.generation.cell_run import CellRun, GenerateOptions
 from imageevalkit.generation.contract import GenerationError
@@ -34,7 +34,8 @@ from imageevalkit.secrets import one_line, redact
 class ModelHolder:
     """The one model in memory; the next task's class replaces it, the next benchmark's does not."""
 
-    def __init__(self) -> None:
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
         self._task = ""
         self._model: Any = None
         self._failure = ""
@@ -50,7 +51,7 @@ class ModelHolder:
             _free_memory()
             started = time.perf_counter()
             try:
-                self._model = _load(run)
+                self._model = _load(self._traffic, run)
             except CellFailure as error:
                 self._failure = str(error)
             else:
@@ -60,15 +61,24 @@ class ModelHolder:
         return self._model
 
 
-def _load(run: CellRun) -> Any:
-    """Load the model of a cell. Raises CellFailure when it does not load."""
+def _load(traffic: Traffic, run: CellRun) -> Any:
+    """Load the model of a cell; its requests, if it makes any, go through ``traffic``.
+
+    Raises:
+        CellFailure: it does not load.
+    """
     try:
-        return load_model(run.setting)
+        model = load_model(run.setting)
     except GenerationError as error:
         raise CellFailure(f"model does not load: {one_line(error)}") from None
     except Exception as error:
         run.making.log(redact(traceback.format_exc()))
         raise CellFailure(f"model does not load: {type(error).__name__}: {one_line(error, 300)}") from None
+    if hasattr(model, "use_traffic"):
+        model.use_traffic(traffic)
+    elif run.setting.get("api") and traffic.budget.max_cost is not None:
+        raise CellFailure("--max_cost cannot bound a model class that does not tell what its images cost")
+    return model
 
 
 def _free_memory() -> None:
@@ -92,7 +102,7 @@ def main() -> ExitStatus:
 
 
 def _generate_one_by_one(plan: Plan, job: Job) -> ExitStatus:
-    progress, holder = ProgressWriter(), ModelHolder()
+    progress, holder = ProgressWriter(), ModelHolder(_traffic(job))
     statuses = []
     for key, log in zip(job.cells, job.logs, strict=True):
         cell = cell_of(key)
@@ -107,36 +117,39 @@ def _generate_one_by_one(plan: Plan, job: Job) -> ExitStatus:
 
 async def _generate_all_at_once(plan: Plan, job: Job, since: float) -> ExitStatus:
     """All cells of the job side by side; ``since`` is when the run began, in seconds since 1970."""
-    options = job.options
-    # what leaves the event loop is CPU work on whole images: more threads than cores would only hold more of them
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(available_cores() + 1))
-    traffic = Traffic(options["workers"], options["requests_per_minute"], options["max_cost"])
+    traffic = _traffic(job)
     progress = ProgressWriter()
     models: dict[str, list[Planned]] = {}
     for key, path in zip(job.cells, job.logs, strict=True):
         cell = cell_of(key)
         # a job that crashed and was started again must not spend the money twice
-        traffic.budget.spent += spent_since(cell, since)
+        spent = spent_since(cell, since)
+        traffic.budget.spent += spent
         say = functools.partial(_append, Path(path))
         say(f"=== generate {key}")
-        planned = Planned(cell, functools.partial(_open, cell, job, progress, say), say)
+        planned = Planned(cell, functools.partial(_open, cell, job, progress, say, spent), say)
         models.setdefault(cell.model, []).append(planned)
     logs = {planned.cell: planned for cells in models.values() for planned in cells}
     statuses = []
 
-    def load(run: CellRun) -> Any:
-        model = _load(run)
-        if hasattr(model, "use_traffic"):
-            model.use_traffic(traffic)
-        elif options["max_cost"] is not None:
-            raise CellFailure("--max_cost cannot bound a model class that does not tell what its images cost")
-        return model
-
     def settle(cell: Cell, outcome: Outcome) -> None:
         statuses.append(_settle(plan, logs[cell], outcome))
 
-    await generate_together(list(models.values()), load, traffic.workers, settle)
+    making = asyncio.ensure_future(
+        generate_together(list(models.values()), functools.partial(_load, traffic), traffic.workers, settle)
+    )
+    # what is under way may be billed all the same: it goes on record before the process ends
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, making.cancel)
+    try:
+        await making
+    except asyncio.CancelledError:
+        return ExitStatus.TERMINATED
     return worst(statuses)
+
+
+def _traffic(job: Job) -> Traffic:
+    options = job.options
+    return Traffic(options["workers"], options["requests_per_minute"], options["max_cost"])
 
 
 def _settle(plan: Plan, planned: Planned, outcome: Outcome) -> ExitStatus:
@@ -145,8 +158,14 @@ def _settle(plan: Plan, planned: Planned, outcome: Outcome) -> ExitStatus:
     return STATUS_OF_STATE[outcome.state]
 
 
-def _open(cell: Cell, job: Job, progress: ProgressWriter, log: Any) -> CellRun:
-    """Survey the cell. Raises CellFailure when its files are not what they should be."""
+def _open(
+    cell: Cell, job: Job, progress: ProgressWriter, log: Callable[[str], None], spent: float = 0.0
+) -> CellRun:
+    """Survey the cell, on which this run has ``spent`` so many USD before.
+
+    Raises:
+        CellFailure: its files are not what they should be.
+    """
     options = job.options
     # the pinned bytes, before an image is made (and paid for) from other ones
     problems = assets.check(cell.benchmark, hashes=True)
@@ -164,7 +183,7 @@ def _open(cell: Cell, job: Job, progress: ProgressWriter, log: Any) -> CellRun:
         progress,
         log,
     )
-    run.making.max_cost = options["max_cost"]
+    run.making.max_cost, run.making.cost = options["max_cost"], spent or None
     return run
 
 

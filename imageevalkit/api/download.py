@@ -10,6 +10,7 @@ from imageevalkit.api.image_reply import prove
 from imageevalkit.api.limiter import Limiter
 from imageevalkit.api.rate_headers import asked_wait
 from imageevalkit.api.retry import RetryPolicy, retry
+from imageevalkit.cpu import on_cpu
 
 if TYPE_CHECKING:
     import httpx2
@@ -71,4 +72,4 @@ async def _fetch(client: httpx2.AsyncClient, url: httpx2.URL, headers: dict[str,
         text = f"the image from {url.host} could not be had: {classify_connection(error).text}"
         return Failure(Kind.TRANSIENT, text)
     image = bytes(data)
-    return await asyncio.to_thread(prove, image) or image
+    return await on_cpu(prove, image) or image

@@ -3,9 +3,9 @@
 A failure is the item's own as long as the endpoint serves others. When an endpoint that has worked fails at least
 ``_WITNESSES`` different items, and more than are still in flight, with nothing served that started later, it is
 down: one request at a time asks whether it is back, failures no longer count against items, and the first served
-request ends the outage. A few hopeless items must not look like an outage: one that failed while others were served is no
-witness, and where only items are left that have failed already, they are tried to the end as ever. Nor may one
-failure in ten, which are reported at once while images take their time.
+request ends the outage. A few hopeless items must not look like an outage: one that failed while others were
+served is no witness, and where only items are left that have failed already, they are tried to the end as ever.
+Nor may one failure in ten, which are reported at once while images take their time.
 """
 
 from __future__ import annotations

@@ -74,9 +74,10 @@ class Tried(Generic[T]):
 
 @dataclass
 class UnderWay:
-    """Whether a request is out, for whoever may have to give it up."""
+    """How far an item is, for whoever may have to give it up: a request is out; the image is here."""
 
     sent: bool = False
+    answered: bool = False
 
 
 under_way: ContextVar[UnderWay | None] = ContextVar("under_way", default=None)

@@ -143,9 +143,9 @@ def _outcome(making: Making, reused: int) -> Outcome:
         counts += f", {making.spent_words()}"
     if making.stopped:
         # what only waits for money or for the endpoint is not broken
-        on_hold = making.on_hold and made
-        again = "; the same command goes on from here" if on_hold else ""
-        return Outcome(INCOMPLETE if on_hold else FAILED, f"{making.stopped} ({counts}){again}")
+        if making.on_hold:
+            return Outcome(INCOMPLETE, f"{making.stopped} ({counts}); the same command goes on from here")
+        return Outcome(FAILED, f"{making.stopped} ({counts})")
     if not making.total:
         return Outcome(FAILED, "the benchmark has no items")
     if not made:

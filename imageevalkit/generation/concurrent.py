@@ -11,13 +11,15 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from imageevalkit.api.retry import UnderWay, under_way
+from imageevalkit.cpu import on_cpu
 from imageevalkit.generation.cell_run import CellRun
 from imageevalkit.generation.contract import Generated
 from imageevalkit.generation.sequential import model_input
 from imageevalkit.items import Item
 
-# Once a cell is given up, requests already sent may still be answered (and are paid for): wait this long.
-_LAST_ANSWERS = 30.0
+# Once a cell is given up, requests already sent may still be answered (and are paid for): wait this long at most.
+_LAST_ANSWERS = 300.0
 _TICK = 0.5  # seconds between two looks at a cell, for its progress line
 
 
@@ -31,8 +33,8 @@ class Asker:
     def __init__(self, model: Any, load: Callable[[], Any], workers: int) -> None:
         self.model = model
         # a model that sends through a limiter has others ready for when its items wait to be asked again
-        limited = hasattr(model, "use_traffic")
-        self.room = asyncio.Semaphore(max(4, 2 * workers) if limited else workers)
+        self.limited = hasattr(model, "use_traffic")
+        self.room = asyncio.Semaphore(max(4, 2 * workers) if self.limited else workers)
         self._load = load
         self.is_async = inspect.iscoroutinefunction(getattr(model, "generate_async", None))
         self._own = threading.local()
@@ -80,7 +82,7 @@ async def drain(cells: AsyncIterator[tuple[CellRun, Asker]], end: Callable[[Cell
 class _CellInFlight:
     def __init__(self, run: CellRun, asker: Asker, end: Callable[[CellRun], None]) -> None:
         self._run, self._asker, self._end = run, asker, end
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], UnderWay] = {}
         self._all_begun = False
         self._settled = asyncio.Event()
         self.ended = asyncio.create_task(self._watch())
@@ -92,37 +94,43 @@ class _CellInFlight:
             if self._run.making.stopped:
                 self._asker.room.release()
                 break
-            task = asyncio.create_task(self._make(item))
-            self._tasks.add(task)
+            # a model that does not say whether a request is out may have one out at any time
+            state = UnderWay(sent=not self._asker.limited)
+            task = asyncio.create_task(self._make(item, state))
+            self._tasks[task] = state
             task.add_done_callback(self._on_done)
         self._all_begun = True
         self._look()
 
     async def abandon(self) -> None:
-        """Cancel whatever is still under way."""
+        """Cancel whatever is still under way, but let what has been answered be stored."""
         tasks = [*self._tasks, self.ended]
         for task in tasks:
-            task.cancel()
+            if task not in self._tasks or not self._tasks[task].answered:
+                task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _make(self, item: Item) -> None:
+    async def _make(self, item: Item, state: UnderWay) -> None:
         making = self._run.making
         started = time.perf_counter()
+        under_way.set(state)
         try:
             returned = await self._asker.ask(model_input(self._run.task, item), item.seed)
         except Exception as error:
             making.lost(item, error, time.perf_counter() - started)
         else:
+            state.answered = True
             seconds = time.perf_counter() - started
             if isinstance(returned, Generated) and returned.seconds is not None:
                 seconds = returned.seconds
-            # encoding and fsync leave the loop, so that slow disks do not delay answers
-            problem = await asyncio.to_thread(making.store, item, returned, seconds)
+            # encoding and fsync leave the loop, so that slow disks do not delay answers; what is paid for is
+            # stored, even if the cell is given up meanwhile
+            problem = await asyncio.shield(on_cpu(making.store, item, returned, seconds))
             making.stored(item, returned, problem, seconds)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._asker.room.release()
-        self._tasks.discard(task)
+        del self._tasks[task]
         if not task.cancelled() and (error := task.exception()):
             self._run.fail(error)  # a full disk
         self._look()
@@ -136,10 +144,14 @@ class _CellInFlight:
         while not self._settled.is_set():
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._settled.wait(), _TICK)
-            self._run.making.report(self._run.holdup())
+            try:
+                self._run.making.report(self._run.holdup())
+            except Exception as error:  # a fault in a model's code must not take the other cells along
+                self._run.fail(error)
             if self._run.making.stopped:
                 given_up = given_up or time.monotonic()
-                if time.monotonic() - given_up > _LAST_ANSWERS:
-                    for task in self._tasks:
+                is_late = time.monotonic() - given_up > _LAST_ANSWERS
+                for task, state in self._tasks.items():
+                    if is_late or not (state.sent or state.answered):
                         task.cancel()
         self._end(self._run)

@@ -77,54 +77,77 @@ async def generate_together(
 ) -> None:
     """Make the missing images of many cells at once; ``models`` holds the cells of one model each, in order.
 
-    ``workers`` requests are in flight, for each model or, where models share a ``Traffic``, in all. ``settle``
-    is called with the outcome of each cell as soon as it has one.
+    ``workers`` requests are in flight for each model or, where models share a ``Traffic``, for each endpoint.
+    ``settle`` is called with the outcome of each cell as soon as it has one.
     """
-    await asyncio.gather(*(_generate_model(cells, load, workers, settle) for cells in models))
+    await asyncio.gather(*(_Model(cells, load, workers, settle).generate() for cells in models))
 
 
-async def _generate_model(
-    cells: Sequence[Planned], load: Load, workers: int, settle: Callable[[Cell, Outcome], None]
-) -> None:
-    askers: dict[str, Asker] = {}
-    planned = {cell.cell: cell for cell in cells}
+class _Model:
+    """The cells of one model in a job that other models share: no fault here may reach them."""
 
-    def end(run: CellRun) -> None:
-        settle(run.cell, planned[run.cell].outcome_of(run.end))
+    def __init__(
+        self,
+        cells: Sequence[Planned],
+        load: Load,
+        workers: int,
+        settle: Callable[[Cell, Outcome], None],
+    ) -> None:
+        self._cells, self._load, self._workers, self._settle = cells, load, workers, settle
+        self._unsettled = {cell.cell: cell for cell in cells}
+        self._askers: dict[str, Asker] = {}
+        self._unloadable: dict[str, Outcome] = {}
 
-    async def opened() -> AsyncIterator[tuple[CellRun, Asker]]:
-        for cell in cells:
-            outcome, run = await asyncio.to_thread(_open, cell)
-            if run is None or outcome:
-                settle(cell.cell, outcome or Outcome(FAILED))
-                continue
-            try:
-                if run.task not in askers:
-                    run.making.report("loading model", force=True)
-                    model = await asyncio.to_thread(load, run)
-                    askers[run.task] = Asker(model, functools.partial(load, run), workers)
-                run.begin(askers[run.task].model)
-            except CellFailure as error:
-                settle(cell.cell, Outcome(FAILED, one_line(error)))
-                continue
-            yield run, askers[run.task]
+    async def generate(self) -> None:
+        try:
+            await drain(self._opened(), self._end)
+        except Exception as error:
+            for planned in list(self._unsettled.values()):
+                planned.log(redact("".join(traceback.format_exception(error))))
+                self._done(planned.cell, Outcome(FAILED, f"{type(error).__name__}: {one_line(error, 300)}"))
+        finally:
+            for asker in self._askers.values():
+                await asker.close()
 
-    try:
-        await drain(opened(), end)
-    finally:
-        for asker in askers.values():
-            await asker.close()
+    def _done(self, cell: Cell, outcome: Outcome) -> None:
+        del self._unsettled[cell]
+        self._settle(cell, outcome)
 
+    def _end(self, run: CellRun) -> None:
+        self._done(run.cell, self._unsettled[run.cell].outcome_of(run.end))
 
-def _open(planned: Planned) -> tuple[Outcome | None, CellRun | None]:
-    """The surveyed cell, with its outcome where it has one without any making."""
-    runs: list[CellRun] = []
+    async def _opened(self) -> AsyncIterator[tuple[CellRun, Asker]]:
+        for planned in self._cells:
+            run = await asyncio.to_thread(self._begun, planned)
+            if run:
+                yield run, self._askers[run.task]
 
-    def survey() -> Outcome:
-        run = planned.open()
-        runs.append(run)
-        return run.outcome or run.end()
+    def _begun(self, planned: Planned) -> CellRun | None:
+        """The cell, ready to be made; None when it is settled without. Runs in a thread."""
+        runs: list[CellRun] = []
 
-    outcome = planned.outcome_of(survey)
-    run = runs[0] if runs else None
-    return (None, run) if run and run.todo and not run.outcome else (outcome, run)
+        def begin() -> Outcome:
+            run = planned.open()
+            if run.outcome:
+                return run.outcome
+            if not run.todo:
+                return run.end()
+            if run.task in self._unloadable:
+                return self._unloadable[run.task]
+            if run.task not in self._askers:
+                run.making.report("loading model", force=True)
+                try:
+                    model = self._load(run)
+                except CellFailure as error:
+                    self._unloadable[run.task] = Outcome(FAILED, one_line(error))
+                    raise
+                self._askers[run.task] = Asker(model, functools.partial(self._load, run), self._workers)
+            run.begin(self._askers[run.task].model)
+            runs.append(run)
+            return Outcome("")
+
+        outcome = planned.outcome_of(begin)
+        if runs:
+            return runs[0]
+        self._done(planned.cell, outcome)
+        return None

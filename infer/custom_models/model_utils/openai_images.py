@@ -27,6 +27,7 @@ from imageevalkit.api.retry import RetryPolicy, Tried, retry
 from imageevalkit.api.routes.base import Request
 from imageevalkit.api.traffic import Traffic
 from imageevalkit.api.uploads import Inputs, inputs_of
+from imageevalkit.cpu import on_cpu
 from imageevalkit.errors import UserError
 from imageevalkit.generation.contract import (
     Generated,
@@ -133,6 +134,7 @@ class _OpenAIImages:
         self._clients: Clients | None = None
         self._answered = False
         self._proven = False
+        self._unusable = ""  # once it is known, nothing more is sent
         self.use_traffic(Traffic())
 
     def has_made_images(self) -> None:
@@ -180,22 +182,30 @@ class _OpenAIImages:
         """Make one image; ``prepare`` makes the request, off the event loop and once."""
         bill = Bill()
         request: Request | None = None
+        attempts = 0
 
         async def ask() -> ImageReply | Failure:
-            nonlocal request
+            nonlocal request, attempts
+            if self._unusable:
+                raise ModelUnusable(self._unusable, attempts=0)
             if request is None:
-                request = await asyncio.to_thread(prepare)
-            return await self._paid_attempt(request, bill)
+                request = await on_cpu(prepare)
+            held = self._estimate or 0.0
+            await self._budget.hold(held)
+            attempts += 1
+            return await self._paid_attempt(request, bill, held)
 
         try:
             tried = await retry(ask, self._policy, self._limiter)
         except BudgetSpent as error:
-            raise self._billed(OnHold(str(error), attempts=0), bill) from None
+            raise self._billed(OnHold(str(error), attempts), bill) from None
         except asyncio.CancelledError:
             if not bill.maybe_billed:
                 raise
             # the cell was given up with the request under way: the provider may bill it all the same
-            raise self._billed(ItemFailed("given up while under way", transient=True), bill) from None
+            raise self._billed(
+                ItemFailed("given up while under way", attempts, transient=True), bill
+            ) from None
         except GenerationError as error:
             raise self._billed(error, bill) from None
         result = tried.result
@@ -219,15 +229,15 @@ class _OpenAIImages:
         error.bill = bill
         return error
 
-    async def _paid_attempt(self, request: Request, bill: Bill) -> ImageReply | Failure:
-        """One attempt, its cost held in the budget while it lasts and put on the ``bill`` when it is known."""
-        held = self._estimate or 0.0
-        await self._budget.hold(held)
+    async def _paid_attempt(self, request: Request, bill: Bill, held: float) -> ImageReply | Failure:
+        """One attempt, ``held`` in the budget while it lasts; its cost goes on the ``bill`` when it is known."""
         cost = None
         try:
             result = await self._attempt(request)
             if not isinstance(result, Failure):
                 cost = cost_of_reply(self._price, result.tokens, result.reported_cost)
+                if cost is None:  # a price by tokens, and a gateway that does not tell them
+                    cost = self._estimate
                 bill.add(cost, result.tokens)
                 if cost is not None:
                     self._estimate = max(cost, self._estimate or 0.0)
@@ -260,7 +270,7 @@ class _OpenAIImages:
             )
         if reset := used_up_for(raw.headers):
             self._limiter.window_used_up(reset)
-        reply = await asyncio.to_thread(self._route.read, raw.content)
+        reply = await on_cpu(self._route.read, raw.content)
         if isinstance(reply, Failure):
             # a 200 says that the provider did its work, whatever arrived here
             return reply._replace(maybe_billed=reply.kind is Kind.TRANSIENT)
@@ -300,8 +310,10 @@ class _OpenAIImages:
         if failure.kind is Kind.PERMANENT or never_answered:
             hint = "; check BASE_URL and the network" if never_answered else ""
             # settings that have made images are right: the endpoint is down, and a later run can go on
-            kind = OnHold if never_answered and self._proven else ModelUnusable
-            return kind(f"{where}: {text}{hint}", attempts)
+            if never_answered and self._proven:
+                return OnHold(f"{where}: {text}{hint}", attempts)
+            self._unusable = f"{where}: {text}{hint}"
+            return ModelUnusable(self._unusable, attempts)
         return ItemFailed(text, attempts, transient=failure.kind.retried)
 
 
