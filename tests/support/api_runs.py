@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,13 +59,13 @@ class ApiRuns:
         kwargs: str = "",
         limit: int = 6,
         workers: int = 4,
-        **env: str,
+        env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """One command; ``kwargs`` are those of the only model or, with ``;``, of each."""
         words = ["--model_names", ";".join(models), "--ds_names", ";".join(benchmarks), "--use_api", "true"]
         words += ["--eval", "false", "--num_workers", str(workers), "--limit", str(limit)]
         words += ["--custom_model_kwargses", kwargs] * bool(kwargs)
-        given = {"API_KEY": self.key, "BASE_URL": self.server.base_url, **env}
+        given = {"API_KEY": self.key, "BASE_URL": self.server.base_url, **(env or {})}
         return run_eval(self.checkout, *words, *more, **given)
 
     def all_records(self, model: str = "model-a", benchmark: str = "quicktext") -> list[dict[str, Any]]:

@@ -222,7 +222,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_body(200, data[: len(data) // 2] if fault == "truncated" else data, "image/png")
 
     def _receive(self) -> Received:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        length = int(self.headers.get("Content-Length", 0))
+        body = self.rfile.read(length)
+        if len(body) < length:
+            raise ConnectionError("the client was killed in the middle of its request")
         headers = _headers(self)
         boundary = re.match(r'multipart/form-data;.*boundary="?([^";]+)', headers.get("content-type", ""))
         if not boundary:
