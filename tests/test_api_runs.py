@@ -177,6 +177,48 @@ def test_a_cell_that_got_no_money_is_incomplete_not_failed(api: ApiRuns) -> None
     assert run.returncode == 3, text_of(run)
 
 
+def kill_once(api: ApiRuns, after: int) -> None:
+    """Kill the generating process when ``after`` requests have come."""
+    killed: list[int] = []
+
+    def choose(request: Received, attempt: int) -> str:
+        if len(api.server.requests) >= after and not killed:
+            killed.extend(api.generate_processes())
+            os.kill(killed[0], signal.SIGKILL)
+        return "ok"
+
+    api.server.choose = choose
+
+
+def test_max_cost_counts_what_was_spent_before_a_crash(api: ApiRuns) -> None:
+    kill_once(api, after=12)
+    api.server.latency = 0.05
+    run = api.run("--max_cost", "0.2", kwargs="price=0.01", limit=40)
+    assert run.returncode == 3, text_of(run)
+    assert api.statuses() == {"ok": 20}
+    assert len(api.server.requests) <= 20 + 2 * 4, "what the killed process had in flight is not known"
+
+
+@pytest.mark.xfail(strict=True, reason="the started-again job tells its own cost only")
+def test_the_cost_told_after_a_crash_is_that_of_the_run(api: ApiRuns) -> None:
+    kill_once(api, after=12)
+    api.server.latency = 0.05
+    run = api.run("--max_cost", "0.2", kwargs="price=0.01", limit=40)
+    assert "(20 of 40 images, $0.20)" in message(run, "--max_cost")
+
+
+@pytest.mark.xfail(
+    strict=True, reason="an item that the budget stopped in the middle has a record with 0 attempts"
+)
+def test_attempts_are_told_of_an_item_that_the_budget_stopped(api: ApiRuns) -> None:
+    api.server.default = "cut_short"
+    api.run("--max_cost", "0.03", kwargs="price=0.01,backoff=0.01", limit=3)
+    assert len(api.server.requests) == 3
+    records = api.all_records()
+    assert sum(record["maybe_billed"] for record in records) == 3
+    assert sum(record["attempts"] for record in records) == 3
+
+
 @pytest.mark.parametrize("kwargs", ["", 'price={"image_output":40}'])
 def test_max_cost_without_a_price_is_one_line_before_anything_starts(api: ApiRuns, kwargs: str) -> None:
     run = api.run("--max_cost", "1", kwargs=kwargs)
@@ -307,8 +349,9 @@ def test_a_wrong_key_is_shown_by_no_more_requests_than_were_in_flight(api: ApiRu
 # Outages and crashes
 
 
-@pytest.mark.parametrize(("how", "seconds"), [("503", 6.0), ("closed port", 3.0)])
-def test_an_outage_in_the_middle_is_sat_out(api: ApiRuns, how: str, seconds: float) -> None:
+@pytest.mark.parametrize("how", ["503", "closed port"])
+def test_an_outage_in_the_middle_is_sat_out(api: ApiRuns, how: str) -> None:
+    seconds = 3.4  # the third question, after 3.5 to 7 s, finds the endpoint back
     down_until = 0.0
 
     def choose(request: Received, attempt: int) -> str:
@@ -323,7 +366,8 @@ def test_an_outage_in_the_middle_is_sat_out(api: ApiRuns, how: str, seconds: flo
 
     api.server.choose = choose
     api.server.latency = 0.05
-    run = api.run(limit=30)
+    # an item's own attempts would end long before the outage
+    run = api.run(kwargs="max_attempts=3,backoff=0.3", limit=30)
     assert run.returncode == 0, text_of(run)
     assert down_until, "it was down"
     assert api.statuses() == {"ok": 30}
