@@ -59,13 +59,14 @@ class Part:
 
 @dataclass
 class Received:
-    """One request as it came in; ``fault`` is how it was answered."""
+    """One request as it came in, at ``time`` (monotonic seconds); ``fault`` is how it was answered."""
 
     path: str
     headers: dict[str, str]
     fields: dict[str, Any]
     files: list[Part] = field(default_factory=list)
     fault: str = ""
+    time: float = field(default_factory=time.monotonic)
 
     @property
     def prompt(self) -> str:
@@ -100,8 +101,7 @@ class ImageServer:
         self.lock = threading.Lock()
         self._scripts: dict[str, tuple[str, ...]] = {}
         self._attempts: Counter[str] = Counter()
-        self._http = _HttpServer(("127.0.0.1", 0), functools.partial(_Handler, self))
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
+        self._listen(port=0)
 
     @property
     def port(self) -> int:
@@ -116,6 +116,19 @@ class ImageServer:
         unknown = set(faults) - FAULTS.keys()
         assert not unknown, f"unknown faults {unknown}"
         self._scripts[prompt] = faults
+
+    def _listen(self, port: int) -> None:
+        self._http = _HttpServer(("127.0.0.1", port), functools.partial(_Handler, self))
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
+
+    def close_port(self, seconds: float) -> None:
+        """Refuse connections for ``seconds``; open ones go on. Called by another thread than a test's own."""
+        port = self.port
+        self._http.shutdown()
+        self._http.server_close()
+        time.sleep(seconds)
+        self._listen(port)
+        self._thread.start()
 
     def _scripted(self, request: Received, attempt: int) -> str:
         faults = self._scripts.get(request.prompt, (self.default,))
@@ -209,7 +222,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_body(200, data[: len(data) // 2] if fault == "truncated" else data, "image/png")
 
     def _receive(self) -> Received:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        length = int(self.headers.get("Content-Length", 0))
+        body = self.rfile.read(length)
+        if len(body) < length:
+            raise ConnectionError("the client was killed in the middle of its request")
         headers = _headers(self)
         boundary = re.match(r'multipart/form-data;.*boundary="?([^";]+)', headers.get("content-type", ""))
         if not boundary:
@@ -357,6 +373,7 @@ FAULTS: dict[str, Fault] = {
     "429_bare": _answer(429, "Rate limit reached", "rate_limit_exceeded"),
     "quota": _answer(429, "You exceeded your current quota", "insufficient_quota", "insufficient_quota"),
     "500": _answer(500, "The server had an error", None, "server_error"),
+    "503": _answer(503, "Service Unavailable", None, "server_error"),
     "502_html": lambda h, r: h.send_body(
         502, b"<html><title>502 Bad Gateway</title></html>", "text/html", {"Retry-After": "0"}
     ),
