@@ -169,7 +169,6 @@ def test_max_cost_bounds_all_models_of_a_run_together(api: ApiRuns) -> None:
     assert "--max_cost 0.05 is used up" in run.stdout
 
 
-@pytest.mark.xfail(strict=True, reason="a cell without any image is 'failed', also when only money was short")
 def test_a_cell_that_got_no_money_is_incomplete_not_failed(api: ApiRuns) -> None:
     api.server.latency = 0.05
     run = api.run("--max_cost", "0.03", models=["model-a", "model-b"], kwargs="price=0.01;price=0.01")
@@ -199,7 +198,6 @@ def test_max_cost_counts_what_was_spent_before_a_crash(api: ApiRuns) -> None:
     assert len(api.server.requests) <= 20 + 2 * 4, "what the killed process had in flight is not known"
 
 
-@pytest.mark.xfail(strict=True, reason="the started-again job tells its own cost only")
 def test_the_cost_told_after_a_crash_is_that_of_the_run(api: ApiRuns) -> None:
     kill_once(api, after=12)
     api.server.latency = 0.05
@@ -207,9 +205,6 @@ def test_the_cost_told_after_a_crash_is_that_of_the_run(api: ApiRuns) -> None:
     assert "(20 of 40 images, $0.20)" in message(run, "--max_cost")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="an item that the budget stopped in the middle has a record with 0 attempts"
-)
 def test_attempts_are_told_of_an_item_that_the_budget_stopped(api: ApiRuns) -> None:
     api.server.default = "cut_short"
     api.run("--max_cost", "0.03", kwargs="price=0.01,backoff=0.01", limit=3)
@@ -338,7 +333,6 @@ def test_what_no_item_can_succeed_with_stops_the_cell_with_one_line(
     assert not api.files_with(api.key)
 
 
-@pytest.mark.xfail(strict=True, reason="items that wait for a slot are sent all the same: 2 × num_workers")
 def test_a_wrong_key_is_shown_by_no_more_requests_than_were_in_flight(api: ApiRuns) -> None:
     api.server.default = "401"
     api.server.latency = 0.1

@@ -280,6 +280,9 @@ def test_400_after_a_success_is_about_the_item(server: ImageServer) -> None:
     server.script("odd", "400")
     model = t2i()
     assert isinstance(failure_of(model, "odd"), ModelUnusable)
+    assert isinstance(failure_of(model, "a cat"), ModelUnusable)
+    assert len(server.requests) == 1, "nothing is sent to a model known to be unusable"
+    model = t2i()
     model.generate("a cat")
     assert isinstance(failure_of(model, "odd"), ItemFailed)
 

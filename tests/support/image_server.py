@@ -143,12 +143,9 @@ class ImageServer:
             self.in_flight += 1
             self.max_in_flight = max(self.max_in_flight, self.in_flight)
         time.sleep(self.latency)
-        return request.fault
-
-    def leave(self) -> None:
-        """The answer of one request is out."""
-        with self.lock:
+        with self.lock:  # before the answer is out: who has it may send the next request at once
             self.in_flight -= 1
+        return request.fault
 
     def stats(self) -> dict[str, Any]:
         """Counts over all requests so far."""
@@ -196,13 +193,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         request = self._receive()
         fault = self.images.enter(request)
-        try:
-            if request.path not in ENDPOINTS:
-                self.send_json(404, _error("no such path", "not_found"))
-            else:
-                FAULTS[fault](self, request)
-        finally:
-            self.images.leave()
+        if request.path not in ENDPOINTS:
+            self.send_json(404, _error("no such path", "not_found"))
+        else:
+            FAULTS[fault](self, request)
 
     def do_GET(self) -> None:
         path = urlsplit(self.path).path
