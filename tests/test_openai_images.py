@@ -554,6 +554,43 @@ def test_words_in_place_of_an_image(said: str, kind: Kind) -> None:
     assert reply.kind is kind
 
 
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ({"message": "You exceeded your quota", "type": "insufficient_quota"}, Kind.PERMANENT),
+        ({"message": "no funds", "code": "insufficient_user_quota"}, Kind.PERMANENT),
+        ({"message": "no funds", "code": 429, "type": "insufficient_quota"}, Kind.PERMANENT),
+        ("insufficient_quota", Kind.PERMANENT),
+        ({"message": "Insufficient credits", "code": 402}, Kind.PERMANENT),
+        ({"message": "No auth", "code": "401"}, Kind.PERMANENT),
+        ({"message": "x", "code": "invalid_api_key"}, Kind.PERMANENT),
+        ({"message": "x", "status": "PERMISSION_DENIED"}, Kind.PERMANENT),
+        ({"message": "x", "code": "model_not_found"}, Kind.PERMANENT),
+        ({"message": "No endpoints found", "code": 404}, Kind.PERMANENT),
+        ({"message": "Your account violates our content policy", "code": 403}, Kind.PERMANENT),
+        ({"message": "x", "code": 403, "metadata": {"flagged_input": "x"}}, Kind.REFUSAL),
+        ({"message": "against our content policy", "code": 400}, Kind.REFUSAL),
+        ({"message": "against our content policy", "code": "upstream_error"}, Kind.REFUSAL),
+        ({"message": "The prompt is too long", "code": 400}, Kind.ITEM),
+        ({"message": "something odd", "code": 400}, Kind.ITEM),
+        ({"message": "no picture", "code": "invalid_image_format"}, Kind.ITEM),
+        ({"message": "see our content policy on rates", "code": 429}, Kind.RATE_LIMIT),
+        ({"message": "x", "status": "RESOURCE_EXHAUSTED"}, Kind.RATE_LIMIT),
+        ({"message": "x", "code": 408}, Kind.TRANSIENT),
+        ({"message": "x", "code": 503, "type": "authentication_error"}, Kind.TRANSIENT),
+        ({"message": "x", "code": 7}, Kind.TRANSIENT),
+        ({"message": "upstream went away", "code": True}, Kind.TRANSIENT),
+    ],
+)
+def test_an_error_in_a_200_is_what_its_code_says(error: Any, kind: Kind) -> None:
+    body = json.dumps({"error": error, "choices": [{"message": {"content": ""}}]}).encode()
+    for name in ("images", "chat", "responses"):
+        reply = routes.of(name).read(body)
+        assert isinstance(reply, Failure)
+        assert reply.kind is kind
+        assert kind is Kind.REFUSAL or reply.text.startswith("the reply (HTTP 200) holds an error: ")
+
+
 def test_all_coroutines_are_in_flight_at_once(server: ImageServer) -> None:
     server.latency = 0.4
 

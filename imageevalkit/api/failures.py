@@ -7,8 +7,10 @@ reply                                        class        what happens
                                                           never counts against the item
 408, 409, 425, 5xx                           TRANSIENT    full-jitter backoff (``Retry-After`` if sent), again
 reset, broken or no reply within the timeout TRANSIENT    the same
-200 with HTML, no JSON, an ``error`` body,
-no image, or bytes that do not decode        TRANSIENT    the same
+200 with HTML, no JSON, no image, bytes that
+do not decode, an ``error`` without a status TRANSIENT    the same
+200 with an ``error`` whose code is, or stands
+for, a 4xx or 5xx                            as that one  as that one
 no connection at all (DNS, refused, TLS)     UNREACHABLE  the same; if the endpoint never answered: PERMANENT
 any of these from item after item            TRANSIENT    an outage (``api.outage``): waits, counts against none
 the image's URL is dead, or three downloads
@@ -29,7 +31,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -76,6 +78,11 @@ class ErrorBody(NamedTuple):
     param: str = ""
     page: bool = False
 
+    @property
+    def words(self) -> str:
+        """The message, or the codes where there is none."""
+        return self.message or ", ".join(self.codes)
+
 
 LONGEST_MESSAGE = 400  # characters of a provider's words in a log
 # Codes seen from: OpenAI (content_policy_violation, moderation_blocked), Azure (content_filter,
@@ -113,6 +120,17 @@ _WORDS_COUNT = frozenset({200, 400, 422, 451})
 # a gateway answers so when the server behind it was too slow or broke off: it may have finished all the same
 _LOST_ON_THE_WAY = frozenset({408, 502, 504, 520, 522, 524})
 _QUOTA_CODE = re.compile(r"insufficient_(user_)?quota|billing|quota_not_enough|arrearage", re.IGNORECASE)
+# codes of a 200's error that stand for a status, the quota's first: 429 is the status of some of them
+_STATUS_OF_CODE = {
+    402: _QUOTA_CODE,
+    401: re.compile(
+        r"^((invalid|incorrect)_?api_?key|authentication_error|unauthenticated|unauthorized)$", re.I
+    ),
+    403: re.compile(r"^(permission_(denied|error)|access_denied|forbidden)$", re.I),
+    404: re.compile(r"^model_?not_?found$", re.I),
+    429: re.compile(r"^(rate_?limit_(exceeded|error)|too_many_requests|resource_exhausted)$", re.I),
+}
+_KEY_UNKNOWN = "API_KEY (or the variable that api_key_env names)"
 _ITEM_CODE = re.compile(
     r"string_(above_max_length|too_long)|context_length|(invalid|unsupported)_?image|image_(too|parse)",
     re.IGNORECASE,
@@ -150,8 +168,8 @@ def error_of(parsed: Any) -> ErrorBody:
 
 def _codes(error: Mapping[str, Any]) -> Iterator[str]:
     for key in ("code", "type", "status", "reason"):
-        if isinstance(error.get(key), str):
-            yield error[key]
+        if isinstance(error.get(key), (str, int)) and not isinstance(error[key], bool):
+            yield str(error[key])
     metadata = error.get("metadata")
     if isinstance(metadata, dict) and "flagged_input" in metadata:
         yield "moderation_blocked"  # OpenRouter: a 403 without a code, told from others by this field
@@ -199,8 +217,42 @@ def classify_status(
     parameters, so a 400 now is about the item. ``key`` names the variable of the key.
     """
     error = parse_error(body)
-    words = error.message or ", ".join(error.codes)
-    text = f"HTTP {status}: {words}" if words else f"HTTP {status}"
+    text = f"HTTP {status}: {error.words}" if error.words else f"HTTP {status}"
+    if status < 400:
+        target = headers.get("location", "").partition("?")[0]
+        return Failure(
+            Kind.PERMANENT, f"HTTP {status} redirect to '{target}': set BASE_URL to the final address"
+        )
+    return _classified(status, error, text, asked_wait(headers, body), proven, key)
+
+
+def classify_error_in_200(error: ErrorBody) -> Failure:
+    """The failure that the ``error`` in a reply of status 200 means, by the status that its codes stand for."""
+    text = f"the reply (HTTP 200) holds an error: {error.words or 'no words'}"
+    # {"error": "insufficient_quota"}
+    status = _status_meant(error.codes or (error.message,))
+    if not 400 <= status < 500 and refuses(200, error):
+        return Failure(Kind.REFUSAL, error.words)
+    if status:
+        # who answers 200 has taken the request's form: an odd 400 is about this item alone
+        return _classified(status, error, text, None, proven=True, key=_KEY_UNKNOWN)
+    return Failure(Kind.ITEM if _blames_item(error) else Kind.TRANSIENT, text)
+
+
+def _status_meant(codes: Iterable[str]) -> int:
+    """The HTTP status that the first telling one of ``codes`` is or stands for; 0 when none does."""
+    for code in codes:
+        if re.fullmatch(r"[45]\d\d", code):
+            return int(code)
+        for status, pattern in _STATUS_OF_CODE.items():
+            if pattern.search(code):
+                return status
+    return 0
+
+
+def _classified(
+    status: int, error: ErrorBody, text: str, retry_after: float | None, proven: bool, key: str
+) -> Failure:
     quota = any(_QUOTA_CODE.search(code) for code in error.codes)
     if status == 401:
         return Failure(
@@ -210,16 +262,11 @@ def classify_status(
     if status == 402 or (quota and status < 500):
         return Failure(Kind.PERMANENT, f"{text}; the account has no quota left: top it up and run again")
     if refuses(status, error):
-        return Failure(Kind.REFUSAL, words)
+        return Failure(Kind.REFUSAL, error.words)
     if status == 429:
-        return Failure(Kind.RATE_LIMIT, text, asked_wait(headers, body))
+        return Failure(Kind.RATE_LIMIT, text, retry_after)
     if status in (408, 409, 425) or status >= 500:
-        return Failure(Kind.TRANSIENT, text, asked_wait(headers, body), status in _LOST_ON_THE_WAY)
-    if status < 400:
-        target = headers.get("location", "").partition("?")[0]
-        return Failure(
-            Kind.PERMANENT, f"HTTP {status} redirect to '{target}': set BASE_URL to the final address"
-        )
+        return Failure(Kind.TRANSIENT, text, retry_after, status in _LOST_ON_THE_WAY)
     if status in (404, 405):
         return Failure(Kind.PERMANENT, f"{text}; check the model id and BASE_URL (it usually ends in /v1)")
     if status in (400, 413, 422) and (proven or status == 413 or _blames_item(error)):

@@ -13,6 +13,7 @@ from imageevalkit.api.failures import (
     LONGEST_MESSAGE,
     Failure,
     Kind,
+    classify_error_in_200,
     error_of,
     in_words,
     parse_error,
@@ -53,7 +54,6 @@ _REFUSAL_SPEECH = re.compile(
     re.IGNORECASE,
 )
 _PASSES = re.compile(r"overload|\b(later|again|quota|capacity|busy|rates?)\b|rate_?limit", re.IGNORECASE)
-_RATE_LIMIT_CODES = (429, "429", "rate_limit_exceeded")
 # the user's words, the request's settings, and what a model thinks on its way: none is the provider's answer
 _NOT_SAID = frozenset(
     {
@@ -143,13 +143,7 @@ def error_in(holder: Mapping[str, Any]) -> Failure | None:
     """The failure that the ``error`` of a 200 means; None when there is none."""
     if not holder.get("error"):
         return None
-    error = error_of(holder)
-    words = error.message or ", ".join(error.codes)
-    if refuses(200, error):
-        return Failure(Kind.REFUSAL, words)
-    text = f"the reply (HTTP 200) holds an error: {words or 'no words'}"
-    code = holder["error"].get("code") if isinstance(holder["error"], dict) else None
-    return Failure(Kind.RATE_LIMIT if code in _RATE_LIMIT_CODES else Kind.TRANSIENT, text)
+    return classify_error_in_200(error_of(holder))
 
 
 def refusal(said: Any) -> Failure | None:

@@ -112,7 +112,7 @@ def _error(holder: Mapping[str, Any]) -> Failure | None:
     failure = error_in(holder)
     error = holder.get("error")
     code = str(error.get("code") or "") if isinstance(error, dict) else ""
-    if failure is None or failure.kind is not Kind.TRANSIENT:
+    if failure is None or failure.kind not in (Kind.TRANSIENT, Kind.ITEM):
         return failure
     words = one_line(str(error.get("message") or code), LONGEST_MESSAGE) if isinstance(error, dict) else ""
     if _POLICY_CODE.search(code):
