@@ -548,6 +548,47 @@ def test_nonsense_is_a_transient_failure_and_never_an_exception(name: str, body:
     assert reply.kind.retried
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 200_000,
+        b'{"error":' * 200_000,
+        b'{"error":{"details":' * 400 + b"1" + b"}}" * 400,
+        b'{"usage":' + b'{"a":' * 985 + b"1" + b"}" * 986,
+    ],
+    ids=["lists", "objects", "details", "usage"],
+)
+def test_absurd_nesting_is_a_transient_failure(body: bytes) -> None:
+    for name in ENDPOINTS:
+        reply = routes.of(name).read(body)
+        assert not isinstance(reply, ImageReply)
+        assert reply.kind is Kind.TRANSIENT
+    assert classify_status(500, {}, body.decode(), proven=False).kind is Kind.TRANSIENT
+
+
+USAGE = {"input_tokens": 9, "output_tokens_details": {"image_tokens": 3}, "cost": 0.02}
+
+
+@pytest.mark.parametrize(
+    ("name", "reply"),
+    [
+        ("images", {"data": [{"b64_json": "AAAA"}]}),
+        ("images", {"refusal": "No violence, please."}),
+        ("chat", {"choices": [{"message": {"content": "What colour?"}}]}),
+        ("chat", {"choices": [{"finish_reason": "content_filter", "message": {"content": ""}}]}),
+        ("responses", {"output": [{"content": [{"refusal": "No violence, please."}]}]}),
+    ],
+)
+def test_a_reply_without_an_image_tells_what_it_cost(name: str, reply: dict[str, Any]) -> None:
+    failure = routes.of(name).read(json.dumps({**reply, "usage": USAGE}).encode())
+    assert not isinstance(failure, ImageReply)
+    assert failure.tokens == {"input_tokens": 9, "output_tokens_details.image_tokens": 3}
+    assert failure.reported_cost == 0.02
+    silent = routes.of(name).read(json.dumps(reply).encode())
+    assert not isinstance(silent, ImageReply)
+    assert (silent.tokens, silent.reported_cost) == ({}, None)
+
+
 def test_gemini_models_are_chats_and_can_be_called_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     for task in ("t2i", "edit"):
         assert API_MODELS.keys() <= MODEL_SETTINGS[task].keys()

@@ -33,6 +33,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from imageevalkit.api.rate_headers import asked_wait
@@ -59,12 +60,15 @@ class Failure(NamedTuple):
     """One failed request: its class, one line about it, and the seconds the server asks to wait.
 
     ``maybe_billed``: the provider may have made an image (a reply that was lost, late or broken on its way).
+    ``tokens`` and ``reported_cost`` (USD) are those of a reply that says what it cost (see ``ImageReply``).
     """
 
     kind: Kind
     text: str
     retry_after: float | None = None
     maybe_billed: bool = False
+    tokens: Mapping[str, int] = MappingProxyType({})
+    reported_cost: float | None = None
 
 
 class ErrorBody(NamedTuple):
@@ -145,10 +149,9 @@ _ITEM_PARAM = re.compile(r"(prompt|images?)(\[\d*\]|_url|\.\d+)*", re.IGNORECASE
 def parse_error(body: str) -> ErrorBody:
     """Read an error reply: OpenAI's ``{"error": {…}}``, FastAPI's ``detail``, plain text or an HTML page."""
     try:
-        parsed = json.loads(body)
-    except ValueError:
+        return error_of(json.loads(body))
+    except (ValueError, RecursionError):
         return in_words(body)
-    return error_of(parsed)
 
 
 def error_of(parsed: Any) -> ErrorBody:

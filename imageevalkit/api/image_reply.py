@@ -106,12 +106,19 @@ def replied(found: Found, reply: Mapping[str, Any], extra: dict[str, Any]) -> Im
 
     The tools of ``/responses`` are counted beside the model, under ``tool_usage.``.
     """
-    usage = reply.get("usage")
-    tokens = tokens_of(usage) | tokens_of(reply.get("tool_usage"), "tool_usage.")
     image = None if found.url is not None else _image_of(found.encoded)
     if isinstance(image, Failure):
         return image
-    return ImageReply(image, found.url, tokens, extra, reported_cost(usage))
+    return ImageReply(image, found.url, _counts(reply), extra, reported_cost(reply.get("usage")))
+
+
+def with_usage(failure: Failure, reply: Mapping[str, Any]) -> Failure:
+    """``failure`` with what ``reply`` says that it was billed: a refusal has its price too."""
+    return failure._replace(tokens=_counts(reply), reported_cost=reported_cost(reply.get("usage")))
+
+
+def _counts(reply: Mapping[str, Any]) -> dict[str, int]:
+    return tokens_of(reply.get("usage")) | tokens_of(reply.get("tool_usage"), "tool_usage.")
 
 
 def _image_of(encoded: Any) -> bytes | Failure:
