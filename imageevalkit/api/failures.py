@@ -11,16 +11,19 @@ reset, broken or no reply within the timeout TRANSIENT    the same
 do not decode, an ``error`` without a status TRANSIENT    the same
 200 with an ``error`` whose code is, or stands
 for, a 4xx or 5xx                            as that one  as that one
-no connection at all (DNS, refused, TLS)     UNREACHABLE  the same; if the endpoint never answered: PERMANENT
+no connection at all (DNS, refused, TLS)     UNREACHABLE  the same; then, if the endpoint never answered, the cell
+                                                          stops: on hold where images of these settings exist
 any of these from item after item            TRANSIENT    an outage (``api.outage``): waits, counts against none
 the image's URL is dead, or three downloads
 of it failed                                 LOST_IMAGE   one new image is asked for, then the item fails
-4xx but 401 and 402, or a 200 without image,
-with a code of content policy; 400, 422, 451
-or such a 200 whose words speak of it        REFUSAL      recorded with the provider's words, never retried
+content policy, by a code: any 4xx but 401,
+402, also 403, or a 200 without an image     REFUSAL      recorded with the provider's words, never retried
+content policy, by its words alone: 400, 422,
+451, or a 200 without an image; never 403    REFUSAL      the same
 400, 413, 422 about the prompt or the image  ITEM         this item fails at once
 400, 422 after another item has succeeded    ITEM         the parameters are the same for all items
-401, 402, 403, 404, 405, 3xx, quota used up  PERMANENT    the cell stops with one line
+403 without a code of content policy; 401,
+402, 404, 405, 3xx, quota used up            PERMANENT    the cell stops with one line
 any other 4xx (a bad parameter)              PERMANENT    the same
 ===========================================  ===========  ==================================================
 
