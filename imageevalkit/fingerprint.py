@@ -31,9 +31,16 @@ def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:
         "class": f"{setting['module']}:{setting['class']}",
         "model_path": setting["model_path"],
         **_weights(setting["model_path"]),
-        **({"host": urlsplit(base_url).hostname} if setting.get("api") else {}),
+        **({"host": _host(base_url)} if setting.get("api") else {}),
         **{f"kwargs.{key}": value for key, value in sorted(kwargs.items())},
     }
+
+
+def _host(base_url: str) -> str | None:
+    try:
+        return urlsplit(base_url).hostname
+    except ValueError:
+        return None  # the model itself says what is wrong with it
 
 
 _SAMPLE = 1 << 20

@@ -6,13 +6,13 @@ import os
 import re
 
 _SECRET_NAME = re.compile(r"(^|_)(API_KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
-_SHORTEST = 8  # shorter values are placeholders ("EMPTY"); removing them would garble ordinary text
+SHORTEST = 8  # shorter values are placeholders ("EMPTY"); removing them would garble ordinary text
 
 
 def redact(text: str) -> str:
     """``text`` with the value of every variable of the environment that holds a secret replaced by its name."""
     for name, value in os.environ.items():
-        if len(value) >= _SHORTEST and value in text and _SECRET_NAME.search(name):
+        if len(value) >= SHORTEST and value in text and _SECRET_NAME.search(name):
             text = text.replace(value, f"<{name}>")
     return text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import io
 import json
 import os
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from PIL import Image, ImageDraw
 
-from custom_models.load_model import API_MODELS, MODEL_SETTINGS
+from custom_models.load_model import API_ENDPOINT, API_MODELS, MODEL_SETTINGS
 from custom_models.model_utils.openai_images import OpenAIImagesEdit, OpenAIImagesT2I
 from imageevalkit.api import routes, uploads
 from imageevalkit.api.failures import Kind, classify_status
@@ -548,15 +549,81 @@ def test_nonsense_is_a_transient_failure_and_never_an_exception(name: str, body:
     assert reply.kind.retried
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 200_000,
+        b'{"error":' * 200_000,
+        b'{"error":{"details":' * 400 + b"1" + b"}}" * 400,
+        b'{"usage":' + b'{"a":' * 985 + b"1" + b"}" * 986,
+    ],
+    ids=["lists", "objects", "details", "usage"],
+)
+def test_absurd_nesting_is_a_transient_failure(body: bytes) -> None:
+    for name in ENDPOINTS:
+        reply = routes.of(name).read(body)
+        assert not isinstance(reply, ImageReply)
+        assert reply.kind is Kind.TRANSIENT
+    assert classify_status(500, {}, body.decode(), proven=False).kind is Kind.TRANSIENT
+
+
+USAGE = {"input_tokens": 9, "output_tokens_details": {"image_tokens": 3}, "cost": 0.02}
+
+
+@pytest.mark.parametrize(
+    ("name", "reply"),
+    [
+        ("images", {"data": [{"b64_json": "AAAA"}]}),
+        ("images", {"refusal": "No violence, please."}),
+        ("chat", {"choices": [{"message": {"content": "What colour?"}}]}),
+        ("chat", {"choices": [{"finish_reason": "content_filter", "message": {"content": ""}}]}),
+        ("responses", {"output": [{"content": [{"refusal": "No violence, please."}]}]}),
+    ],
+)
+def test_a_reply_without_an_image_tells_what_it_cost(name: str, reply: dict[str, Any]) -> None:
+    failure = routes.of(name).read(json.dumps({**reply, "usage": USAGE}).encode())
+    assert not isinstance(failure, ImageReply)
+    assert failure.tokens == {"input_tokens": 9, "output_tokens_details.image_tokens": 3}
+    assert failure.reported_cost == 0.02
+    silent = routes.of(name).read(json.dumps(reply).encode())
+    assert not isinstance(silent, ImageReply)
+    assert (silent.tokens, silent.reported_cost) == ({}, None)
+
+
 def test_gemini_models_are_chats_and_can_be_called_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     for task in ("t2i", "edit"):
         assert API_MODELS.keys() <= MODEL_SETTINGS[task].keys()
         setting = resolve_model("gemini-3-pro-image-preview", task, True, {})
         assert setting["model_kwargs"] == {"endpoint": "chat"}
         other = resolve_model("gemini-3-pro-image-preview", task, True, {"endpoint": "images"})
-        assert resolve_model("gpt-image-1.5", task, True, {})["model_kwargs"] == {"endpoint": "images"}
+        assert resolve_model("gpt-image-1.5", task, True, {})["model_kwargs"] == {}
         # ids that the registry does not list, and a gateway's way of writing one
         assert resolve_model("google/gemini-9-image", task, True, {})["model_kwargs"] == {"endpoint": "chat"}
-        assert resolve_model("some-model", task, True, {})["model_kwargs"] == {"endpoint": "images"}
+        assert resolve_model("some-model", task, True, {})["model_kwargs"] == {}
         changed = explain(settings_of(task, setting), settings_of(task, other))
-        assert changed == "endpoint chat → images", "images of another endpoint are stale"
+        assert changed == "endpoint chat → (unset)", "images of another endpoint are stale"
+
+
+@pytest.mark.parametrize("name", ["gpt-image-1.5", "some-model", "gemini-3-pro-image"])
+def test_the_default_endpoint_is_the_same_said_or_not(name: str) -> None:
+    said = resolve_model(name, "t2i", True, {"endpoint": "images", "quality": "low"})
+    assert said["model_kwargs"] == {"quality": "low"}
+    defaults = inspect.signature(OpenAIImagesT2I).parameters
+    assert defaults["endpoint"].default == API_ENDPOINT
+
+
+@pytest.mark.parametrize(
+    ("name", "model_path", "kwargs"),
+    [
+        ("nano-banana", "google/gemini-3-pro-image", {"endpoint": "chat"}),
+        ("gpt-image-1.5", "google/gemini-9-image", {"endpoint": "chat"}),
+        ("gemini-3-pro-image", "openai/gpt-image-2", {}),
+        ("gemini-3-pro-image", "my-deployment", {"endpoint": "chat"}),
+        ("mine", "my-deployment", {}),
+    ],
+)
+def test_the_id_decides_the_endpoint_and_the_name_where_it_is_unknown(
+    name: str, model_path: str, kwargs: dict[str, Any]
+) -> None:
+    setting = resolve_model(name, "t2i", True, {"model_path": model_path})
+    assert (setting["model_path"], setting["model_kwargs"]) == (model_path, kwargs)

@@ -28,6 +28,7 @@ from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind, classify_status, parse_error
 from imageevalkit.api.rate_headers import asked_wait, used_up_for
 from imageevalkit.api.retry import RetryPolicy
+from imageevalkit.fingerprint import settings_of
 from imageevalkit.generation.contract import (
     Generated,
     GenerationError,
@@ -168,13 +169,27 @@ def test_a_model_can_have_an_endpoint_and_a_key_of_its_own(
         ({"api_key_env": "sk-1234567890"}, "ends in API_KEY"),
         ({"api_key_env": "MISSING_API_KEY"}, "MISSING_API_KEY is not set"),
         ({"base_url": "gateway.example/v1"}, "base_url must look like"),
+        ({"base_url": "https://host:abc/v1"}, "base_url must look like"),
+        ({"base_url": "https://host:99999/v1"}, "base_url must look like"),
+        ({"base_url": "http://[::1/v1"}, "base_url must look like"),
+        ({"base_url": "http://:8000/v1"}, "base_url must look like"),
+        ({"base_url": "http://host/v1 x"}, "base_url must look like"),
     ],
 )
 def test_a_wrong_endpoint_of_its_own_is_one_line(
     server: ImageServer, kwargs: dict[str, Any], says: str
 ) -> None:
-    with pytest.raises(ModelUnusable, match=says):
+    with pytest.raises(ModelUnusable, match=says) as caught:
         t2i(**kwargs)
+    assert "sk-123" not in str(caught.value), "somebody may paste a key where its variable's name belongs"
+    settings = {"module": "m", "class": "c", "model_path": "x", "api": True, "model_kwargs": kwargs}
+    settings_of("t2i", settings)  # the planner looks at it before the model says what is wrong
+
+
+def test_a_slash_at_the_end_is_the_same_endpoint(server: ImageServer) -> None:
+    same = [Endpoint.of({"base_url": server.base_url + end}) for end in ("", "/", "//")]
+    assert len(set(same)) == 1
+    assert t2i(base_url=server.base_url + "/").generate("a cat").image == png_of("a cat")
 
 
 @pytest.mark.parametrize(
@@ -557,6 +572,43 @@ def test_words_in_place_of_an_image(said: str, kind: Kind) -> None:
     assert reply.kind is kind
 
 
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ({"message": "You exceeded your quota", "type": "insufficient_quota"}, Kind.PERMANENT),
+        ({"message": "no funds", "code": "insufficient_user_quota"}, Kind.PERMANENT),
+        ({"message": "no funds", "code": 429, "type": "insufficient_quota"}, Kind.PERMANENT),
+        ("insufficient_quota", Kind.PERMANENT),
+        ({"message": "Insufficient credits", "code": 402}, Kind.PERMANENT),
+        ({"message": "No auth", "code": "401"}, Kind.PERMANENT),
+        ({"message": "x", "code": "invalid_api_key"}, Kind.PERMANENT),
+        ({"message": "x", "status": "PERMISSION_DENIED"}, Kind.PERMANENT),
+        ({"message": "x", "code": "model_not_found"}, Kind.PERMANENT),
+        ({"message": "No endpoints found", "code": 404}, Kind.PERMANENT),
+        ({"message": "Your account violates our content policy", "code": 403}, Kind.PERMANENT),
+        ({"message": "x", "code": 403, "metadata": {"flagged_input": "x"}}, Kind.REFUSAL),
+        ({"message": "against our content policy", "code": 400}, Kind.REFUSAL),
+        ({"message": "against our content policy", "code": "upstream_error"}, Kind.REFUSAL),
+        ({"message": "The prompt is too long", "code": 400}, Kind.ITEM),
+        ({"message": "something odd", "code": 400}, Kind.ITEM),
+        ({"message": "no picture", "code": "invalid_image_format"}, Kind.ITEM),
+        ({"message": "see our content policy on rates", "code": 429}, Kind.RATE_LIMIT),
+        ({"message": "x", "status": "RESOURCE_EXHAUSTED"}, Kind.RATE_LIMIT),
+        ({"message": "x", "code": 408}, Kind.TRANSIENT),
+        ({"message": "x", "code": 503, "type": "authentication_error"}, Kind.TRANSIENT),
+        ({"message": "x", "code": 7}, Kind.TRANSIENT),
+        ({"message": "upstream went away", "code": True}, Kind.TRANSIENT),
+    ],
+)
+def test_an_error_in_a_200_is_what_its_code_says(error: Any, kind: Kind) -> None:
+    body = json.dumps({"error": error, "choices": [{"message": {"content": ""}}]}).encode()
+    for name in ("images", "chat", "responses"):
+        reply = routes.of(name).read(body)
+        assert isinstance(reply, Failure)
+        assert reply.kind is kind
+        assert kind is Kind.REFUSAL or reply.text.startswith("the reply (HTTP 200) holds an error: ")
+
+
 def test_all_coroutines_are_in_flight_at_once(server: ImageServer) -> None:
     server.latency = 0.4
 
@@ -718,6 +770,8 @@ def test_key_in_an_echo_is_taken_out(server: ImageServer) -> None:
     endpoint = Endpoint("https://user:pass@host:8443/v1", KEY)
     assert KEY not in repr(endpoint)
     assert endpoint.host == "host:8443"
+    placeholder = Endpoint("http://host/v1", "EMPTY")
+    assert placeholder.redact("an EMPTY room") == "an EMPTY room", "a placeholder is no secret"
     assert endpoint.redact("a ring bearer in a task-force") == "a ring bearer in a task-force"
 
 

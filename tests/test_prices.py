@@ -9,14 +9,19 @@ from typing import Any
 
 import pytest
 
+from imageevalkit import fingerprint as fp
 from imageevalkit.api import prices
 from imageevalkit.api.image_reply import tokens_of
 from imageevalkit.api.prices import PRICES, cost_of_reply, price_of
 from imageevalkit.api.usage import reported_cost
-from imageevalkit.cell import REPO
+from imageevalkit.cell import REPO, Cell
 from imageevalkit.errors import UserError
+from imageevalkit.evaluation.provenance import provenance
 from imageevalkit.generation.money import money
+from imageevalkit.items import items_of
+from imageevalkit.jsonl import JsonlWriter
 from imageevalkit.money import dollars
+from tests.support.generation import FakeDataset
 
 # (model, usage as the server sent it, USD, where the three are from)
 WORKED: list[tuple[str, dict[str, Any], float, str]] = [
@@ -347,3 +352,32 @@ API = {"api": True, "model_path": "gpt-image-1.5"}
 )
 def test_a_forecast_tells_money(setting: dict[str, Any], count: int, text: str) -> None:
     assert money(setting, count) == text
+
+
+@pytest.mark.parametrize(
+    ("api", "records", "money"),
+    [
+        (True, [("ok", 0.25), ("ok", 0.5), ("failed", 0.125)], {"generation_usd": 0.875}),
+        (True, [("ok", 0.0)], {"generation_usd": 0.0}),
+        (True, [("ok", 0.25), ("failed", None)], {"generation_usd": 0.25}),
+        (True, [("failed", 0.25)], {"generation_usd": 0.25}),
+        (True, [("ok", 0.25), ("ok", None)], {"generation_usd": None, "generation_usd_unpriced": 1}),
+        (True, [("ok", None), ("ok", None)], {"generation_usd": None, "generation_usd_unpriced": 2}),
+        (False, [("ok", None), ("ok", None)], {"generation_usd": None}),
+        (True, [], {"generation_usd": None}),
+    ],
+)
+def test_a_result_never_takes_an_unknown_price_for_nothing(
+    api: bool, records: list[tuple[str, float | None]], money: dict[str, Any]
+) -> None:
+    cell = Cell("m", "fake")
+    cell.folder.mkdir(parents=True)
+    setting = {"module": "m", "class": "c", "model_path": "x", "api": api}
+    key = fp.remember(cell.fingerprints, fp.settings_of("t2i", setting), {})
+    items = items_of(FakeDataset(len(records)), cell)
+    with JsonlWriter(cell.generation) as writer:
+        for item, (status, price) in zip(items, records, strict=True):
+            record = {"item": item.id, "status": status, "price": price, "fingerprint": key}
+            writer.append({**record, "time": "2026-11-20T00:00:00.000+00:00"})
+    told = provenance(cell, items, {})
+    assert {name: told[name] for name in told if name.startswith("generation_usd")} == money

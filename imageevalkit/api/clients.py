@@ -56,7 +56,7 @@ class Clients:
         # what another host would get is the user's prompt, and often as a GET: name it, do not follow
         count = min(_MOST_CLIENTS, -(-in_flight // _REQUESTS_PER_CLIENT))
         self._clients = [_Client(http(follow_redirects=False)) for _ in range(count)]
-        self._base_url = endpoint.base_url.rstrip("/")
+        self._base_url = endpoint.base_url
         self._headers = {"Authorization": f"Bearer {endpoint.key}", "User-Agent": "ImageEvalKit"}
 
     async def post(self, request: Request) -> httpx2.Response:

@@ -10,12 +10,23 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from imageevalkit.errors import UserError
+from imageevalkit.secrets import SHORTEST
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 _KEY_VARIABLE = "API_KEY"
 _REDACTED = "***"
 # Providers quote a rejected key with only its middle masked ("sk-proj-ab***xy"): those ends are secret too.
 _KEY_LIKE = re.compile(r"\bsk-[\w*.\-]{6,}|\bbearer\s+[\w*.\-]{16,}", re.IGNORECASE)
+
+
+def _is_http_url(text: str) -> bool:
+    if re.search(r"\s", text):  # urlsplit drops some of them
+        return False
+    try:
+        url = urlsplit(text)
+        return url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:  # a port that is no number, a bracket that is not closed
+        return False
 
 
 @dataclass(frozen=True)
@@ -38,8 +49,8 @@ class Endpoint:
         variable = str(model_kwargs.get("api_key_env") or _KEY_VARIABLE)
         if not re.fullmatch(r"([A-Za-z_]\w*_)?API_KEY", variable):
             raise UserError(
-                f"api_key_env is '{variable}': give the name of a variable that ends in API_KEY "
-                "(such a one is exported from config.local.sh and kept out of logs)"
+                "api_key_env must be the name of a variable that ends in API_KEY, not a key "
+                "(such a variable is exported from config.local.sh and kept out of logs)"
             )
         key = os.environ.get(variable, "").strip()
         if not key:
@@ -54,9 +65,9 @@ class Endpoint:
         base_url = str(model_kwargs.get("base_url") or "").strip()
         name, where = ("base_url", "the model's kwargs") if base_url else ("BASE_URL", "config.sh")
         base_url = base_url or os.environ.get("BASE_URL", "").strip() or DEFAULT_BASE_URL
-        if not re.match(r"https?://[^/\s]+", base_url) or re.search(r"\s", base_url):
+        if not _is_http_url(base_url):
             raise UserError(f"{name} must look like https://host/v1: correct it in {where}")
-        return cls(base_url, key, variable)
+        return cls(base_url.rstrip("/"), key, variable)
 
     @property
     def host(self) -> str:
@@ -65,7 +76,9 @@ class Endpoint:
 
     def redact(self, text: str) -> str:
         """``text`` without the key and without anything that looks like one."""
-        return _KEY_LIKE.sub(_REDACTED, text.replace(self.key, _REDACTED))
+        if len(self.key) >= SHORTEST:
+            text = text.replace(self.key, _REDACTED)
+        return _KEY_LIKE.sub(_REDACTED, text)
 
     def redact_all(self, value: Any) -> Any:
         """``redact`` on every string of a JSON value."""

@@ -7,18 +7,23 @@ reply                                        class        what happens
                                                           never counts against the item
 408, 409, 425, 5xx                           TRANSIENT    full-jitter backoff (``Retry-After`` if sent), again
 reset, broken or no reply within the timeout TRANSIENT    the same
-200 with HTML, no JSON, an ``error`` body,
-no image, or bytes that do not decode        TRANSIENT    the same
-no connection at all (DNS, refused, TLS)     UNREACHABLE  the same; if the endpoint never answered: PERMANENT
+200 with HTML, no JSON, no image, bytes that
+do not decode, an ``error`` without a status TRANSIENT    the same
+200 with an ``error`` whose code is, or stands
+for, a 4xx or 5xx                            as that one  as that one
+no connection at all (DNS, refused, TLS)     UNREACHABLE  the same; then, if the endpoint never answered, the cell
+                                                          stops: on hold where images of these settings exist
 any of these from item after item            TRANSIENT    an outage (``api.outage``): waits, counts against none
 the image's URL is dead, or three downloads
 of it failed                                 LOST_IMAGE   one new image is asked for, then the item fails
-4xx but 401 and 402, or a 200 without image,
-with a code of content policy; 400, 422, 451
-or such a 200 whose words speak of it        REFUSAL      recorded with the provider's words, never retried
+content policy, by a code: any 4xx but 401,
+402, also 403, or a 200 without an image     REFUSAL      recorded with the provider's words, never retried
+content policy, by its words alone: 400, 422,
+451, or a 200 without an image; never 403    REFUSAL      the same
 400, 413, 422 about the prompt or the image  ITEM         this item fails at once
 400, 422 after another item has succeeded    ITEM         the parameters are the same for all items
-401, 402, 403, 404, 405, 3xx, quota used up  PERMANENT    the cell stops with one line
+403 without a code of content policy; 401,
+402, 404, 405, 3xx, quota used up            PERMANENT    the cell stops with one line
 any other 4xx (a bad parameter)              PERMANENT    the same
 ===========================================  ===========  ==================================================
 
@@ -29,8 +34,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from imageevalkit.api.rate_headers import asked_wait
@@ -57,12 +63,15 @@ class Failure(NamedTuple):
     """One failed request: its class, one line about it, and the seconds the server asks to wait.
 
     ``maybe_billed``: the provider may have made an image (a reply that was lost, late or broken on its way).
+    ``tokens`` and ``reported_cost`` (USD) are those of a reply that says what it cost (see ``ImageReply``).
     """
 
     kind: Kind
     text: str
     retry_after: float | None = None
     maybe_billed: bool = False
+    tokens: Mapping[str, int] = MappingProxyType({})
+    reported_cost: float | None = None
 
 
 class ErrorBody(NamedTuple):
@@ -75,6 +84,11 @@ class ErrorBody(NamedTuple):
     codes: tuple[str, ...] = ()
     param: str = ""
     page: bool = False
+
+    @property
+    def words(self) -> str:
+        """The message, or the codes where there is none."""
+        return self.message or ", ".join(self.codes)
 
 
 LONGEST_MESSAGE = 400  # characters of a provider's words in a log
@@ -113,6 +127,17 @@ _WORDS_COUNT = frozenset({200, 400, 422, 451})
 # a gateway answers so when the server behind it was too slow or broke off: it may have finished all the same
 _LOST_ON_THE_WAY = frozenset({408, 502, 504, 520, 522, 524})
 _QUOTA_CODE = re.compile(r"insufficient_(user_)?quota|billing|quota_not_enough|arrearage", re.IGNORECASE)
+# codes of a 200's error that stand for a status, the quota's first: 429 is the status of some of them
+_STATUS_OF_CODE = {
+    402: _QUOTA_CODE,
+    401: re.compile(
+        r"^((invalid|incorrect)_?api_?key|authentication_error|unauthenticated|unauthorized)$", re.I
+    ),
+    403: re.compile(r"^(permission_(denied|error)|access_denied|forbidden)$", re.I),
+    404: re.compile(r"^model_?not_?found$", re.I),
+    429: re.compile(r"^(rate_?limit_(exceeded|error)|too_many_requests|resource_exhausted)$", re.I),
+}
+_KEY_UNKNOWN = "API_KEY (or the variable that api_key_env names)"
 _ITEM_CODE = re.compile(
     r"string_(above_max_length|too_long)|context_length|(invalid|unsupported)_?image|image_(too|parse)",
     re.IGNORECASE,
@@ -127,10 +152,9 @@ _ITEM_PARAM = re.compile(r"(prompt|images?)(\[\d*\]|_url|\.\d+)*", re.IGNORECASE
 def parse_error(body: str) -> ErrorBody:
     """Read an error reply: OpenAI's ``{"error": {…}}``, FastAPI's ``detail``, plain text or an HTML page."""
     try:
-        parsed = json.loads(body)
-    except ValueError:
+        return error_of(json.loads(body))
+    except (ValueError, RecursionError):
         return in_words(body)
-    return error_of(parsed)
 
 
 def error_of(parsed: Any) -> ErrorBody:
@@ -150,8 +174,8 @@ def error_of(parsed: Any) -> ErrorBody:
 
 def _codes(error: Mapping[str, Any]) -> Iterator[str]:
     for key in ("code", "type", "status", "reason"):
-        if isinstance(error.get(key), str):
-            yield error[key]
+        if isinstance(error.get(key), (str, int)) and not isinstance(error[key], bool):
+            yield str(error[key])
     metadata = error.get("metadata")
     if isinstance(metadata, dict) and "flagged_input" in metadata:
         yield "moderation_blocked"  # OpenRouter: a 403 without a code, told from others by this field
@@ -199,8 +223,42 @@ def classify_status(
     parameters, so a 400 now is about the item. ``key`` names the variable of the key.
     """
     error = parse_error(body)
-    words = error.message or ", ".join(error.codes)
-    text = f"HTTP {status}: {words}" if words else f"HTTP {status}"
+    text = f"HTTP {status}: {error.words}" if error.words else f"HTTP {status}"
+    if status < 400:
+        target = headers.get("location", "").partition("?")[0]
+        return Failure(
+            Kind.PERMANENT, f"HTTP {status} redirect to '{target}': set BASE_URL to the final address"
+        )
+    return _classified(status, error, text, asked_wait(headers, body), proven, key)
+
+
+def classify_error_in_200(error: ErrorBody) -> Failure:
+    """The failure that the ``error`` in a reply of status 200 means, by the status that its codes stand for."""
+    text = f"the reply (HTTP 200) holds an error: {error.words or 'no words'}"
+    # {"error": "insufficient_quota"}
+    status = _status_meant(error.codes or (error.message,))
+    if not 400 <= status < 500 and refuses(200, error):
+        return Failure(Kind.REFUSAL, error.words)
+    if status:
+        # who answers 200 has taken the request's form: an odd 400 is about this item alone
+        return _classified(status, error, text, None, proven=True, key=_KEY_UNKNOWN)
+    return Failure(Kind.ITEM if _blames_item(error) else Kind.TRANSIENT, text)
+
+
+def _status_meant(codes: Iterable[str]) -> int:
+    """The HTTP status that the first telling one of ``codes`` is or stands for; 0 when none does."""
+    for code in codes:
+        if re.fullmatch(r"[45]\d\d", code):
+            return int(code)
+        for status, pattern in _STATUS_OF_CODE.items():
+            if pattern.search(code):
+                return status
+    return 0
+
+
+def _classified(
+    status: int, error: ErrorBody, text: str, retry_after: float | None, proven: bool, key: str
+) -> Failure:
     quota = any(_QUOTA_CODE.search(code) for code in error.codes)
     if status == 401:
         return Failure(
@@ -210,16 +268,11 @@ def classify_status(
     if status == 402 or (quota and status < 500):
         return Failure(Kind.PERMANENT, f"{text}; the account has no quota left: top it up and run again")
     if refuses(status, error):
-        return Failure(Kind.REFUSAL, words)
+        return Failure(Kind.REFUSAL, error.words)
     if status == 429:
-        return Failure(Kind.RATE_LIMIT, text, asked_wait(headers, body))
+        return Failure(Kind.RATE_LIMIT, text, retry_after)
     if status in (408, 409, 425) or status >= 500:
-        return Failure(Kind.TRANSIENT, text, asked_wait(headers, body), status in _LOST_ON_THE_WAY)
-    if status < 400:
-        target = headers.get("location", "").partition("?")[0]
-        return Failure(
-            Kind.PERMANENT, f"HTTP {status} redirect to '{target}': set BASE_URL to the final address"
-        )
+        return Failure(Kind.TRANSIENT, text, retry_after, status in _LOST_ON_THE_WAY)
     if status in (404, 405):
         return Failure(Kind.PERMANENT, f"{text}; check the model id and BASE_URL (it usually ends in /v1)")
     if status in (400, 413, 422) and (proven or status == 413 or _blames_item(error)):

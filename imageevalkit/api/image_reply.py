@@ -13,6 +13,7 @@ from imageevalkit.api.failures import (
     LONGEST_MESSAGE,
     Failure,
     Kind,
+    classify_error_in_200,
     error_of,
     in_words,
     parse_error,
@@ -53,7 +54,6 @@ _REFUSAL_SPEECH = re.compile(
     re.IGNORECASE,
 )
 _PASSES = re.compile(r"overload|\b(later|again|quota|capacity|busy|rates?)\b|rate_?limit", re.IGNORECASE)
-_RATE_LIMIT_CODES = (429, "429", "rate_limit_exceeded")
 # the user's words, the request's settings, and what a model thinks on its way: none is the provider's answer
 _NOT_SAID = frozenset(
     {
@@ -106,12 +106,19 @@ def replied(found: Found, reply: Mapping[str, Any], extra: dict[str, Any]) -> Im
 
     The tools of ``/responses`` are counted beside the model, under ``tool_usage.``.
     """
-    usage = reply.get("usage")
-    tokens = tokens_of(usage) | tokens_of(reply.get("tool_usage"), "tool_usage.")
     image = None if found.url is not None else _image_of(found.encoded)
     if isinstance(image, Failure):
         return image
-    return ImageReply(image, found.url, tokens, extra, reported_cost(usage))
+    return ImageReply(image, found.url, _counts(reply), extra, reported_cost(reply.get("usage")))
+
+
+def with_usage(failure: Failure, reply: Mapping[str, Any]) -> Failure:
+    """``failure`` with what ``reply`` says that it was billed: a refusal has its price too."""
+    return failure._replace(tokens=_counts(reply), reported_cost=reported_cost(reply.get("usage")))
+
+
+def _counts(reply: Mapping[str, Any]) -> dict[str, int]:
+    return tokens_of(reply.get("usage")) | tokens_of(reply.get("tool_usage"), "tool_usage.")
 
 
 def _image_of(encoded: Any) -> bytes | Failure:
@@ -143,13 +150,7 @@ def error_in(holder: Mapping[str, Any]) -> Failure | None:
     """The failure that the ``error`` of a 200 means; None when there is none."""
     if not holder.get("error"):
         return None
-    error = error_of(holder)
-    words = error.message or ", ".join(error.codes)
-    if refuses(200, error):
-        return Failure(Kind.REFUSAL, words)
-    text = f"the reply (HTTP 200) holds an error: {words or 'no words'}"
-    code = holder["error"].get("code") if isinstance(holder["error"], dict) else None
-    return Failure(Kind.RATE_LIMIT if code in _RATE_LIMIT_CODES else Kind.TRANSIENT, text)
+    return classify_error_in_200(error_of(holder))
 
 
 def refusal(said: Any) -> Failure | None:

@@ -8,14 +8,14 @@ import platform
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
 from imageevalkit import __version__
 from imageevalkit import fingerprint as fp
 from imageevalkit.cell import REPO, Cell
-from imageevalkit.generation.records import last_records, spent_since
+from imageevalkit.generation.records import OK, last_records, spent_since
 from imageevalkit.items import Item
 
 
@@ -31,8 +31,7 @@ def provenance(cell: Cell, items: Sequence[Item], data_sha256: dict[str, str]) -
         "model_packages": fp.packages_of(cell.fingerprints),
         "seeds_honoured": dict(Counter(str(r.get("seed_honoured")).lower() for r in mine)),
         "generation_seconds": round(sum(r.get("seconds", 0.0) for r in mine), 2),
-        # of all runs, lost and failed requests included; None where no price is known
-        "generation_usd": round(spent, 6) if (spent := spent_since(cell, 0.0)) else None,
+        **_money(cell, mine, known),
         "data_sha256": data_sha256,
         "prompts_sha256": _prompts_sha256(items),
         "python": platform.python_version(),
@@ -40,6 +39,21 @@ def provenance(cell: Cell, items: Sequence[Item], data_sha256: dict[str, str]) -
         "gpus": _gpus(),
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
+
+
+def _money(
+    cell: Cell, records: Sequence[Mapping[str, Any]], known: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """USD of all runs, lost and failed requests included; None as soon as one image of an API has no price."""
+    prices = [
+        record.get("price")
+        for record in records
+        if record["status"] == OK and "host" in known.get(record.get("fingerprint", ""), {})
+    ]
+    if unpriced := prices.count(None):
+        return {"generation_usd": None, "generation_usd_unpriced": unpriced}
+    spent = spent_since(cell, 0.0)
+    return {"generation_usd": round(spent, 6) if prices or spent else None}
 
 
 def _prompts_sha256(items: Sequence[Item]) -> str:

@@ -50,8 +50,8 @@ def resolve_model(name: str, task: str, use_api: bool, kwargs: dict[str, Any]) -
     """
     registry = _registry("custom_models.load_model")
     entry = registry.MODEL_SETTINGS.get(task, {}).get(name)
-    if use_api and (entry is None or entry.get("api") is None):
-        entry = registry.api_setting(name, task)
+    if use_api and (entry is None or entry.get("api") is None or name in registry.API_MODELS):
+        entry = registry.api_setting(str(kwargs.get("model_path") or name), task, name)
     if entry is None:
         known = model_tasks()
         if name in known:
@@ -63,4 +63,7 @@ def resolve_model(name: str, task: str, use_api: bool, kwargs: dict[str, Any]) -
     if entry.get("api") and not use_api:
         raise UserError(f"model '{name}' is reached through an API: add --use_api true")
     merged = {**entry.get("model_kwargs", {}), **kwargs}
+    generic = entry["module"] == registry.API_SETTINGS[task]["module"]
+    if generic and merged.get("endpoint") == registry.API_ENDPOINT:
+        del merged["endpoint"]  # said or not, the images are the same
     return {**entry, "model_path": merged.pop("model_path", entry["model_path"]), "model_kwargs": merged}

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
-from imageevalkit.api.failures import Failure
-from imageevalkit.api.image_reply import ImageReply
+from imageevalkit.api.failures import Failure, Kind
+from imageevalkit.api.image_reply import ImageReply, json_object, with_usage
 from imageevalkit.api.uploads import Inputs
 
 
@@ -48,6 +48,17 @@ class Route(ABC):
     def body(self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """The JSON body of a request."""
 
-    @abstractmethod
     def read(self, content: bytes) -> ImageReply | Failure:
         """Parse the body of a 200 and prove its image whole. Takes CPU time: call it off the event loop."""
+        try:
+            reply = json_object(content)
+            if isinstance(reply, Failure):
+                return reply
+            result = self.image_in(reply)
+            return with_usage(result, reply) if isinstance(result, Failure) else result
+        except RecursionError:
+            return Failure(Kind.TRANSIENT, "the reply is JSON nested too deep to be read")
+
+    @abstractmethod
+    def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
+        """The image in the parsed ``reply`` of a 200, or what the reply means without one."""

@@ -13,7 +13,6 @@ from imageevalkit.api.image_reply import (
     ImageReply,
     error_in,
     found_in,
-    json_object,
     list_of,
     no_image,
     refusal,
@@ -52,10 +51,7 @@ class Chat(Route):
             content = [{"type": "text", "text": inputs.prompt}, *urls]
         return {"model": model_id, "messages": [{"role": "user", "content": content}], **parameters}
 
-    def read(self, content: bytes) -> ImageReply | Failure:
-        reply = json_object(content)
-        if isinstance(reply, Failure):
-            return reply
+    def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
         choices = [choice for choice in list_of(reply.get("choices")) if isinstance(choice, dict)]
         messages = [choice["message"] for choice in choices if isinstance(choice.get("message"), dict)]
         contents = [read_content(message.get("content")) for message in messages]

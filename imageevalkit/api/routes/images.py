@@ -10,7 +10,6 @@ from imageevalkit.api.image_reply import (
     ImageReply,
     error_in,
     found_in,
-    json_object,
     no_image,
     refusal,
     refusal_in_words,
@@ -44,10 +43,7 @@ class Images(Route):
             files.append(("mask", inputs.mask))
         return form(_EDITS, self.body(model_id, inputs, parameters), files)
 
-    def read(self, content: bytes) -> ImageReply | Failure:
-        reply = json_object(content)
-        if isinstance(reply, Failure):
-            return reply
+    def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
         data = reply.get("data")
         entry = data[0] if isinstance(data, list) and data and isinstance(data[0], dict) else {}
         if found := found_in(entry):

@@ -12,7 +12,6 @@ from imageevalkit.api.image_reply import (
     ImageReply,
     error_in,
     found_in,
-    json_object,
     list_of,
     no_image,
     refusal,
@@ -72,10 +71,7 @@ class Responses(Route):
         rest = {n: v for n, v in parameters.items() if n not in _OF_TOOL and n != _IMAGE_MODEL}
         return {"model": model_id, "input": asked, "tools": [tool], **rest}
 
-    def read(self, content: bytes) -> ImageReply | Failure:
-        reply = json_object(content)
-        if isinstance(reply, Failure):
-            return reply
+    def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
         output = [item for item in list_of(reply.get("output")) if isinstance(item, dict)]
         calls = [item for item in output if item.get("type") == "image_generation_call"]
         parts = [part for item in output for part in list_of(item.get("content")) if isinstance(part, dict)]
@@ -112,7 +108,7 @@ def _error(holder: Mapping[str, Any]) -> Failure | None:
     failure = error_in(holder)
     error = holder.get("error")
     code = str(error.get("code") or "") if isinstance(error, dict) else ""
-    if failure is None or failure.kind is not Kind.TRANSIENT:
+    if failure is None or failure.kind not in (Kind.TRANSIENT, Kind.ITEM):
         return failure
     words = one_line(str(error.get("message") or code), LONGEST_MESSAGE) if isinstance(error, dict) else ""
     if _POLICY_CODE.search(code):
