@@ -44,7 +44,9 @@ def test_a_busy_cell_does_not_hide_another(file: Path, monkeypatch: pytest.Monke
         writer.report(Progress("m/calm", "generate", done // 10, 20))
         clock[0] += 0.125
     lines = file.read_text().splitlines()
-    assert [sum(cell in line for line in lines) for cell in ("m/busy", "m/calm")] == [5, 2], "what changed, of each"
+    assert [sum(cell in line for line in lines) for cell in ("m/busy", "m/calm")] == [5, 2], (
+        "what changed, of each"
+    )
     assert {cell: p.done for cell, p in ProgressReader(file).read().items()} == {"m/busy": 16, "m/calm": 1}
 
 

@@ -90,6 +90,7 @@ class Limiter:
         self._counting_since: float | None = None
         self._pace: _Pace | None = None
         self._outage = Outage()
+        self._expected: dict[object, int] = {}
         self._given_up = ""
 
     @property
@@ -140,9 +141,14 @@ class Limiter:
             self._limit = min(self.ceiling, self._limit + max(1.0, self.ceiling / _STEPS) / self._limit)
         self._pump()
 
+    def expect(self, who: object, items: int) -> None:
+        """So many items of ``who`` (a model) are still to come that have not asked for a slot yet."""
+        self._expected[who] = items
+
     def failed(self, trial: Trial, sent: float, reason: str) -> bool:
         """A request of ``trial`` failed for a ``reason`` that passes; whether that counts against its item."""
         untried = any(waiter.fresh and not waiter.granted.done() for waiter in self._waiters)
+        untried = untried or any(self._expected.values())
         return self._outage.failed(trial, sent, _now(), reason, self.in_flight - 1, untried)
 
     def limited(self, trial: Trial, sent: float, asked: float | None) -> None:

@@ -40,6 +40,11 @@ class Asker:
         self._own = threading.local()
         self._threads = None if self.is_async else ThreadPoolExecutor(workers)
 
+    def expect(self, items: int) -> None:
+        """Tell the model how many items of the cell have not begun: it tells an outage from a bad last few."""
+        if self.limited:
+            self.model.expect(items)
+
     async def ask(self, given: Any, seed: int) -> Any:
         """What ``generate`` of the model returns or raises."""
         if self.is_async:
@@ -89,7 +94,8 @@ class _CellInFlight:
 
     async def begin_items(self) -> None:
         """Begin one item after another as there is room, until all are begun or the cell is given up."""
-        for item in self._run.todo:
+        for begun, item in enumerate(self._run.todo):
+            self._asker.expect(len(self._run.todo) - begun)
             await self._asker.room.acquire()
             if self._run.making.stopped:
                 self._asker.room.release()
@@ -100,6 +106,7 @@ class _CellInFlight:
             self._tasks[task] = state
             task.add_done_callback(self._on_done)
         self._all_begun = True
+        self._asker.expect(0)
         self._look()
 
     async def abandon(self) -> None:

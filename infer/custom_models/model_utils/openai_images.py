@@ -134,6 +134,8 @@ class _OpenAIImages:
         self._clients: Clients | None = None
         self._answered = False
         self._proven = False
+        # a price per image is not due where there is none
+        self._token_price = self._price if self._price and self._price.per_image is None else None
         self._unusable = ""  # once it is known, nothing more is sent
         self.use_traffic(Traffic())
 
@@ -145,6 +147,10 @@ class _OpenAIImages:
         """Send requests within the bounds of ``traffic``, together with all other models that share it."""
         self._limiter = traffic.limiter(self._endpoint, self._max_outage)
         self._budget = traffic.budget
+
+    def expect(self, items: int) -> None:
+        """So many items are still to come."""
+        self._limiter.expect(self, items)
 
     def holdup(self) -> str:
         """What holds requests back now, in a few words; empty when nothing does."""
@@ -241,6 +247,10 @@ class _OpenAIImages:
                 bill.add(cost, result.tokens)
                 if cost is not None:
                     self._estimate = max(cost, self._estimate or 0.0)
+            elif result.reported_cost is not None or result.tokens:
+                # a refusal, or words in place of an image: billed for what it took
+                cost = cost_of_reply(self._token_price, result.tokens, result.reported_cost)
+                bill.add(cost, result.tokens)
             elif result.maybe_billed:
                 cost = self._estimate
                 bill.add(cost, maybe=True)
