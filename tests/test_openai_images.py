@@ -28,6 +28,7 @@ from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind, classify_status, parse_error
 from imageevalkit.api.rate_headers import asked_wait, used_up_for
 from imageevalkit.api.retry import RetryPolicy
+from imageevalkit.api.traffic import Traffic
 from imageevalkit.fingerprint import settings_of
 from imageevalkit.generation.contract import (
     Generated,
@@ -184,6 +185,14 @@ def test_a_wrong_endpoint_of_its_own_is_one_line(
     assert "sk-123" not in str(caught.value), "somebody may paste a key where its variable's name belongs"
     settings = {"module": "m", "class": "c", "model_path": "x", "api": True, "model_kwargs": kwargs}
     settings_of("t2i", settings)  # the planner looks at it before the model says what is wrong
+
+
+def test_the_most_patient_model_decides_how_long_an_endpoint_may_be_down(server: ImageServer) -> None:
+    traffic = Traffic()
+    endpoint = Endpoint.of({})
+    limiters = [traffic.limiter(endpoint, seconds) for seconds in (60.0, 900.0, 300.0)]
+    assert len(set(limiters)) == 1
+    assert limiters[0].max_outage == 900.0
 
 
 def test_a_slash_at_the_end_is_the_same_endpoint(server: ImageServer) -> None:

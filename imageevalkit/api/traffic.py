@@ -19,7 +19,9 @@ class Traffic:
         self._limiters: dict[Endpoint, Limiter] = {}
 
     def limiter(self, endpoint: Endpoint, max_outage: float) -> Limiter:
-        """The limiter of ``endpoint``; the first model that asks decides its ``max_outage`` (seconds)."""
+        """The limiter of ``endpoint``; of several models the most patient one decides ``max_outage`` (seconds)."""
         if endpoint not in self._limiters:
             self._limiters[endpoint] = Limiter(self.workers, self._per_minute, max_outage)
-        return self._limiters[endpoint]
+        limiter = self._limiters[endpoint]
+        limiter.max_outage = max(limiter.max_outage, max_outage)
+        return limiter
