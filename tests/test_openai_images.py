@@ -588,6 +588,7 @@ def test_words_in_place_of_an_image(said: str, kind: Kind) -> None:
         ({"message": "no funds", "code": "insufficient_user_quota"}, Kind.PERMANENT),
         ({"message": "no funds", "code": 429, "type": "insufficient_quota"}, Kind.PERMANENT),
         ("insufficient_quota", Kind.PERMANENT),
+        ("the billing service is down, try later", Kind.TRANSIENT),
         ({"message": "Insufficient credits", "code": 402}, Kind.PERMANENT),
         ({"message": "No auth", "code": "401"}, Kind.PERMANENT),
         ({"message": "x", "code": "invalid_api_key"}, Kind.PERMANENT),

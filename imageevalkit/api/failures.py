@@ -235,8 +235,8 @@ def classify_status(
 def classify_error_in_200(error: ErrorBody) -> Failure:
     """The failure that the ``error`` in a reply of status 200 means, by the status that its codes stand for."""
     text = f"the reply (HTTP 200) holds an error: {error.words or 'no words'}"
-    # {"error": "insufficient_quota"}
-    status = _status_meant(error.codes or (error.message,))
+    # {"error": "insufficient_quota"}: a single word in place of a message is a code
+    status = _status_meant(error.codes or re.findall(r"^\w+$", error.message))
     if not 400 <= status < 500 and refuses(200, error):
         return Failure(Kind.REFUSAL, error.words)
     if status:
