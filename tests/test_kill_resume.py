@@ -22,9 +22,13 @@ SETTING = {"module": ".model_utils.slow_noise", "class": "SlowNoise", "model_pat
 
 def plan_of(checkout: Path, run: Path, seconds: float) -> Path:
     options = {
-        "settings": {"t2i": {**SETTING, "model_kwargs": {"seconds": seconds, "side": 160}}},
+        "api": False,
+        "settings": {"m": {"t2i": {**SETTING, "model_kwargs": {"seconds": seconds, "side": 160}}}},
         "limit": None,
         "overwrite": False,
+        "retry_refused": False,
+        "requests_per_minute": None,
+        "max_cost": None,
         "blank_on_error": False,
         "workers": 1,
     }
