@@ -1,4 +1,4 @@
-"""API generation against its limits: ``.venv/bin/python perf/api_generation.py [--quick]``.
+"""API generation against its limits: ``.venv-test/bin/python perf/api_generation.py [--quick]``.
 
 Every row is one run of the toolkit's generate job against a fresh local server whose latencies are lognormal
 (median 0.3 s, p99 3 s) and depend on the seed alone. The yardstick is the list-schedule makespan of those

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _CONNECT_TIMEOUT = 30.0
 # A connection pool looks at all its idle connections for each request: at 64 in flight in one pool that was a
 # third of all CPU time.
-_REQUESTS_PER_CLIENT = 4
+_REQUESTS_PER_CLIENT = 8
 _MOST_CLIENTS = 32
 
 

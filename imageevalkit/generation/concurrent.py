@@ -159,6 +159,6 @@ class _CellInFlight:
                 given_up = given_up or time.monotonic()
                 is_late = time.monotonic() - given_up > _LAST_ANSWERS
                 for task, state in self._tasks.items():
-                    if is_late or not (state.sent or state.answered):
+                    if not state.answered and (is_late or not state.sent):
                         task.cancel()
         self._end(self._run)
