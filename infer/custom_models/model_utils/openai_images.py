@@ -126,6 +126,7 @@ class _OpenAIImages:
             raise _unusable(str(error)) from None
         try:
             import httpx2  # noqa: F401
+            import isal  # noqa: F401
             import pybase64  # noqa: F401
         except ImportError as error:
             raise _unusable(
