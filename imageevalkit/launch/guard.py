@@ -94,10 +94,8 @@ class Guard:
                 os._exit(status)
             os.setpgid(0, 0)  # a job's `kill 0` must not reach the guard
             signal.set_wakeup_fd(-1)
-            for number in (
-                signal.SIGPIPE,
-                signal.SIGXFSZ,
-            ):  # Python ignores them, and exec would pass that on
+            # Python ignores the first two, a shell the others for a command in the background; exec would pass that on
+            for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGQUIT):
                 signal.signal(number, signal.SIG_DFL)
             os.execvp(self._command[0], self._command)
         except OSError as error:
