@@ -8,7 +8,6 @@ import io
 import json
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,22 +35,12 @@ from tests.support.image_replies import (
     png_of,
     response_reply,
 )
-from tests.support.image_server import ImageServer
+from tests.support.image_server import KEY, ImageServer
 
-KEY = "sk-test-4f9d2c7b8a1e"
 FAST: dict[str, Any] = {"backoff": 0.02, "max_attempts": 3}
 ENDPOINTS = ("images", "chat", "responses")
 # a prompt that speaks of data URLs, in JSON's and Markdown's own characters
 TRICKY = 'Poster "data:image/png;base64,iVBORw0KGgo=" ![x](data:image/png;base64,AAAA) \\ 猫 👩🏽‍🚀'
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ImageServer]:
-    with ImageServer() as running:
-        monkeypatch.setenv("API_KEY", KEY)
-        monkeypatch.setenv("BASE_URL", running.base_url)
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        yield running
 
 
 def t2i(endpoint: str, **kwargs: Any) -> OpenAIImagesT2I:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import openai
@@ -12,9 +12,8 @@ import pytest
 from PIL import Image
 
 from custom_models.model_utils.openai_images import OpenAIImagesEdit, OpenAIImagesT2I
-from tests.support.image_server import ImageServer, Received
+from tests.support.image_server import KEY, ImageServer, Received
 
-KEY = "sk-test-4f9d2c7b8a1e"
 PARAMETERS: dict[str, Any] = {
     "size": "256x256",
     "quality": "high",
@@ -24,15 +23,6 @@ PARAMETERS: dict[str, Any] = {
     "styles": ["ink", "wash"],
     "options": {"steps": 4, "sampler": {"name": "euler"}},
 }
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ImageServer]:
-    with ImageServer() as running:
-        monkeypatch.setenv("API_KEY", KEY)
-        monkeypatch.setenv("BASE_URL", running.base_url)
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        yield running
 
 
 def same(server: ImageServer, ask: Callable[[openai.OpenAI], object]) -> tuple[Received, Received]:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from email.utils import format_datetime
 from pathlib import Path
@@ -39,19 +38,9 @@ from imageevalkit.generation.contract import (
     Refused,
 )
 from tests.support.image_replies import CHATS, RESPONSES
-from tests.support.image_server import FAULTS, REFUSAL_WORDS, ImageServer, png_of
+from tests.support.image_server import FAULTS, KEY, REFUSAL_WORDS, ImageServer, png_of
 
-KEY = "sk-test-4f9d2c7b8a1e"
 REPO = Path(__file__).resolve().parent.parent
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ImageServer]:
-    with ImageServer() as running:
-        monkeypatch.setenv("API_KEY", KEY)
-        monkeypatch.setenv("BASE_URL", running.base_url)
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        yield running
 
 
 def t2i(**kwargs: Any) -> OpenAIImagesT2I:

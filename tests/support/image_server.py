@@ -57,6 +57,10 @@ class Part:
     data: bytes
 
 
+KEY = "sk-test-4f9d2c7b8a1e"
+"""The key of the tests; the server takes any."""
+
+
 @dataclass
 class Received:
     """One request as it came in, at ``time`` (monotonic seconds); ``fault`` is how it was answered."""
