@@ -1,0 +1,87 @@
+"""The judges by the name a user gives. Importing this needs the standard library only."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from imageevalkit.errors import UserError, suggest
+
+if TYPE_CHECKING:
+    from eval_models.judge.interface import Judge
+    from eval_models.judge.options import JudgeOptions
+
+BACKENDS: dict[str, tuple[str, str]] = {
+    "openai": ("eval_models.judge.openai_backend", "OpenAIJudge"),
+    "transformers": ("eval_models.judge.transformers_backend", "TransformersJudge"),
+    # a server that a job of the run starts; it is asked like any other API
+    "vllm": ("eval_models.judge.openai_backend", "OpenAIJudge"),
+}
+"""Module and class of each backend: names are checked before any environment exists."""
+
+
+class JudgeSetting(NamedTuple):
+    """``model_path`` is the id an API knows, a hub id, or a local folder; ``kwargs`` are the backend's."""
+
+    backend: str
+    model_path: str
+    kwargs: Mapping[str, Any] = {}
+
+
+JUDGE_SETTINGS: dict[str, JudgeSetting] = {
+    "gpt-4o-2024-05-13": JudgeSetting("openai", "gpt-4o-2024-05-13"),
+    "qwen2.5-vl-7b": JudgeSetting("transformers", "Qwen/Qwen2.5-VL-7B-Instruct"),
+    "qwen2.5-vl-32b": JudgeSetting("transformers", "Qwen/Qwen2.5-VL-32B-Instruct"),
+    "qwen3-vl-8b": JudgeSetting("transformers", "Qwen/Qwen3-VL-8B-Instruct"),
+    "qwen3.5-35b-a3b": JudgeSetting("vllm", "Qwen/Qwen3.5-35B-A3B"),
+}
+
+
+class JudgeChoice(NamedTuple):
+    """A judge as a user chose it: ``name`` (of the registry, or a model id or path) and its setting."""
+
+    name: str
+    setting: JudgeSetting
+
+    @property
+    def full_name(self) -> str:
+        """The same however it was written: ``transformers:qwen3-vl-8b``."""
+        return f"{self.setting.backend}:{self.name}"
+
+
+def choose(judge: str) -> JudgeChoice:
+    """The judge called ``judge``: a name of the registry, ``backend:name``, or ``backend:model id or path``.
+
+    Raises:
+        UserError: there is no such judge or backend.
+    """
+    backend, colon, name = judge.partition(":")
+    if not colon:
+        if judge in JUDGE_SETTINGS:
+            return JudgeChoice(judge, JUDGE_SETTINGS[judge])
+        raise UserError(
+            f"unknown judge '{judge}'{suggest(judge, JUDGE_SETTINGS)}; known: {', '.join(JUDGE_SETTINGS)}, "
+            f"and any model as backend:model (backends: {', '.join(BACKENDS)})"
+        )
+    if backend not in BACKENDS or not name:
+        raise UserError(
+            f"judge '{judge}': no backend '{backend}'{suggest(backend, BACKENDS)}; "
+            f"use one of {', '.join(BACKENDS)}, as in openai:gpt-4o"
+        )
+    known = JUDGE_SETTINGS.get(name)
+    if known is None:
+        return JudgeChoice(name, JudgeSetting(backend, name))
+    return JudgeChoice(name, known if known.backend == backend else JudgeSetting(backend, known.model_path))
+
+
+def make_judge(judge: str, options: JudgeOptions) -> Judge:
+    """The judge called ``judge``; cheap, the model loads with the first question.
+
+    Raises:
+        UserError: no such judge, or an option that its backend does not take.
+    """
+    choice = choose(judge)
+    module, class_name = BACKENDS[choice.setting.backend]
+    made: Judge = getattr(importlib.import_module(module), class_name)(choice, options)
+    return made

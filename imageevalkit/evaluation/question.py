@@ -1,0 +1,128 @@
+"""What an evaluator is asked about an item, and what it answers: the same words for judges and text readers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from imageevalkit.results import Evaluator
+
+
+class Encoding(NamedTuple):
+    """How an image is encoded anew before it is sent, where a protocol demands it.
+
+    ``format`` is Pillow's name ("JPEG", "PNG"), ``quality`` its own 1-95 scale (None: the format's default);
+    ``longest_side`` in pixels shrinks larger images to it (None: never).
+    """
+
+    format: str
+    quality: int | None = None
+    longest_side: int | None = None
+
+
+class Picture(NamedTuple):
+    """An image of a message: its bytes as they are on disk, or in another ``encoding``.
+
+    ``media_type`` is what a protocol declares the bytes to be, whatever they are; None: what they really are.
+    ``sha256`` is that of the file.
+    """
+
+    path: Path
+    sha256: str
+    media_type: str | None = None
+    encoding: Encoding | None = None
+
+
+class Message(NamedTuple):
+    """``role`` is "system", "user" or "assistant"; ``parts`` are texts and pictures in their order."""
+
+    role: str
+    parts: tuple[str | Picture, ...]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a reply is drawn. A value of None is not sent: the server's or the checkpoint's own applies.
+
+    ``extra`` are further request parameters in the words of vLLM's chat endpoint (``repetition_penalty``,
+    ``chat_template_kwargs``); a backend that cannot honour one says so instead of dropping it.
+    """
+
+    max_tokens: int
+    temperature: float | None = 0.0
+    seed: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Question:
+    """One call of the evaluator. ``name`` tells the questions about one item apart ("score", "vqa/3").
+
+    ``wanted``: strings for each of which the probability that the reply's first token is the first token of
+    that string is wanted. Such a question has ``sampling.max_tokens == 1`` and no other use of the text than
+    the most probable token.
+    """
+
+    item: str
+    name: str
+    messages: tuple[Message, ...]
+    sampling: Sampling
+    wanted: tuple[str, ...] = ()
+
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        """All pictures, in the order in which they are sent."""
+        return tuple(part for message in self.messages for part in message.parts if isinstance(part, Picture))
+
+    @property
+    def text(self) -> str:
+        """All texts, for a reader."""
+        return "\n".join(part for message in self.messages for part in message.parts if isinstance(part, str))
+
+    def request_hash(self, evaluator: Evaluator) -> str:
+        """Identifies what is asked of whom: two questions with one hash have one answer.
+
+        It covers the evaluator with its versions and settings, every word, every image's bytes and the
+        sampling; not the item, its path, or where the evaluator is reached.
+        """
+        messages = [
+            [m.role, [[*p[1:]] if isinstance(p, Picture) else p for p in m.parts]] for m in self.messages
+        ]
+        asked = [asdict(evaluator), messages, asdict(self.sampling), self.wanted]
+        return hashlib.sha256(json.dumps(asked, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the evaluator said.
+
+    ``text`` is the whole reply, special tokens left out. ``probabilities`` (0-1) answer ``Question.wanted``;
+    ``outside`` (0-1) is the probability of all first tokens that the backend could not see: 0 where it sees
+    the whole vocabulary, else the true value of a wanted string may be larger by up to this much. ``tokens``
+    are counts by kind ("input", "output").
+    """
+
+    text: str
+    probabilities: Mapping[str, float] | None = None
+    outside: float | None = None
+    tokens: Mapping[str, int] | None = None
+    usd: float | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The outcome of one question: a ``reply``, or a one-line ``error``. ``seconds`` of all ``attempts``."""
+
+    question: Question
+    reply: Reply | None
+    error: str = ""
+    seconds: float = 0.0
+    attempts: int = 1
+
+
+class JudgeUnusable(Exception):
+    """The evaluator cannot answer anything any more (key rejected, model unknown, endpoint down): one line why."""
