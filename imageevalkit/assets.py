@@ -58,14 +58,19 @@ class HubAsset(NamedTuple):
 Asset = FileAsset | HubAsset
 
 
+def benchmark_folder(benchmark: str) -> Path:
+    """The folder of ``benchmark``: its name, with ``_`` for ``-``, since it is a Python package."""
+    return BENCHMARKS / benchmark.replace("-", "_")
+
+
 def manifest_path(benchmark: str) -> Path:
     """Where the asset list of ``benchmark`` is."""
-    return BENCHMARKS / benchmark / "assets.json"
+    return benchmark_folder(benchmark) / "assets.json"
 
 
 def data_folder(benchmark: str) -> Path:
     """Where the downloaded files of ``benchmark`` are."""
-    return BENCHMARKS / benchmark / "data"
+    return benchmark_folder(benchmark) / "data"
 
 
 def load_manifest(benchmark: str) -> list[Asset]:

@@ -57,6 +57,11 @@ class Cell(NamedTuple):
     def result(self) -> Path:
         return self.folder / "result.json"
 
+    @property
+    def official(self) -> Path:
+        """The folder of files in the official evaluator's formats."""
+        return self.folder / "official"
+
 
 class CellInUse(UserError):
     """Another live run writes this cell."""

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from imageevalkit.cell import Cell
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.benchmark import Measurement, Score, Unparsed
+from imageevalkit.evaluation.benchmark import Benchmark, Judged, Score, Unparsed
+from imageevalkit.evaluation.question import (
+    Answer,
+    JudgeUnusable,
+    Message,
+    Picture,
+    Question,
+    Reply,
+    Sampling,
+)
 from imageevalkit.evaluation.run import evaluate_cell
 from imageevalkit.generation.cell_run import GenerateOptions
 from imageevalkit.generation.contract import Refused
@@ -24,36 +32,55 @@ from tests.support.generation import FakeDataset, FakeModel, generate, items
 CELL = Cell("m", "fake")
 
 
-class FakeBenchmark:
-    """Scores an image by its red channel; ``faults`` maps an item number to what goes wrong."""
+class FakeBenchmark(Benchmark):
+    """Scores an image by its red channel; ``faults`` maps an item to what goes wrong with its first replies."""
 
     name, version, headline = "fake", "1", ("red",)
 
-    def __init__(self, evaluator: str = "red-v1", faults: Mapping[str, str] | None = None) -> None:
-        self.evaluator = Evaluator(evaluator, official=False)
+    def __init__(
+        self, evaluator: str = "red-v1", faults: Mapping[str, str] | None = None, tries: int = 1
+    ) -> None:
+        self._evaluator = Evaluator(evaluator, official=False)
         self.asked: list[str] = []
+        self.tries = tries
         self._faults = faults or {}
 
-    def measure(
-        self, images: Mapping[str, Path], items: Mapping[str, Item], workers: int
-    ) -> Iterator[Measurement]:
-        for item, path in images.items():
-            self.asked.append(item)
-            fault = self._faults.get(item, "")
+    @property
+    def evaluator(self) -> Evaluator:
+        return self._evaluator
+
+    def questions(self, item: Item, image: Picture) -> Sequence[Question]:
+        return [Question(item.id, "red", (Message("user", (image, item.id)),), Sampling(1))]
+
+    def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
+        for question in questions:
+            self.asked.append(question.item)
+            fault = self._faults.get(question.item, "")
             if fault == "judge down":
-                yield Measurement(item, None, fault)
+                yield Answer(question, None, fault)
                 continue
-            with Image.open(path) as image:
-                yield Measurement(item, fault or str(image.convert("RGB").getpixel((4, 4))[0]))  # type: ignore[index]
+            if fault == "judge dies":
+                raise JudgeUnusable("the key is rejected")
+            if fault == "unparsed once" and self.asked.count(question.item) > 1:
+                fault = ""
+            with Image.open(question.pictures[0].path) as image:
+                red = image.convert("RGB").getpixel((4, 4))[0]  # type: ignore[index]
+            yield Answer(question, Reply(fault or str(red)))
 
-    def score(self, item: Item, raw: str) -> Score:
-        if not raw.isdigit():
-            raise Unparsed(f"'{raw}' is no number")
-        return Score(item.id, {"red": int(raw) / 255})
+    def parse(self, question: Question, reply: Reply) -> int:
+        if not reply.text.isdigit():
+            raise Unparsed(f"'{reply.text}' is no number")
+        return int(reply.text)
 
-    def aggregate(self, scores: Sequence[Score]) -> dict[str, Metric]:
-        values = [score.values["red"] for score in scores]
+    def score(self, item: Item, parsed: Mapping[str, int], replies: Mapping[str, Reply]) -> Score:
+        return Score(item.id, {"red": parsed["red"] / 255})
+
+    def aggregate(self, judged: Sequence[Judged]) -> dict[str, Metric]:
+        values = [item.score.values["red"] for item in judged if item.score]
         return {"red": Metric(sum(values) / len(values) if values else None, len(values))}
+
+    def official_files(self, judged: Sequence[Judged]) -> dict[str, str]:
+        return {"reds.json": json.dumps([item.replies["red"].text for item in judged if item.replies])}
 
 
 def evaluate(benchmark: FakeBenchmark, n: int = 5, official: bool = False) -> tuple[Outcome, Result]:

@@ -372,7 +372,9 @@ def test_a_lasting_outage_puts_the_run_on_hold(server: ImageServer) -> None:
         model = t2i(max_outage=1.0, max_attempts=6, backoff=0.2)
         await model.generate_async("first")
         server.default = "502_html"
-        model.expect(1)  # without an item that has not failed yet, the items are to blame and not the endpoint
+        model.expect(
+            1
+        )  # without an item that has not failed yet, the items are to blame and not the endpoint
         asked = [model.generate_async(f"cat {n}") for n in range(8)]
         ended = await asyncio.gather(*asked, return_exceptions=True)
         await model.aclose()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from benchmarks.longtext.metric import LANGUAGES, Match, Scored, match_count, metrics
 from eval_models.ocr.registry import check_reader, make_reader
-from imageevalkit.evaluation.benchmark import Measurement, Score
+from imageevalkit.evaluation.benchmark import Benchmark, Judged, Score
+from imageevalkit.evaluation.question import Answer, Message, Picture, Question, Reply, Sampling
 from imageevalkit.items import Item
 from imageevalkit.results import Evaluator, Metric
 
@@ -25,7 +25,7 @@ def make(judge: str) -> TextBenchmark:
     return TextBenchmark("longtext", VERSION, judge)
 
 
-class TextBenchmark:
+class TextBenchmark(Benchmark):
     """A benchmark of rendered text, read by the text reader ``judge``."""
 
     headline: Sequence[str] = LANGUAGES
@@ -40,30 +40,35 @@ class TextBenchmark:
     def evaluator(self) -> Evaluator:
         return self._reader.evaluator
 
-    def measure(
-        self, images: Mapping[str, Path], items: Mapping[str, Item], workers: int
-    ) -> Iterator[Measurement]:
+    def questions(self, item: Item, image: Picture) -> Sequence[Question]:
+        return [Question(item.id, "read the text", (Message("user", (image,)),), Sampling(0))]
+
+    def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
         """The text read in each image, as readings finish."""
         from eval_models.ocr.parallel import read_many
 
-        item_of = {path: item for item, path in images.items()}
-        for reading in read_many(self._judge, images.values(), workers):
-            yield Measurement(
-                item_of[reading.path], reading.text, reading.error, reading.seconds, "read the text"
-            )
+        question_of = {question.pictures[0].path: question for question in questions}
+        for reading in read_many(self._judge, question_of, workers):
+            reply = None if reading.text is None else Reply(reading.text)
+            yield Answer(question_of[reading.path], reply, reading.error, reading.seconds)
 
-    def score(self, item: Item, raw: str) -> Score:
-        """Recall of the expected text in ``raw``; an empty reading is a score of 0, not a failure."""
+    def parse(self, question: Question, reply: Reply) -> str:
+        """The text itself: an empty reading is a score of 0, not a failure."""
+        return reply.text
+
+    def score(self, item: Item, parsed: Mapping[str, str], replies: Mapping[str, Reply]) -> Score:
+        """Recall of the expected text in what was read."""
         data = item.data
-        match = match_count(data["expected"], raw, data["language"])
+        [read] = parsed.values()
+        match = match_count(data["expected"], read, data["language"])
         return Score(
             item=item.id,
             values={"recall": match.match / match.total, **match._asdict()},
             keys={key: data[key] for key in ("language", "category", "length", "prompt_id")},
-            detail={"expected": "\n".join(data["expected"]), "read": raw},
+            detail={"expected": "\n".join(data["expected"]), "read": read},
         )
 
-    def aggregate(self, scores: Sequence[Score]) -> dict[str, Metric]:
+    def aggregate(self, judged: Sequence[Judged]) -> dict[str, Metric]:
         """The metrics of :func:`benchmarks.longtext.metric.metrics`; a language without items is an empty one."""
         scored = [
             Scored(
@@ -73,6 +78,7 @@ class TextBenchmark:
                 score.keys["length"],
                 Match(*(int(score.values[key]) for key in Match._fields)),
             )
-            for score in scores
+            for score in (item.score for item in judged)
+            if score
         ]
         return {**{language: Metric(None, 0) for language in LANGUAGES}, **metrics(scored)}

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from imageevalkit.cell import REPO
+from imageevalkit.assets import benchmark_folder
 from imageevalkit.errors import UserError
+from imageevalkit.evaluation.question import Answer, Picture, Question, Reply
 from imageevalkit.items import Item
 from imageevalkit.results import Evaluator, Metric
 from imageevalkit.secrets import one_line
-
-
-class Measurement(NamedTuple):
-    """What the evaluator said about one item: its ``raw`` reply, or an ``error`` (then ``raw`` is None).
-
-    ``question`` says what was asked, in the words of the field ("read the text") or of the prompt.
-    """
-
-    item: str
-    raw: str | None
-    error: str = ""
-    seconds: float = 0.0
-    question: str = ""
 
 
 class Unparsed(Exception):
@@ -42,49 +31,87 @@ class Score:
     detail: dict[str, Any] = field(default_factory=dict)
 
 
-class Benchmark(Protocol):
-    """Scoring rules of one benchmark with one evaluator. ``headline`` names metrics for the leaderboard."""
+class Judged(NamedTuple):
+    """All that is known of one item when every question was asked.
+
+    ``replies`` and ``parsed`` are by the name of the question, and lack those without an answer or without a
+    score in it; ``score`` is None unless every question has one. ``image`` is None when there is none.
+    """
+
+    item: Item
+    image: Path | None
+    replies: Mapping[str, Reply]
+    parsed: Mapping[str, Any]
+    score: Score | None
+
+
+class Benchmark(ABC):
+    """Scoring rules of one benchmark with one evaluator.
+
+    ``headline`` names the metrics for the leaderboard, ``official_headline`` those that stand in their place
+    when missing items are treated as the official evaluator does. ``tries`` is how often a question is asked
+    until its reply holds a score: more than once only where the official evaluator does that.
+    """
+
+    name: str
+    version: str
+    headline: Sequence[str]
+    official_headline: Sequence[str] = ()
+    tries: int = 1
 
     @property
-    def name(self) -> str: ...
+    @abstractmethod
+    def evaluator(self) -> Evaluator:
+        """Who measures. Costs no model load: a run with nothing to ask needs it too."""
 
-    @property
-    def version(self) -> str: ...
+    @abstractmethod
+    def questions(self, item: Item, image: Picture) -> Sequence[Question]:
+        """What to ask about the ``image`` of ``item``: always the same, with names that differ."""
 
-    @property
-    def headline(self) -> Sequence[str]: ...
+    @abstractmethod
+    def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
+        """The answers, in any order, as they come; on ``workers`` CPU cores at most.
 
-    @property
-    def evaluator(self) -> Evaluator: ...
+        Raises:
+            JudgeUnusable: no further answer will come.
+            CellFailure: the evaluator cannot start.
+        """
 
-    def measure(
-        self, images: Mapping[str, Path], items: Mapping[str, Item], workers: int
-    ) -> Iterator[Measurement]:
-        """Ask the evaluator about each image (by item id), in any order, as answers come."""
-        ...
+    @abstractmethod
+    def parse(self, question: Question, reply: Reply) -> Any:
+        """The score in one reply, as a JSON value. Raises :class:`Unparsed`."""
 
-    def score(self, item: Item, raw: str) -> Score:
-        """The score of one reply. Raises :class:`Unparsed`."""
-        ...
+    @abstractmethod
+    def score(self, item: Item, parsed: Mapping[str, Any], replies: Mapping[str, Reply]) -> Score:
+        """The score of an item from all its parsed replies, by the name of the question."""
 
-    def aggregate(self, scores: Sequence[Score]) -> dict[str, Metric]:
-        """The metrics over all scored items; headline ones are present even when nothing was scored."""
-        ...
+    @abstractmethod
+    def aggregate(self, judged: Sequence[Judged]) -> dict[str, Metric]:
+        """The metrics over all items of the run, scored or not; headline ones are present even without scores.
+
+        Where the official evaluator's own treatment of missing items gives another number, it is a metric of its
+        own, named so.
+        """
+
+    def official_files(self, judged: Sequence[Judged]) -> dict[str, str]:
+        """Files in the official formats by name, for ``official/`` beside the result; none by default."""
+        return {}
 
 
 def module_of(name: str) -> Any | None:
-    """The module ``benchmarks/<name>/benchmark.py``, or None when the benchmark has none.
+    """The module ``benchmark.py`` in the folder of the benchmark, or None when the benchmark has none.
 
     It offers ``make(judge) -> Benchmark`` and ``check_judge(judge) -> str`` (the full name of a judge, ``''``
     meaning the default; raises UserError), and imports nothing heavy.
     """
-    if not (REPO / "benchmarks" / name / "benchmark.py").is_file():
+    folder = benchmark_folder(name)
+    if not (folder / "benchmark.py").is_file():
         return None
     try:
-        return importlib.import_module(f"benchmarks.{name}.benchmark")
+        return importlib.import_module(f"benchmarks.{folder.name}.benchmark")
     except Exception as error:
         raise UserError(
-            f"benchmarks/{name}/benchmark.py cannot be imported: {type(error).__name__}: {one_line(error)}"
+            f"benchmarks/{folder.name}/benchmark.py cannot be imported: {type(error).__name__}: {one_line(error)}"
         ) from error
 
 

@@ -17,9 +17,13 @@ from imageevalkit import fingerprint as fp
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.generation.records import OK, last_records, spent_since
 from imageevalkit.items import Item
+from imageevalkit.jsonl import read_jsonl
+from imageevalkit.results import Evaluator
 
 
-def provenance(cell: Cell, items: Sequence[Item], data_sha256: dict[str, str]) -> dict[str, Any]:
+def provenance(
+    cell: Cell, items: Sequence[Item], data_sha256: dict[str, str], evaluator: Evaluator
+) -> dict[str, Any]:
     """The provenance of a result of ``cell``; ``data_sha256`` are the hashes of the benchmark's files."""
     records = last_records(cell)
     mine = [records[item.id] for item in items if item.id in records]
@@ -32,6 +36,7 @@ def provenance(cell: Cell, items: Sequence[Item], data_sha256: dict[str, str]) -
         "seeds_honoured": dict(Counter(str(r.get("seed_honoured")).lower() for r in mine)),
         "generation_seconds": round(sum(r.get("seconds", 0.0) for r in mine), 2),
         **_money(cell, mine, known),
+        **_judging(cell, evaluator),
         "data_sha256": data_sha256,
         "prompts_sha256": _prompts_sha256(items),
         "python": platform.python_version(),
@@ -54,6 +59,20 @@ def _money(
         return {"generation_usd": None, "generation_usd_unpriced": unpriced}
     spent = spent_since(cell, 0.0)
     return {"generation_usd": round(spent, 6) if prices or spent else None}
+
+
+def _judging(cell: Cell, evaluator: Evaluator) -> dict[str, Any]:
+    """What the evaluator took over all runs, repeated questions included; USD only where a price is known."""
+    records = [r for r in read_jsonl(cell.judgements) if r.get("evaluator") == evaluator.id]
+    tokens: Counter[str] = Counter()
+    for record in records:
+        tokens.update(record.get("tokens") or {})
+    prices = [record["usd"] for record in records if record.get("usd") is not None]
+    return {
+        "judge_calls": len(records),
+        "judge_tokens": dict(tokens),
+        "judge_usd": round(sum(prices), 6) if prices else None,
+    }
 
 
 def _prompts_sha256(items: Sequence[Item]) -> str:

@@ -10,12 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from imageevalkit import assets
-from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.benchmark import Benchmark
-from imageevalkit.evaluation.measure import JUDGE_FAILED, JUDGED, UNPARSED, Parsed, measure, parse
+from imageevalkit.evaluation.benchmark import Benchmark, Judged
+from imageevalkit.evaluation.judging import (
+    JUDGE_FAILED,
+    JUDGED,
+    UNPARSED,
+    AskOptions,
+    Verdict,
+    judge_items,
+)
 from imageevalkit.evaluation.provenance import provenance
 from imageevalkit.evaluation.survey import (
     BLANK,
@@ -28,8 +34,10 @@ from imageevalkit.evaluation.survey import (
 )
 from imageevalkit.items import Item
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
+from imageevalkit.jobs import FAILED as JOB_FAILED
 from imageevalkit.progress import ProgressWriter
-from imageevalkit.results import Coverage, Result, read_result, write_result
+from imageevalkit.result_files import leave
+from imageevalkit.results import Coverage, Result, read_result
 
 NOT_GENERATED = "not_generated"
 
@@ -41,12 +49,13 @@ def evaluate_cell(
     limit: int | None,
     official_treatment: bool,
     progress: ProgressWriter,
+    asking: AskOptions | None = None,
 ) -> Outcome:
-    """Score ``items`` of ``cell`` and leave scores.jsonl and result.json.
+    """Score ``items`` of ``cell`` and leave scores.jsonl, result.json and the benchmark's official files.
 
-    With ``official_treatment`` blank placeholders are scored like images and the headline stands whatever the
-    coverage, as evaluators do that only look at the files they find; else the headline is withheld below full
-    coverage.
+    With ``official_treatment`` blank placeholders are scored like images and the official headline stands
+    whatever the coverage, as evaluators do that only look at the files they find; else the headline is withheld
+    below full coverage. An evaluator that stops answering leaves an incomplete result and a failed outcome.
 
     Raises:
         CellFailure: nothing to score, wrong benchmark data, mixed images, an evaluator that cannot start.
@@ -61,13 +70,12 @@ def evaluate_cell(
         raise CellFailure(
             f"no image to score: {', '.join(f'{n} {status}' for status, n in counts.items())} of {len(items)} items"
         )
-    workers = int(os.environ.get("IMAGEEVALKIT_CORES") or available_cores())
-    measurements = measure(cell, benchmark, by_id, to_judge, workers, progress)
-    verdicts = {
-        item: parse(benchmark, by_id[item], measurements[item]) for item in by_id if item in measurements
-    }
+    asking = asking or AskOptions(int(os.environ.get("IMAGEEVALKIT_CORES") or available_cores()))
+    verdicts, problem = judge_items(cell, benchmark, by_id, to_judge, asking, progress)
     coverage = _coverage(states, verdicts)
-    metrics = benchmark.aggregate([parsed.score for parsed in verdicts.values() if parsed.score])
+    judged = [_judged(item, states[item.id], verdicts.get(item.id)) for item in items]
+    metrics = benchmark.aggregate(judged)
+    headline = (official_treatment and benchmark.official_headline) or benchmark.headline
     withheld = "" if coverage.complete or official_treatment else f"incomplete: {coverage.problems()}"
     result = Result(
         model=cell.model,
@@ -76,19 +84,25 @@ def evaluate_cell(
         evaluator=benchmark.evaluator,
         coverage=coverage,
         metrics=metrics,
-        headline=[] if withheld else list(benchmark.headline),
+        headline=[] if withheld else list(headline),
         treatment="official" if official_treatment else "withhold",
         limit=limit,
-        provenance=provenance(cell, items, data_sha256),
+        provenance=provenance(cell, items, data_sha256, benchmark.evaluator),
         withheld=withheld,
         notes=_notes(states, coverage),
     )
     standing = _larger_result(result)
     if standing and coverage.complete:
         return Outcome(COMPLETE, f"{_shown(result)}; the result of {standing} items stands")
-    _write_scores(cell, benchmark, states, verdicts)
-    write_result(cell.result, result)
-    return _outcome(result)
+    leave(cell, result, _scores(benchmark, states, verdicts), benchmark.official_files(judged))
+    return _outcome(result, problem)
+
+
+def _judged(item: Item, state: ImageState, verdict: Verdict | None) -> Judged:
+    image = state.path if state.status in (GENERATED, BLANK) else None
+    if verdict is None:
+        return Judged(item, image, {}, {}, None)
+    return Judged(item, image, verdict.replies, verdict.parsed, verdict.score)
 
 
 def _larger_result(result: Result) -> str:
@@ -102,7 +116,7 @@ def _larger_result(result: Result) -> str:
     return str(standing.coverage.expected) if result.limit and covers_more and same else ""
 
 
-def _coverage(states: Mapping[str, ImageState], verdicts: Mapping[str, Parsed]) -> Coverage:
+def _coverage(states: Mapping[str, ImageState], verdicts: Mapping[str, Verdict]) -> Coverage:
     counts = Counter(state.status for state in states.values())
     # a placeholder may be scored under the official treatment, but it was never generated
     judged = Counter(
@@ -124,27 +138,24 @@ def _coverage(states: Mapping[str, ImageState], verdicts: Mapping[str, Parsed]) 
     )
 
 
-def _write_scores(
-    cell: Cell,
-    benchmark: Benchmark,
-    states: Mapping[str, ImageState],
-    verdicts: Mapping[str, Parsed],
-) -> None:
+def _scores(benchmark: Benchmark, states: Mapping[str, ImageState], verdicts: Mapping[str, Verdict]) -> str:
+    """The text of scores.jsonl: a record of every item."""
     lines = []
     for item, state in states.items():
-        lost = Parsed(NOT_GENERATED, None, f"{state.status}: {state.reason}")
-        status, score, reason = verdicts.get(item, lost)
+        lost = Verdict(NOT_GENERATED, None, f"{state.status}: {state.reason}", {}, {})
+        verdict = verdicts.get(item, lost)
+        score = verdict.score
         record: dict[str, Any] = {
             "item": item,
-            "status": status,
+            "status": verdict.verdict,
             "values": score.values if score else {},
             "keys": score.keys if score else {},
             "evaluator": benchmark.evaluator.id,
             "detail": score.detail if score else {},
-            "reason": reason,
+            "reason": verdict.reason,
         }
         lines.append(json.dumps(record, ensure_ascii=False, separators=(",", ":")))
-    write_atomic(cell.scores, "\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
 
 
 def _notes(states: Mapping[str, ImageState], coverage: Coverage) -> list[str]:
@@ -160,7 +171,12 @@ def _notes(states: Mapping[str, ImageState], coverage: Coverage) -> list[str]:
     return notes
 
 
-def _outcome(result: Result) -> Outcome:
+def _outcome(result: Result, problem: str) -> Outcome:
+    if problem:
+        coverage = result.coverage
+        return Outcome(
+            JOB_FAILED, f"{problem} ({coverage.judged} of {coverage.expected} judged; run again to go on)"
+        )
     state = COMPLETE if result.coverage.complete else INCOMPLETE
     counts = f"{result.coverage.judged} of {result.coverage.expected} judged"
     problems = result.coverage.problems()

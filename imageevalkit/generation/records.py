@@ -18,6 +18,7 @@ from imageevalkit.cell import Cell
 from imageevalkit.generation.contract import Generated, GenerationError
 from imageevalkit.items import Item
 from imageevalkit.jsonl import JsonlWriter, read_jsonl
+from imageevalkit.result_files import forget
 from imageevalkit.secrets import one_line
 
 OK, REFUSED, FAILED = "ok", "refused", "failed"
@@ -119,8 +120,7 @@ class OutcomeWriter:
     def _append(self, item: Item, status: str, seconds: float, attempts: int, **more: Any) -> None:
         if not self._retired:
             # a score of images that are being replaced or joined by others describes nothing any more
-            self._cell.result.unlink(missing_ok=True)
-            self._cell.scores.unlink(missing_ok=True)
+            forget(self._cell)
             self._retired = True
         prompt = item.prompt if item.prompt is not None else _texts(item)
         self._writer.append(

@@ -95,9 +95,9 @@ def _print(cells: Sequence[CellReport], wanted: Sequence[str], run_folder: Path 
     results = [cell.result for cell in listed if cell.result]
     if results or not listed:
         print(format_table(results, width))
-    for cell in listed:
-        if not cell.result:
-            print(f"{cell.cell.key}: {cell.problem}")
+    # a cell with the results of several evaluators is listed once for each
+    for line in dict.fromkeys(f"{cell.cell.key}: {cell.problem}" for cell in listed if not cell.result):
+        print(line)
     for key in wanted:
         if all(cell.cell.key != key for cell in cells):
             print(f"{key}: nothing in {output_root()}")

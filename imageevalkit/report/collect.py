@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.images import IMAGE_SUFFIXES, sha256_file
 from imageevalkit.jsonl import read_jsonl
+from imageevalkit.result_files import others
 from imageevalkit.results import Result, read_result
 from imageevalkit.secrets import one_line
 
@@ -69,9 +71,10 @@ class CellReport(NamedTuple):
 
 
 def collect() -> list[CellReport]:
-    """Every cell below the output root, by model and benchmark."""
+    """Every cell below the output root, by model and benchmark; one evaluated by several evaluators comes once with
+    its items and the latest result, and once without items for each other result."""
     cells = sorted(_cells(output_root(), PurePosixPath()))
-    return [_read_cell(cell) for cell in cells]
+    return [report for cell in cells for report in (_read_cell(cell), *_other_results(cell))]
 
 
 def _cells(folder: Path, relative: PurePosixPath) -> Iterator[Cell]:
@@ -90,7 +93,7 @@ def _cells(folder: Path, relative: PurePosixPath) -> Iterator[Cell]:
 
 
 def _read_cell(cell: Cell) -> CellReport:
-    result, problem = _read_result(cell)
+    result, problem = _read_result(cell, cell.result)
     try:
         made, scored = _last_by_item(cell.generation), _last_by_item(cell.scores)
         if result:
@@ -103,9 +106,18 @@ def _read_cell(cell: Cell) -> CellReport:
     return CellReport(cell, result, problem, items)
 
 
-def _read_result(cell: Cell) -> tuple[Result | None, str]:
+def _other_results(cell: Cell) -> Iterator[CellReport]:
+    for path, scores in others(cell):
+        result, problem = _read_result(cell, path)
+        if result:
+            with contextlib.suppress(OSError, ValueError):
+                result, _ = _without_stale(result, _last_by_item(cell.generation), _last_by_item(scores))
+        yield CellReport(cell, result, problem, [])
+
+
+def _read_result(cell: Cell, path: Path) -> tuple[Result | None, str]:
     try:
-        result = read_result(cell.result)
+        result = read_result(path)
     except FileNotFoundError:
         return None, "not evaluated"
     except (OSError, ValueError) as error:

@@ -1,0 +1,46 @@
+"""What all benchmarks have in common whose questions go to a vision-language judge."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import PurePath
+
+from eval_models.judge.options import JudgeOptions
+from eval_models.judge.registry import choose, make_judge
+from imageevalkit.evaluation.benchmark import Benchmark
+from imageevalkit.evaluation.question import Answer, Question
+from imageevalkit.results import Evaluator
+
+
+class JudgedBenchmark(Benchmark):
+    """A benchmark asked of ``judge`` in the words of ``prompts`` (templates by name).
+
+    ``official`` are the judges, by full name, that the official evaluator uses.
+    """
+
+    official: Sequence[str] = ()
+
+    def __init__(self, judge: str, prompts: Mapping[str, str]) -> None:
+        self.prompts = prompts
+        self._choice = choose(judge)
+        self._judge = make_judge(judge, JudgeOptions.from_environment())
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """Named by the judge, what runs it, and the hash of the prompts."""
+        texts = json.dumps(dict(self.prompts), sort_keys=True, ensure_ascii=False)
+        digest = hashlib.sha256(texts.encode()).hexdigest()
+        name, backend = self._choice.name, self._choice.setting.backend
+        # a local folder is named by its last part: where it lies on this machine says nothing
+        label = PurePath(name).name if name.startswith(("/", ".", "~")) else name
+        return Evaluator(
+            id=f"{label}/{backend}/{digest[:8]}",
+            official=self._choice.full_name in self.official,
+            details={"judge": self._judge.identity, "prompts_sha256": digest},
+        )
+
+    def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
+        return self._judge.ask(questions)

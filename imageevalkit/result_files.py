@@ -1,0 +1,71 @@
+"""The results of one cell by several evaluators: the latest lies in the cell's folder, the others below it.
+
+``evaluators/<evaluator>/`` holds the files that the folder of the cell held when another evaluator took its place,
+so that comparing two judges costs no result, and going back to the first asks nothing again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from imageevalkit.atomic import write_atomic
+from imageevalkit.cell import Cell
+from imageevalkit.results import Result, read_result, write_result
+
+_KEPT = "evaluators"
+
+
+def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str]) -> None:
+    """Write the result of ``cell``, its ``scores`` (the text of scores.jsonl) and the ``official`` files by name.
+
+    Raises:
+        CellFailure: the disk is full.
+    """
+    standing = _evaluator_of(cell.result)
+    if standing and standing != result.evaluator.id:
+        _move(cell.folder, _folder(cell, standing), cell)
+    write_atomic(cell.scores, scores)
+    for name, text in official.items():
+        write_atomic(cell.official / name, text)
+    write_result(cell.result, result)
+    shutil.rmtree(_folder(cell, result.evaluator.id), ignore_errors=True)
+
+
+def others(cell: Cell) -> list[tuple[Path, Path]]:
+    """result.json and scores.jsonl of each evaluator but the latest."""
+    found = sorted((cell.folder / _KEPT).glob(f"*/{cell.result.name}"))
+    return [(result, result.parent / cell.scores.name) for result in found]
+
+
+def forget(cell: Cell) -> None:
+    """Remove all results of ``cell``: they describe images that are not there any more."""
+    cell.result.unlink(missing_ok=True)
+    cell.scores.unlink(missing_ok=True)
+    shutil.rmtree(cell.official, ignore_errors=True)
+    shutil.rmtree(cell.folder / _KEPT, ignore_errors=True)
+
+
+def _evaluator_of(path: Path) -> str:
+    """Who gave the result in ``path``; empty when there is none that can be read."""
+    try:
+        return read_result(path).evaluator.id
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""
+
+
+def _move(source: Path, target: Path, cell: Cell) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    # the result goes last: until then the next run sees whose files these are
+    for name in (cell.scores.name, cell.official.name, cell.result.name):
+        if (source / name).exists():
+            (source / name).replace(target / name)
+
+
+def _folder(cell: Cell, evaluator: str) -> Path:
+    readable = re.sub(r"[^\w.-]+", "-", evaluator).strip("-.")[:80]
+    return cell.folder / _KEPT / f"{readable}-{hashlib.sha256(evaluator.encode()).hexdigest()[:8]}"
