@@ -74,9 +74,9 @@ def result_of(checkout: Path, cell: str) -> dict[str, object]:
                 "--ds_names",
                 "quicktext",
                 "--judges",
-                "quicktext=qwen2.5-vl-7b",
+                "quicktext=openai:gpt-4o",
             ],
-            "not in this version yet",
+            "judge 'gpt-4o' of quicktext is reached through an API: API_KEY is not set",
         ),
         (
             ["--model_names", "reference-noise", "--ds_names", "quicktext", "--judges", "quicktext=ppocrr"],
