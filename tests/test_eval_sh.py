@@ -186,6 +186,7 @@ def test_dry_run_counts_and_starts_nothing(checkout: Path) -> None:
     run = run_eval(checkout, *words)
     assert run.returncode == 0, outcome_lines(run)
     assert "reference-noise/quicktext: 6 images to make, 0 to reuse, 0 to repair" in run.stdout
+    assert "reference-noise/quicktext: 6 of 6 questions to ask of ppocr-v4" in run.stdout
     assert not (checkout / "output").exists()
     assert not (checkout / "log").exists()
 
