@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imageevalkit.api.endpoint import Endpoint
-from imageevalkit.api.routes.base import Request
+from imageevalkit.api.request import Request
 
 if TYPE_CHECKING:
     import httpx2
@@ -67,15 +68,18 @@ class Clients:
         """
         client = min(self._clients, key=lambda client: client.in_flight)
         client.in_flight += 1
+        pieces = (request.body,) if isinstance(request.body, bytes) else request.body
         headers = {
             **self._headers,
             "Content-Type": request.mime_type,
+            # without it a body in pieces goes in chunked encoding, which some gateways refuse
+            "Content-Length": str(sum(map(len, pieces))),
             # two repetitions of a prompt are two requests, for a gateway that caches too
             "X-Client-Request-Id": str(uuid.uuid4()),
         }
         try:
             return await client.http.post(
-                self._base_url + request.path, content=request.body, headers=headers
+                self._base_url + request.path, content=_one_by_one(pieces), headers=headers
             )
         finally:
             client.in_flight -= 1
@@ -85,3 +89,8 @@ class Clients:
         for client in self._clients:
             await client.http.aclose()
         await self.files.aclose()
+
+
+async def _one_by_one(pieces: tuple[bytes, ...]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
