@@ -19,7 +19,7 @@ from imageevalkit.api.budget import Bill, BudgetSpent
 from imageevalkit.api.clients import Clients
 from imageevalkit.api.download import download_image
 from imageevalkit.api.endpoint import Endpoint
-from imageevalkit.api.failures import Failure, Kind, classify_connection, classify_status
+from imageevalkit.api.failures import Failure, Kind, classify_status
 from imageevalkit.api.image_reply import ImageReply
 from imageevalkit.api.positive import positive
 from imageevalkit.api.prices import cost_of_reply, price_and_estimate
@@ -266,15 +266,10 @@ class _OpenAIImages:
 
     async def _attempt(self, request: Request) -> ImageReply | Failure:
         """One request and, where the reply holds a URL, the download."""
-        import httpx2
-
         clients = self._connected()
-        try:
-            raw = await asyncio.wait_for(clients.post(request), self._timeout)
-        except asyncio.TimeoutError:
-            return Failure(Kind.TRANSIENT, f"no reply within {self._timeout:g} s", maybe_billed=True)
-        except httpx2.HTTPError as error:
-            return classify_connection(error)
+        raw = await clients.post(request)
+        if isinstance(raw, Failure):
+            return raw
         self._answered = True
         if not raw.is_success:
             return classify_status(
