@@ -76,6 +76,7 @@ declare -gA INFER_ENV_MAP=(
 declare -gA EVAL_ENV_MAP=(
   ['quicktext']=''
   ['longtext']=''
+  ['geneval2']='geneval2'
 )
 
 # GPUs that evaluating a benchmark takes; 0 = none.
@@ -88,4 +89,5 @@ declare -gA EVAL_GPU_MAP=(
 declare -gA JUDGE_MAP=(
   ['quicktext']='ppocr'
   ['longtext']='ppocr'
+  ['geneval2']='qwen3-vl-8b'
 )

@@ -17,6 +17,7 @@ class DatasetSetting(NamedTuple):
 DATASET_SETTINGS: dict[str, DatasetSetting] = {
     "quicktext": DatasetSetting("t2i", ".dataset_cls.t2i.quicktext", "QuickTextBench"),
     "longtext": DatasetSetting("t2i", ".dataset_cls.t2i.longtext", "LongTextBench"),
+    "geneval2": DatasetSetting("t2i", ".dataset_cls.t2i.geneval2", "GenEval2"),
 }
 
 
