@@ -106,8 +106,10 @@ class GenEval2Benchmark(JudgedBenchmark):
 
         Score lists hold no prompts: with a gap, all that follow would belong to other prompts.
         """
-        files = {IMAGE_FILEPATHS: filepaths_text({j.item.data["prompt"]: j.image for j in judged if j.image})}
-        scored = sorted(_all_scored(judged), key=lambda one: one.line)
+        in_file_order = sorted(judged, key=lambda one: one.item.data["index"])
+        images = {one.item.data["prompt"]: one.image for one in in_file_order if one.image}
+        files = {IMAGE_FILEPATHS: filepaths_text(images)}
+        scored = _all_scored(in_file_order)
         if len(scored) == PROMPTS:
             files["score_lists_soft_tifa.json"] = score_lists_text([one.soft for one in scored])
             files["score_lists_tifa.json"] = score_lists_text([[*map(int, one.right)] for one in scored])
