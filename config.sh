@@ -91,3 +91,8 @@ declare -gA JUDGE_MAP=(
   ['longtext']='ppocr'
   ['geneval2']='qwen3-vl-8b'
 )
+
+# Settings of a judge ("name=value,name=value"), by its name: where a served one is reached and the variable of its
+# key ("base_url=http://gpu1:8000/v1,api_key_env=JUDGE_API_KEY"), or how a local one runs ("gpus=2"). Overridden by
+# --judge_kwargs.
+declare -gA JUDGE_KWARGS_MAP=()
