@@ -79,10 +79,11 @@ declare -gA EVAL_ENV_MAP=(
   ['geneval2']='geneval2'
 )
 
-# GPUs that evaluating a benchmark takes; 0 = none.
+# GPUs that evaluating a benchmark takes; 0 = none, '' = what its judge takes.
 declare -gA EVAL_GPU_MAP=(
   ['quicktext']=0
   ['longtext']=0
+  ['geneval2']=''
 )
 
 # Who measures. The evaluator is part of the score's name: two of them never share a leaderboard column.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -104,3 +105,26 @@ def test_missing_data_is_one_line_with_the_remedy(tmp_path: Path, monkeypatch: p
     use_benchmarks(tmp_path, monkeypatch)
     with pytest.raises(CellFailure, match=r"geneval2_data\.jsonl .*prefetch\.sh --ds_names geneval2"):
         GenEval2()
+
+
+def test_images_named_by_prompt_are_found(
+    data: GenEval2, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = items(data, limit=3)
+    monkeypatch.chdir(tmp_path)
+    source = tmp_path / "elsewhere" / "images.json"
+    paths = {made[0].prompt: "a/0.png", made[1].prompt: str(tmp_path / "1.png"), made[2].prompt: "gone.png"}
+    source.parent.mkdir()
+    source.write_text(json.dumps({**paths, "a prompt of another benchmark": "a/0.png"}))
+    assert data.find_images(source, made) == {}
+    (tmp_path / "a").mkdir()
+    for here in (tmp_path / "a" / "0.png", tmp_path / "1.png"):
+        here.touch()
+    assert data.find_images(source, made) == {
+        made[0].id: tmp_path / "a/0.png",
+        made[1].id: tmp_path / "1.png",
+    }
+    assert data.find_images(source.parent, made) is None
+    source.write_text("[]")
+    with pytest.raises(CellFailure, match="no JSON object of image paths"):
+        data.find_images(source, made)

@@ -57,14 +57,16 @@ def test_images_of_the_repository_are_named_from_its_root(
     assert read_filepaths(path) == {"a red dog": inside, "two “cats”": outside}
 
 
-def test_relative_paths_are_relative_to_the_working_directory_or_the_given_folder(
+def test_relative_paths_are_relative_to_the_file_or_else_to_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "images.json"
     path.write_text('{"a": "x/0.png", "b": "/far/1.png"}')
     monkeypatch.chdir("/")
     assert read_filepaths(path) == {"a": Path("/x/0.png"), "b": Path("/far/1.png")}
-    assert read_filepaths(path, tmp_path)["a"] == tmp_path / "x" / "0.png"
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "0.png").touch()
+    assert read_filepaths(path)["a"] == tmp_path / "x" / "0.png"
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"a": 1}', '{"a": ""}', '{"a": ["x.png"]}', "{", "\udcff"])

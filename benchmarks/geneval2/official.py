@@ -28,11 +28,11 @@ def filepaths_text(images: Mapping[str, Path]) -> str:
     return json.dumps(shown, indent=1, ensure_ascii=False) + "\n"
 
 
-def read_filepaths(path: Path, folder: Path | None = None) -> dict[str, Path]:
+def read_filepaths(path: Path) -> dict[str, Path]:
     """The image of each prompt, from a file of :func:`filepaths_text`'s format that may come from anywhere.
 
-    Relative paths are relative to ``folder``; None: to the working directory, as the official script takes them.
-    Whether the images are there is not looked at.
+    A relative path is relative to the folder of the file; if nothing is there, to the working directory, as the
+    official script takes it. Whether an image is there at all is not looked at.
 
     Raises:
         UserError: the file cannot be read, or is no JSON object of texts.
@@ -42,8 +42,12 @@ def read_filepaths(path: Path, folder: Path | None = None) -> dict[str, Path]:
         raise UserError(
             f'{path} is no JSON object of image paths by prompt: {{"a red dog": "images/0.png", …}}'
         )
-    base = Path.cwd() if folder is None else folder
-    return {prompt: base / image for prompt, image in raw.items()}
+    return {prompt: _resolve(image, path.parent) for prompt, image in raw.items()}
+
+
+def _resolve(image: str, folder: Path) -> Path:
+    near = folder / image
+    return near if near.is_file() else Path.cwd() / image
 
 
 def score_lists_text(lists: Sequence[Sequence[float]]) -> str:
