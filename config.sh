@@ -88,6 +88,14 @@ declare -gA EVAL_GPU_MAP=(
   ['wise']=''
   ['wise-verified']=''
   ['wise-rewrite']=''
+  ['geneval2']='geneval2'
+)
+
+# GPUs that evaluating a benchmark takes; 0 = none, '' = what its judge takes.
+declare -gA EVAL_GPU_MAP=(
+  ['quicktext']=0
+  ['longtext']=0
+  ['geneval2']=''
 )
 
 # Who measures. The evaluator is part of the score's name: two of them never share a leaderboard column.
@@ -97,6 +105,7 @@ declare -gA JUDGE_MAP=(
   ['wise']='gpt-4o-2024-05-13'
   ['wise-verified']='qwen3.5-35b-a3b'
   ['wise-rewrite']='gpt-4o-2024-05-13'
+  ['geneval2']='qwen3-vl-8b'
 )
 
 # Settings of a judge ("name=value,name=value"), by its name: where a served one is reached and the variable of its

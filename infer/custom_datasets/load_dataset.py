@@ -20,6 +20,7 @@ DATASET_SETTINGS: dict[str, DatasetSetting] = {
     "wise": DatasetSetting("t2i", ".dataset_cls.t2i.wise", "WiseBench"),
     "wise-verified": DatasetSetting("t2i", ".dataset_cls.t2i.wise", "WiseVerifiedBench"),
     "wise-rewrite": DatasetSetting("t2i", ".dataset_cls.t2i.wise", "WiseRewriteBench"),
+    "geneval2": DatasetSetting("t2i", ".dataset_cls.t2i.geneval2", "GenEval2"),
 }
 
 
