@@ -79,22 +79,16 @@ declare -gA EVAL_ENV_MAP=(
   ['wise']=''
   ['wise-verified']=''
   ['wise-rewrite']=''
+  ['geneval2']=''
 )
 
 # GPUs that evaluating a benchmark takes; 0 = none, '' = those that its judge takes.
 declare -gA EVAL_GPU_MAP=(
-  ['quicktext']=0
-  ['longtext']=0
+  ['quicktext']=''
+  ['longtext']=''
   ['wise']=''
   ['wise-verified']=''
   ['wise-rewrite']=''
-  ['geneval2']='geneval2'
-)
-
-# GPUs that evaluating a benchmark takes; 0 = none, '' = what its judge takes.
-declare -gA EVAL_GPU_MAP=(
-  ['quicktext']=0
-  ['longtext']=0
   ['geneval2']=''
 )
 
