@@ -9,9 +9,10 @@ T = TypeVar("T")
 
 
 def spread(groups: Iterable[Sequence[T]]) -> list[T]:
-    """All elements, each group kept in its order and spread evenly: any first N hold its share of N, ±1.
+    """All elements, each group kept in its order and spread evenly, so that any first N hold its share of N.
 
-    Equal places go to the earlier group.
+    Of N · (size of the group) / (size of all) that differs by half an element, and by what the other groups' halves
+    add up to: by less than 2 for six groups. Equal places go to the earlier group.
     """
     placed = [
         ((k + 0.5) / len(group), n, element)

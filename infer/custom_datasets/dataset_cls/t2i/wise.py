@@ -18,8 +18,8 @@ _TEXTS = ("Prompt", "Explanation", "Subcategory")
 class WiseBench:
     """The paper's prompts (upstream: "legacy"), one image each.
 
-    Entries come in an order in which any first N hold each category in its share of the benchmark (±1; all six
-    from 7 on), and within a category each subcategory.
+    Entries come in an order in which any first N hold each category in its share of the benchmark (by less than two
+    entries; all six from 7 on), and within a category each subcategory.
     """
 
     name = "wise"
