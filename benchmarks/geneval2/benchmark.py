@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -100,6 +101,17 @@ class GenEval2Benchmark(JudgedBenchmark):
     def aggregate(self, judged: Sequence[Judged]) -> dict[str, Metric]:
         """The metrics of :func:`benchmarks.geneval2.metric.metrics` over the prompts that have a score."""
         return metrics(_all_scored(judged))
+
+    def notes(self, judged: Sequence[Judged]) -> list[str]:
+        """How much probability was outside what the judge's backend could see, if it was not all of it."""
+        unseen = [mass for one in _all_scored(judged) for mass in one.outside]
+        if not any(unseen):
+            return []
+        return [
+            "the judge's endpoint shows only the likeliest tokens: a mean "
+            f"{statistics.fmean(unseen):.2%} of the probability, and at most {max(unseen):.2%}, was outside of them "
+            "and counts as wrong; the …_upper metrics count all of it as right"
+        ]
 
     def official_files(self, judged: Sequence[Judged]) -> dict[str, str]:
         """The images by prompt and, when no prompt lacks its score, the official output of each method.
