@@ -174,7 +174,9 @@ def measure(folder: Path, count: int, real: bool) -> list[str]:
         for a, b in zip(ways[0].probabilities, ways[1].probabilities, strict=True)
         for wanted in a
     )
-    print(f"judge against plain: {wall:.1f} x faster, {cpu:.1f} x less CPU; probabilities differ by {apart:.1g}")
+    print(
+        f"judge against plain: {wall:.1f} x faster, {cpu:.1f} x less CPU; probabilities differ by {apart:.1g}"
+    )
     checks = {
         f"{cost.vision} vision passes for {count} images": ways[1].cost.vision != count,
         f"{wall:.1f} x faster < {_WALL_LIMIT_REAL:g}": real and wall < _WALL_LIMIT_REAL,
@@ -185,7 +187,9 @@ def measure(folder: Path, count: int, real: bool) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--prompts", type=int, default=50, help="one image each (default: 50)")
     parser.add_argument("--real", action="store_true", help="the shape of Qwen3-VL-8B, on the GPU")
     options = parser.parse_args()

@@ -42,7 +42,7 @@ class Forward:
         }
 
     def __call__(self, inputs: Inputs, at: torch.Tensor, **options: Any) -> tuple[torch.Tensor, Any]:
-        """The logits at token positions ``at`` (one-dimensional), shape (batch, positions, vocabulary), and the cache."""
+        """The cache, and the logits at token positions ``at`` (one-dimensional): (batch, positions, vocabulary)."""
         self.count(inputs)
         if self._keeps:
             out = self._model(**inputs, **options, logits_to_keep=at.to(self.device))

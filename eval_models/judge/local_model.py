@@ -86,7 +86,9 @@ def _weights(path: str, commit: str | None, settings: TransformersSettings) -> A
     else:
         outside = {str(place) for place in model.hf_device_map.values()} & {"cpu", "disk"}
         if outside:
-            say(f"judge: parts of {path} do not fit into GPU memory and are on {', '.join(sorted(outside))}: slow")
+            say(
+                f"judge: parts of {path} do not fit into GPU memory and are on {', '.join(sorted(outside))}: slow"
+            )
     return model.eval()
 
 

@@ -25,8 +25,8 @@ def next_token_reply(
             mask = prompt["attention_mask"].to(logits.device)
             logits = PromptPenalty(penalty, mask)(prompt["input_ids"].to(logits.device), logits[None])[0]
         probabilities = logits.softmax(dim=-1)
-        ids = first_tokens(question.wanted, tokenizer)
-        *wanted, best = [*probabilities[ids].tolist(), int(logits.argmax())]
+        wanted: list[float] = probabilities[first_tokens(question.wanted, tokenizer)].tolist()
+        best = int(logits.argmax())
     return Reply(
         text=tokenizer.decode([best], skip_special_tokens=True, clean_up_tokenization_spaces=False),
         probabilities=dict(zip(question.wanted, wanted, strict=True)),

@@ -50,7 +50,6 @@ class NextTokens:
         import torch
 
         with torch.inference_mode():
-            prompts = [self._forward.moved(prompt) for prompt in prompts]
             if len(prompts) == 1 or self._shares is False:
                 return torch.cat([self._alone(prompt) for prompt in prompts])
             if self._shares:
@@ -60,7 +59,8 @@ class NextTokens:
     def _alone(self, prompt: Inputs) -> torch.Tensor:
         import torch
 
-        logits, _ = self._forward(prompt, torch.tensor([prompt["input_ids"].shape[1] - 1]), use_cache=False)
+        end = torch.tensor([prompt["input_ids"].shape[1] - 1])
+        logits, _ = self._forward(self._forward.moved(prompt), end, use_cache=False)
         return logits[:, 0].float()
 
     def _shared(self, prompts: Sequence[Inputs]) -> torch.Tensor:
@@ -71,7 +71,7 @@ class NextTokens:
         prefix = {
             name: value[:, :length] if name in _BY_TOKEN else value for name, value in prompts[0].items()
         }
-        _, cache = self._forward(prefix, torch.tensor([length - 1]), use_cache=True)
+        _, cache = self._forward(self._forward.moved(prefix), torch.tensor([length - 1]), use_cache=True)
         suffixes = [row[length:] for row in rows]
         parts = []
         start = 0
@@ -121,7 +121,9 @@ class NextTokens:
             reason = f"{type(error).__name__}"
         if self._shares:
             return shared
-        say(f"judge: {self._name} cannot share an image between questions ({reason}): one forward pass for each")
+        say(
+            f"judge: {self._name} cannot share an image between questions ({reason}): one forward pass for each"
+        )
         return torch.cat([plain, *(self._alone(prompt) for prompt in prompts[_CHECKED:])])
 
 
@@ -148,4 +150,3 @@ def _repeated(cache: Any, times: int) -> Any:
         layer.values = layer.values.expand(times, -1, -1, -1)
         repeated.layers.append(layer)
     return repeated
-

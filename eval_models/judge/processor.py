@@ -17,31 +17,37 @@ def load_processor(
     Raises:
         CellFailure: it has no chat template, or no such pixel limits; and what transformers raises.
     """
-    limits = {
-        name: value
-        for name, value in (("min_pixels", settings.min_pixels), ("max_pixels", settings.max_pixels))
-        if value is not None
-    }
-    processor = _without_video(processor_class).from_pretrained(model_path, revision=revision, **limits)
+    processor = _without_video(processor_class).from_pretrained(model_path, revision=revision)
     if not getattr(processor, "chat_template", None):
         raise CellFailure(
             f"judge: {model_path} has no chat template, so it is no chat model; choose an instruction-tuned one"
         )
-    image_processor = processor.image_processor
-    # others would swallow them: transformers ignores what an image processor does not know
-    taken = getattr(getattr(image_processor, "valid_kwargs", None), "__annotations__", {})
-    for name in limits:
-        if name not in taken:
-            raise CellFailure(f"judge: the image processor of {model_path} takes no {name}; leave it out")
+    _limit_pixels(processor.image_processor, model_path, settings)
     processor.tokenizer.padding_side = "left"
-    processor.image_processor = ImagesOnce(image_processor)
+    processor.image_processor = ImagesOnce(processor.image_processor)
     return processor
+
+
+def _limit_pixels(image_processor: Any, model_path: str, settings: TransformersSettings) -> None:
+    """Set the area of images; in the Qwen family it goes by the names of edges."""
+    limits = {"min_pixels": settings.min_pixels, "max_pixels": settings.max_pixels}
+    if not any(limits.values()):
+        return
+    edges = dict(image_processor.size)
+    taken = getattr(getattr(image_processor, "valid_kwargs", None), "__annotations__", {})
+    for (name, pixels), edge in zip(limits.items(), ("shortest_edge", "longest_edge"), strict=True):
+        if pixels is None:
+            continue
+        if name not in taken or edge not in edges:
+            raise CellFailure(f"judge: the image processor of {model_path} takes no {name}; leave it out")
+        edges[edge] = pixels
+    image_processor.size = edges
 
 
 def _without_video(processor_class: Any) -> Any:
     """The same class without its video processor: no judge sees a video, and loading one needs torchvision."""
 
-    class ImagesOnly(processor_class):  # type: ignore[misc]
+    class ImagesOnly(processor_class):
         @classmethod
         def get_attributes(cls) -> list[str]:
             return [name for name in super().get_attributes() if name != "video_processor"]

@@ -109,7 +109,9 @@ class Prompts:
             return_tensors="pt",
             # a checkpoint may have no padding token, which one row does not need
             processor_kwargs={"padding": True} if len(questions) > 1 else {},
-            **template_variables(questions[0].sampling, template if isinstance(template, str) else repr(template)),
+            **template_variables(
+                questions[0].sampling, template if isinstance(template, str) else repr(template)
+            ),
         )
         return inputs
 

@@ -79,7 +79,9 @@ class TransformersJudge:
             yield Answer(question, None, error)
         try:
             replies = list(self._replies(job, prepared))
-        except Exception as error:  # whatever a model raises costs these questions, unless the next line knows better
+        except (
+            Exception
+        ) as error:  # whatever a model raises costs these questions, unless the next line knows better
             yield from self._after_failure(job, prepared, error)
             return
         seconds = (time.monotonic() - started) / max(1, len(replies))
@@ -120,7 +122,11 @@ class TransformersJudge:
                     f"judge: {self._model_path} leaves too little GPU memory for one question; set its max_pixels, "
                     "give the job more GPUs (EVAL_GPU_MAP), or choose a smaller judge"
                 ) from error
-            why = "out of GPU memory; the judge's max_pixels makes images smaller" if exhausted else one_line(error)
+            why = (
+                "out of GPU memory; the judge's max_pixels makes images smaller"
+                if exhausted
+                else one_line(error)
+            )
             yield Answer(questions[0], None, why)
             return
         half = len(questions) // 2

@@ -62,7 +62,9 @@ def package_versions() -> dict[str, str]:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError as error:
             if name in _NEEDED:
-                raise CellFailure(f"judge: package {name} is missing in this environment; {REMEDY}") from error
+                raise CellFailure(
+                    f"judge: package {name} is missing in this environment; {REMEDY}"
+                ) from error
     return versions
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 from imageevalkit.evaluation.question import Message, Picture, Question, Sampling
 from imageevalkit.images import sha256_file
 
-_DIGITS = dict(zip("one two three four five six seven".split(), "1234567", strict=True))
+_DIGITS = dict(zip(["one", "two", "three", "four", "five", "six", "seven"], "1234567", strict=True))
 _YES = ("Yes", "yes", " yes", " Yes")
 
 
@@ -76,10 +76,17 @@ def atom_questions(prompt: Prompt, picture: Picture) -> list[Question]:
     """What Soft-TIFA and TIFA ask: one question for each atom, the right answers wanted."""
     questions = []
     for n, (question, answer) in enumerate(prompt.atoms):
-        wanted = _YES
+        wanted: tuple[str, ...] = _YES
         if question.startswith("How many"):
             digit = _DIGITS.get(answer, "other")
-            wanted = (answer, answer.capitalize(), f" {answer}", f" {answer.capitalize()}", digit, f" {digit}")
+            wanted = (
+                answer,
+                answer.capitalize(),
+                f" {answer}",
+                f" {answer.capitalize()}",
+                digit,
+                f" {digit}",
+            )
         questions.append(ask_about(picture, f"{question} One word, please.", wanted, f"atom/{n}"))
     return questions
 

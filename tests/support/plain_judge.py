@@ -25,7 +25,7 @@ class PlainJudge:
 
         processor_class: Any = PROCESSOR_MAPPING[type(AutoConfig.from_pretrained(folder))]
 
-        class WithoutVideo(processor_class):  # type: ignore[misc]
+        class WithoutVideo(processor_class):
             # its video processor needs torchvision, which PyPI has for CUDA builds of torch only
             @classmethod
             def get_attributes(cls) -> list[str]:

@@ -236,9 +236,12 @@ def _save_processor(folder: Path, tokenizer: Any, family: str, patch: int) -> No
         "image_std": [0.5] * 3,
     }
     video = "Qwen3VL" if family == "Qwen3VL" else "Qwen2VL"
-    _write(folder / "preprocessor_config.json", {**common, "image_processor_type": "Qwen2VLImageProcessorFast"})
     _write(
-        folder / "video_preprocessor_config.json", {**common, "video_processor_type": f"{video}VideoProcessor"}
+        folder / "preprocessor_config.json", {**common, "image_processor_type": "Qwen2VLImageProcessorFast"}
+    )
+    _write(
+        folder / "video_preprocessor_config.json",
+        {**common, "video_processor_type": f"{video}VideoProcessor"},
     )
 
 
