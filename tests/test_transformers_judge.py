@@ -145,13 +145,17 @@ def test_real_data_of_geneval2_was_there() -> None:
         pytest.skip("no mirror with GenEval 2: the test above ran on synthetic prompts")
 
 
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_suffixes_in_small_batches_change_nothing(
-    judge: Callable[..., TransformersJudge], tmp_path: Path, batch_size: int
+@pytest.mark.parametrize(
+    "settings",
+    [{"batch_size": 1}, {"batch_size": 3}, {"device_map": "auto"}, {"attn_implementation": "eager"}],
+    ids=str,
+)
+def test_settings_of_speed_and_memory_change_nothing(
+    judge: Callable[..., TransformersJudge], tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     questions = questions_about(tmp_path, 1)
-    small, large = (replies(judge(batch_size=size), questions) for size in (batch_size, 100))
-    for a, b in zip(small, large, strict=True):
+    other, usual = (replies(judge(**kwargs), questions) for kwargs in (settings, {"batch_size": 100}))
+    for a, b in zip(other, usual, strict=True):
         assert a.probabilities == pytest.approx(b.probabilities, abs=_CLOSE, rel=0)
 
 

@@ -84,7 +84,8 @@ def _weights(path: str, commit: str | None, settings: TransformersSettings) -> A
     if not spread:
         model = model.to(device_map)
     else:
-        outside = {str(place) for place in model.hf_device_map.values()} & {"cpu", "disk"}
+        # there is no map where one device holds all
+        outside = {str(place) for place in getattr(model, "hf_device_map", {}).values()} & {"cpu", "disk"}
         if outside:
             say(
                 f"judge: parts of {path} do not fit into GPU memory and are on {', '.join(sorted(outside))}: slow"
