@@ -22,7 +22,8 @@ class Job:
     outcome (see :func:`outcome_path`) with a state in :data:`USABLE`; if such an outcome is FAILED or the job
     ended without leaving one, it is skipped. ``always`` (the report) starts when all in ``after`` have ended,
     however they ended. A job with ``leaves_outcomes`` False is a foreign script (the guide of seed 002 asks for
-    no more than an exit status): its status 0 makes its cells complete.
+    no more than an exit status): its status 0 makes its cells complete. Of the jobs with the same ``turn`` (an API
+    endpoint, say) one runs at a time.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Job:
     gpus: int = 0
     cores: int = 1
     retries: int = 0
+    turn: str = ""
     options: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -75,6 +75,11 @@ def choose(judge: str) -> JudgeChoice:
     return JudgeChoice(name, known if known.backend == backend else JudgeSetting(backend, known.model_path))
 
 
+def find(full_name: str) -> JudgeChoice | None:
+    """The judge with that :attr:`~JudgeChoice.full_name`; None for an evaluator that is no judge (a text reader)."""
+    return choose(full_name) if full_name.partition(":")[0] in BACKENDS else None
+
+
 def make_judge(judge: str, options: JudgeOptions) -> Judge:
     """The judge called ``judge``; cheap, the model loads with the first question.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 from imageevalkit import assets
 from imageevalkit.cell import Cell
-from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.benchmark import Benchmark, Judged
 from imageevalkit.evaluation.judging import (
@@ -40,6 +38,7 @@ from imageevalkit.result_files import leave
 from imageevalkit.results import Coverage, Result, read_result
 
 NOT_GENERATED = "not_generated"
+_DEFAULT = AskOptions()
 
 
 def evaluate_cell(
@@ -49,7 +48,7 @@ def evaluate_cell(
     limit: int | None,
     official_treatment: bool,
     progress: ProgressWriter,
-    asking: AskOptions | None = None,
+    asking: AskOptions = _DEFAULT,
 ) -> Outcome:
     """Score ``items`` of ``cell`` and leave scores.jsonl, result.json and the benchmark's official files.
 
@@ -70,7 +69,6 @@ def evaluate_cell(
         raise CellFailure(
             f"no image to score: {', '.join(f'{n} {status}' for status, n in counts.items())} of {len(items)} items"
         )
-    asking = asking or AskOptions(int(os.environ.get("IMAGEEVALKIT_CORES") or available_cores()))
     verdicts, problem = judge_items(cell, benchmark, by_id, to_judge, asking, progress)
     coverage = _coverage(states, verdicts)
     judged = [_judged(item, states[item.id], verdicts.get(item.id)) for item in items]
@@ -160,9 +158,9 @@ def _scores(benchmark: Benchmark, states: Mapping[str, ImageState], verdicts: Ma
 
 def _notes(states: Mapping[str, ImageState], coverage: Coverage) -> list[str]:
     notes = []
-    foreign = sum(not state.recorded for state in states.values() if state.status == GENERATED)
+    foreign = sum(not state.made_here for state in states.values() if state.status == GENERATED)
     if foreign:
-        notes.append(f"{foreign} images have no generation record: they were made elsewhere")
+        notes.append(f"{foreign} images were made elsewhere: nothing says how")
     if coverage.flat:
         notes.append(f"{coverage.flat} images are one flat colour")
     corrupt = [f"{Path(i).name}: {s.reason}" for i, s in states.items() if s.status == CORRUPT]

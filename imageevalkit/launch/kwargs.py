@@ -16,6 +16,7 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_KWARGSES = "custom_model_kwargses"
 _OPEN, _CLOSE = "[{", "]}"
 # JSON writes true/false/null; Python users write these, and the string "False" would be true to a model.
 _PYTHON_WORDS: dict[str, Any] = {"True": True, "False": False, "None": None}
@@ -42,33 +43,33 @@ def parse_kwargses(text: str, models: int, source: str = "") -> list[dict[str, A
     return sets
 
 
-def parse_kwargs(text: str) -> dict[str, Any]:
-    """The pairs of one set. Raises UserError for a malformed, repeated or secret one."""
+def parse_kwargs(text: str, where: str = _KWARGSES) -> dict[str, Any]:
+    """The pairs of one set. Raises UserError for a malformed, repeated or secret one, naming ``where`` it is."""
     kwargs: dict[str, Any] = {}
-    for pair in _split(text, ","):
+    for pair in _split(text, ",", where):
         if not pair.strip():
             continue
         name, equals, value = pair.partition("=")
         name = name.strip()
         if not equals or not _NAME.fullmatch(name):
             raise UserError(
-                f"custom_model_kwargses: '{pair.strip()}' is no name=value "
+                f"{where}: '{pair.strip()}' is no name=value "
                 '(a comma inside a value needs quotes: name="a, b")'
             )
         if name in kwargs:
-            raise UserError(f"custom_model_kwargses: '{name}' is given twice for one model")
+            raise UserError(f"{where}: '{name}' is given twice")
         kwargs[name] = _value(value.strip())
-        _check_no_secret(name, kwargs[name])
+        _check_no_secret(name, kwargs[name], where)
     return kwargs
 
 
-def _check_no_secret(name: str, value: Any) -> None:
+def _check_no_secret(name: str, value: Any, where: str) -> None:
     inner = value.items() if isinstance(value, dict) else []
     for key, nested in inner:
-        _check_no_secret(str(key), nested)
+        _check_no_secret(str(key), nested, where)
     if _SECRET.search(name) or (isinstance(value, str) and redact(value) != value):
         raise UserError(
-            f"custom_model_kwargses: '{name}' looks like a secret; "
+            f"{where}: '{name}' looks like a secret; "
             "put keys into config.local.sh or the environment (API_KEY), never on the command line"
         )
 
@@ -89,7 +90,7 @@ def _value(text: str) -> Any:
     return text if value in (float("inf"), float("-inf")) else value
 
 
-def _split(text: str, separator: str) -> list[str]:
+def _split(text: str, separator: str, where: str = _KWARGSES) -> list[str]:
     """Split at ``separator`` outside quotes and brackets. Raises UserError when one stays open."""
     parts, start, depth, quote, escaped = [], 0, 0, "", False
     for i, char in enumerate(text):
@@ -109,5 +110,5 @@ def _split(text: str, separator: str) -> list[str]:
             parts.append(text[start:i])
             start = i + 1
     if quote or depth > 0:
-        raise UserError(f"custom_model_kwargses: a quote or bracket stays open in '{text}'")
+        raise UserError(f"{where}: a quote or bracket stays open in '{text}'")
     return [*parts, text[start:]]

@@ -146,6 +146,8 @@ class _Run:
         cores = min(job.cores, self._cores) if self._plan.parallel else self._cores
         if sum(active.cores for active in self._active.values()) + cores > self._cores:
             return
+        if job.turn and any(active.job.turn == job.turn for active in self._active.values()):
+            return
         if job.gpus > len(self._gpus):
             self._pending.remove(job)
             self._ledger.never_started(job, FAILED, _too_few_gpus(job.gpus, len(self._gpus)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.errors import UserError, suggest
@@ -16,7 +17,7 @@ from imageevalkit.launch.config import (
     parse_count,
     split_names,
 )
-from imageevalkit.launch.kwargs import parse_kwargses
+from imageevalkit.launch.kwargs import parse_kwargs, parse_kwargses
 
 _MISSING_ITEMS = ("withhold", "official")
 
@@ -42,7 +43,11 @@ OPTIONS: dict[str, Option] = {
     "--parallel": Option("true|false", "run jobs side by side within GPUs and cores"),
     "--infer": Option("true|false", "make images"),
     "--eval": Option("true|false", "compute scores"),
+    "--images": Option("DIR", "score images made elsewhere, in the official layout, in place of making them"),
     "--judges": Option('"x=ppocr"', "evaluator per benchmark, over JUDGE_MAP"),
+    "--judge_kwargs": Option('"p=1,q=2"', "settings of the judges of this run, over JUDGE_KWARGS_MAP"),
+    "--rescore": Option("", "score what the judges said before, ask them nothing"),
+    "--retry_unparsed": Option("", "ask again where a judge's reply held no score"),
     "--missing_items": Option("withhold|official", "what an incomplete cell's headline score is"),
     "--limit": Option("N", "only the first N items of each benchmark, for trying"),
     "--overwrite": Option("", "replace images that were made with other settings"),
@@ -73,9 +78,14 @@ class Options:
     parallel: bool = False
     infer: bool = True
     evaluate: bool = True
+    images: Path | None = None
+    """Images made elsewhere, to score in place of generation."""
     blank_on_error: bool = False
     missing_items: str = "withhold"
     judges: dict[str, str] = field(default_factory=dict)
+    judge_kwargs: dict[str, Any] = field(default_factory=dict)
+    asks_judges: bool = True
+    retry_unparsed: bool = False
     limit: int | None = None
     overwrite: bool = False
     dry_run: bool = False
@@ -142,9 +152,13 @@ def resolve(given: dict[str, str], config: Config) -> Options:
         parallel=_boolean(given, "--parallel", config, "PARALLEL", False),
         infer=_boolean(given, "--infer", config, "ENABLE_INFER", True),
         evaluate=_boolean(given, "--eval", config, "ENABLE_EVAL", True),
+        images=_images(given, kwargses),
         blank_on_error=config.boolean("GENERATE_BLANK_IMAGE_ON_ERROR", False),
         missing_items=given.get("--missing_items") or config.scalars.get("MISSING_ITEMS") or "withhold",
         judges={**config.maps.get("JUDGE_MAP", {}), **_judges(given.get("--judges", ""))},
+        judge_kwargs=parse_kwargs(given.get("--judge_kwargs", ""), "--judge_kwargs"),
+        asks_judges=not _flag(given, "--rescore"),
+        retry_unparsed=_flag(given, "--retry_unparsed"),
         limit=parse_count(given["--limit"], "--limit") if "--limit" in given else None,
         overwrite=_flag(given, "--overwrite"),
         dry_run=_flag(given, "--dry_run"),
@@ -154,9 +168,23 @@ def resolve(given: dict[str, str], config: Config) -> Options:
             f"--missing_items is '{options.missing_items}': use withhold or official"
             f"{suggest(options.missing_items, _MISSING_ITEMS)}"
         )
+    if options.retry_unparsed and not options.asks_judges:
+        raise UserError("--rescore asks the judges nothing, --retry_unparsed asks them again: leave one out")
+    if not options.asks_judges and not options.evaluate:
+        raise UserError("--rescore computes scores, but --eval is false: leave one out")
     if not options.infer and not options.evaluate:
         raise UserError("nothing to do: both --infer and --eval are false")
     return options
+
+
+def _images(given: dict[str, str], kwargses: str) -> Path | None:
+    if "--images" not in given:
+        return None
+    if not given["--images"].strip():
+        raise UserError("--images is empty: name the folder of the images")
+    if kwargses.strip(";, ") and "--custom_model_kwargses" in given:
+        raise UserError("--images makes no images: leave out --custom_model_kwargses")
+    return Path(given["--images"])
 
 
 def _names(given: dict[str, str], option: str, config: Config, variable: str) -> list[str]:

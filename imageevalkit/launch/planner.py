@@ -9,12 +9,14 @@ from imageevalkit import assets
 from imageevalkit.cell import REPO, Cell, log_root, output_root
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import UserError, suggest
-from imageevalkit.evaluation.benchmark import check_judge, module_of
+from imageevalkit.evaluation.benchmark import module_of
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch import registry
+from imageevalkit.launch.adopt_job import adopt_job
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.environments import DRIVER_ENV, python_of
 from imageevalkit.launch.generate_jobs import Run, generate_jobs, visible_gpus
+from imageevalkit.launch.judges import JudgeNeeds, check_kwargs_map, judge_needs
 from imageevalkit.launch.options import Options
 
 _EVALUATE_RETRIES = 1  # a crash may pass
@@ -48,7 +50,10 @@ def make_plan(options: Options, config: Config) -> Plan:
         blocked=_blocked(options),
     )
     jobs: list[Job] = []
-    if options.infer:
+    if options.images is not None:
+        adopting = adopt_job(run, options.images)
+        jobs += [adopting] if adopting else []
+    elif options.infer:
         jobs += generate_jobs(run, tasks)
     else:
         for model in options.models:
@@ -77,6 +82,7 @@ def _check_maps(config: Config, tasks: dict[str, str]) -> None:
         for benchmark in config.maps.get(variable, {}):
             if benchmark not in tasks and (near := suggest(benchmark, tasks)):
                 raise UserError(f"{variable} in config.sh names unknown benchmark '{benchmark}'{near}")
+    check_kwargs_map(config)
 
 
 def _blocked(options: Options) -> dict[str, str]:
@@ -97,21 +103,18 @@ def _evaluate_job(run: Run, cell: Cell, after: dict[str, str]) -> Job:
     environment = run.config.maps.get("EVAL_ENV_MAP", {}).get(benchmark, "")
     for part in environment.split() or [""]:
         python_of(part, f"benchmark {benchmark}", f"bash utils/make_env.sh --benchmark {benchmark}")
-    count = run.config.maps.get("EVAL_GPU_MAP", {}).get(benchmark, "0")
-    if not count.isdecimal():
-        raise UserError(f"EVAL_GPU_MAP['{benchmark}'] in config.sh is '{count}': use a whole number")
-    if int(count) and int(count) > visible_gpus():
-        raise UserError(
-            f"benchmark {benchmark} is evaluated on {count} GPU(s) (EVAL_GPU_MAP), "
-            f"but this machine shows {visible_gpus()}"
-        )
+    needs = judge_needs(run, benchmark)
     environ = {
         "IMAGEEVALKIT_RUN_FOLDER": str(run.folder),
         "IMAGEEVALKIT_MISSING_ITEMS": options.missing_items,
-        "IMAGEEVALKIT_JUDGE": check_judge(benchmark, options.judges.get(benchmark, "")),
+        **needs.environ,
     }
     if options.limit:
         environ["IMAGEEVALKIT_LIMIT"] = str(options.limit)
+    if not options.asks_judges:
+        environ["IMAGEEVALKIT_RESCORE"] = "true"
+    if options.retry_unparsed:
+        environ["IMAGEEVALKIT_RETRY_UNPARSED"] = "true"
     return Job(
         name=f"evaluate:{cell.key}",
         stage="evaluate",
@@ -120,11 +123,27 @@ def _evaluate_job(run: Run, cell: Cell, after: dict[str, str]) -> Job:
         logs=run.logs([cell], "evaluate"),
         environ=environ,
         after=[after[cell.key]] if cell.key in after else [],
-        gpus=int(count),
+        gpus=_gpus(run, benchmark, needs),
+        turn=needs.turn,
         cores=run.cores,
         retries=_EVALUATE_RETRIES,
         leaves_outcomes=module_of(benchmark) is not None,
     )
+
+
+def _gpus(run: Run, benchmark: str, needs: JudgeNeeds) -> int:
+    """GPUs of evaluating ``benchmark``: those that EVAL_GPU_MAP says; an empty entry leaves it to the judge."""
+    count = run.config.maps.get("EVAL_GPU_MAP", {}).get(benchmark, "")
+    if not count:
+        return needs.gpus
+    if not count.isdecimal():
+        raise UserError(f"EVAL_GPU_MAP['{benchmark}'] in config.sh is '{count}': use a whole number")
+    if int(count) and int(count) > visible_gpus():
+        raise UserError(
+            f"benchmark {benchmark} is evaluated on {count} GPU(s) (EVAL_GPU_MAP), "
+            f"but this machine shows {visible_gpus()}"
+        )
+    return int(count)
 
 
 def _report_job(run: Run, jobs: list[Job]) -> Job:
