@@ -21,8 +21,8 @@ import openai
 import pytest
 from PIL import Image
 
-from eval_models.judge.chat_reply import read_reply
-from eval_models.judge.openai_backend import OpenAIJudge
+from eval_models.judge.api.backend import OpenAIJudge
+from eval_models.judge.api.chat_reply import read_reply
 from eval_models.judge.options import JudgeOptions
 from eval_models.judge.registry import JudgeChoice, JudgeSetting, make_judge
 from imageevalkit.errors import CellFailure, UserError

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from eval_models.judge.local_sampling import PromptPenalty
+from eval_models.judge.local.backend import TransformersJudge
+from eval_models.judge.local.pictures import open_picture
+from eval_models.judge.local.sampling import PromptPenalty
 from eval_models.judge.options import JudgeOptions
-from eval_models.judge.pictures import open_picture
 from eval_models.judge.registry import make_judge
-from eval_models.judge.transformers_backend import TransformersJudge
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.question import (
     Answer,
@@ -516,7 +516,7 @@ def test_identity_names_content_and_settings_and_no_place(
     elsewhere = tmp_path / "elsewhere" / "qwen3_vl"
     shutil.copytree(checkpoint("qwen3_vl"), elsewhere)
     monkeypatch.setattr(
-        "eval_models.judge.transformers_backend.load_model",
+        "eval_models.judge.local.backend.load_model",
         lambda *_: pytest.fail("identity loads the model"),
     )
     identity = judge_of(checkpoint("qwen3_vl")).identity
@@ -549,13 +549,15 @@ def test_identity_of_a_hub_model_is_a_commit_of_the_cache(
     assert replies(judge, [ask_about(picture, "?", _YES_NO)])
 
 
-def test_pictures_are_seen_on_white_and_through_their_encoding(tmp_path: Path) -> None:
+def test_pictures_are_seen_as_their_protocol_says(tmp_path: Path) -> None:
     image = Image.new("RGBA", (64, 32), (255, 0, 0, 0))
     image.paste((0, 0, 255, 255), (0, 0, 32, 32))
     image.save(tmp_path / "a.png")
-    plain = open_picture(Picture(tmp_path / "a.png", "0"))
-    assert plain.mode == "RGB"
-    assert plain.getpixel((5, 5)) == (0, 0, 255) and plain.getpixel((60, 5)) == (255, 255, 255)
+    dropped = open_picture(Picture(tmp_path / "a.png", "0"))
+    assert dropped.mode == "RGB"
+    assert dropped.getpixel((5, 5)) == (0, 0, 255) and dropped.getpixel((60, 5)) == (255, 0, 0)
+    white = open_picture(Picture(tmp_path / "a.png", "0", on_white=True))
+    assert white.getpixel((5, 5)) == (0, 0, 255) and white.getpixel((60, 5)) == (255, 255, 255)
     small = open_picture(Picture(tmp_path / "a.png", "0", encoding=Encoding("JPEG", 10, 16)))
     assert small.size == (16, 8)
     assert small.getpixel((2, 2)) != (0, 0, 255)

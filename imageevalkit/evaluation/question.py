@@ -28,13 +28,15 @@ class Picture(NamedTuple):
     """An image of a message: its bytes as they are on disk, or in another ``encoding``.
 
     ``media_type`` is what a protocol declares the bytes to be, whatever they are; None: what they really are.
-    ``sha256`` is that of the file.
+    ``sha256`` is that of the file. ``on_white``: where the protocol decodes the image itself, transparency is laid
+    on white; else it is dropped, as Pillow's ``convert("RGB")`` and transformers' own loader do.
     """
 
     path: Path
     sha256: str
     media_type: str | None = None
     encoding: Encoding | None = None
+    on_white: bool = False
 
 
 class Message(NamedTuple):

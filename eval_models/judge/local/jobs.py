@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
-from eval_models.judge.local_sampling import is_drawn
+from eval_models.judge.local.sampling import is_drawn
 from imageevalkit.evaluation.question import Picture, Question
 
 

@@ -8,18 +8,18 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from eval_models.judge.forward import Counts, Forward
-from eval_models.judge.generation import generate_replies
-from eval_models.judge.jobs import Job, plan
-from eval_models.judge.local_model import LocalModel, load_model
-from eval_models.judge.local_sampling import check_question
-from eval_models.judge.next_token import next_token_reply
+from eval_models.judge.local.forward import Counts, Forward
+from eval_models.judge.local.generation import generate_replies
+from eval_models.judge.local.jobs import Job, plan
+from eval_models.judge.local.model import LocalModel, load_model
+from eval_models.judge.local.next_token import next_token_reply
+from eval_models.judge.local.prefix import NextTokens
+from eval_models.judge.local.prompts import Prepared, Prompts
+from eval_models.judge.local.sampling import check_question
+from eval_models.judge.local.settings import TransformersSettings
+from eval_models.judge.local.weights import WeightsSource, find_weights, package_versions
 from eval_models.judge.options import JudgeOptions
-from eval_models.judge.prefix import NextTokens
-from eval_models.judge.prompts import Prepared, Prompts
 from eval_models.judge.registry import JudgeChoice
-from eval_models.judge.transformers_settings import TransformersSettings
-from eval_models.judge.weights_source import WeightsSource, find_weights, package_versions
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.evaluation.question import Answer, JudgeUnusable, Question, Reply
 from imageevalkit.secrets import one_line
@@ -33,7 +33,7 @@ class TransformersJudge:
     """See :class:`eval_models.judge.interface.Judge`; ``counts`` tells what its model did.
 
     All questions with ``wanted`` about one image share its preparation, its pass through the vision tower and the
-    keys and values of what the prompts have in common (see :mod:`eval_models.judge.prefix`). The others are
+    keys and values of what the prompts have in common (see :mod:`eval_models.judge.local.prefix`). The others are
     generated in batches. A thread prepares the next images while the model works.
     """
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from eval_models.judge.local_sampling import PromptPenalty, penalty_of
-from eval_models.judge.prompts import Inputs, prompt_lengths
+from eval_models.judge.local.prompts import Inputs, prompt_lengths
+from eval_models.judge.local.sampling import PromptPenalty, penalty_of
 from imageevalkit.evaluation.question import Question, Reply
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from eval_models.judge.transformers_settings import TransformersSettings
+from eval_models.judge.local.settings import TransformersSettings
 from imageevalkit.errors import CellFailure
 
 

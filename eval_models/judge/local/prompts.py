@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
-from eval_models.judge.local_sampling import template_variables
-from eval_models.judge.pictures import open_picture
+from eval_models.judge.local.pictures import open_picture
+from eval_models.judge.local.sampling import template_variables
 from imageevalkit.evaluation.question import Picture, Question
 from imageevalkit.secrets import one_line
 

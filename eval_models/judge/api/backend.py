@@ -6,10 +6,10 @@ import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from eval_models.judge.api_settings import ApiSettings
-from eval_models.judge.asking import Asking, Chat, Known
-from eval_models.judge.background import in_background
-from eval_models.judge.judge_endpoint import endpoint_of
+from eval_models.judge.api.asking import Asking, Chat, Known
+from eval_models.judge.api.background import in_background
+from eval_models.judge.api.endpoint import endpoint_of
+from eval_models.judge.api.settings import ApiSettings
 from eval_models.judge.options import JudgeOptions
 from eval_models.judge.registry import JudgeChoice
 from imageevalkit.api.limiter import Limiter

@@ -9,8 +9,8 @@ import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from eval_models.judge.forward import Forward
-from eval_models.judge.prompts import Inputs
+from eval_models.judge.local.forward import Forward
+from eval_models.judge.local.prompts import Inputs
 from imageevalkit.errors import say
 
 if TYPE_CHECKING:

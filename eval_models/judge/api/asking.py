@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from eval_models.judge.api_settings import ApiSettings
-from eval_models.judge.chat_reply import NO_LOGPROBS, read_reply
-from eval_models.judge.chat_request import chat_request, request_parameters
-from eval_models.judge.picture_cache import PictureCache
+from eval_models.judge.api.chat_reply import NO_LOGPROBS, read_reply
+from eval_models.judge.api.chat_request import chat_request, request_parameters
+from eval_models.judge.api.picture_cache import PictureCache
+from eval_models.judge.api.settings import ApiSettings
 from imageevalkit.api.clients import Clients
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind, classify_status

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 from typing import Any, NamedTuple
 
-from eval_models.judge.processor import load_processor
-from eval_models.judge.transformers_settings import TransformersSettings
-from eval_models.judge.weights_source import WeightsSource, missing_package
+from eval_models.judge.local.processor import load_processor
+from eval_models.judge.local.settings import TransformersSettings
+from eval_models.judge.local.weights import WeightsSource, missing_package
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.load_errors import why_not_loaded
 

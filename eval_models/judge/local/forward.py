@@ -6,7 +6,7 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from eval_models.judge.prompts import Inputs
+from eval_models.judge.local.prompts import Inputs
 
 if TYPE_CHECKING:
     import torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from eval_models.judge.api_settings import ApiSettings
+from eval_models.judge.api.settings import ApiSettings
 from eval_models.judge.options import JudgeOptions
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.errors import CellFailure, UserError

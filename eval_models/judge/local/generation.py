@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from eval_models.judge.forward import Forward
-from eval_models.judge.local_sampling import PromptPenalty, generate_options, is_drawn, penalty_of
-from eval_models.judge.prompts import Inputs, prompt_lengths
+from eval_models.judge.local.forward import Forward
+from eval_models.judge.local.prompts import Inputs, prompt_lengths
+from eval_models.judge.local.sampling import PromptPenalty, generate_options, is_drawn, penalty_of
 from imageevalkit.evaluation.question import Question, Reply
 
 
