@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from PIL import Image
 
 from eval_models.judge.local.backend import TransformersJudge
+from eval_models.judge.local.next_token import first_tokens
 from eval_models.judge.local.pictures import open_picture
 from eval_models.judge.local.sampling import PromptPenalty
 from eval_models.judge.options import JudgeOptions
@@ -408,6 +410,17 @@ def test_sampling_that_it_cannot_honour_is_never_dropped(
     question = ask_about(save_image(tmp_path / "a.png", (64, 64)), "?", sampling=Sampling(4, extra=extra))
     with pytest.raises(JudgeUnusable, match=words):
         list(judge().ask([question]))
+
+
+def test_a_tokenizer_that_is_not_the_official_one_is_refused(
+    judge: Callable[..., TransformersJudge], tmp_path: Path
+) -> None:
+    ours = judge()
+    question = ask_about(save_image(tmp_path / "a.png", (64, 64)), "?", _YES_NO)
+    ids = tuple(first_tokens(_YES_NO, ours._local.processor.tokenizer))
+    assert replies(ours, [replace(question, wanted_ids=ids)])
+    with pytest.raises(JudgeUnusable, match=rf"begins '{_YES_NO[1]}' with token {ids[1]} instead of 7"):
+        list(ours.ask([replace(question, wanted_ids=(ids[0], 7, *ids[2:]))]))
 
 
 def with_sampling(question: Question, sampling: Sampling) -> Question:

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.geneval2.answers import YES, accepted, soft_score, without_bare_space
 from benchmarks.geneval2.metric import METHODS, PROMPTS, SCALE, Scored, metrics, official_name
 from benchmarks.geneval2.official import IMAGE_FILEPATHS, filepaths_text, score_lists_text
+from benchmarks.geneval2.token_ids import official_ids
 from eval_models.judge.benchmark import JudgedBenchmark
 from eval_models.judge.registry import choose
 from imageevalkit import judge_prompts
@@ -63,7 +64,14 @@ class GenEval2Benchmark(JudgedBenchmark):
         ]
         asked.append((_VQASCORE, self.prompts[_VQASCORE_PROMPT].format(item.data["prompt"]), YES))
         return [
-            Question(item.id, name, (Message("user", (image, text)),), Sampling(1, temperature=0.0), wanted)
+            Question(
+                item.id,
+                name,
+                (Message("user", (image, text)),),
+                Sampling(1, temperature=0.0),
+                wanted,
+                official_ids(wanted) if self.is_official else (),
+            )
             for name, text, wanted in asked
         ]
 

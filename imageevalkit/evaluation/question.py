@@ -66,7 +66,8 @@ class Question:
 
     ``wanted``: strings for each of which the probability that the reply's first token is the first token of
     that string is wanted. Such a question has ``sampling.max_tokens == 1`` and no other use of the text than
-    the most probable token.
+    the most probable token. ``wanted_ids`` are the ids of those tokens where the protocol fixes them: a backend
+    that has the tokenizer refuses to answer by others.
     """
 
     item: str
@@ -74,6 +75,7 @@ class Question:
     messages: tuple[Message, ...]
     sampling: Sampling
     wanted: tuple[str, ...] = ()
+    wanted_ids: tuple[int, ...] = ()
 
     @property
     def pictures(self) -> tuple[Picture, ...]:

@@ -12,7 +12,7 @@ from eval_models.judge.local.forward import Counts, Forward
 from eval_models.judge.local.generation import generate_replies
 from eval_models.judge.local.jobs import Job, plan
 from eval_models.judge.local.model import LocalModel, load_model
-from eval_models.judge.local.next_token import next_token_reply
+from eval_models.judge.local.next_token import check_wanted_ids, next_token_reply
 from eval_models.judge.local.prefix import NextTokens
 from eval_models.judge.local.prompts import Prepared, Prompts
 from eval_models.judge.local.sampling import check_question
@@ -60,6 +60,7 @@ class TransformersJudge:
             check_question(question)
         if not questions:
             return
+        check_wanted_ids(questions, self._local.processor.tokenizer)
         jobs = plan(questions, self._batch_size, self._local.model.generation_config)
         thread = ThreadPoolExecutor(1, "prepare")
         try:

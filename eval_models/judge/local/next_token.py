@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from eval_models.judge.local.prompts import Inputs, prompt_lengths
 from eval_models.judge.local.sampling import PromptPenalty, penalty_of
-from imageevalkit.evaluation.question import Question, Reply
+from imageevalkit.evaluation.question import JudgeUnusable, Question, Reply
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +33,19 @@ def next_token_reply(
         outside=0.0,
         tokens={"input": prompt_lengths(prompt)[0], "output": 1},
     )
+
+
+def check_wanted_ids(questions: Sequence[Question], tokenizer: Any) -> None:
+    """Raises JudgeUnusable when ``tokenizer`` gives a wanted string another first token than its question says."""
+    expected = {q.wanted: q.wanted_ids for q in questions if q.wanted_ids}
+    for strings, ids in expected.items():
+        found = first_tokens(strings, tokenizer)
+        for string, wanted, id in zip(strings, ids, found, strict=True):
+            if wanted != id:
+                raise JudgeUnusable(
+                    f"judge: its tokenizer begins {string!r} with token {id} instead of {wanted}: these are not the "
+                    "weights that the official scores come from; choose another judge by name"
+                )
 
 
 def first_tokens(strings: Sequence[str], tokenizer: Any) -> list[int]:
