@@ -537,6 +537,16 @@ def test_a_vllm_server_is_found_by_its_address_file_and_gets_no_key(
     assert judge_server.requests[0].fields["model"] == "Qwen/Q"
 
 
+def test_a_server_of_this_run_that_died_is_not_waited_for_as_a_provider_is(
+    judge_server: JudgeServer, picture: Picture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eval_models.judge.api.backend._OUTAGE_OF_OWN_SERVER", 1.0)
+    judge_server.choose = lambda request, attempt: "ok" if len(judge_server.requests) < 20 else "reset"
+    (tmp_path / "address").write_text(judge_server.base_url)
+    with pytest.raises(JudgeUnusable, match="the endpoint has been down"):
+        list(vllm(tmp_path / "address").ask(many(picture, 60)))
+
+
 def test_a_vllm_server_may_ask_for_a_key(
     judge_server: JudgeServer, picture: Picture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

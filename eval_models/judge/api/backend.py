@@ -17,10 +17,12 @@ from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.question import Answer, Question
 
 _PACKAGES = ("httpx2", "pybase64")
+# Seconds. A provider comes back; a server that a job of this run started and that has died does not.
+_OUTAGE_OF_OWN_SERVER = 120.0
 
 
 class OpenAIJudge:
-    """Asks as many questions at a time as ``options.workers`` allows; see ``api_settings`` for its kwargs.
+    """Asks as many questions at a time as ``options.workers`` allows; see ``ApiSettings`` for its kwargs.
 
     Raises:
         UserError: a kwarg it does not take, or a malformed one.
@@ -30,7 +32,8 @@ class OpenAIJudge:
         setting = choice.setting
         self._backend = setting.backend
         self._model_id = setting.model_path
-        self._settings = ApiSettings.of(setting.model_path, {**setting.kwargs, **options.kwargs})
+        patience = {"max_outage": _OUTAGE_OF_OWN_SERVER} if options.address_file else {}
+        self._settings = ApiSettings.of(setting.model_path, {**patience, **setting.kwargs, **options.kwargs})
         self._options = options
         self._known = Known()
 
