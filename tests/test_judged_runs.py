@@ -108,6 +108,7 @@ def undisturbed(prepared: Path) -> dict[str, Any]:
     """The metrics of a run without faults, by benchmark."""
     with JudgeServer() as server:
         run = Judged(prepared, server)
+        run.forget_judgements()
         ended = run.run()
         assert ended.returncode == 0, ended.stderr
         for name in BENCHMARKS:
