@@ -69,6 +69,17 @@ class Endpoint:
             raise UserError(f"{name} must look like https://host/v1: correct it in {where}")
         return cls(base_url.rstrip("/"), key, variable)
 
+    @classmethod
+    def without_key(cls, base_url: str, where: str) -> Endpoint:
+        """The endpoint of a server that asks for no key; ``where`` says where ``base_url`` is from.
+
+        Raises:
+            UserError: a malformed ``base_url``.
+        """
+        if not _is_http_url(base_url):
+            raise UserError(f"{where} must hold a URL like http://host:8000/v1")
+        return cls(base_url.rstrip("/"), "EMPTY", "the variable that api_key_env names")
+
     @property
     def host(self) -> str:
         """Host and port for messages, without the user name and password that a URL may carry."""
