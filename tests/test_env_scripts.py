@@ -159,6 +159,7 @@ def test_conda_base_from_config_names_the_place_and_its_conda_is_used(root: Path
         (["--model"], "--model needs a value"),
         (["--model", "tini", "--path", "x"], "known: tiny"),
         (["--benchmark", "huge", "--path", "x"], "known: small"),
+        (["--judge", "huge", "--path", "x"], "no requirements list for judge 'huge'"),
         (["--model", "tiny"], "CONDA_BASE"),
         (["--requirements", "none.txt", "--path", "x"], "none.txt"),
         (["--fast"], "unknown option '--fast'"),

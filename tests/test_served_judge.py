@@ -221,6 +221,26 @@ def test_mistakes_are_told_before_anything_starts(
     assert run.stderr.count("\n") == 1
 
 
+def test_settings_become_flags() -> None:
+    settings = ServerSettings.of({"revision": "abc", "serve_args": "--dtype 'float 16' --max-logprobs 5"})
+    command = settings.command(Path("/env/bin/vllm"), "~/judge", 2)
+    assert command[:3] == ["/env/bin/vllm", "serve", str(Path("~/judge").expanduser())]
+    given = dict(zip(command[3::2], command[4::2], strict=True))
+    assert given == {
+        "--host": "127.0.0.1",
+        "--served-model-name": "~/judge",
+        "--generation-config": "auto",
+        "--limit-mm-per-prompt": '{"video": 0}',
+        "--uvicorn-log-level": "warning",
+        "--tensor-parallel-size": "2",
+        "--max-model-len": "auto",
+        "--revision": "abc",
+        "--dtype": "float 16",
+        "--max-logprobs": "5",  # the user's is the last, and counts
+    }
+    assert "--max-model-len" not in ServerSettings().command(Path("vllm"), "org/judge", 0)
+
+
 # ---- the server alone ----------------------------------------------------------------------------------------
 
 

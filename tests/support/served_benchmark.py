@@ -21,6 +21,7 @@ class Asked:
 _RULES = """
 import json
 import time
+import urllib.error
 import urllib.request
 
 from eval_models.judge.options import JudgeOptions
@@ -62,6 +63,8 @@ class Asked(Benchmark):
                 try:
                     yield Answer(question, Reply(self._post(question)))
                     break
+                except urllib.error.HTTPError as error:
+                    raise JudgeUnusable(f"the server says {{error}}")
                 except OSError:
                     if why := problem(self._options.address_file):
                         raise JudgeUnusable(why)
