@@ -76,18 +76,30 @@ declare -gA INFER_ENV_MAP=(
 declare -gA EVAL_ENV_MAP=(
   ['quicktext']=''
   ['longtext']=''
+  ['wise']=''
+  ['wise-verified']=''
+  ['wise-rewrite']=''
+  ['geneval2']=''
 )
 
-# GPUs that evaluating a benchmark takes; 0 = none.
+# GPUs that evaluating a benchmark takes; 0 = none, '' = those that its judge takes.
 declare -gA EVAL_GPU_MAP=(
-  ['quicktext']=0
-  ['longtext']=0
+  ['quicktext']=''
+  ['longtext']=''
+  ['wise']=''
+  ['wise-verified']=''
+  ['wise-rewrite']=''
+  ['geneval2']=''
 )
 
 # Who measures. The evaluator is part of the score's name: two of them never share a leaderboard column.
 declare -gA JUDGE_MAP=(
   ['quicktext']='ppocr'
   ['longtext']='ppocr'
+  ['wise']='gpt-4o-2024-05-13'
+  ['wise-verified']='qwen3.5-35b-a3b'
+  ['wise-rewrite']='gpt-4o-2024-05-13'
+  ['geneval2']='qwen3-vl-8b'
 )
 
 # Settings of a judge ("name=value,name=value"), by its name: where a served one is reached and the variable of its

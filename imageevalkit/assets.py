@@ -1,10 +1,14 @@
 """What a benchmark needs from outside the tree: the list, and whether it is here byte for byte.
 
-``benchmarks/<ds>/assets.json`` is a list of two kinds of objects::
+``benchmarks/<ds>/assets.json`` is a list of three kinds of objects::
 
     {"path": "prompts.jsonl",                               below benchmarks/<ds>/data/
      "source": {"repo": "owner/name", "commit": "<40 hex>", "path": "dir/prompts.jsonl"},
      "sha256": "<64 hex>", "size": 203974, "licence": "Apache-2.0"}
+
+    {"prompts": "judge_prompts.json",                       below benchmarks/<ds>/data/: {key: text}
+     "source": {"repo": "owner/name", "commit": "<40 hex>"},
+     "texts": {"dir/judge.py::build_messages#system": {"sha256": "<64 hex>"}}, "licence": "MIT"}
 
     {"hub": "org/name", "revision": "<40 hex>", "type": "model", "patterns": ["*.safetensors"]}
 
@@ -13,54 +17,28 @@ A benchmark without the file needs nothing.
 
 from __future__ import annotations
 
+import hashlib
 import json
-import re
-from collections.abc import Callable
-from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
+from imageevalkit.asset_manifest import Asset, FileAsset, HubAsset, LocalAsset, PromptsAsset, parse_manifest
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
 
 BENCHMARKS = REPO / "benchmarks"
 _NAMED_PROBLEMS = 20
-_REPO = re.compile(r"[\w.-]+/[\w.-]+")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-
-
-class FileAsset(NamedTuple):
-    """One file of a GitHub repository at a commit. ``path`` is relative to the benchmark's data folder."""
-
-    path: str
-    repo: str
-    commit: str
-    source_path: str
-    sha256: str
-    size: int
-    licence: str
-
-    @property
-    def source(self) -> str:
-        """``owner/name/commit/path``: the same below GitHub's raw address and below a mirror folder."""
-        return f"{self.repo}/{self.commit}/{self.source_path}"
-
-
-class HubAsset(NamedTuple):
-    """Files of a Hugging Face repository at a revision; without ``patterns`` all of them."""
-
-    hub: str
-    revision: str
-    type: str
-    patterns: tuple[str, ...]
-
-
-Asset = FileAsset | HubAsset
 
 
 def benchmark_folder(benchmark: str) -> Path:
     """The folder of ``benchmark``: its name, with ``_`` for ``-``, since it is a Python package."""
     return BENCHMARKS / benchmark.replace("-", "_")
+
+
+def benchmark_name(folder: Path) -> str:
+    """The name of the benchmark in ``folder``."""
+    return folder.name.replace("_", "-")
 
 
 def manifest_path(benchmark: str) -> Path:
@@ -81,81 +59,59 @@ def load_manifest(benchmark: str) -> list[Asset]:
     """
     path = manifest_path(benchmark)
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
-    except ValueError as error:
-        raise CellFailure(f"{path} is no JSON ({error})") from None
-    if not isinstance(entries, list):
-        raise CellFailure(f"{path} is no list of assets")
-    return [_parse(entry, f"{path}, entry {n}") for n, entry in enumerate(entries)]
+    return parse_manifest(text, str(path))
 
 
-def file_assets(benchmark: str) -> list[FileAsset]:
-    """The assets of ``benchmark`` that are files in its data folder. Raises like :func:`load_manifest`."""
-    return [asset for asset in load_manifest(benchmark) if isinstance(asset, FileAsset)]
+def local_assets(benchmark: str) -> list[LocalAsset]:
+    """The assets of ``benchmark`` that lie in its data folder. Raises like :func:`load_manifest`."""
+    return [asset for asset in load_manifest(benchmark) if not isinstance(asset, HubAsset)]
 
 
-def _parse(entry: Any, where: str) -> Asset:
-    def field(holder: Any, key: str, valid: Callable[[Any], Any]) -> Any:
-        try:
-            value = holder[key]
-        except (KeyError, TypeError):
-            raise CellFailure(f"{where}: lacks '{key}'") from None
-        if not valid(value):
-            raise CellFailure(f"{where}: '{key}' is {value!r}")
-        return value
+def problem_of(asset: LocalAsset, benchmark: str, hashes: bool) -> str:
+    """What is wrong with the local copy of ``asset`` (``"prompts.jsonl is missing"``), or an empty string.
 
-    if isinstance(entry, dict) and "hub" in entry:
-        return HubAsset(
-            hub=field(entry, "hub", _matches(_REPO)),
-            revision=field(entry, "revision", _matches(_COMMIT)),
-            type=field(entry, "type", lambda v: v in ("model", "dataset")),
-            patterns=tuple(field(entry, "patterns", _is_strings)),
-        )
-    source = field(entry, "source", lambda v: isinstance(v, dict))
-    return FileAsset(
-        path=field(entry, "path", _stays_below),
-        repo=field(source, "repo", _matches(_REPO)),
-        commit=field(source, "commit", _matches(_COMMIT)),
-        source_path=field(source, "path", _stays_below),
-        sha256=field(entry, "sha256", _matches(_SHA256)),
-        size=field(entry, "size", lambda v: type(v) is int and v >= 0),
-        licence=field(entry, "licence", lambda v: isinstance(v, str) and v),
-    )
-
-
-def _matches(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, str) and pattern.fullmatch(value) is not None
-
-
-def _is_strings(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(v, str) and v for v in value)
-
-
-def _stays_below(value: Any) -> bool:
-    if not isinstance(value, str) or not value:
-        return False
-    path = PurePosixPath(value)
-    return not path.is_absolute() and ".." not in path.parts
-
-
-def problem_of(asset: FileAsset, benchmark: str, hashes: bool) -> str:
-    """What is wrong with the local copy of ``asset`` (``"prompts.jsonl is missing"``), or an empty string."""
+    The texts of a :class:`PromptsAsset` are few and short: they are always compared.
+    """
     path = data_folder(benchmark) / asset.path
     try:
-        size = path.stat().st_size
-        if not path.is_file():
-            return f"{asset.path} is no file"
-        if size != asset.size:
-            return f"{asset.path} has {size} bytes instead of {asset.size}"
-        if hashes and (found := _sha256(path)) != asset.sha256:
-            return f"{asset.path} has other content (sha256 {found[:12]}… instead of {asset.sha256[:12]}…)"
+        if isinstance(asset, PromptsAsset):
+            return _prompts_problem(path, asset)
+        return _file_problem(path, asset, hashes)
     except FileNotFoundError:
         return f"{asset.path} is missing"
     except OSError as error:
         return f"{asset.path} cannot be read ({error.strerror})"
+
+
+def _file_problem(path: Path, asset: FileAsset, hashes: bool) -> str:
+    size = path.stat().st_size
+    if not path.is_file():
+        return f"{asset.path} is no file"
+    if size != asset.size:
+        return f"{asset.path} has {size} bytes instead of {asset.size}"
+    if hashes and (found := _sha256(path)) != asset.sha256:
+        return f"{asset.path} has other content (sha256 {found[:12]}… instead of {asset.sha256[:12]}…)"
     return ""
+
+
+def _prompts_problem(path: Path, asset: PromptsAsset) -> str:
+    try:
+        texts: Any = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return f"{asset.path} is no JSON"
+    if not isinstance(texts, Mapping) or not all(isinstance(text, str) for text in texts.values()):
+        return f"{asset.path} is no JSON object of texts"
+    # a text too many would change the evaluator's name, which holds the hash of all of them
+    wrong = [k for k in {**asset.texts, **texts} if text_sha256(texts.get(k)) != asset.texts.get(k)]
+    return f"{asset.path} has other content ({', '.join(wrong)})" if wrong else ""
+
+
+def text_sha256(text: str | None) -> str:
+    """Hex SHA-256 of ``text`` as UTF-8; empty for None."""
+    return "" if text is None else hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _sha256(path: Path) -> str:
@@ -171,7 +127,7 @@ def check(benchmark: str, hashes: bool = False) -> list[str]:
     Hub assets are not looked at: online, the library that loads them fetches them
     (``imageevalkit.prefetch --check`` reports them). Raises like :func:`load_manifest`.
     """
-    found = (problem_of(asset, benchmark, hashes) for asset in file_assets(benchmark))
+    found = (problem_of(asset, benchmark, hashes) for asset in local_assets(benchmark))
     return [problem for problem in found if problem]
 
 
@@ -182,12 +138,12 @@ def explain(problems: list[str], benchmark: str) -> str:
         named += f"; and {more} more (--check names them all)" if more > 0 else ""
     return (
         f"benchmark {benchmark}: {named}. Run: bash utils/prefetch.sh --ds_names {benchmark} "
-        f"(without internet: run it elsewhere and copy benchmarks/{benchmark}/data)"
+        f"(without internet: run it elsewhere and copy benchmarks/{benchmark_folder(benchmark).name}/data)"
     )
 
 
 def data_sha256(benchmark: str) -> dict[str, str]:
-    """Path → SHA-256 of the benchmark's data files, for provenance, after verifying every byte.
+    """The SHA-256 of the benchmark's data files by path, and of its prompts by key, after verifying every byte.
 
     Raises:
         CellFailure: a file is missing or is not the pinned one; one message names all of them.
@@ -195,4 +151,7 @@ def data_sha256(benchmark: str) -> dict[str, str]:
     problems = check(benchmark, hashes=True)
     if problems:
         raise CellFailure(explain(problems, benchmark))
-    return {asset.path: asset.sha256 for asset in file_assets(benchmark)}
+    hashes: dict[str, str] = {}
+    for asset in local_assets(benchmark):
+        hashes.update(asset.texts if isinstance(asset, PromptsAsset) else {asset.path: asset.sha256})
+    return hashes

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 
-from imageevalkit.assets import data_folder, explain
+from imageevalkit.assets import PromptsAsset, data_folder, explain, local_assets, problem_of
 from imageevalkit.errors import CellFailure
-
-FILE = "judge_prompts.json"
 
 
 def load(benchmark: str) -> dict[str, str]:
-    """The prompts of ``benchmark`` by ``file::function#role`` of the official code.
+    """The prompts of ``benchmark`` by ``file::function#role`` of the official code, every byte verified.
 
     Raises:
-        CellFailure: they are not there; the message says how to get them.
+        CellFailure: they are not there or not the pinned ones; the message says how to get them.
     """
-    try:
-        prompts: dict[str, str] = json.loads((data_folder(benchmark) / FILE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CellFailure(explain([f"{FILE} is missing"], benchmark)) from None
+    prompts: dict[str, str] = {}
+    for asset in local_assets(benchmark):
+        if not isinstance(asset, PromptsAsset):
+            continue
+        if problem := problem_of(asset, benchmark, hashes=True):
+            raise CellFailure(explain([problem], benchmark))
+        prompts |= json.loads((data_folder(benchmark) / asset.path).read_text(encoding="utf-8"))
     return prompts

@@ -6,9 +6,11 @@ by a right one or not at all.
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
@@ -17,10 +19,12 @@ from tqdm import tqdm
 
 from imageevalkit import assets
 from imageevalkit.arguments import Arguments
-from imageevalkit.assets import FileAsset, HubAsset
+from imageevalkit.assets import FileAsset, HubAsset, LocalAsset, PromptsAsset
+from imageevalkit.atomic import write_atomic
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, suggest
 from imageevalkit.hub import snapshot
 from imageevalkit.images import map_threads
+from imageevalkit.prompt_texts import pinned_texts, texts_in_mirror
 
 GITHUB = "https://raw.githubusercontent.com"
 _RETRIES = 3
@@ -54,12 +58,18 @@ def main() -> ExitStatus:
 
 
 def _benchmarks(names: str) -> list[str]:
-    folders = sorted(path.parent.name for path in assets.BENCHMARKS.glob("*/assets.json"))
-    chosen = [name.strip() for name in names.split(";") if name.strip()]
+    with_assets = sorted(map(assets.benchmark_name, _folders("*/assets.json")))
+    known = set(map(assets.benchmark_name, _folders("*/*")))
+    # the name of a folder, wise_verified, is as good as that of its benchmark
+    chosen = [name.strip().replace("_", "-") for name in names.split(";") if name.strip()]
     for name in chosen:
-        if name not in folders and not (assets.BENCHMARKS / name).is_dir():
-            raise UserError(f"unknown benchmark '{name}'{suggest(name, folders)}")
-    return list(dict.fromkeys(chosen)) or folders
+        if name not in known:
+            raise UserError(f"unknown benchmark '{name}'{suggest(name, with_assets)}")
+    return list(dict.fromkeys(chosen)) or with_assets
+
+
+def _folders(pattern: str) -> Iterable[Path]:
+    return (path.parent for path in assets.BENCHMARKS.glob(pattern))
 
 
 def report(benchmark: str) -> list[str]:
@@ -73,15 +83,13 @@ def report(benchmark: str) -> list[str]:
 
 def fetch(benchmark: str, mirror: Path | None) -> list[str]:
     """Get what ``benchmark`` lacks from ``mirror`` or the internet; return what could not be got."""
-    files = assets.file_assets(benchmark)
+    files = assets.local_assets(benchmark)
     wrong = [asset for asset in files if assets.problem_of(asset, benchmark, hashes=True)]
-    with tqdm(
-        total=sum(asset.size for asset in wrong), desc=benchmark, unit="B", unit_scale=True, disable=None
-    ) as bar:
+    with tqdm(total=sum(map(_size, wrong)), desc=benchmark, unit="B", unit_scale=True, disable=None) as bar:
 
-        def get(asset: FileAsset) -> str:
-            problem = _fetch_file(asset, benchmark, mirror)
-            bar.update(asset.size)
+        def get(asset: LocalAsset) -> str:
+            problem = _fetch(asset, benchmark, mirror)
+            bar.update(_size(asset))
             return problem
 
         problems = [problem for problem in map_threads(get, wrong, _DOWNLOAD_THREADS) if problem]
@@ -94,29 +102,65 @@ def fetch(benchmark: str, mirror: Path | None) -> list[str]:
     return problems
 
 
-def _fetch_file(asset: FileAsset, benchmark: str, mirror: Path | None) -> str:
-    import pooch
+def _size(asset: LocalAsset) -> int:
+    return asset.size if isinstance(asset, FileAsset) else 0
+
+
+def _fetch(asset: LocalAsset, benchmark: str, mirror: Path | None) -> str:
     from requests import RequestException
 
-    pooch.get_logger().setLevel("ERROR")
-    source = str(mirror / asset.source) if mirror else f"{GITHUB}/{quote(asset.source)}"
-    downloader = _copy if mirror else _download
-    store = pooch.create(
-        path=assets.data_folder(benchmark),
-        base_url="",
-        registry={asset.path: f"sha256:{asset.sha256}"},
-        urls={asset.path: source},
-        retry_if_failed=0 if mirror else _RETRIES,
-    )
     try:
-        store.fetch(asset.path, downloader=downloader)
-    except ValueError:
-        return f"{asset.path}: {source} does not hold the pinned bytes (sha256 {asset.sha256})"
+        if isinstance(asset, PromptsAsset):
+            _fetch_prompts(asset, benchmark, mirror)
+        else:
+            _fetch_file(asset, assets.data_folder(benchmark), mirror)
     except (CellFailure, RequestException) as error:
         return f"{asset.path}: {error}"
     except OSError as error:
-        return f"{asset.path}: {error.strerror or error}: {error.filename or source}"
+        return f"{asset.path}: {error.strerror or error}: {error.filename or asset.source}"
     return assets.problem_of(asset, benchmark, hashes=False)
+
+
+def _fetch_file(asset: FileAsset, folder: Path, mirror: Path | None) -> None:
+    try:
+        _store(asset.path, asset.source, f"sha256:{asset.sha256}", folder, mirror)
+    except ValueError:
+        where = _address(asset.source, mirror)
+        raise CellFailure(f"{where} does not hold the pinned bytes (sha256 {asset.sha256})") from None
+
+
+def _fetch_prompts(asset: PromptsAsset, benchmark: str, mirror: Path | None) -> None:
+    with tempfile.TemporaryDirectory(prefix="imageevalkit-") as folder:
+
+        def program(path: str) -> bytes:
+            # nothing but its texts is used, and each of them has a hash of its own
+            _store(path, f"{asset.source}/{path}", None, Path(folder), mirror)
+            return (Path(folder) / path).read_bytes()
+
+        listed = texts_in_mirror(mirror / asset.source) if mirror else {}
+        texts = pinned_texts(asset, listed, program)
+    write_atomic(
+        assets.data_folder(benchmark) / asset.path, json.dumps(texts, ensure_ascii=False, indent=1) + "\n"
+    )
+
+
+def _address(source: str, mirror: Path | None) -> str:
+    return str(mirror / source) if mirror else f"{GITHUB}/{quote(source)}"
+
+
+def _store(path: str, source: str, known_hash: str | None, folder: Path, mirror: Path | None) -> None:
+    """Leave ``source`` as ``folder/path``. Raises ValueError when it has another hash, OSError, CellFailure."""
+    import pooch
+
+    pooch.get_logger().setLevel("ERROR")
+    store = pooch.create(
+        path=folder,
+        base_url="",
+        registry={path: known_hash},
+        urls={path: _address(source, mirror)},
+        retry_if_failed=0 if mirror else _RETRIES,
+    )
+    store.fetch(path, downloader=_copy if mirror else _download)
 
 
 def _download(source: str, target: str | IO[bytes], store: Any) -> None:

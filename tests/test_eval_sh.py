@@ -74,9 +74,9 @@ def result_of(checkout: Path, cell: str) -> dict[str, object]:
                 "--ds_names",
                 "quicktext",
                 "--judges",
-                "quicktext=qwen2.5-vl-7b",
+                "quicktext=openai:gpt-4o",
             ],
-            "not in this version yet",
+            "judge 'gpt-4o' of quicktext is reached through an API: API_KEY is not set",
         ),
         (
             ["--model_names", "reference-noise", "--ds_names", "quicktext", "--judges", "quicktext=ppocrr"],
@@ -186,6 +186,7 @@ def test_dry_run_counts_and_starts_nothing(checkout: Path) -> None:
     run = run_eval(checkout, *words)
     assert run.returncode == 0, outcome_lines(run)
     assert "reference-noise/quicktext: 6 images to make, 0 to reuse, 0 to repair" in run.stdout
+    assert "reference-noise/quicktext: 6 of 6 questions to ask of ppocr-v4" in run.stdout
     assert not (checkout / "output").exists()
     assert not (checkout / "log").exists()
 

@@ -11,6 +11,7 @@ from PIL import Image
 from imageevalkit.cell import Cell
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.benchmark import Benchmark, Judged, Score, Unparsed
+from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.evaluation.question import (
     Answer,
     JudgeUnusable,
@@ -24,12 +25,14 @@ from imageevalkit.evaluation.run import evaluate_cell
 from imageevalkit.generation.cell_run import GenerateOptions
 from imageevalkit.generation.contract import Refused
 from imageevalkit.items import Item
-from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
+from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, Outcome
 from imageevalkit.progress import ProgressWriter
+from imageevalkit.report.collect import collect
 from imageevalkit.results import Evaluator, Metric, Result, read_result, validate
 from tests.support.generation import FakeDataset, FakeModel, generate, items
 
 CELL = Cell("m", "fake")
+_ASK = AskOptions()
 
 
 class FakeBenchmark(Benchmark):
@@ -83,8 +86,10 @@ class FakeBenchmark(Benchmark):
         return {"reds.json": json.dumps([item.replies["red"].text for item in judged if item.replies])}
 
 
-def evaluate(benchmark: FakeBenchmark, n: int = 5, official: bool = False) -> tuple[Outcome, Result]:
-    outcome = evaluate_cell(CELL, benchmark, items(FakeDataset(n)), None, official, ProgressWriter())
+def evaluate(
+    benchmark: FakeBenchmark, n: int = 5, official: bool = False, asking: AskOptions = _ASK
+) -> tuple[Outcome, Result]:
+    outcome = evaluate_cell(CELL, benchmark, items(FakeDataset(n)), None, official, ProgressWriter(), asking)
     return outcome, read_result(CELL.result)
 
 
@@ -157,6 +162,95 @@ def test_resume_asks_only_what_is_missing() -> None:
     assert len(other.asked) == 5, "another evaluator's answers are not taken over"
 
 
+def test_a_reply_without_a_score_is_asked_for_as_often_as_officially() -> None:
+    generate(FakeModel(), FakeDataset(5))
+    faults = {"images/00000": "I cannot say", "images/00001": "unparsed once"}
+    benchmark = FakeBenchmark(faults=faults, tries=3)
+    _, result = evaluate(benchmark)
+    assert (result.coverage.judged, result.coverage.unparsed) == (4, 1)
+    assert [benchmark.asked.count(item) for item in faults] == [3, 2]
+    again = FakeBenchmark(tries=3)
+    evaluate(again)
+    assert again.asked == [], "a fourth reply would be one to choose from"
+    outcome, _ = evaluate(again, asking=AskOptions(retry_unparsed=True))
+    assert again.asked == ["images/00000"]
+    assert outcome.state == COMPLETE
+
+
+def test_a_killed_run_does_not_forget_the_tries_it_made() -> None:
+    generate(FakeModel(), FakeDataset(1))
+    evaluate(FakeBenchmark(faults={"images/00000": "hm"}, tries=2), n=1)
+    again = FakeBenchmark(faults={"images/00000": "hm"}, tries=3)
+    evaluate(again, n=1)
+    assert len(again.asked) == 1
+
+
+def test_a_judge_that_dies_fails_the_cell_and_keeps_what_it_said() -> None:
+    generate(FakeModel(), FakeDataset(5))
+    outcome, result = evaluate(FakeBenchmark(faults={"images/00003": "judge dies"}))
+    assert outcome.state == FAILED
+    assert outcome.message == "the key is rejected (3 of 5 judged; run again to go on)"
+    assert (result.coverage.judged, result.coverage.judge_failed, result.headline) == (3, 2, [])
+    again = FakeBenchmark()
+    outcome, undisturbed = evaluate(again)
+    assert again.asked == ["images/00003", "images/00004"]
+    assert outcome.state == COMPLETE
+    CELL.judgements.unlink()
+    assert evaluate(FakeBenchmark())[1].metrics == undisturbed.metrics
+
+
+def test_rescoring_asks_nothing_and_parses_anew() -> None:
+    class Doubling(FakeBenchmark):
+        def parse(self, question: Question, reply: Reply) -> int:
+            return 2 * super().parse(question, reply)
+
+    generate(FakeModel(), FakeDataset(5))
+    _, before = evaluate(FakeBenchmark(faults={"images/00004": "judge down"}))
+    rescored = Doubling()
+    outcome, result = evaluate(rescored, asking=AskOptions(ask=False))
+    assert rescored.asked == []
+    assert before.metrics["red"].value and result.metrics["red"].value
+    assert result.metrics["red"].value == pytest.approx(2 * before.metrics["red"].value)
+    assert outcome.state == INCOMPLETE
+    assert result.coverage.judge_failed == 1
+    reasons = [json.loads(line)["reason"] for line in CELL.scores.read_text().splitlines()]
+    assert reasons[-1] == "not asked: --rescore takes what is on record"
+
+
+def test_the_results_of_two_evaluators_stand_side_by_side() -> None:
+    generate(FakeModel(), FakeDataset(3))
+    evaluate(FakeBenchmark("red-v1"), n=3)
+    evaluate(FakeBenchmark("red/v2"), n=3)
+    assert [cell.result.evaluator.id for cell in collect() if cell.result] == ["red/v2", "red-v1"]
+    assert [len(cell.items) for cell in collect()] == [3, 0], "items are shown once"
+    back = FakeBenchmark("red-v1")
+    evaluate(back, n=3)
+    assert back.asked == []
+    assert [cell.result.evaluator.id for cell in collect() if cell.result] == ["red-v1", "red/v2"]
+    assert json.loads((CELL.official / "reds.json").read_text()) == ["42", "43", "44"]
+    corrupt = CELL.folder / "images/00001.png"
+    corrupt.unlink()
+    generate(FakeModel(), FakeDataset(3))
+    assert collect()[0].result is None, "no evaluator's result outlives the images"
+    assert len(collect()) == 1
+
+
+def test_questions_that_are_the_same_are_asked_once() -> None:
+    class SameQuestion(FakeBenchmark):
+        def questions(self, item: Item, image: Picture) -> Sequence[Question]:
+            return [Question(item.id, "red", (Message("user", (image,)),), Sampling(1))]
+
+    class Flat(FakeModel):
+        def generate(self, prompt: str, seed: int = 42) -> Image.Image:
+            return Image.new("RGB", (8, 8), (len(prompt), 0, 0))
+
+    generate(Flat(), FakeDataset(12))
+    benchmark = SameQuestion()
+    outcome, result = evaluate(benchmark, n=12)
+    assert len(benchmark.asked) == 2, "ten images of one bytes, two of another"
+    assert (outcome.state, result.coverage.judged) == (COMPLETE, 12)
+
+
 def test_a_new_image_is_judged_anew() -> None:
     generate(FakeModel(), FakeDataset(3), guidance_scale=1)
     evaluate(FakeBenchmark(), n=3)
@@ -186,7 +280,7 @@ def test_images_made_elsewhere_are_scored_and_noted() -> None:
     CELL.generation.unlink()
     outcome, result = evaluate(FakeBenchmark(), n=3)
     assert outcome.state == COMPLETE
-    assert result.notes == ["3 images have no generation record: they were made elsewhere"]
+    assert result.notes == ["3 images were made elsewhere: nothing says how"]
 
 
 def test_nothing_to_score_is_a_failure_not_a_zero() -> None:

@@ -135,13 +135,6 @@ def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path
             ask()
 
 
-@pytest.mark.parametrize("name", ["qwen2.5-vl-7b", "qwen2.5-vl-32b"])
-def test_official_judge_is_a_slot(name: str) -> None:
-    with pytest.raises(UserError, match=r"not in this version yet; use 'ppocr'") as error:
-        make_reader(name)
-    assert "\n" not in str(error.value)
-
-
 def test_unknown_reader_gets_a_suggestion() -> None:
     with pytest.raises(UserError, match=r"did you mean 'ppocr'\?"):
         make_reader("pp-ocr")

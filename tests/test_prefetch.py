@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import os
 import stat
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -19,7 +13,9 @@ from imageevalkit.cell import REPO
 from imageevalkit.prefetch import fetch
 from tests.support import manifest
 from tests.support.hub_server import COMMIT, hub_server
+from tests.support.mirror import shared_mirror
 from tests.support.tree import copy_tree, lend_driver_environment, one_error, run
+from tests.support.web import web_server
 
 
 @pytest.fixture
@@ -85,6 +81,16 @@ def test_missing_tampered_and_truncated_are_named_together_then_mended(
     assert prefetch(root, "--check").returncode == 0
 
 
+def test_benchmark_is_known_by_its_name_and_its_folder(root: Path) -> None:
+    manifest.write_benchmark(root / "benchmarks", "tiny_two")
+    everything = prefetch(root, "--check")
+    assert "tiny-two: prompts.jsonl is missing" in everything.stderr
+    for names in ("tiny-two", "tiny_two", "tiny-two;tiny_two"):
+        report = prefetch(root, "--check", "--ds_names", names)
+        assert report.returncode == 1
+        assert report.stderr.count("tiny-two: prompts.jsonl is missing") == 1, report.stderr
+
+
 def test_wrong_mirror_replaces_nothing(root: Path, data: Path, mirror: Path) -> None:
     source = mirror / "owner/name" / manifest.COMMIT / "upstream"
     (source / "prompts.jsonl").write_bytes(b"tampered")
@@ -110,19 +116,6 @@ def usual_mode(folder: Path) -> int:
     probe = folder / "probe"
     probe.touch()
     return stat.S_IMODE(probe.stat().st_mode)
-
-
-@contextmanager
-def web_server(folder: Path) -> Iterator[str]:
-    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def fetch_from(url: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -175,14 +168,6 @@ def test_wrong_usage_is_one_line_and_status_2(root: Path, data: Path, tmp_path: 
     assert "nowhere" in one_error(prefetch(root, "--mirror", tmp_path / "nowhere"), 2)
     assert "--ds_names" in one_error(prefetch(root, "--ds_names"), 2)
     assert not data.exists()
-
-
-def shared_mirror() -> Path:
-    """The benchmark data kept beside the repository for development; never part of it."""
-    folder = Path(os.environ.get("SHARED_MIRROR") or REPO.parent / "shared" / "mirror")
-    if not folder.is_dir():
-        pytest.skip("no SHARED_MIRROR and no ../shared/mirror")
-    return folder
 
 
 def test_longtext_from_the_shared_mirror(root: Path) -> None:

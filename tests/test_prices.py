@@ -11,7 +11,7 @@ import pytest
 
 from imageevalkit import fingerprint as fp
 from imageevalkit.api import prices
-from imageevalkit.api.image_reply import tokens_of
+from imageevalkit.api.json_reply import tokens_of
 from imageevalkit.api.prices import PRICES, cost_of_reply, price_of
 from imageevalkit.api.usage import reported_cost
 from imageevalkit.cell import REPO, Cell

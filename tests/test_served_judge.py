@@ -148,11 +148,19 @@ def test_server_that_cannot_start_fails_each_cell_with_its_reason(tree: Tree) ->
 @needs_driver_env
 def test_server_that_dies_is_started_again_for_the_same_cell_and_the_next(tree: Tree) -> None:
     # each life answers two of the three questions of a cell: alpha needs two, and beta begins in the second
-    run = tree.run("reference-blank", "alpha;beta", fake={"dies_after": 2})
+    quick = ("--judge_kwargs", "backoff=0.1")
+    run = tree.run("reference-blank", "alpha;beta", *quick, fake={"dies_after": 2})
     assert run.returncode == 0, run.stdout + run.stderr
     ports = [arguments[arguments.index("--port") + 1] for arguments in tree.starts]
     assert len(ports) == 3
     assert len(set(ports)) == 1
+    run = tree.run("reference-noise", "alpha", *quick, fake={"dies_after": 1})
+    assert run.returncode == 1
+    assert len(tree.starts) == 5
+    assert (
+        "died 2 times (exit status 1): RuntimeError: CUDA error: an illegal memory access; log" in run.stdout
+    )
+    assert "(2 of 3 judged; run again to go on)" in run.stdout
 
 
 @needs_driver_env
@@ -307,14 +315,14 @@ def test_loading_has_a_bound(tmp_path: Path, make_server: Callable[..., JudgeSer
 def test_a_server_that_keeps_dying_is_given_up_for_its_cell(
     tmp_path: Path, make_server: Callable[..., JudgeServer]
 ) -> None:
-    server = make_server(dies_after=0)
+    server, address = make_server(dies_after=0), tmp_path / "address"
     for lives in (1, 2):
         url = _address(tmp_path, server)
         assert len(starts(tmp_path / "env/bin/starts.jsonl")) == lives
         with pytest.raises(OSError):
             urllib.request.urlopen(f"{url}/chat/completions", b'{"model": "org/judge"}')
-        _tend(server, lambda: not (tmp_path / "address").exists() or bool(problem(str(tmp_path / "address"))))
-    assert problem(str(tmp_path / "address")) == (
+        _tend(server, lambda: not address.exists() or address.read_text().startswith("error"))
+    assert problem(str(address), url) == (
         "the server of judge judge died 2 times (exit status 1): RuntimeError: CUDA error: an illegal memory access; "
         f"log {tmp_path / 'judge.log'}"
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.longtext.benchmark import TextBenchmark, check_judge
+from benchmarks.longtext.benchmark import check_judge, make_text_benchmark
+from benchmarks.longtext.text_benchmark import TextBenchmark
 
 VERSION = "1"
 
@@ -10,5 +11,5 @@ __all__ = ["check_judge", "make"]
 
 
 def make(judge: str) -> TextBenchmark:
-    """The benchmark with the text reader ``judge``."""
-    return TextBenchmark("quicktext", VERSION, judge)
+    """The benchmark read by ``judge``."""
+    return make_text_benchmark("quicktext", VERSION, judge)

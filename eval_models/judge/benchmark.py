@@ -28,16 +28,21 @@ class JudgedBenchmark(Benchmark):
         self._choice = choose(judge)
         self._judge = make_judge(judge, JudgeOptions.from_environment())
 
+    @property
+    def backend(self) -> str:
+        """What runs the judge: a key of ``eval_models.judge.registry.BACKENDS``."""
+        return self._choice.setting.backend
+
     @cached_property
     def evaluator(self) -> Evaluator:
         """Named by the judge, what runs it, and the hash of the prompts."""
         texts = json.dumps(dict(self.prompts), sort_keys=True, ensure_ascii=False)
         digest = hashlib.sha256(texts.encode()).hexdigest()
-        name, backend = self._choice.name, self._choice.setting.backend
+        name = self._choice.name
         # a local folder is named by its last part: where it lies on this machine says nothing
         label = PurePath(name).name if name.startswith(("/", ".", "~")) else name
         return Evaluator(
-            id=f"{label}/{backend}/{digest[:8]}",
+            id=f"{label}/{self.backend}/{digest[:8]}",
             official=self._choice.full_name in self.official,
             details={"judge": self._judge.identity, "prompts_sha256": digest},
         )

@@ -21,8 +21,7 @@ _TICK = 0.1
 def wait_for_address(address_file: str) -> str:
     """The base URL of the judge's server, which starts when this is first called: that may take many minutes.
 
-    A server that died is started again, as a rule on the same port. Calling this anew after a failed connection
-    waits for that, and tells where it is now.
+    A server that died is started again, where possible on the same port.
 
     Raises:
         JudgeUnusable: it does not start, or it died too often, or the job that keeps it has ended.
@@ -41,10 +40,21 @@ def wait_for_address(address_file: str) -> str:
         time.sleep(_TICK)
 
 
-def problem(address_file: str) -> str:
-    """The one line why the judge will not come back; empty as long as it may. For those whose requests fail."""
+def problem(address_file: str, base_url: str) -> str:
+    """The one line why the judge will not come back at ``base_url``; empty as long as it may.
+
+    For those whose requests fail: to them it looks like an outage that passes.
+    """
     text = _read(Path(address_file))
-    return text.removeprefix(_ERROR) if text.startswith(_ERROR) else ""
+    if text.startswith(_ERROR):
+        return text.removeprefix(_ERROR)
+    moved = text and text != base_url
+    return "the server of the judge has moved to another port; run the same command again" if moved else ""
+
+
+def is_away(address_file: str) -> bool:
+    """Whether the judge's server is being started again."""
+    return not _read(Path(address_file)) and _is_kept(Path(address_file))
 
 
 class Address:
@@ -82,7 +92,7 @@ class Address:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
         return ""
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imageevalkit.api.endpoint import Endpoint
-from imageevalkit.api.routes.base import Request
+from imageevalkit.api.failures import Failure, Kind, classify_connection
+from imageevalkit.api.request import Request
 
 if TYPE_CHECKING:
     import httpx2
@@ -33,14 +35,14 @@ class _Client:
 class Clients:
     """Clients for ``in_flight`` requests at a time, and ``files`` for what replies point to.
 
-    ``timeout`` is in seconds and bounds connecting only. Belongs to the event loop it is made in.
+    ``timeout`` is in seconds and bounds one request, its reply included. Belongs to the event loop it is made in.
     """
 
     def __init__(self, endpoint: Endpoint, in_flight: int, timeout: float) -> None:
         import httpx2
 
         self.loop = asyncio.get_running_loop()
-        # a read timeout starts anew with every byte; the whole request is bounded where it is sent
+        # a read timeout starts anew with every byte: `post` bounds the whole request
         bounds = httpx2.Timeout(None, connect=min(timeout, _CONNECT_TIMEOUT))
         # the limiter bounds what is in flight; a second bound in the pool would only hide waiting
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
@@ -56,27 +58,33 @@ class Clients:
         # what another host would get is the user's prompt, and often as a GET: name it, do not follow
         count = min(_MOST_CLIENTS, -(-in_flight // _REQUESTS_PER_CLIENT))
         self._clients = [_Client(http(follow_redirects=False)) for _ in range(count)]
+        self._timeout = timeout
         self._base_url = endpoint.base_url
         self._headers = {"Authorization": f"Bearer {endpoint.key}", "User-Agent": "ImageEvalKit"}
 
-    async def post(self, request: Request) -> httpx2.Response:
-        """Send ``request`` and read the reply whole.
+    async def post(self, request: Request) -> httpx2.Response | Failure:
+        """Send ``request`` and read the reply whole, whatever its status; a failure when none came."""
+        import httpx2
 
-        Raises:
-            httpx2.HTTPError: no connection, or one that broke.
-        """
         client = min(self._clients, key=lambda client: client.in_flight)
         client.in_flight += 1
+        pieces = (request.body,) if isinstance(request.body, bytes) else request.body
         headers = {
             **self._headers,
             "Content-Type": request.mime_type,
+            # without it a body in pieces goes in chunked encoding, which some gateways refuse
+            "Content-Length": str(sum(map(len, pieces))),
             # two repetitions of a prompt are two requests, for a gateway that caches too
             "X-Client-Request-Id": str(uuid.uuid4()),
         }
         try:
-            return await client.http.post(
-                self._base_url + request.path, content=request.body, headers=headers
-            )
+            url = self._base_url + request.path
+            posted = client.http.post(url, content=_one_by_one(pieces), headers=headers)
+            return await asyncio.wait_for(posted, self._timeout)
+        except asyncio.TimeoutError:
+            return Failure(Kind.TRANSIENT, f"no reply within {self._timeout:g} s", maybe_billed=True)
+        except httpx2.HTTPError as error:
+            return classify_connection(error)
         finally:
             client.in_flight -= 1
 
@@ -85,3 +93,8 @@ class Clients:
         for client in self._clients:
             await client.http.aclose()
         await self.files.aclose()
+
+
+async def _one_by_one(pieces: tuple[bytes, ...]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece

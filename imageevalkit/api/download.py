@@ -26,7 +26,7 @@ async def download_image(
 ) -> bytes | Failure:
     """The bytes at ``url``, proven to be a whole image; each try takes at most ``timeout`` seconds.
 
-    A failure is a LOST_IMAGE, or an ITEM where a new image would be no better.
+    A failure is a LOST, or an ITEM where a new image would be no better.
     ``client`` follows redirects and drops an ``Authorization`` among ``headers`` where one leaves the origin.
     """
 
@@ -42,7 +42,7 @@ async def download_image(
     )
     result = tried.result
     if isinstance(result, Failure) and result.kind is not Kind.ITEM:
-        return Failure(Kind.LOST_IMAGE, result.text)
+        return Failure(Kind.LOST, result.text)
     return result
 
 

@@ -1,4 +1,4 @@
-"""What a reply that is not an image means.
+"""What a reply that is not the image or the words that were asked for means.
 
 ===========================================  ===========  ==================================================
 reply                                        class        what happens
@@ -15,7 +15,7 @@ no connection at all (DNS, refused, TLS)     UNREACHABLE  the same; then, if the
                                                           stops: on hold where images of these settings exist
 any of these from item after item            TRANSIENT    an outage (``api.outage``): waits, counts against none
 the image's URL is dead, or three downloads
-of it failed                                 LOST_IMAGE   one new image is asked for, then the item fails
+of it failed; a chat reply without a word    LOST         one new result is asked for, then the item fails
 content policy, by a code: any 4xx but 401,
 402, also 403, or a 200 without an image     REFUSAL      recorded with the provider's words, never retried
 content policy, by its words alone: 400, 422,
@@ -49,14 +49,14 @@ class Kind(Enum):
     RATE_LIMIT = "rate limit"
     TRANSIENT = "transient"
     UNREACHABLE = "unreachable"
-    LOST_IMAGE = "lost image"
+    LOST = "lost"
     REFUSAL = "refusal"
     ITEM = "item"
     PERMANENT = "permanent"
 
     @property
     def retried(self) -> bool:
-        return self in (Kind.RATE_LIMIT, Kind.TRANSIENT, Kind.UNREACHABLE, Kind.LOST_IMAGE)
+        return self in (Kind.RATE_LIMIT, Kind.TRANSIENT, Kind.UNREACHABLE, Kind.LOST)
 
 
 class Failure(NamedTuple):
@@ -143,7 +143,11 @@ _ITEM_CODE = re.compile(
     re.IGNORECASE,
 )
 _ITEM_WORDS = re.compile(
-    r"\b(prompt|text|string|context)\b.{0,60}\b(too long|exceed\w*|maximum (context )?length|max(imum)? \d+)",
+    r"\b(prompt|text|string|context)\b.{0,60}\b(too long|exceed\w*|maximum (context )?length|max(imum)? \d+)|"
+    # vLLM and SGLang, which give no code
+    r"\bmaximum (context|model) length\b|\blonger than the model's context length\b|"
+    r"\bcannot identify image\b|\bimage file is truncated\b|"
+    r"\b(invalid|corrupt(ed)?) (base64 )?image (data|file|url|bytes)|\bfailed to (load|decode|open) (the )?image\b",
     re.IGNORECASE,
 )
 _ITEM_PARAM = re.compile(r"(prompt|images?)(\[\d*\]|_url|\.\d+)*", re.IGNORECASE)

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import binascii
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from imageevalkit import images
-from imageevalkit.api.failures import (
-    LONGEST_MESSAGE,
-    Failure,
-    Kind,
-    classify_error_in_200,
-    error_of,
-    in_words,
-    parse_error,
-    refuses,
-)
+from imageevalkit.api.failures import LONGEST_MESSAGE, Failure, Kind, in_words, refuses
+from imageevalkit.api.json_reply import tokens_of
 from imageevalkit.api.usage import reported_cost
 from imageevalkit.images import CorruptImage
 from imageevalkit.secrets import one_line
@@ -70,18 +61,6 @@ _NOT_SAID = frozenset(
         "reasoning_details",
     }
 )
-
-
-def json_object(content: bytes) -> dict[str, Any] | Failure:
-    """The body of a 200 as the JSON object that it should be."""
-    try:
-        reply = json.loads(content)
-    except ValueError:
-        said = parse_error(content[:10_000].decode(errors="replace")).message
-        return Failure(Kind.TRANSIENT, f"the reply is not JSON but {said or 'empty'}")
-    if not isinstance(reply, dict):
-        return Failure(Kind.TRANSIENT, "the reply is not a JSON object")
-    return reply
 
 
 def found_in(value: Any) -> Found | None:
@@ -146,20 +125,6 @@ def prove(data: bytes) -> Failure | None:
     return None
 
 
-def error_in(holder: Mapping[str, Any]) -> Failure | None:
-    """The failure that the ``error`` of a 200 means; None when there is none."""
-    if not holder.get("error"):
-        return None
-    return classify_error_in_200(error_of(holder))
-
-
-def refusal(said: Any) -> Failure | None:
-    """The refusal that a ``refusal`` field holds; None when it holds no words."""
-    if isinstance(said, str) and said.strip():
-        return Failure(Kind.REFUSAL, one_line(said, LONGEST_MESSAGE))
-    return None
-
-
 def refusal_in_words(reply: Any) -> Failure | None:
     """The refusal among the strings of ``reply``: who answers 200 to one puts its words wherever it likes."""
     for said in _strings(reply):
@@ -193,24 +158,3 @@ def _strings(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from _strings(item)
-
-
-def tokens_of(usage: Any, prefix: str = "") -> dict[str, int]:
-    """The whole numbers of ``usage``, nested ones with a dotted name."""
-    counts: dict[str, int] = {}
-    for name, value in usage.items() if isinstance(usage, dict) else ():
-        if isinstance(value, dict):
-            counts.update(tokens_of(value, f"{prefix}{name}."))
-        elif isinstance(value, int) and not isinstance(value, bool):
-            counts[prefix + name] = value
-    return counts
-
-
-def list_of(value: Any) -> list[Any]:
-    """``value`` where it is a list, else an empty one."""
-    return value if isinstance(value, list) else []
-
-
-def strings_of(holder: Mapping[str, Any], *names: str) -> dict[str, str]:
-    """Those of the fields ``names`` of ``holder`` that are strings."""
-    return {name: holder[name] for name in names if isinstance(holder.get(name), str) and holder[name]}

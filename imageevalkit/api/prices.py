@@ -1,4 +1,4 @@
-"""What API images cost: list prices (``infer/custom_models/prices.json``), local ones, and the user's word.
+"""What API images and judges cost: list prices (``infer/custom_models/prices.json``), local ones, and the user's word.
 
 Which of them counts for one reply, first that is known:
 
@@ -41,6 +41,7 @@ _SNAPSHOT = re.compile(
 )
 _DEFAULT = "default"
 _EXAMPLES = 'price=0.04 (USD per image) or price={"text_input":5,"image_output":40} (USD per 1M tokens)'
+_TEXT_EXAMPLE = 'price={"text_input":5,"text_output":15} (USD per 1M tokens)'
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Price:
         return None if tokens is None else self._of(tokens)
 
     def _of(self, tokens: Tokens) -> float:
-        output = max(self.rates.get("text_output", 0.0), self.rates["image_output"])
+        output = max(self.rates.get("text_output", 0.0), self.rates.get("image_output", 0.0))
         inputs = max(self.rates.get("text_input", 0.0), self.rates.get("image_input", 0.0))
         text = self.rates.get("text_input", inputs)
         image = self.rates.get("image_input", inputs)
@@ -90,7 +91,7 @@ class Price:
             (tokens.cached_text_input, self.rates.get("cached_text_input", text)),
             (tokens.cached_image_input, self.rates.get("cached_image_input", image)),
             (tokens.text_output, self.rates.get("text_output", output)),
-            (tokens.image_output, self.rates["image_output"]),
+            (tokens.image_output, self.rates.get("image_output", output)),
         )
         return sum(count * rate for count, rate in parts) / 1e6
 
@@ -102,8 +103,10 @@ def cost_of_reply(price: Price | None, counts: Mapping[str, int], reported: floa
     return price.cost(counts) if price else None
 
 
-def price_of(model_id: str, override: Any = None) -> Price | None:
+def price_of(model_id: str, override: Any = None, makes: str = "image_output") -> Price | None:
     """The price of ``model_id``; ``override`` is the model's ``price`` kwarg, if the user gave one.
+
+    ``makes`` is the kind of token that the model is asked for, whose rate an object of rates must have.
 
     A listed id is found as it is, as a dated snapshot of it, and behind the name of its own provider
     (``openai/gpt-image-1.5``): nothing else is near enough, a wrong price is worse than none.
@@ -112,7 +115,7 @@ def price_of(model_id: str, override: Any = None) -> Price | None:
         UserError: a malformed ``override`` or price file, on one line.
     """
     if override is not None:
-        return _of_user(override)
+        return _of_user(override, makes)
     listed = _listed(PRICES, LOCAL_PRICES)
     for whole in (model_id, _SNAPSHOT.sub("", model_id)):
         provider, slash, name = whole.partition("/")
@@ -140,14 +143,16 @@ class _Listed(NamedTuple):
     price: Price
 
 
-def _of_user(given: Any) -> Price:
+def _of_user(given: Any, makes: str) -> Price:
+    if makes == "text_output" and not isinstance(given, Mapping):
+        raise UserError(f"price must be an object of rates, not {given!r}: give {_TEXT_EXAMPLE}")
     if _is_amount(given):
         return Price(per_image=float(given))
     if not isinstance(given, Mapping):
         raise UserError(f"price must be an amount or an object of rates, not {given!r}: give {_EXAMPLES}")
     rates = dict(given)
     estimate = rates.pop("estimate", None)
-    _check_rates(rates, "price")
+    _check_rates(rates, "price", makes)
     if estimate is not None and not _is_amount(estimate):
         raise UserError(f"price: estimate must be USD per image, not {estimate!r}")
     return Price(rates=rates, estimates={} if estimate is None else {_DEFAULT: float(estimate)})
@@ -179,7 +184,8 @@ def _entry(name: str, entry: Mapping[str, Any], path: Path) -> _Listed:
     if (per_image is None) == (rates is None):
         raise UserError(f"{where}: needs either per_image or per_million_tokens")
     if rates is not None:
-        _check_rates(rates, where)
+        # a model that answers in words has no rate for images
+        _check_rates(rates, where, "text_output" if entry.get("makes") == "text" else "image_output")
     elif not _is_amount(per_image):
         raise UserError(f"{where}: per_image must be USD, not {per_image!r}")
     estimate = entry.get("image_estimate", {})
@@ -190,14 +196,14 @@ def _entry(name: str, entry: Mapping[str, Any], path: Path) -> _Listed:
     return _Listed(entry.get("provider", ""), price)
 
 
-def _check_rates(rates: Mapping[str, Any], where: str) -> None:
+def _check_rates(rates: Mapping[str, Any], where: str, makes: str) -> None:
     for kind, rate in rates.items():
         if kind not in KINDS:
             raise UserError(f"{where}: unknown kind of token '{kind}', known are {', '.join(KINDS)}")
         if not _is_amount(rate):
             raise UserError(f"{where}: {kind} must be USD per 1M tokens, not {rate!r}")
-    if "image_output" not in rates:
-        raise UserError(f"{where}: image_output is missing (USD per 1M tokens)")
+    if makes not in rates:
+        raise UserError(f"{where}: {makes} is missing (USD per 1M tokens)")
 
 
 def _is_amount(value: Any) -> bool:

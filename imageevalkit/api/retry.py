@@ -108,7 +108,7 @@ async def retry(ask: Callable[[], Awaitable[T | Failure]], policy: RetryPolicy, 
                 counts = False
                 if result.kind is Kind.RATE_LIMIT:
                     limiter.limited(limits, sent, result.retry_after)
-                elif result.kind is Kind.LOST_IMAGE:  # the endpoint did its part
+                elif result.kind is Kind.LOST:  # the endpoint did its part
                     limiter.served(sent)
                     counts = True
                 else:
@@ -129,8 +129,8 @@ async def retry(ask: Callable[[], Awaitable[T | Failure]], policy: RetryPolicy, 
             delay = policy.delay(counted, result.retry_after)
             if counts:
                 counted_seconds += took + delay
-            # each new image is billed, and a file host that lost two will lose a third
-            lost_again = failures[Kind.LOST_IMAGE] > 1
+            # each new result is billed, and who lost two will lose a third
+            lost_again = failures[Kind.LOST] > 1
             if counted >= policy.max_attempts or counted_seconds > policy.max_elapsed or lost_again:
                 return Tried(result, attempts, seconds)
         seconds += delay

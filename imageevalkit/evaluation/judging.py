@@ -78,6 +78,11 @@ def judge_items(
     return Judging({item: asking.verdict(item, problem) for item in states}, problem if options.ask else "")
 
 
+def answered_requests(cell: Cell) -> set[str]:
+    """The request hashes of all questions of ``cell`` with a reply on record, by any evaluator."""
+    return {r["request"] for r in read_jsonl(cell.judgements) if r.get("status") in (_OK, UNPARSED)}
+
+
 class _Asking:
     """The questions of one cell and where each stands, by request hash: items may share a request."""
 

@@ -103,7 +103,7 @@ class Reply:
     ``text`` is the whole reply, special tokens left out. ``probabilities`` (0-1) answer ``Question.wanted``;
     ``outside`` (0-1) is the probability of all first tokens that the backend could not see: 0 where it sees
     the whole vocabulary, else the true value of a wanted string may be larger by up to this much. ``tokens``
-    are counts by kind ("input", "output").
+    are counts by kind ("input", "output"). ``cut``: the text ended where ``Sampling.max_tokens`` did.
     """
 
     text: str
@@ -111,6 +111,7 @@ class Reply:
     outside: float | None = None
     tokens: Mapping[str, int] | None = None
     usd: float | None = None
+    cut: bool = False
 
 
 @dataclass(frozen=True)

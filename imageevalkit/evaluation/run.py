@@ -158,9 +158,9 @@ def _scores(benchmark: Benchmark, states: Mapping[str, ImageState], verdicts: Ma
 
 def _notes(states: Mapping[str, ImageState], coverage: Coverage) -> list[str]:
     notes = []
-    foreign = sum(not state.recorded for state in states.values() if state.status == GENERATED)
+    foreign = sum(not state.made_here for state in states.values() if state.status == GENERATED)
     if foreign:
-        notes.append(f"{foreign} images have no generation record: they were made elsewhere")
+        notes.append(f"{foreign} images were made elsewhere: nothing says how")
     if coverage.flat:
         notes.append(f"{coverage.flat} images are one flat colour")
     corrupt = [f"{Path(i).name}: {s.reason}" for i, s in states.items() if s.status == CORRUPT]

@@ -22,7 +22,7 @@ GENERATED, REFUSED_ITEM, FAILED, BLANK, CORRUPT = "generated", "refused", "faile
 class ImageState(NamedTuple):
     """``status`` is one of coverage's five words; ``reason`` says why it is not ``generated``.
 
-    ``recorded`` is False for an image made elsewhere: there is no record of how.
+    ``made_here`` is False for an image made elsewhere: there is no record of how.
     """
 
     status: str
@@ -30,7 +30,7 @@ class ImageState(NamedTuple):
     sha256: str = ""
     flat: bool = False
     reason: str = ""
-    recorded: bool = True
+    made_here: bool = True
 
 
 def survey_images(cell: Cell, items: Sequence[Item]) -> dict[str, ImageState]:
@@ -86,4 +86,5 @@ def _state(item: Item, record: Mapping[str, Any] | None) -> ImageState:
         facts = images.facts(data)
     except images.CorruptImage as error:
         return ImageState(CORRUPT, item.path, reason=f"the image does not decode ({error})")
-    return ImageState(GENERATED, item.path, sha256, facts.flat, recorded=record is not None)
+    made_here = record is not None and not record.get("source")
+    return ImageState(GENERATED, item.path, sha256, facts.flat, made_here=made_here)

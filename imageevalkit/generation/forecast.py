@@ -36,7 +36,7 @@ def forecast(key: str, options: dict[str, Any]) -> str:
     images += len(found.refused) * options["retry_refused"]
     if cost := money(setting, images):
         parts += f", {cost}"
-    return f"{key}: {parts}; {len(items)} to judge at most"
+    return f"{key}: {parts}"
 
 
 def main() -> ExitStatus:

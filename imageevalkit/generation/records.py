@@ -92,6 +92,25 @@ class OutcomeWriter:
         )
         commit_part(item.path)
 
+    def save_found(self, item: Item, data: bytes, size: tuple[int, int] | None, source: str) -> None:
+        """Save an image made elsewhere, byte for byte: how, and with which seed, is not known.
+
+        Raises:
+            CellFailure: the disk is full.
+        """
+        write_part(item.path, data)
+        self._append(
+            item,
+            OK,
+            0.0,
+            0,
+            seed=None,
+            size=size,
+            image_sha256=hashlib.sha256(data).hexdigest(),
+            source=source,
+        )
+        commit_part(item.path)
+
     def save_failure(
         self, item: Item, error: Exception, status: str, seconds: float, blank: tuple[int, int] | None
     ) -> None:

@@ -22,8 +22,11 @@ def main() -> ExitStatus:
     if words[:1] != ["--config-fd"]:
         raise UserError("start this through eval.sh: bash eval.sh --help")
     config, words = read_config(int(words[1])), words[2:]
-    os.chdir(REPO)
     given = parse_words(words)
+    if given.get("--images"):
+        # relative to where the user is, which the next line leaves
+        given["--images"] = str(Path(given["--images"]).expanduser().absolute())
+    os.chdir(REPO)
     if _asks(given, "--help"):
         print(help_text())
         return ExitStatus.COMPLETE

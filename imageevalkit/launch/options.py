@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.errors import UserError, suggest
@@ -42,6 +43,7 @@ OPTIONS: dict[str, Option] = {
     "--parallel": Option("true|false", "run jobs side by side within GPUs and cores"),
     "--infer": Option("true|false", "make images"),
     "--eval": Option("true|false", "compute scores"),
+    "--images": Option("DIR", "score images made elsewhere, in the official layout, in place of making them"),
     "--judges": Option('"x=ppocr"', "evaluator per benchmark, over JUDGE_MAP"),
     "--judge_kwargs": Option('"p=1,q=2"', "settings of the judges of this run, over JUDGE_KWARGS_MAP"),
     "--rescore": Option("", "score what the judges said before, ask them nothing"),
@@ -76,6 +78,8 @@ class Options:
     parallel: bool = False
     infer: bool = True
     evaluate: bool = True
+    images: Path | None = None
+    """Images made elsewhere, to score in place of generation."""
     blank_on_error: bool = False
     missing_items: str = "withhold"
     judges: dict[str, str] = field(default_factory=dict)
@@ -148,6 +152,7 @@ def resolve(given: dict[str, str], config: Config) -> Options:
         parallel=_boolean(given, "--parallel", config, "PARALLEL", False),
         infer=_boolean(given, "--infer", config, "ENABLE_INFER", True),
         evaluate=_boolean(given, "--eval", config, "ENABLE_EVAL", True),
+        images=_images(given, kwargses),
         blank_on_error=config.boolean("GENERATE_BLANK_IMAGE_ON_ERROR", False),
         missing_items=given.get("--missing_items") or config.scalars.get("MISSING_ITEMS") or "withhold",
         judges={**config.maps.get("JUDGE_MAP", {}), **_judges(given.get("--judges", ""))},
@@ -170,6 +175,16 @@ def resolve(given: dict[str, str], config: Config) -> Options:
     if not options.infer and not options.evaluate:
         raise UserError("nothing to do: both --infer and --eval are false")
     return options
+
+
+def _images(given: dict[str, str], kwargses: str) -> Path | None:
+    if "--images" not in given:
+        return None
+    if not given["--images"].strip():
+        raise UserError("--images is empty: name the folder of the images")
+    if kwargses.strip(";, ") and "--custom_model_kwargses" in given:
+        raise UserError("--images makes no images: leave out --custom_model_kwargses")
+    return Path(given["--images"])
 
 
 def _names(given: dict[str, str], option: str, config: Config, variable: str) -> list[str]:

@@ -13,6 +13,7 @@ from imageevalkit.errors import UserError, suggest
 from imageevalkit.evaluation.benchmark import module_of
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch import registry
+from imageevalkit.launch.adopt_job import adopt_job
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.environments import DRIVER_ENV, python_of
 from imageevalkit.launch.generate_jobs import Run, generate_jobs, visible_gpus
@@ -51,7 +52,10 @@ def make_plan(options: Options, config: Config) -> Plan:
         blocked=_blocked(options),
     )
     jobs: list[Job] = []
-    if options.infer:
+    if options.images is not None:
+        adopting = adopt_job(run, options.images)
+        jobs += [adopting] if adopting else []
+    elif options.infer:
         jobs += generate_jobs(run, tasks)
     else:
         for model in options.models:

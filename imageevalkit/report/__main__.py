@@ -75,7 +75,7 @@ def _failed_now(cell: Cell, run_folder: Path | None) -> str:
     """Why ``cell`` has no score of the run in ``run_folder``; empty when it has, or when no run is meant."""
     if run_folder is None:
         return ""
-    for stage in ("generate", "evaluate"):
+    for stage in ("generate", "adopt", "evaluate"):
         outcome = read_outcome(run_folder, cell, stage)
         if outcome and outcome.state not in USABLE:
             return f"{outcome.state} in this run: {outcome.message}"

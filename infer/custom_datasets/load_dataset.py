@@ -17,6 +17,10 @@ class DatasetSetting(NamedTuple):
 DATASET_SETTINGS: dict[str, DatasetSetting] = {
     "quicktext": DatasetSetting("t2i", ".dataset_cls.t2i.quicktext", "QuickTextBench"),
     "longtext": DatasetSetting("t2i", ".dataset_cls.t2i.longtext", "LongTextBench"),
+    "wise": DatasetSetting("t2i", ".dataset_cls.t2i.wise", "WiseBench"),
+    "wise-verified": DatasetSetting("t2i", ".dataset_cls.t2i.wise", "WiseVerifiedBench"),
+    "wise-rewrite": DatasetSetting("t2i", ".dataset_cls.t2i.wise", "WiseRewriteBench"),
+    "geneval2": DatasetSetting("t2i", ".dataset_cls.t2i.geneval2", "GenEval2"),
 }
 
 

@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -63,6 +64,7 @@ class _Endpoint(BaseHTTPRequestHandler):
     model = ""
     dies_after = -1
     answered = 0
+    turn = threading.Lock()
 
     def do_GET(self) -> None:
         healthy = time.monotonic() >= self.healthy_at
@@ -77,12 +79,18 @@ class _Endpoint(BaseHTTPRequestHandler):
             self._reply(401, {"error": "Unauthorized"})
         elif asked["model"] != self.model:
             self._reply(404, {"error": f"The model `{asked['model']}` does not exist."})
-        elif _Endpoint.answered == self.dies_after:
+        else:
+            with self.turn:
+                self._answer(asked)
+
+    def _answer(self, asked: dict[str, Any]) -> None:
+        if _Endpoint.answered == self.dies_after:
             sys.stderr.write("(EngineCore_DP0 pid=7) RuntimeError: CUDA error: an illegal memory access\n")
             os._exit(1)
-        else:
-            _Endpoint.answered += 1
-            self._reply(200, {"choices": [{"message": {"content": f"Score: {len(str(asked)) % 2}"}}]})
+        _Endpoint.answered += 1
+        content = f"Score: {len(str(asked['messages'])) % 2}"
+        choice = {"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
+        self._reply(200, {"choices": [choice], "usage": {"prompt_tokens": 9, "completion_tokens": 3}})
 
     def _reply(self, status: int, body: dict[str, Any]) -> None:
         data = json.dumps(body).encode()

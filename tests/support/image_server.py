@@ -25,13 +25,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.parser import BytesHeaderParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote, unquote, urlsplit
 
 from tests.support.image_replies import (
@@ -44,7 +44,20 @@ from tests.support.image_replies import (
     png_of,
 )
 
-__all__ = ["FAULTS", "REFUSAL_WORDS", "ImageServer", "Part", "Received", "png_of", "random_faults"]
+__all__ = [
+    "FAULTS",
+    "REFUSAL_WORDS",
+    "Fault",
+    "Handler",
+    "ImageServer",
+    "Part",
+    "Received",
+    "answering",
+    "answering_json",
+    "png_of",
+    "random_faults",
+    "rates_of",
+]
 
 
 @dataclass
@@ -91,7 +104,9 @@ class ImageServer:
     requests for a file; ``redirect_to`` is where the ``redirect`` fault points.
     """
 
-    def __init__(self, default: str = "ok", latency: float = 0.0, retry_after: str = "0") -> None:
+    def __init__(
+        self, default: str = "ok", latency: float = 0.0, retry_after: str = "0", port: int = 0
+    ) -> None:
         self.default = default
         self.latency = latency
         self.retry_after = retry_after
@@ -105,7 +120,12 @@ class ImageServer:
         self.lock = threading.Lock()
         self._scripts: dict[str, tuple[str, ...]] = {}
         self._attempts: Counter[str] = Counter()
-        self._listen(port=0)
+        self._listen(port)
+
+    @property
+    def faults(self) -> Mapping[str, Fault]:
+        """The answers that can be asked for, by name."""
+        return FAULTS
 
     @property
     def port(self) -> int:
@@ -117,12 +137,12 @@ class ImageServer:
 
     def script(self, prompt: str, *faults: str) -> None:
         """Answer the first, second, … request for ``prompt`` with these faults; the last one repeats."""
-        unknown = set(faults) - FAULTS.keys()
+        unknown = set(faults) - self.faults.keys()
         assert not unknown, f"unknown faults {unknown}"
         self._scripts[prompt] = faults
 
     def _listen(self, port: int) -> None:
-        self._http = _HttpServer(("127.0.0.1", port), functools.partial(_Handler, self))
+        self._http = _HttpServer(("127.0.0.1", port), functools.partial(Handler, self))
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
 
     def close_port(self, seconds: float) -> None:
@@ -161,7 +181,7 @@ class ImageServer:
                 "answers": dict(Counter(request.fault for request in self.requests)),
             }
 
-    def __enter__(self) -> ImageServer:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -183,7 +203,7 @@ class _HttpServer(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
@@ -200,7 +220,7 @@ class _Handler(BaseHTTPRequestHandler):
         if request.path not in ENDPOINTS:
             self.send_json(404, _error("no such path", "not_found"))
         else:
-            FAULTS[fault](self, request)
+            self.images.faults[fault](self, request)
 
     def do_GET(self) -> None:
         path = urlsplit(self.path).path
@@ -307,18 +327,18 @@ def _error(
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def _url(handler: _Handler, prompt: str) -> str:
+def _url(handler: Handler, prompt: str) -> str:
     origin = handler.images.file_origin or f"http://127.0.0.1:{handler.images.port}"
     return f"{origin}/files/{quote(prompt, safe='')}.png?sig=signature"
 
 
-def _wrong_key(handler: _Handler, request: Received) -> None:
+def _wrong_key(handler: Handler, request: Received) -> None:
     sent = request.headers.get("authorization", "").removeprefix("Bearer ")
     message = f"Incorrect API key provided: {sent} ({sent[:7]}***{sent[-4:]})."
     handler.send_json(401, _error(message, "invalid_api_key"))
 
 
-def _cut_short(handler: _Handler, request: Received) -> None:
+def _cut_short(handler: Handler, request: Received) -> None:
     """A body that ends before its Content-Length."""
     handler.send_response(200)
     handler.send_header("Content-Type", "application/json")
@@ -328,19 +348,21 @@ def _cut_short(handler: _Handler, request: Received) -> None:
     handler.close_connection = True
 
 
-def _slow(handler: _Handler, request: Received) -> None:
+def _slow(handler: Handler, request: Received) -> None:
     time.sleep(2.0)
     handler.send_bytes(png_of(request.prompt))
 
 
-Fault = Callable[[_Handler, Received], None]
+Fault = Callable[[Handler, Received], None]
 
 
-def _answer(status: int, *error: str | None) -> Fault:
+def answering(status: int, *error: str | None) -> Fault:
+    """An answer with an error of this ``status``: its message, code, type and parameter."""
     return lambda handler, request: handler.send_json(status, _error(*error))  # type: ignore[arg-type]
 
 
-def _body(body: Any) -> Fault:
+def answering_json(body: Any) -> Fault:
+    """An answer of status 200 with this ``body``."""
     return lambda handler, request: handler.send_json(200, body)
 
 
@@ -368,30 +390,32 @@ FAULTS: dict[str, Fault] = {
         429, _error("Rate limit reached", "rate_limit_exceeded"), {"Retry-After": h.images.retry_after}
     ),
     "429_ms": lambda h, r: h.send_json(429, _error("Rate limit", None), {"retry-after-ms": "300"}),
-    "429_bare": _answer(429, "Rate limit reached", "rate_limit_exceeded"),
-    "quota": _answer(429, "You exceeded your current quota", "insufficient_quota", "insufficient_quota"),
-    "500": _answer(500, "The server had an error", None, "server_error"),
-    "503": _answer(503, "Service Unavailable", None, "server_error"),
+    "429_bare": answering(429, "Rate limit reached", "rate_limit_exceeded"),
+    "quota": answering(429, "You exceeded your current quota", "insufficient_quota", "insufficient_quota"),
+    "500": answering(500, "The server had an error", None, "server_error"),
+    "503": answering(503, "Service Unavailable", None, "server_error"),
     "502_html": lambda h, r: h.send_body(
         502, b"<html><title>502 Bad Gateway</title></html>", "text/html", {"Retry-After": "0"}
     ),
     "reset": lambda h, r: h.reset(),
     "cut_short": _cut_short,
     "slow": _slow,
-    "refuse": _answer(400, REFUSAL_WORDS, "moderation_blocked", "image_generation_user_error"),
-    "refuse_403": _answer(403, "Blocked by our content policy", "content_policy_violation"),
-    "refuse_200": _body({"created": 1, "data": [], "message": "I'm sorry, I cannot create that image."}),
-    "error200": _body(_error("upstream went away", None, "upstream_error")),
-    "empty200": _body({"created": 1, "data": []}),
+    "refuse": answering(400, REFUSAL_WORDS, "moderation_blocked", "image_generation_user_error"),
+    "refuse_403": answering(403, "Blocked by our content policy", "content_policy_violation"),
+    "refuse_200": answering_json(
+        {"created": 1, "data": [], "message": "I'm sorry, I cannot create that image."}
+    ),
+    "error200": answering_json(_error("upstream went away", None, "upstream_error")),
+    "empty200": answering_json({"created": 1, "data": []}),
     "html": lambda h, r: h.send_body(200, b"<html><title>Sign in</title></html>", "text/html"),
     "garbage": lambda h, r: h.send_bytes(b"no image at all, " * 40),
     "truncated": lambda h, r: h.send_bytes(png_of(r.prompt)[:-400]),
     "not_base64": lambda h, r: h.send_image({"b64_json": "abc"}),
     "401": _wrong_key,
-    "403": _answer(403, "Your organization must be verified to use this model", None),
-    "404": _answer(404, "The model does not exist or you do not have access to it", "model_not_found"),
-    "400": _answer(400, "Invalid value: 'giant'", "invalid_value", "invalid_request_error", "size"),
-    "too_long": _answer(
+    "403": answering(403, "Your organization must be verified to use this model", None),
+    "404": answering(404, "The model does not exist or you do not have access to it", "model_not_found"),
+    "400": answering(400, "Invalid value: 'giant'", "invalid_value", "invalid_request_error", "size"),
+    "too_long": answering(
         400,
         "Invalid 'prompt': string too long. Expected maximum length 32000",
         "string_above_max_length",
@@ -429,13 +453,18 @@ def random_faults(rates: list[tuple[float, str]], permanent: list[tuple[float, s
     return choose
 
 
-def _rates(text: str) -> list[tuple[float, str]]:
-    rates = []
-    for pair in filter(None, text.split(",")):
-        rate, _, fault = pair.partition(":")
-        if fault not in FAULTS:
-            raise argparse.ArgumentTypeError(f"unknown fault '{fault}' (known: {', '.join(FAULTS)})")
-        rates.append((float(rate), fault))
+def rates_of(faults: Mapping[str, Fault]) -> Callable[[str], list[tuple[float, str]]]:
+    """What reads "0.05:429,0.02:500" from a command line, with names of ``faults``."""
+
+    def rates(text: str) -> list[tuple[float, str]]:
+        read = []
+        for pair in filter(None, text.split(",")):
+            rate, _, fault = pair.partition(":")
+            if fault not in faults:
+                raise argparse.ArgumentTypeError(f"unknown fault '{fault}' (known: {', '.join(faults)})")
+            read.append((float(rate), fault))
+        return read
+
     return rates
 
 
@@ -443,8 +472,8 @@ def main() -> int:
     """Serve until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--port-file", type=Path, required=True, help="written once the server listens")
-    parser.add_argument("--faults", type=_rates, default=[], help="RATE:FAULT,… of first attempts")
-    parser.add_argument("--permanent", type=_rates, default=[], help="RATE:FAULT,… of all attempts")
+    parser.add_argument("--faults", type=rates_of(FAULTS), default=[], help="RATE:FAULT,… of first attempts")
+    parser.add_argument("--permanent", type=rates_of(FAULTS), default=[], help="RATE:FAULT,… of all attempts")
     parser.add_argument("--latency", type=float, default=0.0, help="seconds before each answer")
     parser.add_argument("--retry-after", default="0")
     parser.add_argument("--seed", type=int, default=0)

@@ -19,17 +19,11 @@ class Asked:
 """
 
 _RULES = """
-import json
-import time
-import urllib.error
-import urllib.request
-
-from eval_models.judge.options import JudgeOptions
+from eval_models.judge.benchmark import JudgedBenchmark
 from eval_models.judge.registry import choose
-from eval_models.judge.served import problem, wait_for_address
-from imageevalkit.evaluation.benchmark import Benchmark, Score
-from imageevalkit.evaluation.question import Answer, JudgeUnusable, Message, Question, Reply, Sampling
-from imageevalkit.results import Evaluator, Metric
+from imageevalkit.evaluation.benchmark import Score
+from imageevalkit.evaluation.question import Message, Question, Sampling
+from imageevalkit.results import Metric
 
 
 def check_judge(judge):
@@ -37,45 +31,16 @@ def check_judge(judge):
 
 
 def make(judge):
-    return Asked(judge)
+    return Asked(judge, {{}})
 
 
-class Asked(Benchmark):
+class Asked(JudgedBenchmark):
     name = "{name}"
     version = "1"
     headline = ("score",)
 
-    def __init__(self, judge):
-        self._choice = choose(judge)
-        self._options = JudgeOptions.from_environment()
-
-    @property
-    def evaluator(self):
-        details = {{"served": dict(self._options.served)}}
-        return Evaluator(f"{{self._choice.name}}/vllm/00000000", False, details)
-
     def questions(self, item, image):
         return [Question(item.id, "score", (Message("user", (item.prompt, image)),), Sampling(8))]
-
-    def ask(self, questions, workers):
-        for question in questions:
-            while True:
-                try:
-                    yield Answer(question, Reply(self._post(question)))
-                    break
-                except urllib.error.HTTPError as error:
-                    raise JudgeUnusable(f"the server says {{error}}")
-                except OSError:
-                    if why := problem(self._options.address_file):
-                        raise JudgeUnusable(why)
-                    time.sleep(0.1)
-
-    def _post(self, question):
-        url = self._options.kwargs.get("base_url") or wait_for_address(self._options.address_file)
-        body = {{"model": self._choice.setting.model_path, "messages": question.text}}
-        request = urllib.request.Request(url + "/chat/completions", json.dumps(body).encode())
-        with urllib.request.urlopen(request) as reply:
-            return json.load(reply)["choices"][0]["message"]["content"]
 
     def parse(self, question, reply):
         return int(reply.text[-1])

@@ -6,19 +6,13 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from imageevalkit.api.failures import Failure, Kind
-from imageevalkit.api.image_reply import ImageReply, json_object, with_usage
+from imageevalkit.api.image_reply import ImageReply, with_usage
+from imageevalkit.api.json_reply import json_object
+from imageevalkit.api.request import Request
 from imageevalkit.api.uploads import Inputs
-
-
-class Request(NamedTuple):
-    """What is sent for an item: a path below the base URL, the body and its MIME type."""
-
-    path: str
-    body: bytes
-    mime_type: str
 
 
 class Route(ABC):

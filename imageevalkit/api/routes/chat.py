@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from imageevalkit.api.failures import LONGEST_MESSAGE, Failure, Kind
-from imageevalkit.api.image_reply import (
-    Found,
-    ImageReply,
+from imageevalkit.api.failures import LONGEST_MESSAGE, Failure
+from imageevalkit.api.image_reply import Found, ImageReply, found_in, no_image, refusal_in_words, replied
+from imageevalkit.api.json_reply import (
     error_in,
-    found_in,
+    finish_reasons,
     list_of,
-    no_image,
     refusal,
-    refusal_in_words,
-    replied,
+    stopped_by_policy,
     strings_of,
 )
 from imageevalkit.api.routes.base import Route
 from imageevalkit.api.routes.content import read_content
 from imageevalkit.api.uploads import Inputs
 from imageevalkit.secrets import one_line
-
-# finish reasons: OpenAI's content_filter, and Gemini's SAFETY, PROHIBITED_CONTENT, BLOCKLIST, SPII,
-# RECITATION, each also as IMAGE_…
-_POLICY = re.compile(r"content_?filter|safety|prohibited|blocklist|spii|recitation", re.IGNORECASE)
 
 
 class Chat(Route):
@@ -65,7 +57,7 @@ class Chat(Route):
             error_in(reply)
             or _first(error_in(choice) for choice in choices)
             or _first(refusal(message.get("refusal")) for message in messages)
-            or _first(_stopped_by_policy(reply, choice, words) for choice in choices)
+            or _first(stopped_by_policy(reply, choice, words) for choice in choices)
             or refusal_in_words([*messages, {**reply, "choices": None}])
             or no_image(words, _why(reply, choices))
         )
@@ -84,19 +76,7 @@ def _first(failures: Iterator[Failure | None]) -> Failure | None:
     return next((failure for failure in failures if failure), None)
 
 
-def _reasons(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> tuple[str, str]:
-    native = choice.get("native_finish_reason") or reply.get("native_finish_reason") or ""
-    return str(choice.get("finish_reason") or ""), str(native)
-
-
-def _stopped_by_policy(reply: Mapping[str, Any], choice: Mapping[str, Any], words: str) -> Failure | None:
-    finish, native = _reasons(reply, choice)
-    # gateways fold all of Gemini's reasons (NO_IMAGE, IMAGE_OTHER) into content_filter: its own one decides
-    reason = native or finish
-    return Failure(Kind.REFUSAL, words or f"finish reason {reason}") if _POLICY.search(reason) else None
-
-
 def _why(reply: Mapping[str, Any], choices: Iterable[Mapping[str, Any]]) -> str:
-    said = (reason for choice in choices for reason in _reasons(reply, choice))
+    said = (reason for choice in choices for reason in finish_reasons(reply, choice))
     reasons = dict.fromkeys(reason for reason in said if reason and reason.lower() != "stop")
     return f"finish reason {', '.join(reasons)}" if reasons else ""

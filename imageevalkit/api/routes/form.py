@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from imageevalkit.api.routes.base import Request
+from imageevalkit.api.request import Request
 from imageevalkit.api.uploads import Upload
 
 

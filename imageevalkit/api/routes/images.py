@@ -6,17 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from imageevalkit.api.failures import Failure
-from imageevalkit.api.image_reply import (
-    ImageReply,
-    error_in,
-    found_in,
-    no_image,
-    refusal,
-    refusal_in_words,
-    replied,
-    strings_of,
-)
-from imageevalkit.api.routes.base import Request, Route
+from imageevalkit.api.image_reply import ImageReply, found_in, no_image, refusal_in_words, replied
+from imageevalkit.api.json_reply import error_in, refusal, strings_of
+from imageevalkit.api.request import Request
+from imageevalkit.api.routes.base import Route
 from imageevalkit.api.routes.form import form
 from imageevalkit.api.uploads import Inputs
 

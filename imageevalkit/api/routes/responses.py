@@ -8,17 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 from imageevalkit.api.failures import LONGEST_MESSAGE, Failure, Kind
-from imageevalkit.api.image_reply import (
-    ImageReply,
-    error_in,
-    found_in,
-    list_of,
-    no_image,
-    refusal,
-    refusal_in_words,
-    replied,
-    strings_of,
-)
+from imageevalkit.api.image_reply import ImageReply, found_in, no_image, refusal_in_words, replied
+from imageevalkit.api.json_reply import error_in, list_of, refusal, strings_of
 from imageevalkit.api.routes.base import Route
 from imageevalkit.api.uploads import Inputs
 from imageevalkit.secrets import one_line

@@ -19,12 +19,13 @@ from imageevalkit.api.budget import Bill, BudgetSpent
 from imageevalkit.api.clients import Clients
 from imageevalkit.api.download import download_image
 from imageevalkit.api.endpoint import Endpoint
-from imageevalkit.api.failures import Failure, Kind, classify_connection, classify_status
+from imageevalkit.api.failures import Failure, Kind, classify_status
 from imageevalkit.api.image_reply import ImageReply
+from imageevalkit.api.positive import positive
 from imageevalkit.api.prices import cost_of_reply, price_and_estimate
 from imageevalkit.api.rate_headers import used_up_for
+from imageevalkit.api.request import Request
 from imageevalkit.api.retry import RetryPolicy, Tried, retry
-from imageevalkit.api.routes.base import Request
 from imageevalkit.api.traffic import Traffic
 from imageevalkit.api.uploads import Inputs, inputs_of
 from imageevalkit.cpu import on_cpu
@@ -265,15 +266,10 @@ class _OpenAIImages:
 
     async def _attempt(self, request: Request) -> ImageReply | Failure:
         """One request and, where the reply holds a URL, the download."""
-        import httpx2
-
         clients = self._connected()
-        try:
-            raw = await asyncio.wait_for(clients.post(request), self._timeout)
-        except asyncio.TimeoutError:
-            return Failure(Kind.TRANSIENT, f"no reply within {self._timeout:g} s", maybe_billed=True)
-        except httpx2.HTTPError as error:
-            return classify_connection(error)
+        raw = await clients.post(request)
+        if isinstance(raw, Failure):
+            return raw
         self._answered = True
         if not raw.is_success:
             return classify_status(
@@ -375,10 +371,10 @@ def _unusable(text: str) -> ModelUnusable:
 
 
 def _positive(name: str, value: Any, whole: bool = False) -> float:
-    kinds = (int,) if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < float("inf"):
-        raise _unusable(f"{name} must be a positive {'whole ' * whole}number, not {value!r}")
-    return value
+    try:
+        return positive(name, value, whole)
+    except UserError as error:
+        raise _unusable(str(error)) from None
 
 
 def _pixels(size: Any) -> tuple[int, int] | None:

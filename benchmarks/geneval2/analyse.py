@@ -1,0 +1,118 @@
+"""The analysis of score lists in the official format, whoever made them.
+
+    python -m benchmarks.geneval2.analyse --score_data output/MODEL/geneval2/official/score_lists_soft_tifa.json
+
+The first part is, number by number, what the official ``soft_tifa_analysis.py`` prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.geneval2.analysis import (
+    ATOMICITIES,
+    SKILLS,
+    Atoms,
+    Part,
+    arithmetic_mean,
+    by_atomicity,
+    by_skill,
+    geometric_mean,
+    mean,
+)
+from benchmarks.geneval2.official import read_score_lists
+from imageevalkit.assets import data_folder
+from imageevalkit.errors import ExitStatus, UserError, run_main
+
+_DATA = data_folder("geneval2") / "geneval2_data.jsonl"
+_REMEDY = "get it with: bash utils/prefetch.sh --ds_names geneval2"
+
+
+class _Prompt(NamedTuple):
+    atomicity: int
+    skills: list[str]
+
+
+def main() -> ExitStatus:
+    """Print the analysis and the total scores."""
+    parser = argparse.ArgumentParser(description="Analyse score lists of GenEval 2, made here or elsewhere.")
+    parser.add_argument(
+        "--score_data", required=True, type=Path, help="JSON list with a list of scores per prompt"
+    )
+    parser.add_argument("--benchmark_data", default=_DATA, type=Path, help="data file, if another one")
+    args = parser.parse_args()
+    print(analysis(read_atoms(args.score_data, args.benchmark_data)))
+    return ExitStatus.COMPLETE
+
+
+def read_atoms(score_data: Path, benchmark_data: Path) -> list[Atoms]:
+    """The scores of ``score_data`` with the skills and atomicities of the prompts in ``benchmark_data``.
+
+    Raises:
+        UserError: a file is unreadable or malformed, or the two do not belong together.
+    """
+    prompts, lists = _read_prompts(benchmark_data), read_score_lists(score_data)
+    if len(lists) != len(prompts):
+        raise UserError(
+            f"{score_data} has scores of {len(lists)} prompts, but {benchmark_data} has {len(prompts)} prompts"
+        )
+    if all(len(scores) == 1 for scores in lists):
+        raise UserError(
+            f"{score_data} holds one score per prompt, as VQAScore gives: there are no atoms to analyse; "
+            "use the lists of soft_tifa_am, soft_tifa_gm or tifa"
+        )
+    for number, (scores, prompt) in enumerate(zip(lists, prompts, strict=True)):
+        if len(scores) != len(prompt.skills):
+            raise UserError(
+                f"{score_data}: prompt {number} has {len(scores)} scores, but {len(prompt.skills)} atoms"
+            )
+    return [Atoms(*prompt, scores) for prompt, scores in zip(prompts, lists, strict=True)]
+
+
+def analysis(prompts: list[Atoms]) -> str:
+    """The text to print; a group without prompts, where the official script fails, is a dash."""
+    lines = ["Per Atom Type Analysis (Soft-TIFA AM)"]
+    for skill, parts in by_skill(prompts).items():
+        lines += [f"{skill.capitalize()}:", _percent(parts)]
+    lines += ["", "Per Atomicity Analysis (Soft-TIFA GM)"]
+    for atomicity, parts in by_atomicity(prompts).items():
+        lines += [f"Results for Atomicity={atomicity}", _percent(parts)]
+    am = mean(Part(arithmetic_mean(prompt.scores)) for prompt in prompts) or 0.0
+    gm = mean(Part(geometric_mean(prompt.scores)) for prompt in prompts) or 0.0
+    lines += ["", f"Total over {len(prompts)} prompts", f"AM: {100 * am}", f"GM: {100 * gm}"]
+    return "\n".join(lines)
+
+
+def _percent(parts: list[Part]) -> str:
+    value = mean(parts)
+    return "–" if value is None else str(round(100 * value, 2))
+
+
+def _read_prompts(path: Path) -> list[_Prompt]:
+    try:
+        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except FileNotFoundError:
+        raise UserError(f"{path} is not there; {_REMEDY}") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON Lines ({error})") from None
+    return [_prompt(record, f"{path}, line {number}") for number, record in enumerate(records, 1)]
+
+
+def _prompt(record: Any, where: str) -> _Prompt:
+    try:
+        prompt = _Prompt(record["atom_count"], record["skills"])
+        known = prompt.atomicity in ATOMICITIES and all(skill in SKILLS for skill in prompt.skills)
+    except (KeyError, TypeError):
+        known = False
+    if not known:
+        raise UserError(f"{where} has no atom_count from 3 to 10 or no skills of {', '.join(SKILLS)}")
+    return prompt
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,212 @@
+"""Asking a chat endpoint many questions at once, in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from eval_models.judge.api_settings import ApiSettings
+from eval_models.judge.chat_reply import NO_LOGPROBS, read_reply
+from eval_models.judge.chat_request import chat_request, request_parameters
+from eval_models.judge.picture_cache import PictureCache
+from eval_models.judge.served import is_away, problem
+from imageevalkit.api.clients import Clients
+from imageevalkit.api.endpoint import Endpoint
+from imageevalkit.api.failures import Failure, Kind, classify_status
+from imageevalkit.api.limiter import Limiter
+from imageevalkit.api.rate_headers import used_up_for
+from imageevalkit.api.request import Request
+from imageevalkit.api.retry import Tried, UnderWay, retry, under_way
+from imageevalkit.evaluation.question import Answer, JudgeUnusable, Question, Reply
+from imageevalkit.images import CorruptImage
+from imageevalkit.secrets import one_line
+
+# Once the judge is known to be unusable, requests already sent may still be answered (and are paid for).
+_LAST_ANSWERS = 60.0
+# How long the run may need to see that its server died: the server's guard ends what it left first, within 5 s.
+_DEATH_NOTICED = 10.0
+_TICK = 0.2  # seconds between two looks at those, and at a server that is started again
+
+
+@dataclass
+class Known:
+    """What the endpoint has shown so far, by which its failures are told apart.
+
+    ``proven`` are the request parameters (their repr) with which a question was answered.
+    """
+
+    answered: bool = False
+    gives_logprobs: bool = False
+    proven: set[str] = field(default_factory=set)
+
+
+class Chat(NamedTuple):
+    """Whom to ask, and how; ``address_file`` is that of a server of this run."""
+
+    model_id: str
+    endpoint: Endpoint
+    settings: ApiSettings
+    limiter: Limiter
+    known: Known
+    address_file: str = ""
+
+    @property
+    def room(self) -> int:
+        """Questions under way: others are ready for when some wait to be asked again."""
+        return max(4, 2 * self.limiter.ceiling)
+
+
+class _NotSendable(Exception):
+    """The question cannot be put: one line why."""
+
+
+class Asking:
+    """All questions of one call. Belongs to one event loop."""
+
+    def __init__(self, chat: Chat, questions: Sequence[Question], give: Callable[[Answer], None]) -> None:
+        self._chat = chat
+        self._give = give
+        self._left = len(questions)
+        self._todo = iter(questions)
+        self._pictures = PictureCache(questions)
+        self._clients = Clients(chat.endpoint, chat.limiter.ceiling, chat.settings.timeout)
+        self._states: dict[asyncio.Task[None], UnderWay] = {}
+        self._problem = ""
+
+    async def run(self) -> None:
+        """Ask all questions; answers are given as they come.
+
+        Raises:
+            JudgeUnusable: no further answer will come.
+        """
+        for _ in range(min(self._chat.room, self._left)):
+            state = UnderWay()
+            self._states[asyncio.create_task(self._work(state))] = state
+        try:
+            await self._wait()
+        finally:
+            for task in self._states:
+                task.cancel()
+            await asyncio.gather(*self._states, return_exceptions=True)
+            await self._clients.close()
+        if self._problem:
+            raise JudgeUnusable(self._problem)
+
+    async def _wait(self) -> None:
+        """Wait for all workers; of a judge that is unusable, only for the requests that are out already."""
+        pending, clock, given_up = set(self._states), asyncio.get_running_loop().time, 0.0
+        while pending:
+            tick = _TICK if self._problem else None
+            done, pending = await asyncio.wait(pending, timeout=tick, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if not task.cancelled():
+                    task.result()
+            if self._problem:
+                given_up = given_up or clock()
+                for task in pending:
+                    if not self._states[task].sent or clock() - given_up > _LAST_ANSWERS:
+                        task.cancel()
+
+    async def _work(self, state: UnderWay) -> None:
+        under_way.set(state)
+        for question in self._todo:
+            self._left -= 1
+            self._chat.limiter.expect(self, self._left)
+            try:
+                self._give(await self._answer(question))
+            except JudgeUnusable as error:
+                self._problem = self._problem or str(error)
+            self._pictures.answered(question)
+            if self._problem:
+                return
+
+    async def _answer(self, question: Question) -> Answer:
+        chat = self._chat
+        try:
+            tried = await retry(lambda: self._attempt(question), chat.settings.policy, chat.limiter)
+        except _NotSendable as error:
+            return Answer(question, None, str(error), attempts=0)
+        except JudgeUnusable:
+            raise
+        except Exception as error:  # whatever a library raises costs this question, not the cell
+            return Answer(question, None, chat.endpoint.redact(f"{type(error).__name__}: {one_line(error)}"))
+        if isinstance(tried.result, Failure):
+            return Answer(question, None, self._error(tried.result, tried), tried.seconds, tried.attempts)
+        return Answer(question, tried.result, "", tried.seconds, tried.attempts)
+
+    async def _attempt(self, question: Question) -> Reply | Failure:
+        chat = self._chat
+        if self._problem:
+            raise JudgeUnusable(self._problem)
+        parameters = request_parameters(question, chat.settings)
+        # made anew for each attempt: what waits to be asked again must not hold megabytes
+        request = await self._request(question, parameters)
+        while isinstance(raw := await self._clients.post(request), Failure):
+            if not await self._restarted(raw):
+                return raw
+        chat.known.answered = True
+        if not raw.is_success:
+            proven = repr(parameters) in chat.known.proven
+            return classify_status(raw.status_code, raw.headers, raw.text, proven, chat.endpoint.key_variable)
+        if reset := used_up_for(raw.headers):
+            chat.limiter.window_used_up(reset)
+        reply = read_reply(raw.content, question.wanted, chat.settings.price)
+        if reply is NO_LOGPROBS and chat.known.gives_logprobs:
+            return Failure(Kind.LOST, "the reply holds no log-probabilities")
+        if isinstance(reply, Reply):
+            chat.known.proven.add(repr(parameters))
+            chat.known.gives_logprobs |= bool(question.wanted)
+            return replace(reply, text=chat.endpoint.redact(reply.text))
+        return reply
+
+    async def _restarted(self, failure: Failure) -> bool:
+        """Whether a server of this run, dead by this ``failure``, was started again: then it is there.
+
+        Raises:
+            JudgeUnusable: it will not come back.
+        """
+        file, clock = self._chat.address_file, asyncio.get_running_loop().time
+        if not file:
+            return False
+        noticed_by = clock() + (_DEATH_NOTICED if failure.kind is Kind.UNREACHABLE else 0.0)
+        was_away = False
+        while True:
+            if why := problem(file, self._chat.endpoint.base_url):
+                raise JudgeUnusable(why)
+            away = is_away(file)
+            was_away = was_away or away
+            if not away and (was_away or clock() >= noticed_by):
+                return was_away
+            await asyncio.sleep(_TICK)
+
+    async def _request(self, question: Question, parameters: dict[str, object]) -> Request:
+        pictures = {}
+        for picture in question.pictures:
+            try:
+                pictures[picture] = await self._pictures.get(picture)
+            except (OSError, CorruptImage) as error:
+                raise _NotSendable(f"the image {picture.path} cannot be sent: {one_line(error)}") from None
+        return chat_request(self._chat.model_id, question, parameters, pictures)
+
+    def _error(self, failure: Failure, tried: Tried[Reply]) -> str:
+        """``failure`` in words, without the key.
+
+        Raises:
+            JudgeUnusable: it is not about one question.
+        """
+        chat = self._chat
+        text = chat.endpoint.redact(failure.text)
+        where = chat.endpoint.redact(f"judge '{chat.model_id}' at {chat.endpoint.host}")
+        if tried.down:
+            raise JudgeUnusable(f"{where}: {text}")
+        if failure.kind.retried:
+            text += f" (gave up after {tried.attempts} attempt{'s' * (tried.attempts > 1)} in {tried.seconds:.0f} s)"
+        if failure.kind is Kind.REFUSAL:
+            return f"the judge refused: {text}"
+        if failure.kind is Kind.PERMANENT:
+            raise JudgeUnusable(f"{where}: {text}")
+        if failure.kind is Kind.UNREACHABLE and not chat.known.answered:
+            raise JudgeUnusable(f"{where}: {text}; check its address and the network")
+        return text

@@ -1,0 +1,63 @@
+"""The job of ``--images``: every benchmark's images of one model (run by a launcher in the driver's environment)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from pathlib import Path
+
+from imageevalkit.adoption.adopt import STAGE, adopt_cell
+from imageevalkit.adoption.finding import find_images
+from imageevalkit.cell import REPO, Cell
+from imageevalkit.errors import CellFailure, ExitStatus, run_main, worst
+from imageevalkit.items import items_of
+from imageevalkit.jobs import (
+    FAILED,
+    STATUS_OF_STATE,
+    Job,
+    Outcome,
+    cell_of,
+    load_plan,
+    write_outcome,
+)
+from imageevalkit.progress import ProgressWriter
+from imageevalkit.secrets import one_line, redact
+
+
+def main() -> ExitStatus:
+    """Adopt every cell of the job; the exit status is that of the worst."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plan", type=Path, required=True)
+    parser.add_argument("--job", required=True)
+    args = parser.parse_args()
+    sys.path.insert(0, str(REPO / "infer"))
+    plan = load_plan(args.plan)
+    job = plan.job(args.job)
+    progress = ProgressWriter()
+    statuses = []
+    for key in job.cells:
+        outcome = _adopt(cell_of(key), job, progress)
+        print(f"=== {key} {outcome.state}: {outcome.message}", flush=True)
+        write_outcome(Path(plan.run_folder), cell_of(key), STAGE, outcome)
+        statuses.append(STATUS_OF_STATE[outcome.state])
+    return worst(statuses)
+
+
+def _adopt(cell: Cell, job: Job, progress: ProgressWriter) -> Outcome:
+    from custom_datasets.load_dataset import load_dataset
+
+    try:
+        dataset = load_dataset(cell.benchmark)
+        items = items_of(dataset, cell, job.options["limit"])
+        source = Path(job.options["sources"][cell.benchmark])
+        return adopt_cell(cell, items, source, find_images(source, items, dataset), progress)
+    except CellFailure as error:
+        return Outcome(FAILED, one_line(error))
+    except Exception as error:  # a dataset of one's own may raise anything; the log has the rest
+        print(redact(traceback.format_exc()), flush=True)
+        return Outcome(FAILED, f"{type(error).__name__}: {one_line(error, 300)}")
+
+
+if __name__ == "__main__":
+    run_main(main)

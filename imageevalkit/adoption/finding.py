@@ -1,0 +1,44 @@
+"""Which file of a folder made elsewhere is the image of which item."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from imageevalkit.images import IMAGE_SUFFIXES
+from imageevalkit.items import Item
+
+
+def find_images(source: Path, items: Sequence[Item], dataset: Any) -> dict[str, Path]:
+    """The files for ``items`` in ``source``, by item id; items without one are left out.
+
+    A dataset class with a method ``find_images(source, items)`` knows its own layouts (a JSON file of paths, say) and
+    returns None for one it does not. Else the official layout counts: the item's path below ``images/``, with any
+    suffix of an image, in ``source`` or in ``source/images``.
+
+    Raises:
+        CellFailure: ``source`` is there but cannot be read as what it seems to be.
+    """
+    if finder := getattr(dataset, "find_images", None):
+        found: Mapping[str, Path] | None = finder(source, items)
+        if found is not None:
+            return dict(found)
+    for root in (source, source / "images"):
+        there = _by_stem(root)
+        if matched := {item.id: there[stem] for item in items if (stem := _stem(item)) in there}:
+            return matched
+    return {}
+
+
+def _stem(item: Item) -> str:
+    return item.id.removeprefix("images/")
+
+
+def _by_stem(root: Path) -> dict[str, Path]:
+    """Image files below ``root`` by relative path without suffix; of several, the last by name."""
+    return {
+        PurePosixPath(path.relative_to(root)).with_suffix("").as_posix(): path
+        for path in sorted(root.rglob("*"))
+        if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()
+    }

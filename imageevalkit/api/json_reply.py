@@ -1,0 +1,83 @@
+"""What the JSON replies of all endpoints have in common, whatever was asked for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from imageevalkit.api.failures import (
+    LONGEST_MESSAGE,
+    Failure,
+    Kind,
+    classify_error_in_200,
+    error_of,
+    parse_error,
+)
+from imageevalkit.secrets import one_line
+
+# finish reasons: OpenAI's content_filter, and Gemini's SAFETY, PROHIBITED_CONTENT, BLOCKLIST, SPII,
+# RECITATION, each also as IMAGE_…
+_POLICY = re.compile(r"content_?filter|safety|prohibited|blocklist|spii|recitation", re.IGNORECASE)
+
+
+def json_object(content: bytes) -> dict[str, Any] | Failure:
+    """The body of a 200 as the JSON object that it should be."""
+    try:
+        reply = json.loads(content)
+    except ValueError:
+        said = parse_error(content[:10_000].decode(errors="replace")).message
+        return Failure(Kind.TRANSIENT, f"the reply is not JSON but {said or 'empty'}")
+    if not isinstance(reply, dict):
+        return Failure(Kind.TRANSIENT, "the reply is not a JSON object")
+    return reply
+
+
+def error_in(holder: Mapping[str, Any]) -> Failure | None:
+    """The failure that the ``error`` of a 200 means; None when there is none."""
+    if not holder.get("error"):
+        return None
+    return classify_error_in_200(error_of(holder))
+
+
+def refusal(said: Any) -> Failure | None:
+    """The refusal that a ``refusal`` field holds; None when it holds no words."""
+    if isinstance(said, str) and said.strip():
+        return Failure(Kind.REFUSAL, one_line(said, LONGEST_MESSAGE))
+    return None
+
+
+def tokens_of(usage: Any, prefix: str = "") -> dict[str, int]:
+    """The whole numbers of ``usage``, nested ones with a dotted name."""
+    counts: dict[str, int] = {}
+    for name, value in usage.items() if isinstance(usage, dict) else ():
+        if isinstance(value, dict):
+            counts.update(tokens_of(value, f"{prefix}{name}."))
+        elif isinstance(value, int) and not isinstance(value, bool):
+            counts[prefix + name] = value
+    return counts
+
+
+def list_of(value: Any) -> list[Any]:
+    """``value`` where it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def strings_of(holder: Mapping[str, Any], *names: str) -> dict[str, str]:
+    """Those of the fields ``names`` of ``holder`` that are strings."""
+    return {name: holder[name] for name in names if isinstance(holder.get(name), str) and holder[name]}
+
+
+def finish_reasons(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> tuple[str, str]:
+    """Why a chat model stopped, in the words of the endpoint and of the provider behind it; empty where not told."""
+    native = choice.get("native_finish_reason") or reply.get("native_finish_reason") or ""
+    return str(choice.get("finish_reason") or ""), str(native)
+
+
+def stopped_by_policy(reply: Mapping[str, Any], choice: Mapping[str, Any], words: str) -> Failure | None:
+    """The refusal of a ``choice`` that a filter ended, in its own ``words`` if there are any."""
+    finish, native = finish_reasons(reply, choice)
+    # gateways fold all of Gemini's reasons (NO_IMAGE, IMAGE_OTHER) into content_filter: its own one decides
+    reason = native or finish
+    return Failure(Kind.REFUSAL, words or f"finish reason {reason}") if _POLICY.search(reason) else None

@@ -1,0 +1,81 @@
+"""What a judge of the tests says: verdicts and first-token probabilities drawn from the question alone."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+from tests.support.image_server import Received
+
+MALFORMED = "I would rather not say what I think of this image."
+_NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_LISTED = 0.99  # of the probability; the rest is outside the listed tokens
+
+
+def draw(request: Received, *salt: object) -> float:
+    """A number in [0, 1) that the words, the images and ``salt`` decide."""
+    digest = hashlib.sha256(f"{request.item}|{salt}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
+
+
+def verdict(request: Received) -> str:
+    """The scores that the question asks for, in the form that it asks for; else yes or no."""
+    if "Aesthetic Quality" in request.prompt:
+        names = ("Consistency", "Realism", "Aesthetic Quality")
+        return "\n".join(f"{name}: {int(3 * draw(request, name))}" for name in names)
+    word = draw(request, "verdict") < 0.6
+    return f"Score: {int(word)}" if "Score" in request.prompt else ("Yes" if word else "No")
+
+
+def completion(
+    request: Received, content: Any, finish: str = "stop", logprobs: Any = None, **message: Any
+) -> dict[str, Any]:
+    """A chat completion with this ``content``."""
+    prompt_tokens = 1000 + len(request.prompt) // 4
+    completion_tokens = max(1, len(content or "") // 4)
+    return {
+        "id": "chatcmpl-17",
+        "object": "chat.completion",
+        "created": 1,
+        "model": request.fields.get("model"),
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": content, "refusal": None, **message},
+                "logprobs": logprobs,
+                "finish_reason": finish,
+            }
+        ],
+        "usage": {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+        },
+    }
+
+
+def judged(request: Received) -> dict[str, Any]:
+    """The reply of a judge that works."""
+    if not request.fields.get("logprobs"):
+        return completion(request, verdict(request))
+    entries = first_tokens(request, int(request.fields.get("top_logprobs", 0)))
+    content = [{**entries[0], "top_logprobs": entries}]
+    return completion(request, entries[0]["token"], "length", {"content": content, "refusal": None})
+
+
+def first_tokens(request: Received, count: int) -> list[dict[str, Any]]:
+    """The ``count`` most probable first tokens, the last of them at -9999 as vLLM writes what is impossible."""
+    words = _NUMBERS if "How many" in request.prompt else ("yes", "no", "the", "this", "maybe", "not")
+    forms = [form for word in words for form in (word, word.title(), f" {word}", f" {word.title()}")]
+    digits = [str(n) for n in range(1, 10)] if "How many" in request.prompt else []
+    tokens = [*forms, *digits, " ", "\ufffd"]
+    weights = {token: -(math.log(1 - draw(request, "token", token)) ** 4) for token in tokens}
+    likely = sorted(tokens, key=lambda token: -abs(weights[token]))[: max(1, count)]
+    total = math.fsum(abs(weights[token]) for token in tokens) / _LISTED
+    entries = [_entry(token, math.log(abs(weights[token]) / total)) for token in likely]
+    return entries if count < 2 else [*entries[:-1], _entry("\n\n", -9999.0)]
+
+
+def _entry(token: str, logprob: float) -> dict[str, Any]:
+    return {"token": token, "logprob": logprob, "bytes": list(token.encode())}

@@ -1,0 +1,241 @@
+"""A real HTTP server that judges: ``/v1/chat/completions`` with verdicts drawn from the question, and faults.
+
+In a test: ``with JudgeServer() as server: server.script("a question", "429", "ok")``.
+As a command (everything drawn by question, so a run can be repeated)::
+
+    python -m tests.support.judge_server --faults "0.1:malformed" --die-after 300 --log requests.jsonl
+
+It prints its base URL and serves until it is terminated. ``GET /stats`` answers what it has counted. Of each
+image only its SHA-256 is kept, in place of the base64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.support.image_server import (
+    FAULTS,
+    Fault,
+    Handler,
+    ImageServer,
+    Received,
+    answering,
+    answering_json,
+    random_faults,
+    rates_of,
+)
+from tests.support.judge_replies import MALFORMED, completion, judged
+
+
+def _said(content: Any, finish: str = "stop", **more: Any) -> Fault:
+    return lambda h, r: h.send_json(200, completion(r, content, finish, **more))
+
+
+def _echoed(handler: Handler, request: Received) -> None:
+    handler.send_json(200, completion(request, f"my key is {request.headers['authorization']}. Score: 1"))
+
+
+def _slow(handler: Handler, request: Received) -> None:
+    time.sleep(2.0)
+    handler.send_json(200, judged(request))
+
+
+_OF_ANY_API = (
+    *("429", "429_ms", "429_bare", "quota", "500", "503", "502_html", "reset", "cut_short"),
+    *("401", "403", "404", "400", "html", "redirect", "error200"),
+)
+JUDGE_FAULTS: dict[str, Fault] = {
+    **{name: FAULTS[name] for name in _OF_ANY_API},
+    "ok": lambda h, r: h.send_json(200, judged(r)),
+    "slow": _slow,
+    "malformed": _said(MALFORMED),
+    "parts": _said([{"type": "text", "text": "Score: "}, {"type": "text", "text": "1"}]),
+    "cut": _said("Let me look at the image first. There is", "length"),
+    "empty": _said(None),
+    "spent": _said(None, "length", reasoning_content="First I look at the image. Then"),
+    "refuse": _said(None, refusal="I'm sorry, I can't assist with that request."),
+    "filtered": _said("", "content_filter"),
+    "moderated": answering(
+        400, "The response was filtered due to our content management policy.", "content_filter"
+    ),
+    "no_logprobs": _said("Yes", "length"),
+    "echo": _echoed,
+    "no_choices": answering_json({"id": "chatcmpl-17", "choices": []}),
+    "garbage": lambda h, r: h.send_body(200, b'{"choices": [{"mess', "application/json"),
+    "list": answering_json([1, 2, 3]),
+    "too_long": answering(
+        400,
+        "This model's maximum context length is 128000 tokens. However, your messages resulted in 130000 tokens.",
+        "context_length_exceeded",
+        "invalid_request_error",
+        "messages",
+    ),
+    "too_long_vllm": answering(
+        400,
+        "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens (4500 in the "
+        "messages, 500 in the completion). Please reduce the length of the messages or completion.",
+        None,
+        "BadRequestError",
+    ),
+    "decoder_prompt": answering(
+        400,
+        "The decoder prompt (length 5000) is longer than the maximum model length of 4096.",
+        None,
+        "BadRequestError",
+    ),
+    "bad_image": answering(
+        400, "cannot identify image file <_io.BytesIO object at 0x7f1c>", None, "BadRequestError"
+    ),
+    "max_tokens": answering(
+        400,
+        "Unsupported parameter: 'max_tokens' is not supported with this model. "
+        "Use 'max_completion_tokens' instead.",
+        "unsupported_parameter",
+        "invalid_request_error",
+        "max_tokens",
+    ),
+}
+
+
+class JudgeServer(ImageServer):
+    """See the module. ``per_second`` requests are answered at most, others get a 429.
+
+    After ``die_after`` requests, the port is closed for ``down_for`` seconds and open connections are reset; at
+    0 seconds ``die`` is called instead. ``log`` takes one JSON line per request.
+    """
+
+    def __init__(
+        self,
+        default: str = "ok",
+        latency: float = 0.0,
+        retry_after: str = "0",
+        port: int = 0,
+        *,
+        per_second: float = 0.0,
+        die_after: int = 0,
+        down_for: float = 0.0,
+        die: Callable[[], None] = lambda: None,
+        log: Path | None = None,
+    ) -> None:
+        super().__init__(default, latency, retry_after, port)
+        self._per_second, self._tokens, self._refilled = per_second, per_second, time.monotonic()
+        self._die_after, self._down_for, self._die = die_after, down_for, die
+        self._down_until = 0.0
+        self._log = log.open("a", encoding="utf-8") if log else None
+
+    @property
+    def faults(self) -> Mapping[str, Fault]:
+        return JUDGE_FAULTS
+
+    def enter(self, request: Received) -> str:
+        """Record a request without its images and say how to answer it."""
+        _forget_images(request)
+        with self.lock:
+            fault = self._unwilling()
+            if fault:
+                request.fault = fault
+                self.requests.append(request)
+        if not fault:
+            fault = super().enter(request)
+        if time.monotonic() < self._down_until:  # it died while this one was under way
+            fault = request.fault = "reset"
+        self._write(request)
+        return fault
+
+    def _unwilling(self) -> str:
+        """How to answer where no question is looked at; empty when one is."""
+        now = time.monotonic()
+        if self._die_after and len(self.requests) >= self._die_after:
+            self._die_after = 0
+            if not self._down_for:
+                self._die()
+            self._down_until = now + self._down_for
+            threading.Thread(target=self.close_port, args=(self._down_for,), daemon=True).start()
+        if now < self._down_until:
+            return "reset"
+        if not self._per_second:
+            return ""
+        self._tokens = min(self._per_second, self._tokens + (now - self._refilled) * self._per_second)
+        self._refilled = now
+        if self._tokens < 1:
+            return "429"
+        self._tokens -= 1
+        return ""
+
+    def _write(self, request: Received) -> None:
+        if self._log is None:
+            return
+        line = {
+            "time": request.time,
+            "answer": request.fault,
+            "prompt": request.prompt[-80:],
+            "images": [part.data.decode() for part in request.files],
+            "body": request.fields,
+        }
+        with self.lock:
+            print(json.dumps(line, ensure_ascii=False), file=self._log, flush=True)
+
+
+def _forget_images(request: Received) -> None:
+    """Put the SHA-256 of each image in its place."""
+    for part in request.files:
+        part.data = hashlib.sha256(part.data).hexdigest().encode()
+    digests = iter(request.files)
+    for part in request.fields["messages"][-1]["content"]:
+        if isinstance(part, dict) and "image_url" in part:
+            kind, _, _ = part["image_url"]["url"].partition(";base64,")
+            part["image_url"]["url"] = f"{kind};sha256,{next(digests).data.decode()}"
+
+
+def main() -> int:
+    """Serve until SIGTERM or SIGINT."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    rates = rates_of(JUDGE_FAULTS)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--address-file", type=Path, help="takes the base URL once the server listens")
+    parser.add_argument("--faults", type=rates, default=[], help="RATE:FAULT,… of first attempts")
+    parser.add_argument("--permanent", type=rates, default=[], help="RATE:FAULT,… of all attempts")
+    parser.add_argument("--latency", type=float, default=0.0, help="seconds before each answer")
+    parser.add_argument("--retry-after", default="0", help="seconds that a 429 asks to wait")
+    parser.add_argument("--per-second", type=float, default=0.0, help="requests beyond it get a 429")
+    parser.add_argument("--die-after", type=int, default=0, help="requests until the server dies")
+    parser.add_argument("--down-for", type=float, default=0.0, help="seconds until it is back; 0: it ends")
+    parser.add_argument("--log", type=Path, help="takes one JSON line per request")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    server = JudgeServer(
+        latency=options.latency,
+        retry_after=options.retry_after,
+        port=options.port,
+        per_second=options.per_second,
+        die_after=options.die_after,
+        down_for=options.down_for,
+        die=lambda: os._exit(1),
+        log=options.log,
+    )
+    server.choose = random_faults(options.faults, options.permanent, options.seed)
+    with server:
+        print(server.base_url, flush=True)
+        if options.address_file:
+            part = options.address_file.with_suffix(".part")
+            part.write_text(server.base_url)
+            part.replace(options.address_file)
+        stop.wait()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""Images made elsewhere: found in the official layout, copied byte for byte, never mixed with our own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from imageevalkit.adoption.adopt import adopt_cell
+from imageevalkit.adoption.finding import find_images
+from imageevalkit.cell import Cell
+from imageevalkit.errors import CellFailure
+from imageevalkit.evaluation.survey import survey_images
+from imageevalkit.generation.records import last_records
+from imageevalkit.items import Item
+from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
+from imageevalkit.progress import ProgressWriter
+from tests.support.checkout import make_checkout, run_eval
+from tests.support.generation import FakeDataset, FakeModel, generate, items
+
+CELL = Cell("m", "fake")
+
+
+def made_elsewhere(folder: Path, count: int, suffix: str = ".png") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for n in range(count):
+        Image.new("RGB", (8, 8 + n), "red").save(folder / f"{n:05d}{suffix}")
+    return folder
+
+
+def adopt(source: Path, n: int, dataset: Any = None) -> Outcome:
+    dataset = dataset or FakeDataset(n)
+    wanted = items(dataset)
+    return adopt_cell(CELL, wanted, source, find_images(source, wanted, dataset), ProgressWriter())
+
+
+@pytest.mark.parametrize("below", ["", "images"])
+def test_bytes_are_copied_as_they_are_whatever_their_format(tmp_path: Path, below: str) -> None:
+    source = made_elsewhere(tmp_path / "theirs" / below, 3, ".jpg")
+    assert adopt(tmp_path / "theirs", 3).state == COMPLETE
+    images = sorted((CELL.folder / "images").iterdir())
+    assert [path.name for path in images] == ["00000.png", "00001.png", "00002.png"]
+    assert [path.read_bytes() for path in images] == [p.read_bytes() for p in sorted(source.iterdir())]
+    states = survey_images(CELL, items(FakeDataset(3)))
+    assert [(state.status, state.made_here) for state in states.values()] == [("generated", False)] * 3
+    record = last_records(CELL)["images/00002"]
+    assert (record["size"], record["seed"]) == ([8, 10], None)
+    assert record["source"] == str(source / "00002.jpg")
+
+
+def test_a_second_time_copies_only_what_changed(tmp_path: Path) -> None:
+    source = made_elsewhere(tmp_path / "theirs", 3)
+    adopt(source, 3)
+    before = CELL.generation.read_text()
+    adopt(source, 3)
+    assert CELL.generation.read_text() == before
+    Image.new("RGB", (9, 9), "blue").save(source / "00001.png")
+    (source / "00002.png").unlink()
+    assert adopt(source, 3).state == INCOMPLETE
+    assert (CELL.folder / "images/00001.png").read_bytes() == (source / "00001.png").read_bytes()
+    assert not (CELL.folder / "images/00002.png").exists(), "an image that is gone must not be scored"
+    statuses = [state.status for state in survey_images(CELL, items(FakeDataset(3))).values()]
+    assert statuses == ["generated", "generated", "failed"]
+
+
+def test_a_damaged_image_is_taken_and_counted_as_corrupt(tmp_path: Path) -> None:
+    source = made_elsewhere(tmp_path / "theirs", 2)
+    (source / "00001.png").write_bytes((source / "00001.png").read_bytes()[:-20])
+    adopt(source, 2)
+    statuses = [state.status for state in survey_images(CELL, items(FakeDataset(2))).values()]
+    assert statuses == ["generated", "corrupt"]
+
+
+def test_a_folder_with_nothing_of_the_benchmark_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cat.png").write_bytes(b"")
+    with pytest.raises(CellFailure, match=r"no image of fake in .*for example 00000\.png"):
+        adopt(tmp_path, 2)
+
+
+def test_images_of_the_toolkit_are_never_replaced(tmp_path: Path) -> None:
+    generate(FakeModel(), FakeDataset(2))
+    before = [path.read_bytes() for path in sorted((CELL.folder / "images").iterdir())]
+    with pytest.raises(CellFailure, match="generated here"):
+        adopt(made_elsewhere(tmp_path / "theirs", 2), 2)
+    assert [path.read_bytes() for path in sorted((CELL.folder / "images").iterdir())] == before
+
+
+def test_a_dataset_may_know_a_layout_of_its_own(tmp_path: Path) -> None:
+    class WithList(FakeDataset):
+        def find_images(self, source: Path, wanted: Sequence[Item]) -> dict[str, Path] | None:
+            if source.suffix != ".json":
+                return None
+            paths = json.loads(source.read_text())
+            return {item.id: Path(paths[item.prompt]) for item in wanted if item.prompt in paths}
+
+    source = made_elsewhere(tmp_path / "theirs", 2)
+    listed = tmp_path / "paths.json"
+    listed.write_text(json.dumps({"prompt 1": str(source / "00000.png")}))
+    assert adopt(listed, 2, WithList(2)).state == INCOMPLETE
+    assert last_records(CELL)["images/00001"]["source"] == str(source / "00000.png")
+    assert adopt(source, 2, WithList(2)).state == COMPLETE
+
+
+def test_through_eval_sh_from_another_folder(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path / "kit")
+    theirs = tmp_path / "theirs"
+    for language in ("en", "zh"):
+        (theirs / language).mkdir(parents=True)
+        for n in range(24):
+            Image.new("RGB", (64, 64), "white").save(theirs / language / f"{n:02d}.png")
+    words = ("--ds_names", "quicktext", "--limit", "4")
+    several = run_eval(checkout, "--images", str(theirs), "--model_names", "a;b", *words)
+    assert several.returncode == 2
+    assert "--images holds the images of one model" in several.stderr
+    absent = run_eval(checkout, "--images", str(tmp_path / "no"), "--model_names", "a", *words)
+    assert absent.returncode == 2
+    assert f"--images: there is no {tmp_path / 'no'}" in absent.stderr
+    run = run_eval(checkout, "--images", str(theirs), "--model_names", "a", *words)
+    assert run.returncode == 0, run.stderr
+    result = json.loads((checkout / "output/a/quicktext/result.json").read_text())
+    assert result["coverage"]["judged"] == 4
+    assert "4 images were made elsewhere: nothing says how" in result["notes"]
+    assert result["provenance"]["model_settings"] == [{"images": "made elsewhere"}]

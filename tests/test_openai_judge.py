@@ -1,0 +1,667 @@
+"""The judge behind an API, against a real HTTP server."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from PIL import Image
+
+from eval_models.judge.chat_reply import read_reply
+from eval_models.judge.openai_backend import OpenAIJudge
+from eval_models.judge.options import JudgeOptions
+from eval_models.judge.registry import JudgeChoice, JudgeSetting, make_judge
+from eval_models.judge.served import Address
+from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.evaluation.question import (
+    Answer,
+    Encoding,
+    JudgeUnusable,
+    Message,
+    Picture,
+    Question,
+    Reply,
+    Sampling,
+)
+from imageevalkit.images import sha256_file
+from tests.support.checkout import REPO
+from tests.support.image_server import KEY
+from tests.support.judge_replies import draw
+from tests.support.judge_server import JudgeServer
+
+SYSTEM = "You are an auditor."
+WISE = Sampling(500, 0.0, extra={"chat_template_kwargs": {"enable_thinking": False}})
+YES = ("Yes", "yes", " yes", " Yes")
+SEVEN = ("seven", "Seven", " seven", " Seven", "7", " 7")
+
+
+@pytest.fixture
+def judge_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgeServer]:
+    with JudgeServer() as running:
+        monkeypatch.setenv("API_KEY", KEY)
+        monkeypatch.setenv("BASE_URL", running.base_url)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        yield running
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Picture:
+    return saved(tmp_path / "1.png", "teal")
+
+
+def saved(path: Path, color: str, size: tuple[int, int] = (40, 30), mode: str = "RGB") -> Picture:
+    Image.new(mode, size, color).save(path)
+    return Picture(path, sha256_file(path))
+
+
+def wise(picture: Picture, words: str = "Score the image", item: str = "1") -> Question:
+    """A question with the form of WISE's: a system text, then text and image of the user."""
+    sent = picture._replace(media_type="image/png")
+    return Question(item, "score", (Message("system", (SYSTEM,)), Message("user", (words, sent))), WISE)
+
+
+def vqa(picture: Picture, words: str, wanted: tuple[str, ...] = YES, name: str = "vqa/0") -> Question:
+    """A question with the form of GenEval 2's: image, then text; one token."""
+    return Question("1", name, (Message("user", (picture, words)),), Sampling(1, 0.0), wanted)
+
+
+def judge(workers: int = 4, per_minute: float | None = None, **kwargs: Any) -> OpenAIJudge:
+    given = {"backoff": 0.01, **kwargs}
+    made = make_judge("openai:m-1", JudgeOptions(given, workers, per_minute))
+    assert isinstance(made, OpenAIJudge)
+    return made
+
+
+def ask(questions: Sequence[Question], **kwargs: Any) -> list[Answer]:
+    return list(judge(**kwargs).ask(questions))
+
+
+def ask_one(question: Question, **kwargs: Any) -> Answer:
+    (answer,) = ask([question], **kwargs)
+    return answer
+
+
+def reply_to(question: Question, **kwargs: Any) -> Reply:
+    answer = ask_one(question, **kwargs)
+    assert answer.reply, answer.error
+    return answer.reply
+
+
+# requests
+
+
+@pytest.mark.parametrize("probabilities", [False, True])
+def test_the_request_is_that_of_the_official_client(
+    judge_server: JudgeServer, picture: Picture, probabilities: bool
+) -> None:
+    words = 'Is it a "cat", 一只猫 \u2028?'
+    question = vqa(picture, words) if probabilities else wise(picture, words)
+    reply_to(question)
+    encoded = base64.b64encode(picture.path.read_bytes()).decode()
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{encoded}"}}
+    text = {"type": "text", "text": words}
+    with openai.OpenAI(api_key=KEY, base_url=judge_server.base_url, max_retries=0) as client:
+        messages: Any
+        if probabilities:
+            messages = [{"role": "user", "content": [image, text]}]
+            client.chat.completions.create(
+                model="m-1", messages=messages, max_tokens=1, temperature=0.0, logprobs=True, top_logprobs=20
+            )
+        else:
+            system = {"role": "system", "content": [{"type": "text", "text": SYSTEM}]}
+            messages = [system, {"role": "user", "content": [text, image]}]
+            client.chat.completions.create(
+                model="m-1", messages=messages, max_tokens=500, temperature=0.0, extra_body=dict(WISE.extra)
+            )
+    ours, theirs = judge_server.requests
+    assert (ours.path, ours.fields, ours.files) == (theirs.path, theirs.fields, theirs.files)
+    for name in ("authorization", "content-type"):
+        assert ours.headers[name] == theirs.headers[name]
+    assert ours.files[0].data.decode() == picture.sha256, "the bytes of the file"
+    assert "x-client-request-id" in ours.headers and "transfer-encoding" not in ours.headers
+
+
+@pytest.mark.parametrize(
+    ("media_type", "declared"),
+    [("image/png", "image/png"), (None, "image/webp"), ("image/jpeg", "image/jpeg")],
+)
+def test_bytes_are_sent_unchanged_whatever_they_are_declared_to_be(
+    judge_server: JudgeServer, tmp_path: Path, media_type: str | None, declared: str
+) -> None:
+    picture = saved(tmp_path / "1.webp", "red")._replace(media_type=media_type)
+    reply_to(Question("1", "q", (Message("user", ("Score", picture)),), WISE))
+    (file,) = judge_server.requests[0].files
+    assert (file.mime_type, file.data.decode()) == (declared, picture.sha256)
+
+
+def test_a_protocol_may_want_another_encoding(judge_server: JudgeServer, tmp_path: Path) -> None:
+    picture = saved(tmp_path / "1.png", "#20406080", (400, 100), "RGBA")
+    encoding = Encoding("JPEG", 90, longest_side=200)
+    reply_to(Question("1", "q", (Message("user", ("Score", picture._replace(encoding=encoding))),), WISE))
+    buffer = io.BytesIO()
+    Image.new("RGB", (200, 50), "#204060").save(buffer, "JPEG", quality=90)
+    (file,) = judge_server.requests[0].files
+    assert (file.mime_type, file.data.decode()) == (
+        "image/jpeg",
+        hashlib.sha256(buffer.getvalue()).hexdigest(),
+    )
+
+
+def test_text_only_several_images_and_the_order_of_parts(judge_server: JudgeServer, tmp_path: Path) -> None:
+    red, blue = saved(tmp_path / "red.png", "red"), saved(tmp_path / "blue.png", "blue")
+    reply_to(Question("1", "q", (Message("user", ("Score these words",)),), Sampling(5)))
+    reply_to(Question("1", "q", (Message("user", (red, "first, then", blue, "Score both")),), Sampling(5)))
+    text, several = (request.fields["messages"][0]["content"] for request in judge_server.requests)
+    assert text == [{"type": "text", "text": "Score these words"}]
+    assert [part["type"] for part in several] == ["image_url", "text", "image_url", "text"]
+    assert [file.data.decode() for file in judge_server.requests[1].files] == [red.sha256, blue.sha256]
+
+
+def test_what_is_none_is_not_sent_and_the_users_parameters_come_last(
+    judge_server: JudgeServer, picture: Picture
+) -> None:
+    sampling = Sampling(7, None, 3, {"repetition_penalty": 1.1, "top_p": 0.5})
+    question = Question("1", "q", (Message("user", ("Score", picture)),), sampling)
+    reply_to(
+        question, max_tokens_parameter="max_completion_tokens", extra_body={"top_p": None, "effort": "low"}
+    )
+    fields = judge_server.requests[0].fields
+    del fields["messages"]
+    assert fields == {
+        "model": "m-1",
+        "max_completion_tokens": 7,
+        "seed": 3,
+        "repetition_penalty": 1.1,
+        "effort": "low",
+    }
+
+
+def test_questions_about_one_image_read_it_once(
+    judge_server: JudgeServer, picture: Picture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = []
+    read_bytes = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path) or read_bytes(path))  # type: ignore[func-returns-value]
+    answers = ask([vqa(picture, f"question {n}", name=f"vqa/{n}") for n in range(12)], workers=3)
+    assert all(answer.reply for answer in answers)
+    assert reads.count(picture.path) == 1
+
+
+# replies
+
+
+def test_the_reply_its_tokens_and_its_price(judge_server: JudgeServer, picture: Picture) -> None:
+    answer = ask_one(wise(picture), price={"text_input": 5, "text_output": 15})
+    request = judge_server.requests[0]
+    reply = answer.reply
+    assert reply and reply.text == f"Score: {int(draw(request, 'verdict') < 0.6)}"
+    assert reply.tokens == {"input": 1003, "output": 2}
+    assert reply.usd == pytest.approx((1003 * 5 + 2 * 15) / 1e6)
+    assert not reply.cut and reply.probabilities is None and answer.attempts == 1
+    assert reply_to(wise(picture)).usd is None, "no price is known"
+
+
+def test_the_official_judge_has_a_price(judge_server: JudgeServer, picture: Picture) -> None:
+    (answer,) = make_judge("gpt-4o-2024-05-13", JudgeOptions()).ask([wise(picture)])
+    assert answer.reply and answer.reply.usd == pytest.approx((1003 * 5 + 2 * 15) / 1e6)
+
+
+@pytest.mark.parametrize(("fault", "text"), [("parts", "Score: 1"), ("malformed", "I would rather not")])
+def test_any_words_are_a_reply(judge_server: JudgeServer, picture: Picture, fault: str, text: str) -> None:
+    judge_server.default = fault
+    assert reply_to(wise(picture)).text.startswith(text)
+
+
+def test_a_reply_that_was_cut_says_so(judge_server: JudgeServer, picture: Picture) -> None:
+    judge_server.default = "cut"
+    assert reply_to(wise(picture)).cut
+
+
+def test_a_key_that_is_echoed_is_taken_out(judge_server: JudgeServer, picture: Picture) -> None:
+    judge_server.default = "echo"
+    text = reply_to(wise(picture)).text
+    assert KEY not in text and text.endswith("Score: 1")
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "requests"),
+    [
+        ("refuse", "the judge refused: I'm sorry, I can't assist with that request.", 1),
+        ("filtered", "the judge refused: finish reason content_filter", 1),
+        ("moderated", "the judge refused: The response was filtered", 1),
+        ("too_long", "HTTP 400: This model's maximum context length is 128000 tokens", 1),
+        ("too_long_vllm", "HTTP 400: This model's maximum context length is 4096 tokens", 1),
+        ("decoder_prompt", "HTTP 400: The decoder prompt (length 5000) is longer", 1),
+        ("bad_image", "HTTP 400: cannot identify image file", 1),
+        ("spent", "the reply is empty: all tokens allowed were spent on thinking", 1),
+        ("empty", "the reply is empty (gave up after 2 attempts", 2),
+        ("500", "HTTP 500: The server had an error (gave up after 3 attempts", 3),
+        ("503", "HTTP 503: Service Unavailable (gave up", 3),
+        ("502_html", "HTTP 502: an HTML page, '502 Bad Gateway'", 3),
+        ("html", "the reply is not JSON but an HTML page, 'Sign in'", 3),
+        ("garbage", "the reply is not JSON", 3),
+        ("list", "the reply is not a JSON object", 3),
+        ("no_choices", "the reply (HTTP 200) holds no message", 3),
+        ("error200", "the reply (HTTP 200) holds an error: upstream went away", 3),
+        ("cut_short", "RemoteProtocolError", 3),
+        ("reset", "ReadError", 3),
+    ],
+)
+def test_a_question_that_fails_by_itself_has_an_error_and_costs_no_other(
+    judge_server: JudgeServer, picture: Picture, fault: str, error: str, requests: int
+) -> None:
+    judge_server.script("Score the bad one", fault)
+    bad, good = wise(picture, "Score the bad one"), wise(picture, "Score the good one", "2")
+    by_item = {answer.question.item: answer for answer in ask([bad, good], max_attempts=3)}
+    assert by_item["2"].reply
+    assert by_item["1"].reply is None and by_item["1"].error.startswith(error)
+    assert by_item["1"].attempts == requests
+    assert "\n" not in by_item["1"].error
+
+
+@pytest.mark.parametrize(
+    "faults", [("429", "429"), ("429_ms",), ("500", "reset"), ("html",), ("garbage", "cut_short"), ("empty",)]
+)
+def test_a_failure_that_passes_costs_no_question(
+    judge_server: JudgeServer, picture: Picture, faults: tuple[str, ...]
+) -> None:
+    judge_server.script("Score the image", *faults, "ok")
+    answer = ask_one(wise(picture))
+    assert answer.reply and answer.reply.text.startswith("Score: ")
+    assert answer.attempts == len(faults) + 1
+    assert len(judge_server.requests) == len(faults) + 1
+
+
+def test_a_reply_that_takes_too_long_is_asked_for_again(judge_server: JudgeServer, picture: Picture) -> None:
+    judge_server.script("Score the image", "slow", "ok")
+    answer = ask_one(wise(picture), timeout=0.3)
+    assert answer.reply and answer.attempts == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "problem"),
+    [
+        ("401", "the key is rejected: correct API_KEY"),
+        ("403", "Your organization must be verified"),
+        ("404", "check the model id and BASE_URL"),
+        ("400", "Invalid value: 'giant'"),
+        ("quota", "the account has no quota left"),
+        ("redirect", "HTTP 307 redirect to 'http://127.0.0.1:"),
+        ("max_tokens", "Use 'max_completion_tokens' instead"),
+    ],
+)
+def test_a_judge_that_cannot_be_used_ends_the_asking(
+    judge_server: JudgeServer, picture: Picture, fault: str, problem: str
+) -> None:
+    with JudgeServer() as elsewhere:
+        judge_server.redirect_to = elsewhere.base_url
+        judge_server.default = fault
+        with pytest.raises(JudgeUnusable, match=problem) as raised:
+            ask(many(picture, 50))
+        assert not elsewhere.requests, "a redirect would take the key along"
+    text = str(raised.value)
+    assert "judge 'm-1' at 127.0.0.1" in text and "\n" not in text
+    assert KEY not in text and KEY[-4:] not in text
+    assert len(judge_server.requests) <= 8
+
+
+def test_answers_before_the_end_are_given(judge_server: JudgeServer, picture: Picture) -> None:
+    judge_server.choose = lambda request, attempt: "quota" if "20" in request.prompt else "ok"
+    asking = judge(workers=2).ask([wise(picture, f"Score {n:02d}", str(n)) for n in range(40)])
+    answers: list[Answer] = []
+    with pytest.raises(JudgeUnusable, match="no quota left"):
+        collect(asking, answers)
+    assert {str(n) for n in range(20)} <= {answer.question.item for answer in answers}
+    assert all(answer.reply for answer in answers)
+
+
+def collect(asking: Iterator[Answer], into: list[Answer]) -> None:
+    for answer in asking:
+        into.append(answer)
+
+
+def test_an_endpoint_that_never_answers_is_unusable(
+    picture: Picture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_KEY", KEY)
+    with pytest.raises(JudgeUnusable, match=r"ConnectError.* check its address and the network"):
+        ask([wise(picture)], base_url="http://127.0.0.1:9/v1", max_attempts=2)
+
+
+def test_an_outage_costs_no_question(judge_server: JudgeServer, picture: Picture) -> None:
+    down = {"until": math.inf}
+
+    def choose(request: Any, attempt: int) -> str:
+        if len(judge_server.requests) == 30:
+            down["until"] = time.monotonic() + 1.5
+        return "500" if len(judge_server.requests) >= 30 and time.monotonic() < down["until"] else "ok"
+
+    judge_server.choose = choose
+    answers = ask(many(picture, 100))
+    assert len(answers) == 100 and all(answer.reply for answer in answers)
+
+
+def test_an_outage_that_lasts_ends_the_asking_and_is_named(
+    judge_server: JudgeServer, picture: Picture
+) -> None:
+    judge_server.choose = lambda request, attempt: "ok" if len(judge_server.requests) < 30 else "503"
+    answers: list[Answer] = []
+    with pytest.raises(JudgeUnusable, match=r"the endpoint has been down: HTTP 503: Service Unavailable"):
+        collect(judge(max_outage=2).ask(many(picture, 100)), answers)
+    assert all(answer.reply for answer in answers)
+
+
+# images that cannot be sent
+
+
+def test_an_image_that_cannot_be_read_costs_its_question_only(
+    judge_server: JudgeServer, picture: Picture, tmp_path: Path
+) -> None:
+    text = tmp_path / "2.png"
+    text.write_text("no image")
+    gone = Question("2", "q", (Message("user", ("Score", Picture(tmp_path / "gone.png", "0"))),), WISE)
+    broken = Question("3", "q", (Message("user", ("Score", Picture(text, "0"))),), WISE)
+    answers = {answer.question.item: answer for answer in ask([gone, broken, wise(picture)])}
+    assert answers["1"].reply
+    assert "gone.png cannot be sent: [Errno 2] No such file or directory" in answers["2"].error
+    assert "2.png cannot be sent: no image of a known format" in answers["3"].error
+    assert len(judge_server.requests) == 1
+
+
+# probabilities
+
+
+def body(*tokens: tuple[Any, ...], sampled: int = 0, content: Any = "Yes") -> bytes:
+    """A reply with these first tokens: (text, log-probability[, bytes])."""
+    entries = [dict(zip(("token", "logprob", "bytes"), token, strict=False)) for token in tokens]
+    logprobs = {"content": [{**entries[sampled], "top_logprobs": entries}]}
+    choice = {"message": {"content": content}, "logprobs": logprobs, "finish_reason": "length"}
+    return json.dumps({"choices": [choice]}).encode()
+
+
+def read(content: bytes, wanted: tuple[str, ...]) -> Reply:
+    reply = read_reply(content, wanted, None)
+    assert isinstance(reply, Reply), reply
+    return reply
+
+
+def test_probabilities_are_those_of_the_listed_tokens_and_the_rest_is_outside() -> None:
+    reply = read(body(("Yes", math.log(0.6)), (" yes", math.log(0.25)), ("No", -9999.0)), YES)
+    assert reply.text == "Yes"
+    assert reply.probabilities == pytest.approx({"Yes": 0.6, "yes": 0.0, " yes": 0.25, " Yes": 0.0})
+    assert reply.outside == pytest.approx(0.15)
+
+
+def test_of_a_space_and_a_digit_the_first_token_is_the_space() -> None:
+    tokens = [
+        ("7", math.log(0.6)),
+        ("seven", math.log(0.1)),
+        ("Seven", math.log(0.05)),
+        (" ", math.log(0.02)),
+    ]
+    reply = read(body(*tokens, ("8", math.log(0.2)), content="7"), SEVEN)
+    assert reply.probabilities
+    # the worked example of the benchmark's specification
+    assert math.fsum(reply.probabilities.values()) == pytest.approx(0.77)
+    assert reply.probabilities[" 7"] == pytest.approx(0.02)
+    assert reply.outside == pytest.approx(0.03)
+
+
+def test_a_tokenizer_that_keeps_space_and_digit_together_is_seen_by_its_tokens() -> None:
+    reply = read(body((" 7", math.log(0.5)), (" ", math.log(0.3))), (" 7", "10", " yes"))
+    assert reply.probabilities == pytest.approx({" 7": 0.5, "10": 0.0, " yes": 0.0})
+    assert read(body(("1", math.log(0.5))), ("10",)).probabilities == pytest.approx({"10": 0.5})
+
+
+def test_the_sampled_token_counts_once_even_where_it_is_not_among_the_listed() -> None:
+    content = json.loads(body(("Yes", math.log(0.5)), ("No", math.log(0.2)), sampled=1))
+    first = content["choices"][0]["logprobs"]["content"][0]
+    assert read(json.dumps(content).encode(), ("No",)).outside == pytest.approx(0.3)
+    first["top_logprobs"] = first["top_logprobs"][:1]
+    reply = read(json.dumps(content).encode(), ("No",))
+    assert (reply.text, reply.outside) == ("No", pytest.approx(0.3))
+    assert reply.probabilities == pytest.approx({"No": 0.2})
+
+
+def test_bytes_decide_where_a_token_is_no_whole_character() -> None:
+    tokens = [("\ufffd", math.log(0.5), [0xE4, 0xB8]), ("\ufffd", math.log(0.4), [0xE5])]
+    reply = read(body(*tokens, content="\ufffd"), ("一",))
+    assert reply.outside == pytest.approx(0.1), "two tokens, not one"
+    assert reply.probabilities == {"一": 0.0}
+
+
+@pytest.mark.parametrize("entry", [("Yes", None), ("Yes", "x"), ("Yes", float("nan")), (7, True)])
+def test_entries_without_a_probability_are_passed_over(entry: tuple[Any, ...]) -> None:
+    reply = read(body(("No", math.log(0.5)), entry, ("maybe", 1e-9)), ("Yes",))
+    assert (reply.probabilities, reply.outside) == ({"Yes": 0.0}, 0.0)
+
+
+def test_a_special_token_is_no_text() -> None:
+    assert read(body(("<|im_end|>", math.log(0.9)), content=""), YES).text == ""
+
+
+def test_probabilities_from_a_server(judge_server: JudgeServer, picture: Picture) -> None:
+    reply = reply_to(vqa(picture, "How many croissants are in the image?", SEVEN))
+    again = reply_to(vqa(picture, "How many croissants are in the image?", SEVEN))
+    assert reply == again
+    assert reply.probabilities and reply.outside and reply.probabilities.keys() == set(SEVEN)
+    assert 0.01 <= reply.outside < 0.5 and math.fsum(reply.probabilities.values()) <= 1 - reply.outside
+    fields = judge_server.requests[0].fields
+    assert (fields["logprobs"], fields["top_logprobs"], fields["max_tokens"]) == (True, 20, 1)
+
+
+def test_an_endpoint_without_log_probabilities_is_unusable(
+    judge_server: JudgeServer, picture: Picture
+) -> None:
+    judge_server.default = "no_logprobs"
+    with pytest.raises(JudgeUnusable, match="returns no log-probabilities: choose another judge"):
+        ask([vqa(picture, f"Is it {n}?") for n in range(9)])
+
+
+def test_a_single_reply_without_log_probabilities_is_asked_for_again(
+    judge_server: JudgeServer, picture: Picture
+) -> None:
+    judge_server.script("Is it?", "no_logprobs", "ok")
+    judge_server.script("Is it ever?", "no_logprobs")
+    asked = judge()
+    assert next(iter(asked.ask([vqa(picture, "What is it?")]))).reply
+    (answer,) = asked.ask([vqa(picture, "Is it?")])
+    assert answer.reply and answer.attempts == 2
+    (answer,) = asked.ask([vqa(picture, "Is it ever?")])
+    assert answer.error.startswith("the reply holds no log-probabilities (gave up after 2 attempts")
+
+
+# settings
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "complaint"),
+    [
+        ({"time_out": 3}, r"takes no 'time_out' \(did you mean 'timeout'\?\)"),
+        ({"temperature": 1}, "request parameters go into extra_body"),
+        ({"timeout": 0}, "timeout must be a positive number"),
+        ({"max_attempts": 1.5}, "max_attempts must be a positive whole number"),
+        ({"top_logprobs": True}, "top_logprobs must be a positive whole number"),
+        ({"extra_body": "x"}, "extra_body must be an object"),
+        ({"extra_body": {"model": "x"}}, "'model' cannot be given"),
+        ({"max_tokens_parameter": "max"}, "must be max_tokens or max_completion_tokens"),
+        ({"price": 0.01}, "price must be an object of rates"),
+        ({"price": {"text_input": 1}}, "text_output is missing"),
+    ],
+)
+def test_a_wrong_kwarg_is_one_clear_line(kwargs: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint) as error:
+        judge(**kwargs)
+    assert "\n" not in str(error.value)
+
+
+def test_the_identity_is_what_decides_the_answers() -> None:
+    assert judge(base_url="http://a/v1", timeout=3, max_attempts=2).identity == judge(workers=9).identity
+    assert judge(extra_body={"top_p": 0.1}).identity != judge().identity
+    assert judge(top_logprobs=5).identity != judge().identity
+    assert judge().identity == {"backend": "openai", "model": "m-1", "top_logprobs": 20, "extra_body": {}}
+
+
+def test_a_judge_without_a_key_is_made_but_cannot_ask(picture: Picture) -> None:
+    without = judge()
+    with pytest.raises(CellFailure, match="API_KEY is not set"):
+        list(without.ask([wise(picture)]))
+
+
+def vllm(address_file: Path | str = "", **kwargs: Any) -> OpenAIJudge:
+    choice = JudgeChoice("q", JudgeSetting("vllm", "Qwen/Q", {"backoff": 0.01}))
+    return OpenAIJudge(choice, JudgeOptions(kwargs, address_file=str(address_file)))
+
+
+def test_a_vllm_server_is_found_by_its_address_file_and_gets_no_key(
+    judge_server: JudgeServer, picture: Picture, tmp_path: Path
+) -> None:
+    Address(tmp_path / "address").give(judge_server.base_url)
+    (answer,) = vllm(tmp_path / "address").ask([wise(picture)])
+    (named,) = vllm(base_url=judge_server.base_url).ask([wise(picture)])
+    assert answer.reply == named.reply != None  # noqa: E711
+    assert [r.headers["authorization"] for r in judge_server.requests] == ["Bearer EMPTY"] * 2
+    assert judge_server.requests[0].fields["model"] == "Qwen/Q"
+
+
+def test_a_vllm_server_may_ask_for_a_key(
+    judge_server: JudgeServer, picture: Picture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAB_API_KEY", "lab-key-0815")
+    (answer,) = vllm(base_url=judge_server.base_url, api_key_env="LAB_API_KEY").ask([wise(picture)])
+    assert answer.reply and judge_server.requests[0].headers["authorization"] == "Bearer lab-key-0815"
+    judge_server.default = "401"
+    with pytest.raises(JudgeUnusable, match="correct the variable that api_key_env names"):
+        list(vllm(base_url=judge_server.base_url).ask([wise(picture)]))
+
+
+def test_a_vllm_server_that_is_not_there_is_named(picture: Picture, tmp_path: Path) -> None:
+    with pytest.raises(CellFailure, match="no server of the judge is known"):
+        list(vllm().ask([wise(picture)]))
+    with pytest.raises(JudgeUnusable, match="the job that serves the judge has ended"):
+        list(vllm(tmp_path / "address").ask([wise(picture)]))
+    job = Address(tmp_path / "address")
+    job.give("somewhere")
+    with pytest.raises(CellFailure, match="must hold a URL like"):
+        list(vllm(tmp_path / "address").ask([wise(picture)]))
+    job.give_up("the server of judge q could not start")
+    with pytest.raises(JudgeUnusable, match="the server of judge q could not start"):
+        list(vllm(tmp_path / "address").ask([wise(picture)]))
+
+
+def test_what_a_run_settles_about_its_server_is_part_of_the_identity() -> None:
+    choice = JudgeChoice("q", JudgeSetting("vllm", "Qwen/Q", {"gpus": 2, "serve_args": "--dtype half"}))
+    plain, revised = (OpenAIJudge(choice, JudgeOptions(served=s)) for s in ({}, {"revision": "abc"}))
+    assert revised.identity == {**plain.identity, "server": {"revision": "abc"}}
+
+
+# many questions
+
+
+def many(picture: Picture, count: int) -> list[Question]:
+    return [wise(picture, f"Score {n}", str(n)) for n in range(count)]
+
+
+def test_as_many_requests_as_workers_are_in_flight(judge_server: JudgeServer, picture: Picture) -> None:
+    judge_server.latency = 0.05
+    assert len(ask(many(picture, 60), workers=12)) == 60
+    assert judge_server.max_in_flight == 12
+
+
+def test_answers_come_while_others_are_under_way(judge_server: JudgeServer, picture: Picture) -> None:
+    judge_server.latency = 0.05
+    asking = judge(workers=2).ask(many(picture, 40))
+    next(asking)
+    assert len(judge_server.requests) < 20
+    assert len(list(asking)) == 39
+
+
+def test_requests_per_minute_are_kept(judge_server: JudgeServer, picture: Picture) -> None:
+    started = time.monotonic()
+    assert len(ask(many(picture, 5), per_minute=300)) == 5
+    assert time.monotonic() - started > 4 * 0.2
+
+
+def test_images_are_read_when_their_turn_comes(
+    judge_server: JudgeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures = [saved(tmp_path / f"{n}.png", "red") for n in range(60)]
+    reads = []
+    read_bytes = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path) or read_bytes(path))  # type: ignore[func-returns-value]
+    judge_server.latency = 0.05
+    asking = judge(workers=2).ask([wise(each, f"Score {n}", str(n)) for n, each in enumerate(pictures)])
+    next(asking)
+    assert len(reads) < 10
+    asking.close()  # type: ignore[attr-defined]
+
+
+def test_closing_the_iterator_gives_up_what_is_under_way(judge_server: JudgeServer, picture: Picture) -> None:
+    judge_server.latency = 0.2
+    asking: Any = judge(workers=4).ask(many(picture, 400))
+    next(asking)
+    started = time.monotonic()
+    asking.close()
+    assert time.monotonic() - started < 1
+    asked = len(judge_server.requests)
+    assert asked < 20 and not [t for t in threading.enumerate() if t.name == "judge"]
+    time.sleep(0.3)
+    assert len(judge_server.requests) == asked
+
+
+_INTERRUPTED = """
+import sys
+from pathlib import Path
+from eval_models.judge.options import JudgeOptions
+from eval_models.judge.registry import make_judge
+from imageevalkit.evaluation.question import Message, Question, Sampling
+
+questions = [Question(str(n), "q", (Message("user", (f"Score {n}",)),), Sampling(5)) for n in range(400)]
+try:
+    for answer in make_judge("openai:m-1", JudgeOptions()).ask(questions):
+        print(answer.question.item, flush=True)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_ends_the_asking_without_a_traceback(judge_server: JudgeServer) -> None:
+    judge_server.latency = 0.1
+    process = subprocess.Popen(
+        [sys.executable, "-c", _INTERRUPTED],
+        cwd=REPO,
+        env={**os.environ, "PYTHONPATH": str(REPO)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    said, complaints = process.communicate(timeout=10)
+    assert (process.returncode, complaints) == (0, "")
+    assert said.endswith("interrupted\n")
+
+
+def test_a_rate_limit_costs_no_question(monkeypatch: pytest.MonkeyPatch, picture: Picture) -> None:
+    """How well the rate is used is tested on the simulated clock, and measured by perf/api_judging.py."""
+    monkeypatch.setenv("API_KEY", KEY)
+    with JudgeServer(per_second=100, retry_after="1") as limited:
+        answers = ask(many(picture, 300), workers=32, base_url=limited.base_url)
+        refused = sum(request.fault == "429" for request in limited.requests)
+    assert len(answers) == 300 and all(answer.reply for answer in answers)
+    assert 0 < refused < 100

@@ -1,0 +1,205 @@
+"""Official prompts as assets: out of a mirror's list or the official program, and never another text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imageevalkit import assets, judge_prompts
+from imageevalkit.errors import CellFailure
+from imageevalkit.prefetch import fetch, report
+from imageevalkit.prompt_texts import texts_in_program
+from tests.support.manifest import COMMIT
+from tests.support.mirror import shared_mirror
+from tests.support.web import web_server
+
+# in the shape of an official evaluator; running it would end the tests
+PROGRAM = '''
+import package_that_nobody_has
+raise SystemExit("this program must never run")
+
+def build(data, image):
+    return [
+        {"role": "system", "text": "You are a strict judge."},
+        {"role": "user", "text": f"""Prompt: "{data['Prompt']}"
+Why: "{data['Why']}"
+{{"score": 0}} – 只答一个数"""},
+        {"image": f"data:image/png;base64,{image}"},
+    ]
+
+def ask(question):
+    return '{} Answer in one word.'.format(question)
+'''
+TEXTS = {
+    "judge/official.py::build#system": "You are a strict judge.",
+    "judge/official.py::build#user": 'Prompt: "{Prompt}"\nWhy: "{Why}"\n{{"score": 0}} – 只答一个数',
+    "judge/official.py::ask": "{} Answer in one word.",
+}
+FILE = "judge_prompts.json"
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    """The manifest entry of :data:`TEXTS`."""
+    return {
+        "prompts": FILE,
+        "source": {"repo": "owner/name", "commit": COMMIT},
+        "texts": {key: {"sha256": sha256(text)} for key, text in TEXTS.items()},
+        "licence": "MIT",
+        **changes,
+    }
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The still absent data folder of the benchmark ``tiny-judge``, which needs :data:`TEXTS`."""
+    monkeypatch.setattr(assets, "BENCHMARKS", tmp_path)
+    folder = tmp_path / "tiny_judge"
+    folder.mkdir()
+    (folder / "assets.json").write_text(json.dumps([entry()]))
+    return folder / "data"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """The folder of the pinned commit below ``tmp_path/mirror``."""
+    folder = tmp_path / "mirror" / "owner" / "name" / COMMIT
+    (folder / "judge").mkdir(parents=True)
+    return folder
+
+
+def write_lists(source: Path, texts: dict[str, str]) -> None:
+    """The texts in two lists, as larger repositories have them."""
+    for n, (key, text) in enumerate(texts.items()):
+        path = source / f"judge_prompts_{n % 2}.json"
+        known = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps({**known, key: {"text": text, "sha256": sha256(text)}}))
+
+
+def write_program(source: Path, text: str = PROGRAM) -> None:
+    # upstream files come with either kind of line ends
+    (source / "judge" / "official.py").write_bytes(text.replace("\n", "\r\n").encode())
+
+
+def test_from_the_lists_of_a_mirror(data: Path, source: Path, tmp_path: Path) -> None:
+    write_lists(source, {**TEXTS, "another.py::prompt": "not asked for"})
+    assert fetch("tiny-judge", tmp_path / "mirror") == []
+    assert judge_prompts.load("tiny-judge") == TEXTS
+    assert sorted(path.name for path in data.iterdir()) == [FILE]
+    assert assets.data_sha256("tiny-judge") == {key: sha256(text) for key, text in TEXTS.items()}
+    assert report("tiny-judge") == []
+
+
+def test_from_the_program_in_a_mirror_without_lists(data: Path, source: Path, tmp_path: Path) -> None:
+    write_program(source)
+    assert fetch("tiny-judge", tmp_path / "mirror") == []
+    assert judge_prompts.load("tiny-judge") == TEXTS
+
+
+def test_from_the_program_on_a_server(
+    data: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_program(source)
+    with web_server(tmp_path / "mirror") as url:
+        monkeypatch.setattr("imageevalkit.prefetch.GITHUB", url)
+        assert fetch("tiny-judge", None) == []
+    assert judge_prompts.load("tiny-judge") == TEXTS
+    assert sorted(path.name for path in data.iterdir()) == [FILE], "the program itself is not kept"
+
+
+def test_no_server_no_file(data: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with web_server(tmp_path / "mirror") as url:
+        monkeypatch.setattr("imageevalkit.prefetch.GITHUB", url)
+        (problem,) = fetch("tiny-judge", None)
+    assert problem.startswith(FILE) and "404" in problem
+    assert not data.exists()
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_tampered_text_is_refused_and_replaces_nothing(
+    data: Path, source: Path, tmp_path: Path, listed: bool
+) -> None:
+    if listed:
+        write_lists(source, {**TEXTS, "judge/official.py::build#system": "You are a kind judge."})
+    else:
+        write_program(source, PROGRAM.replace("strict", "kind"))
+    data.mkdir()
+    (data / FILE).write_text("{}")
+    (problem,) = fetch("tiny-judge", tmp_path / "mirror")
+    assert "does not hold the pinned text of judge/official.py::build#system" in problem
+    assert (data / FILE).read_text() == "{}"
+
+
+def test_program_that_is_no_python(data: Path, source: Path, tmp_path: Path) -> None:
+    write_program(source, "print 'old'")
+    (problem,) = fetch("tiny-judge", tmp_path / "mirror")
+    assert "no Python program" in problem and "\n" not in problem
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "judge_prompts.json is missing"),
+        ("{", "judge_prompts.json is no JSON"),
+        ("[]", "no JSON object of texts"),
+        (json.dumps({**TEXTS, "judge/official.py::ask": "{}"}), "(judge/official.py::ask)"),
+        (json.dumps(dict(list(TEXTS.items())[:2])), "(judge/official.py::ask)"),
+        (json.dumps({**TEXTS, "mine": "extra"}), "(mine)"),
+    ],
+)
+def test_what_is_wrong_is_found_before_anything_is_asked(data: Path, content: str | None, says: str) -> None:
+    if content is not None:
+        data.mkdir()
+        (data / FILE).write_text(content)
+    (problem,) = assets.check("tiny-judge")
+    assert says in problem
+    with pytest.raises(CellFailure) as caught:
+        judge_prompts.load("tiny-judge")
+    message = str(caught.value)
+    assert says in message and "\n" not in message
+    assert "--ds_names tiny-judge" in message and "copy benchmarks/tiny_judge/data" in message
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (entry(texts={}), "'texts'"),
+        (entry(texts={"no file": {"sha256": "0" * 64}}), "'texts'"),
+        (entry(texts={"../a.py::b": {"sha256": "0" * 64}}), "'texts'"),
+        (entry(texts={"a.py::b": {"sha256": "0"}}), "'sha256'"),
+        (entry(prompts="/etc/passwd"), "'prompts'"),
+        (entry(source={"repo": "owner/name", "commit": "main"}), "'commit'"),
+    ],
+)
+def test_malformed_entry_is_named(data: Path, wrong: Any, named: str) -> None:
+    (data.parent / "assets.json").write_text(json.dumps([wrong]))
+    with pytest.raises(CellFailure) as caught:
+        assets.load_manifest("tiny-judge")
+    assert named in str(caught.value)
+
+
+def test_fields_of_a_template_are_named_by_their_last_name() -> None:
+    program = b"f\"{a['Prompt']} {b.Why} {c} {{}}\" + 'one ' 'text'"
+    assert {"{Prompt} {Why} {c} {{}}", "one text"} <= set(texts_in_program(program))
+
+
+@pytest.mark.parametrize("benchmark", ["wise", "wise-rewrite", "wise-verified"])
+def test_benchmarks_of_the_tree_from_the_shared_mirror(
+    benchmark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror = shared_mirror()
+    manifest = assets.manifest_path(benchmark).read_bytes()
+    monkeypatch.setattr(assets, "BENCHMARKS", tmp_path)
+    assets.manifest_path(benchmark).parent.mkdir()
+    assets.manifest_path(benchmark).write_bytes(manifest)
+    assert fetch(benchmark, mirror) == []
+    prompts = judge_prompts.load(benchmark)
+    assert len(prompts) == 2
+    assert any("{Prompt}" in text and "{Explanation}" in text for text in prompts.values())

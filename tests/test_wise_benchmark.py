@@ -1,0 +1,249 @@
+"""WISE for the engine: the official request, further tries, official files, and who is the official judge."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from benchmarks.wise.benchmark import WiseBenchmark
+from imageevalkit import assets
+from imageevalkit.cell import REPO, Cell
+from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.evaluation.benchmark import Judged, Unparsed, check_judge, module_of
+from imageevalkit.evaluation.question import Message, Picture, Question, Reply
+from imageevalkit.evaluation.run import evaluate_cell
+from imageevalkit.items import Item, items_of
+from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
+from imageevalkit.progress import ProgressWriter
+from imageevalkit.results import Result, read_result
+from tests.support.wise import DATASETS, SYSTEM, ToldJudge, judged, make_wise
+
+THREE = "Consistency: {}\nRealism: 1\nAesthetic Quality: 0"
+
+
+@pytest.fixture
+def wise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[WiseBenchmark, ToldJudge]]:
+    """Makes a benchmark by its name; see :func:`tests.support.wise.make_wise`."""
+    return lambda name, **given: make_wise(name, tmp_path / "benchmarks", monkeypatch, **given)
+
+
+def first_items(name: str, limit: int) -> list[Item]:
+    return items_of(DATASETS[name](), Cell("m", name), limit)
+
+
+@pytest.mark.parametrize(
+    ("name", "max_tokens", "extra"),
+    [
+        ("wise", 2000, {}),
+        ("wise-rewrite", 2000, {}),
+        ("wise-verified", 500, {"chat_template_kwargs": {"enable_thinking": False}}),
+    ],
+)
+def test_the_official_request(
+    wise: Callable[..., tuple[WiseBenchmark, ToldJudge]], name: str, max_tokens: int, extra: dict[str, object]
+) -> None:
+    benchmark, _ = wise(name)
+    [item] = first_items(name, 1)
+    picture = Picture(item.path, "a" * 64)
+    [question] = benchmark.questions(item, picture)
+    prompt_id = item.data["prompt_id"]
+    text = f'Protocol.\nPROMPT: "prompt {prompt_id}"\nEXPLANATION: "it means {prompt_id}"\nAnswer.'
+    declared = Picture(item.path, "a" * 64, "image/png", None)
+    assert question.messages == (Message("system", (SYSTEM,)), Message("user", (text, declared)))
+    sampling = question.sampling
+    assert (sampling.max_tokens, sampling.temperature, sampling.seed) == (max_tokens, 0.0, None)
+    assert sampling.extra == extra
+    assert benchmark.tries == 3
+
+
+def test_texts_are_put_in_as_they_are(wise: Callable[..., tuple[WiseBenchmark, ToldJudge]]) -> None:
+    benchmark, _ = wise("wise")
+    [item] = first_items("wise", 1)
+    odd = Item(item.id, item.path, 42, None, None, {"prompt": '{Explanation} "{}"', "explanation": "{0}\n%s"})
+    [question] = benchmark.questions(odd, Picture(item.path, ""))
+    assert 'PROMPT: "{Explanation} "{}""\nEXPLANATION: "{0}\n%s"\n' in question.text
+
+
+@pytest.mark.parametrize(
+    ("name", "reply", "says"),
+    [
+        ("wise", "Consistency: 2\n1\n1", "no realism, aesthetic_quality in 'Consistency: 2 1 1'"),
+        ("wise-verified", "<think>Score: 1</think>\nI cannot\nsay", "no score in 'I cannot say'"),
+    ],
+)
+def test_reply_without_all_scores(
+    wise: Callable[..., tuple[WiseBenchmark, ToldJudge]], name: str, reply: str, says: str
+) -> None:
+    benchmark, _ = wise(name)
+    [item] = first_items(name, 1)
+    [question] = benchmark.questions(item, Picture(item.path, ""))
+    with pytest.raises(Unparsed) as caught:
+        benchmark.parse(question, Reply(reply))
+    assert str(caught.value) == says
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_worked_example_of_one_image(
+    wise: Callable[..., tuple[WiseBenchmark, ToldJudge]], bare: bool
+) -> None:
+    benchmark, _ = wise("wise")
+    [one] = judged(benchmark, lambda _: "2\n1\n0" if bare else THREE.format(2), limit=1)
+    assert one.score is not None
+    assert one.score.values["wiscore"] == pytest.approx(0.80)
+    assert one.score.values["consistency"] == 2
+    assert one.score.keys == {"category": "culture", "subcategory": "culture 0", "prompt_id": 1}
+
+
+def evaluate(benchmark: WiseBenchmark, limit: int) -> tuple[Outcome, Result]:
+    """Evaluate the first items, each with an image of its own."""
+    cell = Cell("m", benchmark.name)
+    items = first_items(benchmark.name, limit)
+    for n, item in enumerate(items):
+        item.path.parent.mkdir(parents=True, exist_ok=True)
+        Image.effect_noise((8, 8), 20 + n).convert("RGB").save(item.path)
+    outcome = evaluate_cell(cell, benchmark, items, limit, False, ProgressWriter())
+    return outcome, read_result(cell.result)
+
+
+def test_a_reply_without_score_is_asked_again_twice(
+    wise: Callable[..., tuple[WiseBenchmark, ToldJudge]],
+) -> None:
+    asked: Counter[str] = Counter()
+
+    def say(question: Question) -> str:
+        asked[question.item] += 1
+        if question.item == "images/1":
+            return "Score: 0" if asked[question.item] == 3 else "Score: maybe"
+        return "never" if question.item == "images/401" else "Score: 1"
+
+    benchmark, _ = wise("wise-verified", say=say)
+    outcome, result = evaluate(benchmark, 12)
+    assert asked.pop("images/1") == asked.pop("images/401") == 3
+    assert set(asked.values()) == {1}
+    assert outcome.state == INCOMPLETE
+    assert (result.coverage.judged, result.coverage.unparsed) == (11, 1)
+    assert result.headline == [] and result.metrics["overall_official"].value is None
+    official = Cell("m", "wise-verified").official
+    assert sorted(path.name for path in official.iterdir()) == [
+        "cultural_common_sense_full_results.json",
+        "cultural_common_sense_scores_results.jsonl",
+        "natural_science_full_results.json",
+        "natural_science_scores_results.jsonl",
+        "spatio-temporal_reasoning_full_results.json",
+        "spatio-temporal_reasoning_scores_results.jsonl",
+    ]
+    ids = [
+        json.loads(line)["prompt_id"]
+        for path in official.glob("*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    assert len(ids) == 11 and 401 not in ids
+
+
+def test_a_limited_run_has_an_overall(wise: Callable[..., tuple[WiseBenchmark, ToldJudge]]) -> None:
+    benchmark, _ = wise("wise", say=lambda _: THREE.format(2))
+    outcome, result = evaluate(benchmark, 7)
+    assert outcome.state == COMPLETE
+    assert result.headline == ["overall"]
+    assert result.metrics["overall"].value == pytest.approx(0.8)
+    assert result.metrics["overall_official"].value is None
+    assert result.benchmark_version == "wise-eb51174"
+
+
+def record_files(benchmark: WiseBenchmark, done: list[Judged]) -> dict[str, str]:
+    return {name: text for name, text in benchmark.official_files(done).items() if text.strip("[]\n")}
+
+
+def test_official_files_of_the_verified_protocol(
+    wise: Callable[..., tuple[WiseBenchmark, ToldJudge]],
+) -> None:
+    benchmark, _ = wise("wise-verified")
+    replies = {2: "<think>1</think> Score: 1 – ß\n", 1: "Score: 0", 3: "none"}
+    files = record_files(benchmark, judged(benchmark, replies.get))
+    assert files == {
+        "cultural_common_sense_full_results.json": """[
+  {
+    "prompt_id": 1,
+    "prompt": "prompt 1",
+    "key": "it means 1",
+    "image_path": "images/1.png",
+    "evaluation": "Score: 0"
+  },
+  {
+    "prompt_id": 2,
+    "prompt": "prompt 2",
+    "key": "it means 2",
+    "image_path": "images/2.png",
+    "evaluation": "Score: 1 – ß"
+  }
+]""",
+        "cultural_common_sense_scores_results.jsonl": (
+            '{"prompt_id": 1, "Subcategory": "culture 0", "score": 0.0}\n'
+            '{"prompt_id": 2, "Subcategory": "culture 0", "score": 1.0}\n'
+        ),
+    }
+
+
+def test_official_files_of_the_legacy_protocol(
+    wise: Callable[..., tuple[WiseBenchmark, ToldJudge]],
+) -> None:
+    benchmark, _ = wise("wise-rewrite")
+    aesthetic_first = "Aesthetic Quality: 0\nRealism: 1\nConsistency: 2\n"
+    files = record_files(benchmark, judged(benchmark, {401: aesthetic_first}.get))
+    # the legacy README leaves "_full" and "_scores" out of this domain's names
+    assert sorted(files) == [
+        "spatio-temporal_reasoning_results.json",
+        "spatio-temporal_reasoning_results.jsonl",
+    ]
+    assert files["spatio-temporal_reasoning_results.jsonl"] == (
+        '{"prompt_id": 401, "Subcategory": "time 0", "consistency": 2.0, "realism": 1.0, '
+        '"aesthetic_quality": 0.0}\n'
+    )
+    [full] = json.loads(files["spatio-temporal_reasoning_results.json"])
+    assert full["evaluation"] == aesthetic_first
+
+
+@pytest.mark.parametrize(
+    ("name", "default"),
+    [
+        ("wise", "openai:gpt-4o-2024-05-13"),
+        ("wise-rewrite", "openai:gpt-4o-2024-05-13"),
+        ("wise-verified", "vllm:qwen3.5-35b-a3b"),
+    ],
+)
+def test_judges(wise: Callable[..., tuple[WiseBenchmark, ToldJudge]], name: str, default: str) -> None:
+    assert check_judge(name, "") == check_judge(name, default.partition(":")[2]) == default
+    assert check_judge(name, "transformers:qwen3-vl-8b") == "transformers:qwen3-vl-8b"
+    with pytest.raises(UserError, match="unknown judge"):
+        check_judge(name, "gpt-4p")
+    official, _ = wise(name)
+    other, _ = wise(name, judge="qwen3-vl-8b")
+    assert official.evaluator.official and not other.evaluator.official
+    assert official.evaluator.id != other.evaluator.id
+
+
+def test_missing_prompts_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = assets.manifest_path("wise-rewrite").read_bytes()
+    module = module_of("wise-rewrite")
+    monkeypatch.setattr(assets, "BENCHMARKS", tmp_path)
+    (tmp_path / "wise_rewrite").mkdir()
+    (tmp_path / "wise_rewrite" / "assets.json").write_bytes(manifest)
+    assert module is not None
+    with pytest.raises(
+        CellFailure, match=r"judge_prompts\.json is missing.*--ds_names wise-rewrite"
+    ) as caught:
+        module.make("openai:gpt-4o-2024-05-13")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_everything_a_benchmark_needs_is_in_the_tree(name: str) -> None:
+    assert f"--ds_name {name} " in (REPO / "eval" / f"{name}.sh").read_text()
+    assert (REPO / "requirements/benchmark/t2i" / f"{name}.txt").is_file()
+    config = (REPO / "config.sh").read_text()
+    assert config.count(f"  ['{name}']=") == 3
