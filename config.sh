@@ -103,6 +103,8 @@ declare -gA JUDGE_MAP=(
 )
 
 # Settings of a judge ("name=value,name=value"), by its name: where a served one is reached and the variable of its
-# key ("base_url=http://gpu1:8000/v1,api_key_env=JUDGE_API_KEY"), or how a local one runs ("gpus=2"). Overridden by
+# key ("base_url=http://gpu1:8000/v1,api_key_env=JUDGE_API_KEY"), or how a local one runs ("gpus=2"). A vllm judge
+# without a base_url is served by the run itself, with the vLLM of environment EVAL_ENV_MAP['vllm'] (without that
+# entry: of the one called vllm): "gpus=2,max_model_len=32768,serve_args=--dtype bfloat16". Overridden by
 # --judge_kwargs.
 declare -gA JUDGE_KWARGS_MAP=()

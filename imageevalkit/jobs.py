@@ -20,10 +20,12 @@ class Job:
     are inherited). ``cells`` are the cells (``model/benchmark``) it serves, in order. ``after`` names jobs.
     A job starts when, for each of its cells, every job in ``after`` serving that cell has left that cell's
     outcome (see :func:`outcome_path`) with a state in :data:`USABLE`; if such an outcome is FAILED or the job
-    ended without leaving one, it is skipped. ``always`` (the report) starts when all in ``after`` have ended,
-    however they ended. A job with ``leaves_outcomes`` False is a foreign script (the guide of seed 002 asks for
-    no more than an exit status): its status 0 makes its cells complete. Of the jobs with the same ``turn`` (an API
-    endpoint, say) one runs at a time.
+    ended without leaving one, it is skipped. A ``partial`` job starts without such cells, once the jobs that
+    failed them have ended, and itself leaves FAILED for them; it is skipped when no other cell is left.
+    ``always`` (the report) starts when all in ``after`` have ended, however they ended. A job with
+    ``leaves_outcomes`` False is a foreign script (the guide of seed 002 asks for no more than an exit status):
+    its status 0 makes its cells complete. Of the jobs with the same ``turn`` (an API endpoint, say) one runs at
+    a time.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Job:
     environ: dict[str, str] = field(default_factory=dict)
     after: list[str] = field(default_factory=list)
     always: bool = False
+    partial: bool = False
     leaves_outcomes: bool = True
     gpus: int = 0
     cores: int = 1

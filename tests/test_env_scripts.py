@@ -27,7 +27,7 @@ def small_tree(folder: Path) -> Path:
     """A copy of the tree that knows a driver, one model and one benchmark, none of which needs a package."""
     root = copy_tree(folder)
     shutil.rmtree(root / "requirements")
-    for name in ("driver.txt", "model/tiny.txt", "benchmark/edit/small.txt"):
+    for name in ("driver.txt", "model/tiny.txt", "benchmark/edit/small.txt", "judge/served.txt"):
         (root / "requirements" / name).parent.mkdir(parents=True, exist_ok=True)
         (root / "requirements" / name).write_text("# nothing\n")
     return root
@@ -159,6 +159,7 @@ def test_conda_base_from_config_names_the_place_and_its_conda_is_used(root: Path
         (["--model"], "--model needs a value"),
         (["--model", "tini", "--path", "x"], "known: tiny"),
         (["--benchmark", "huge", "--path", "x"], "known: small"),
+        (["--judge", "huge", "--path", "x"], "known: served"),
         (["--model", "tiny"], "CONDA_BASE"),
         (["--requirements", "none.txt", "--path", "x"], "none.txt"),
         (["--fast"], "unknown option '--fast'"),

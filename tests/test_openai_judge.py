@@ -25,6 +25,7 @@ from eval_models.judge.api.backend import OpenAIJudge
 from eval_models.judge.api.chat_reply import read_reply
 from eval_models.judge.options import JudgeOptions
 from eval_models.judge.registry import JudgeChoice, JudgeSetting, make_judge
+from eval_models.judge.served import Address
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.question import (
     Answer,
@@ -529,7 +530,7 @@ def vllm(address_file: Path | str = "", **kwargs: Any) -> OpenAIJudge:
 def test_a_vllm_server_is_found_by_its_address_file_and_gets_no_key(
     judge_server: JudgeServer, picture: Picture, tmp_path: Path
 ) -> None:
-    (tmp_path / "address").write_text(f"{judge_server.base_url}\n")
+    Address(tmp_path / "address").give(judge_server.base_url)
     (answer,) = vllm(tmp_path / "address").ask([wise(picture)])
     (named,) = vllm(base_url=judge_server.base_url).ask([wise(picture)])
     assert answer.reply == named.reply != None  # noqa: E711
@@ -558,23 +559,24 @@ def test_a_vllm_server_may_ask_for_a_key(
         list(vllm(base_url=judge_server.base_url).ask([wise(picture)]))
 
 
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        (None, "left no address .* see the log of the job that serves the judge"),
-        ("", "must hold a URL like"),
-        ("somewhere", "must hold a URL like"),
-    ],
-)
-def test_a_vllm_server_that_is_not_there_is_named(
-    picture: Picture, tmp_path: Path, content: str | None, complaint: str
-) -> None:
-    if content is not None:
-        (tmp_path / "address").write_text(content)
-    with pytest.raises(CellFailure, match=complaint):
-        list(vllm(tmp_path / "address").ask([wise(picture)]))
+def test_a_vllm_server_that_is_not_there_is_named(picture: Picture, tmp_path: Path) -> None:
     with pytest.raises(CellFailure, match="no server of the judge is known"):
         list(vllm().ask([wise(picture)]))
+    with pytest.raises(JudgeUnusable, match="the job that serves the judge has ended"):
+        list(vllm(tmp_path / "address").ask([wise(picture)]))
+    job = Address(tmp_path / "address")
+    job.give("somewhere")
+    with pytest.raises(CellFailure, match="must hold a URL like"):
+        list(vllm(tmp_path / "address").ask([wise(picture)]))
+    job.give_up("the server of judge q could not start")
+    with pytest.raises(JudgeUnusable, match="the server of judge q could not start"):
+        list(vllm(tmp_path / "address").ask([wise(picture)]))
+
+
+def test_what_a_run_settles_about_its_server_is_part_of_the_identity() -> None:
+    choice = JudgeChoice("q", JudgeSetting("vllm", "Qwen/Q", {"gpus": 2, "serve_args": "--dtype half"}))
+    plain, revised = (OpenAIJudge(choice, JudgeOptions(served=s)) for s in ({}, {"revision": "abc"}))
+    assert revised.identity == {**plain.identity, "server": {"revision": "abc"}}
 
 
 # many questions

@@ -3,6 +3,7 @@
 #   bash utils/make_env.sh --driver                          .venv, for the driver
 #   bash utils/make_env.sh --model NAME [--path DIR]         requirements/model/NAME.txt
 #   bash utils/make_env.sh --benchmark NAME [--path DIR]     requirements/benchmark/*/NAME.txt
+#   bash utils/make_env.sh --judge NAME [--path DIR]         requirements/judge/NAME.txt
 #   bash utils/make_env.sh --requirements FILE --path DIR    any list
 # Without --path it goes to ${CONDA_BASE}/envs/NAME, made by conda where CONDA_BASE has one, else as a venv.
 # Nothing happens when the environment is up to date. PYTHON names the interpreter to build with.
@@ -34,7 +35,7 @@ parse_options() {
   while [[ $# -gt 0 ]]; do
     case $1 in
       --driver) driver=1 ;;
-      --model | --benchmark | --requirements | --path)
+      --model | --benchmark | --judge | --requirements | --path)
         [[ -n ${2:-} && ${2:-} != --* ]] || fail "$1 needs a value"
         case $1 in
           --path) path=$2 ;;
@@ -55,7 +56,7 @@ parse_options() {
   for choice in "$driver" "$kind" "$list"; do
     [[ -z $choice ]] || wanted=$((wanted + 1))
   done
-  [[ $wanted -eq 1 ]] || fail "say one of --driver, --model NAME, --benchmark NAME, --requirements FILE"
+  [[ $wanted -eq 1 ]] || fail "say one of --driver, --model NAME, --benchmark NAME, --judge NAME, --requirements FILE"
 }
 
 # Sets list (the requirements file), path (the environment's folder) and name (for the log).
@@ -78,7 +79,7 @@ resolve() {
 find_list() {
   # benchmark lists are sorted into folders by task
   local depth=1 known
-  [[ $kind == model ]] || depth=2
+  [[ $kind != benchmark ]] || depth=2
   known=$(find "$repo/requirements/$kind" -mindepth "$depth" -maxdepth "$depth" -name '*.txt' 2>/dev/null | sort)
   list=$(grep -m 1 -F -e "/$name.txt" <<<"$known" || true)
   [[ -z $list ]] || return 0

@@ -17,13 +17,15 @@ class JudgeOptions:
 
     ``kwargs`` are the user's settings of the judge over those of its entry in the registry. ``workers`` and
     ``requests_per_minute`` bound requests to an API. ``address_file`` is where the job that serves the judge
-    leaves its base URL; empty: no job serves it.
+    leaves its base URL (see ``served.py``); empty: no job serves it. ``served`` is what was settled about such a
+    server and decides its answers, a part of the judge's identity.
     """
 
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     workers: int = 4
     requests_per_minute: float | None = None
     address_file: str = ""
+    served: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """For the environment of the job."""

@@ -11,6 +11,7 @@ from imageevalkit.cell import REPO
 from imageevalkit.errors import ExitStatus
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch.environments import DRIVER_ENV
+from imageevalkit.launch.serving_jobs import describe_server
 
 
 def describe(plan: Plan) -> tuple[str, ExitStatus]:
@@ -23,6 +24,7 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
     status = ExitStatus.FAILED if plan.blocked else ExitStatus.COMPLETE
     for job in plan.jobs:
         lines.append(f"{job.name}: {job.command[0]}, {job.gpus} GPUs, {job.cores} cores")
+        lines += describe_server(job)
         request = _request(job)
         if request:
             counts, counted = _forecast(*request)

@@ -41,13 +41,20 @@ def python_of(environment: str, used_by: str, build: str) -> str:
     Raises:
         UserError: it is not there. The driver's environment passes: it is made before the first job.
     """
-    python = folder_of(environment, used_by) / "bin" / "python"
-    if environment and not os.access(python, os.X_OK):
+    if not environment:
+        return str(DRIVER_ENV / "bin" / "python")
+    return str(program_of(environment, "python", used_by, build))
+
+
+def program_of(environment: str, name: str, used_by: str, build: str) -> Path:
+    """The program ``name`` of ``environment``, else like :func:`python_of`. Raises UserError: it is not there."""
+    program = folder_of(environment, used_by) / "bin" / name
+    if not os.access(program, os.X_OK):
         raise UserError(
-            f"environment '{environment}' of {used_by} is missing: no {python}; build it with "
+            f"environment '{environment}' of {used_by} is missing: no {program}; build it with "
             f"'{build}' or correct config.sh"
         )
-    return str(python)
+    return program
 
 
 def ensure_driver_env() -> None:

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from eval_models.judge.options import VARIABLE, JudgeOptions
 from eval_models.judge.registry import JUDGE_SETTINGS, JudgeChoice, find
+from eval_models.judge.server_settings import ServerSettings, split_kwargs
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.errors import UserError, suggest
 from imageevalkit.evaluation.benchmark import check_judge
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.generate_jobs import Run, visible_gpus
 from imageevalkit.launch.kwargs import parse_kwargs
+from imageevalkit.launch.serving_jobs import Server, server_of
+
+# Requests at a time to a server of the run's own. NUM_WORKERS is for what others run; vLLM is fast by batching, and
+# queues what is too much for it. The official WISE evaluator sends 96.
+_IN_FLIGHT = 64
 
 
 class JudgeNeeds(NamedTuple):
     """``environ`` of the evaluate job; ``gpus`` the judge takes in it; ``turn`` names what only one job may ask
-    at a time (empty: nothing)."""
+    at a time (empty: nothing); ``server`` is what to start for it and all others with the same one."""
 
     environ: dict[str, str]
     gpus: int = 0
     turn: str = ""
+    server: Server | None = None
 
 
 def judge_needs(run: Run, benchmark: str) -> JudgeNeeds:
     """What evaluating ``benchmark`` needs for its judge.
 
     Raises:
-        UserError: an unknown judge, a malformed setting, a missing key, more GPUs than there are.
+        UserError: an unknown judge, a malformed setting, a missing key or environment, more GPUs than there are.
     """
     options = run.options
     judge = check_judge(benchmark, options.judges.get(benchmark, ""))
@@ -40,19 +49,53 @@ def judge_needs(run: Run, benchmark: str) -> JudgeNeeds:
             )
         return JudgeNeeds(environ)
     kwargs = {**choice.setting.kwargs, **_configured(run.config, choice), **options.judge_kwargs}
+    if choice.setting.backend == "vllm":
+        return _vllm_needs(run, benchmark, choice, kwargs, environ)
     gpus = _gpus(choice, kwargs.pop("gpus", None))
-    given = JudgeOptions(kwargs, options.num_workers, options.requests_per_minute)
-    needs = JudgeNeeds({**environ, VARIABLE: given.to_json()})
+    needs = JudgeNeeds({**environ, VARIABLE: _options(run, kwargs).to_json()})
     if not options.asks_judges:
         return needs
     if choice.setting.backend == "transformers":
         return needs._replace(gpus=gpus)
+    return needs._replace(turn=_turn(benchmark, choice, kwargs))
+
+
+def _vllm_needs(
+    run: Run, benchmark: str, choice: JudgeChoice, kwargs: Mapping[str, Any], environ: Mapping[str, str]
+) -> JudgeNeeds:
+    server_kwargs, kwargs = split_kwargs(kwargs)
     try:
-        endpoint = Endpoint.of(kwargs)
+        settings = ServerSettings.of(server_kwargs)
+    except UserError as error:
+        raise UserError(f"judge '{choice.name}' of {benchmark}: {error}") from None
+    given = replace(_options(run, kwargs), served=settings.decisive)
+    if kwargs.get("base_url") or not run.options.asks_judges:
+        turn = _turn(benchmark, choice, kwargs) if run.options.asks_judges else ""
+        return JudgeNeeds({**environ, VARIABLE: given.to_json()}, turn=turn)
+    server = server_of(run, choice, settings, _gpus(choice, settings.gpus))
+    given = replace(
+        given,
+        workers=max(given.workers, _IN_FLIGHT),
+        requests_per_minute=None,
+        address_file=server.address_file,
+    )
+    return JudgeNeeds({**environ, VARIABLE: given.to_json()}, server=server)
+
+
+def _options(run: Run, kwargs: Mapping[str, Any]) -> JudgeOptions:
+    return JudgeOptions(kwargs, run.options.num_workers, run.options.requests_per_minute)
+
+
+def _turn(benchmark: str, choice: JudgeChoice, kwargs: Mapping[str, Any]) -> str:
+    """What only one job at a time may ask: two would each start at the ceiling that the user set for it."""
+    try:
+        if choice.setting.backend == "vllm" and not kwargs.get("api_key_env"):
+            endpoint = Endpoint.without_key(str(kwargs["base_url"]), "base_url")
+        else:
+            endpoint = Endpoint.of(kwargs)
     except UserError as error:
         raise UserError(f"judge '{choice.name}' of {benchmark} is reached through an API: {error}") from None
-    # two jobs at one endpoint would each start at the ceiling that the user set for it
-    return needs._replace(turn=f"{endpoint.host} {endpoint.key_variable}")
+    return f"{endpoint.host} {endpoint.key_variable}"
 
 
 def check_kwargs_map(config: Config) -> None:
@@ -73,7 +116,7 @@ def _configured(config: Config, choice: JudgeChoice) -> dict[str, Any]:
 
 def _gpus(choice: JudgeChoice, given: Any) -> int:
     if given is None:
-        return min(1, visible_gpus()) if choice.setting.backend == "transformers" else 0
+        return min(1, visible_gpus()) if choice.setting.backend in ("transformers", "vllm") else 0
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
         raise UserError(f"judge '{choice.name}': gpus is {given!r}: use a whole number")
     if given > visible_gpus():

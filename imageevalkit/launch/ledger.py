@@ -80,16 +80,21 @@ class Ledger:
         """Whether the jobs that ``job`` must run after let it start."""
         if job.always:
             return Verdict(all(name in self._jobs for name in job.after))
-        ready = True
+        ready, lost = True, {}
         for cell in job.cells:
             for before in map(self._plan.job, job.after):
                 stage = self._stages.get((before.name, cell))
                 if cell not in _owed(before) or (stage is not None and stage.state in USABLE):
                     continue
-                ready = False
                 # only once it has ended: an attempt that failed a cell may be followed by a better one
                 if stage is not None and before.name in self._jobs:
-                    return Verdict(False, f"not started: {before.stage} of {cell} is {stage.state}")
+                    lost[cell] = f"not started: {before.stage} of {cell} is {stage.state}"
+                else:
+                    ready = False
+        if lost and not job.partial:
+            return Verdict(False, next(iter(lost.values())))
+        if lost and len(lost) == len(job.cells):
+            return Verdict(False, "not started: the stage before it failed")
         return Verdict(ready)
 
     def collect(self, job: Job, attempt: int) -> None:

@@ -17,10 +17,9 @@ from imageevalkit.errors import CellFailure, ExitStatus, UserError, worst
 from imageevalkit.jobs import FAILED, USABLE, Job, Plan
 from imageevalkit.launch.display import Money, Running, View, choose_display
 from imageevalkit.launch.gpus import Lease, lease, visible_gpus
-from imageevalkit.launch.guard import CANNOT_EXECUTE, NOT_FOUND
 from imageevalkit.launch.ledger import Ending, Ledger
 from imageevalkit.launch.pace import Pace, PaceReader
-from imageevalkit.launch.process import describe_exit, job_environ, progress_path, start_guarded
+from imageevalkit.launch.process import FINAL, describe_exit, job_environ, progress_path, start_guarded
 from imageevalkit.launch.summary import INTERRUPTED, SKIPPED, RunSummary
 from imageevalkit.launch.table import print_table
 
@@ -29,8 +28,6 @@ _TICK = 0.1
 _STOP_LIMIT = 9.0
 # `timeout` and some wrappers deliver one signal twice: that is not a user losing patience.
 _SECOND_SIGNAL_AFTER = 0.5
-# Starting the same command again cannot change these; any other status is a crash.
-_FINAL: set[int] = {ExitStatus.COMPLETE, ExitStatus.INCOMPLETE, ExitStatus.USAGE, CANNOT_EXECUTE, NOT_FOUND}
 
 
 def run_plan(plan: Plan, lock_fds: dict[str, int]) -> RunSummary:
@@ -224,7 +221,7 @@ class _Run:
         return await active.ended
 
     def _worth_retry(self, job: Job, status: int) -> bool:
-        if status in _FINAL:
+        if status in FINAL:
             return False
         return status != ExitStatus.FAILED if job.always else self._ledger.lacks_outcomes(job)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 
 from imageevalkit import assets
 from imageevalkit.cell import REPO, Cell, log_root, output_root
@@ -18,6 +19,7 @@ from imageevalkit.launch.environments import DRIVER_ENV, python_of
 from imageevalkit.launch.generate_jobs import Run, generate_jobs, visible_gpus
 from imageevalkit.launch.judges import JudgeNeeds, check_kwargs_map, judge_needs
 from imageevalkit.launch.options import Options
+from imageevalkit.launch.serving_jobs import serving_jobs
 
 _EVALUATE_RETRIES = 1  # a crash may pass
 
@@ -60,9 +62,8 @@ def make_plan(options: Options, config: Config) -> Plan:
             _check_images_of(model)
     if options.evaluate:
         after = {cell: job.name for job in jobs for cell in job.cells}
-        jobs += [
-            _evaluate_job(run, cell, after) for model in options.models for cell in run.open_cells(model)
-        ]
+        cells = [cell for model in options.models for cell in run.open_cells(model)]
+        jobs += _evaluate_jobs(run, cells, after)
     jobs.append(_report_job(run, jobs))
     return Plan(str(run.folder), options.parallel, jobs, run.blocked)
 
@@ -95,7 +96,21 @@ def _blocked(options: Options) -> dict[str, str]:
     return blocked
 
 
-def _evaluate_job(run: Run, cell: Cell, after: dict[str, str]) -> Job:
+def _evaluate_jobs(run: Run, cells: Sequence[Cell], after: dict[str, str]) -> list[Job]:
+    needs = {
+        benchmark: judge_needs(run, benchmark) for benchmark in dict.fromkeys(c.benchmark for c in cells)
+    }
+    alone, served = [], []
+    for cell in cells:
+        job = _evaluate_job(run, cell, needs[cell.benchmark], after)
+        if server := needs[cell.benchmark].server:
+            served.append((server, job))
+        else:
+            alone.append(job)
+    return alone + serving_jobs(run, served)
+
+
+def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: dict[str, str]) -> Job:
     options, benchmark = run.options, cell.benchmark
     script = REPO / "eval" / f"{benchmark}.sh"
     if not script.is_file():
@@ -103,7 +118,6 @@ def _evaluate_job(run: Run, cell: Cell, after: dict[str, str]) -> Job:
     environment = run.config.maps.get("EVAL_ENV_MAP", {}).get(benchmark, "")
     for part in environment.split() or [""]:
         python_of(part, f"benchmark {benchmark}", f"bash utils/make_env.sh --benchmark {benchmark}")
-    needs = judge_needs(run, benchmark)
     environ = {
         "IMAGEEVALKIT_RUN_FOLDER": str(run.folder),
         "IMAGEEVALKIT_MISSING_ITEMS": options.missing_items,

@@ -9,10 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from imageevalkit.cell import REPO
+from imageevalkit.errors import ExitStatus
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch import guard
 from imageevalkit.progress import PROGRESS_ENV
@@ -20,6 +21,13 @@ from imageevalkit.progress import PROGRESS_ENV
 CORES_ENV = "IMAGEEVALKIT_CORES"
 LOG_HEADER = "# imageevalkit: "
 """Begins the line that the launcher itself writes into a job's log."""
+# Starting the same command again cannot change these; any other status is a crash.
+FINAL: frozenset[int] = frozenset(
+    (
+        *(ExitStatus.COMPLETE, ExitStatus.INCOMPLETE, ExitStatus.USAGE),
+        *(guard.CANNOT_EXECUTE, guard.NOT_FOUND),
+    )
+)
 _TAIL_BYTES = 8192
 _LINE_WIDTH = 200
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
@@ -50,13 +58,31 @@ def start_guarded(
     Raises:
         OSError: the log cannot be written, or no process can be started.
     """
-    log = REPO / job.logs[0]
+    title = f"{job.name} attempt {attempt}"
+    return guarded(job.command, REPO / job.logs[0], title, environ, lifeline, held)
+
+
+def guarded(
+    command: Sequence[str],
+    log: Path,
+    title: str,
+    environ: dict[str, str],
+    lifeline: int,
+    held: Iterable[int] = (),
+) -> subprocess.Popen[bytes]:
+    """``command`` under a guard of its own; what it prints is appended to ``log`` below a line with ``title``.
+
+    Call it from the main thread: the guard takes the end of the thread that started it for the launcher's.
+
+    Raises:
+        OSError: the log cannot be written, or no process can be started.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
-    program = [sys.executable, "-I", "-S", guard.__file__, str(lifeline), "--", *job.command]
+    program = [sys.executable, "-I", "-S", guard.__file__, str(lifeline), "--", *command]
     with log.open("ab", buffering=0) as out:
         when = time.strftime("%Y-%m-%d %H:%M:%S")
-        command = _shorten(plain(shlex.join(job.command)))
-        out.write(f"{LOG_HEADER}{when} {job.name} attempt {attempt}: {command}\n".encode())
+        shown = shorten(plain(shlex.join(command)))
+        out.write(f"{LOG_HEADER}{when} {title}: {shown}\n".encode())
         return subprocess.Popen(
             program,
             stdin=subprocess.DEVNULL,
@@ -90,11 +116,12 @@ def last_line(log: str) -> str:
     for line in reversed(re.split(r"[\r\n]+", tail)):
         text = plain(line)
         if text and not text.startswith(LOG_HEADER):
-            return _shorten(text)
+            return shorten(text)
     return ""
 
 
-def _shorten(text: str) -> str:
+def shorten(text: str) -> str:
+    """``text``, cut to what fits a line of a table or a log."""
     return text if len(text) <= _LINE_WIDTH else text[: _LINE_WIDTH - 1] + "…"
 
 

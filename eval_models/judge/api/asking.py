@@ -11,6 +11,7 @@ from eval_models.judge.api.chat_reply import NO_LOGPROBS, read_reply
 from eval_models.judge.api.chat_request import chat_request, request_parameters
 from eval_models.judge.api.picture_cache import PictureCache
 from eval_models.judge.api.settings import ApiSettings
+from eval_models.judge.served import is_away, problem
 from imageevalkit.api.clients import Clients
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind, classify_status
@@ -24,7 +25,9 @@ from imageevalkit.secrets import one_line
 
 # Once the judge is known to be unusable, requests already sent may still be answered (and are paid for).
 _LAST_ANSWERS = 60.0
-_TICK = 0.2  # seconds between two looks at those
+# How long the run may need to see that its server died: the server's guard ends what it left first, within 5 s.
+_DEATH_NOTICED = 10.0
+_TICK = 0.2  # seconds between two looks at those, and at a server that is started again
 
 
 @dataclass
@@ -40,13 +43,14 @@ class Known:
 
 
 class Chat(NamedTuple):
-    """Whom to ask, and how."""
+    """Whom to ask, and how; ``address_file`` is that of a server of this run."""
 
     model_id: str
     endpoint: Endpoint
     settings: ApiSettings
     limiter: Limiter
     known: Known
+    address_file: str = ""
 
     @property
     def room(self) -> int:
@@ -146,9 +150,9 @@ class Asking:
         parameters = request_parameters(question, chat.settings)
         # made anew for each attempt: what waits to be asked again must not hold megabytes
         request = await self._request(question, parameters)
-        raw = await self._clients.post(request)
-        if isinstance(raw, Failure):
-            return raw
+        while isinstance(raw := await self._clients.post(request), Failure):
+            if not await self._restarted(raw):
+                return raw
         chat.known.answered = True
         if not raw.is_success:
             proven = repr(parameters) in chat.known.proven
@@ -163,6 +167,26 @@ class Asking:
             chat.known.gives_logprobs |= bool(question.wanted)
             return replace(reply, text=chat.endpoint.redact(reply.text))
         return reply
+
+    async def _restarted(self, failure: Failure) -> bool:
+        """Whether a server of this run, dead by this ``failure``, was started again: then it is there.
+
+        Raises:
+            JudgeUnusable: it will not come back.
+        """
+        file, clock = self._chat.address_file, asyncio.get_running_loop().time
+        if not file:
+            return False
+        noticed_by = clock() + (_DEATH_NOTICED if failure.kind is Kind.UNREACHABLE else 0.0)
+        was_away = False
+        while True:
+            if why := problem(file, self._chat.endpoint.base_url):
+                raise JudgeUnusable(why)
+            away = is_away(file)
+            was_away = was_away or away
+            if not away and (was_away or clock() >= noticed_by):
+                return was_away
+            await asyncio.sleep(_TICK)
 
     async def _request(self, question: Question, parameters: dict[str, object]) -> Request:
         pictures = {}

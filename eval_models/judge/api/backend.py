@@ -12,6 +12,7 @@ from eval_models.judge.api.endpoint import endpoint_of
 from eval_models.judge.api.settings import ApiSettings
 from eval_models.judge.options import JudgeOptions
 from eval_models.judge.registry import JudgeChoice
+from eval_models.judge.server_settings import split_kwargs
 from imageevalkit.api.limiter import Limiter
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.question import Answer, Question
@@ -33,7 +34,10 @@ class OpenAIJudge:
         self._backend = setting.backend
         self._model_id = setting.model_path
         patience = {"max_outage": _OUTAGE_OF_OWN_SERVER} if options.address_file else {}
-        self._settings = ApiSettings.of(setting.model_path, {**patience, **setting.kwargs, **options.kwargs})
+        kwargs = {**patience, **setting.kwargs, **options.kwargs}
+        if self._backend == "vllm":
+            _, kwargs = split_kwargs(kwargs)
+        self._settings = ApiSettings.of(setting.model_path, kwargs)
         self._options = options
         self._known = Known()
 
@@ -45,6 +49,7 @@ class OpenAIJudge:
             "model": self._model_id,
             "top_logprobs": self._settings.top_logprobs,
             "extra_body": dict(self._settings.extra_body),
+            **({"server": dict(self._options.served)} if self._options.served else {}),
         }
 
     def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
@@ -56,7 +61,8 @@ class OpenAIJudge:
                 )
         endpoint = endpoint_of(self._backend, self._settings, self._options)
         limiter = Limiter(self._options.workers, self._options.requests_per_minute, self._settings.max_outage)
-        chat = Chat(self._model_id, endpoint, self._settings, limiter, self._known)
+        served = "" if self._settings.base_url else self._options.address_file
+        chat = Chat(self._model_id, endpoint, self._settings, limiter, self._known, served)
 
         async def produce(give: Callable[[Answer], None]) -> None:
             await Asking(chat, questions, give).run()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from eval_models.judge.api.settings import ApiSettings
 from eval_models.judge.options import JudgeOptions
+from eval_models.judge.served import wait_for_address
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.errors import CellFailure, UserError
 
@@ -13,8 +12,11 @@ from imageevalkit.errors import CellFailure, UserError
 def endpoint_of(backend: str, settings: ApiSettings, options: JudgeOptions) -> Endpoint:
     """The endpoint of a judge: what ``base_url`` names, else the server of this run, else the user's API.
 
+    A server of this run starts when it is first asked for: that may take many minutes.
+
     Raises:
         CellFailure: there is none, or it has no key.
+        JudgeUnusable: the server of this run does not start.
     """
     given = {"base_url": settings.base_url, "api_key_env": settings.api_key_env}
     try:
@@ -38,11 +40,4 @@ def _address(options: JudgeOptions) -> str:
         raise CellFailure(
             "no server of the judge is known: give its URL as the judge's kwarg base_url, or let eval.sh start one"
         )
-    try:
-        lines = Path(options.address_file).read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise CellFailure(
-            f"the server of the judge left no address ({options.address_file}: {error.strerror}): see the log of "
-            "the job that serves the judge"
-        ) from None
-    return lines[0].strip() if lines else ""
+    return wait_for_address(options.address_file)

@@ -1,0 +1,173 @@
+"""The server of a judge: started when somebody has something to ask, watched, started again once, stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from eval_models.judge.served import Address
+from imageevalkit.launch.process import describe_exit, guarded, last_line, plain, shorten
+from imageevalkit.launch.terminal import short_path
+
+_HOST = "127.0.0.1"
+_LOOK_EVERY = 0.5  # seconds between two looks at a server that loads
+_ANSWERS_WITHIN = 2.0  # seconds
+_PORTS = 3  # somebody may take a port between our choice and the server's start
+_LIVES = 2  # in one cell: what kills a server twice would kill it a third time
+_STOPS_WITHIN = 10.0  # seconds; its guard kills after 5
+_LOG_TAIL = 1 << 16
+_TELLING = re.compile(r"(?:\b[\w.]*(?:Error|Exception)|\berror): .+")
+
+
+class JudgeServer:
+    """``command`` under a guard, reached at ``address`` once it is healthy; its output goes to ``log``.
+
+    ``name`` is the judge's, for messages; ``start_timeout`` in seconds bounds the loading. ``lifeline`` is the
+    read end of a pipe whose other end this process keeps. Belongs to the main thread.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        environ: dict[str, str],
+        log: Path,
+        start_timeout: float,
+        address: Address,
+        lifeline: int,
+    ) -> None:
+        self._name = name
+        self._command = command
+        self._environ = environ
+        self._log = log
+        self._start_timeout = start_timeout
+        self._address = address
+        self._lifeline = lifeline
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port = 0
+        self._ports_tried = 0
+        self._log_start = 0
+        self._started = self._looked = 0.0
+        self._healthy = False
+        self._deaths = 0
+        self._hopeless = self._given_up = False
+
+    def tend(self) -> str:
+        """Do what is due, and return what the user should know of it now; call it several times a second."""
+        if self._given_up:
+            return ""
+        if self._process is None:
+            if not self._address.wanted:
+                return ""
+            self._start(_free_port())
+        elif (status := self._process.poll()) is not None:
+            self._process = None
+            self._ended(describe_exit(status))
+        elif not self._healthy:
+            self._look()
+        loads = self._process is not None and not self._healthy
+        return f"loading judge {self._name} … {time.monotonic() - self._started:.0f} s" if loads else ""
+
+    def next_cell(self) -> None:
+        """Another cell begins: it is not to blame for what the one before did to the server."""
+        self._deaths = 0
+        if self._given_up and not self._hopeless:
+            self._given_up = False
+            self._address.forget()
+
+    def stop(self) -> None:
+        """End the server and all that it started."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_STOPS_WITHIN)
+        except subprocess.TimeoutExpired:
+            self._process.terminate()  # a guard takes the second one as the order to kill at once
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOPS_WITHIN)
+        self._process = None
+
+    def _start(self, port: int) -> None:
+        self._port, self._healthy, self._started = port, False, time.monotonic()
+        self._log_start = self._log.stat().st_size if self._log.exists() else 0
+        title = f"server of judge {self._name}"
+        self._process = guarded(
+            [*self._command, "--port", str(port)], self._log, title, self._environ, self._lifeline
+        )
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if now - self._looked < _LOOK_EVERY:
+            return
+        self._looked = now
+        if _is_healthy(self._port):
+            self._healthy, self._ports_tried = True, 0
+            self._address.give(f"http://{_HOST}:{self._port}/v1")
+        elif now - self._started > self._start_timeout:
+            self.stop()
+            self._hopeless = True
+            said = last_line(str(self._log))
+            self._give_up(f"was not ready after {self._start_timeout:g} s (start_timeout)", said)
+
+    def _ended(self, how: str) -> None:
+        said = self._said()
+        if self._healthy:
+            self._healthy = False
+            self._address.withdraw()
+            self._deaths += 1
+            if self._deaths < _LIVES:
+                self._start(self._port)  # the same: requests that are tried again will find it there
+            else:
+                self._give_up(f"died {self._deaths} times ({how})", said)
+        elif "address already in use" in said.lower() and self._ports_tried + 1 < _PORTS:
+            self._ports_tried += 1
+            self._start(_free_port())
+        else:
+            self._hopeless = True
+            self._give_up(f"could not start ({how})", said)
+
+    def _give_up(self, what: str, said: str) -> None:
+        self._given_up = True
+        told = f": {said.rstrip('.')}" if said else ""
+        self._address.give_up(
+            f"the server of judge {self._name} {what}{told}; log {short_path(str(self._log))}"
+        )
+
+    def _said(self) -> str:
+        """The line of the log that tells best why the server ended."""
+        try:
+            with self._log.open("rb") as file:
+                size = file.seek(0, 2)
+                file.seek(max(self._log_start, size - _LOG_TAIL))
+                text = file.read().decode(errors="replace")
+        except OSError:
+            return ""
+        lines = [match[0] for line in text.splitlines() if (match := _TELLING.search(plain(line)))]
+        # processes that only pass on the fault of another one say so, and end last
+        causes = [line for line in lines if "root cause" not in line]
+        return shorten(causes[-1]) if causes else last_line(str(self._log))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_healthy(port: int) -> bool:
+    # not urllib: a proxy of the environment has no business here
+    connection = http.client.HTTPConnection(_HOST, port, timeout=_ANSWERS_WITHIN)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

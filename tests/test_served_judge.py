@@ -1,0 +1,378 @@
+"""Cells that share the server of a judge: one start, one stop, and what happens when it fails."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from eval_models.judge.served import Address, problem, wait_for_address
+from eval_models.judge.server_settings import ServerSettings
+from imageevalkit.evaluation.question import JudgeUnusable
+from imageevalkit.launch.judge_server import JudgeServer
+from tests.support.checkout import FAILING, REPO, add_model, environ, make_checkout, run_eval
+from tests.support.fake_vllm import install, starts
+from tests.support.jobs import marked, wait_for
+from tests.support.served_benchmark import add_served_benchmark
+
+needs_driver_env = pytest.mark.skipif(
+    not (REPO / ".venv/bin/python").exists(), reason="no .venv: bash utils/make_env.sh --driver makes it"
+)
+
+
+Ended = subprocess.CompletedProcess[str]
+
+
+class Tree:
+    """A checkout with two served benchmarks, two models, one that fails, and a conda folder with vLLM."""
+
+    def __init__(self, folder: Path) -> None:
+        self.checkout = make_checkout(folder / "checkout")
+        for name in ("alpha", "beta"):
+            add_served_benchmark(self.checkout, name)
+        add_model(self.checkout, "failing", "Failing", FAILING)
+        self.marker = str(folder)
+        self.starts_file = install(folder / "conda/envs/vllm")
+        self.environ = {
+            "CONDA_BASE": str(folder / "conda"),
+            "TEST_MARKER": self.marker,
+            # the judge is on this machine, whatever proxy the user has
+            "http_proxy": "http://127.0.0.1:9",
+            "VLLM_API_KEY": "the user's own",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+
+    @property
+    def starts(self) -> list[list[str]]:
+        return starts(self.starts_file)
+
+    def run(
+        self, models: str, benchmarks: str, *words: str, fake: dict[str, object] | None = None, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        words = ("--model_names", models, "--ds_names", benchmarks, *words)
+        environment = {**self.environ, "FAKE_VLLM": json.dumps(fake or {}), **env}
+        return run_eval(self.checkout, *words, **environment)
+
+    def state(self, cell: str) -> str:
+        return str(json.loads((self.checkout / "output" / cell / "result.json").read_text())["state"])
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Tree, Ended]]:
+    """A run of two models, and one that fails, on two benchmarks."""
+    tree = Tree(tmp_path_factory.mktemp("shared"))
+    yield tree, tree.run("reference-blank;failing;reference-noise", "alpha;beta", fake={"loads": 0.8})
+
+
+@needs_driver_env
+def test_all_cells_share_one_server_and_it_is_gone(shared: tuple[Tree, Ended]) -> None:
+    tree, run = shared
+    for model in ("reference-blank", "reference-noise"):
+        for benchmark in ("alpha", "beta"):
+            assert tree.state(f"{model}/{benchmark}") == "complete", run.stdout + run.stderr
+            [log] = (tree.checkout / "log" / model).glob(f"{benchmark}_evaluate_*")
+            assert "=== complete" in log.read_text()
+    [arguments] = tree.starts
+    assert arguments[:4] == ["serve", "org/judge", "--host", "127.0.0.1"]
+    assert not marked(tree.marker)
+    [progress] = (tree.checkout / "log/runs").glob("*/progress/evaluate_*")
+    notes = [json.loads(line)["note"] for line in progress.read_text().splitlines()]
+    assert "loading judge vllm:org/judge … 0 s" in notes
+    assert notes[-1] == ""
+
+
+@needs_driver_env
+def test_cells_without_images_fail_by_themselves(shared: tuple[Tree, Ended]) -> None:
+    _, run = shared
+    assert run.returncode == 1
+    for benchmark in ("alpha", "beta"):
+        assert f"not started: generate of failing/{benchmark} is failed" in run.stderr
+    assert "illegal memory access" in run.stdout
+    assert "Traceback" not in run.stdout + run.stderr
+
+
+@needs_driver_env
+def test_nothing_left_to_ask_starts_no_server(shared: tuple[Tree, Ended]) -> None:
+    tree, _ = shared
+    before = len(tree.starts)
+    run = tree.run("reference-blank", "alpha;beta", "--infer", "false")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert len(tree.starts) == before
+    # what is on record needs no vLLM at all
+    run = tree.run("reference-blank", "alpha", "--infer", "false", "--rescore", CONDA_BASE="/none")
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@needs_driver_env
+def test_dry_run_tells_who_shares_the_server(shared: tuple[Tree, Ended]) -> None:
+    tree, _ = shared
+    run = tree.run("reference-blank;reference-noise", "alpha", "--dry_run")
+    assert "evaluate:vllm:org/judge: " in run.stdout
+    assert "serves vllm:org/judge (" in run.stdout
+    assert "to reference-blank/alpha, reference-noise/alpha" in run.stdout
+
+
+@needs_driver_env
+def test_server_that_cannot_start_fails_each_cell_with_its_reason(tree: Tree) -> None:
+    run = tree.run("reference-blank", "alpha;beta", fake={"fails": "memory"})
+    assert run.returncode == 1
+    reason = (
+        "judge vllm:org/judge could not start (exit status 1): torch.OutOfMemoryError: CUDA out of memory"
+    )
+    for benchmark in ("alpha", "beta"):
+        [line] = [
+            line for line in run.stderr.splitlines() if f"evaluate reference-blank/{benchmark}: " in line
+        ]
+        assert reason in line
+        assert "log log/judge_vllm_org__judge_" in line
+    assert len(tree.starts) == 1
+    assert not marked(tree.marker)
+
+
+@needs_driver_env
+def test_server_that_dies_is_started_again_for_the_same_cell_and_the_next(tree: Tree) -> None:
+    # each life answers two of the three questions of a cell: alpha needs two, and beta begins in the second
+    quick = ("--judge_kwargs", "backoff=0.1")
+    run = tree.run("reference-blank", "alpha;beta", *quick, fake={"dies_after": 2})
+    assert run.returncode == 0, run.stdout + run.stderr
+    ports = [arguments[arguments.index("--port") + 1] for arguments in tree.starts]
+    assert len(ports) == 3
+    assert len(set(ports)) == 1
+    run = tree.run("reference-noise", "alpha", *quick, fake={"dies_after": 1})
+    assert run.returncode == 1
+    assert len(tree.starts) == 5
+    assert (
+        "died 2 times (exit status 1): RuntimeError: CUDA error: an illegal memory access; log" in run.stdout
+    )
+    assert "(2 of 3 judged; run again to go on)" in run.stdout
+
+
+@needs_driver_env
+@pytest.mark.parametrize(("number", "deaf"), [(signal.SIGTERM, False), (signal.SIGKILL, True)])
+def test_stopped_run_leaves_no_server(tree: Tree, number: signal.Signals, deaf: bool) -> None:
+    words = ["--model_names", "reference-blank", "--ds_names", "alpha"]
+    run = subprocess.Popen(
+        ["bash", str(tree.checkout / "eval.sh"), *words],
+        env=environ(tree.checkout, **tree.environ, FAKE_VLLM=json.dumps({"deaf": deaf, "loads": 60})),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    wait_for(lambda: any("sleep(300)" in name for name in _commands(tree.marker)), 20)
+    run.send_signal(number)
+    assert run.wait(10) == (143 if number == signal.SIGTERM else -number)
+    wait_for(lambda: not marked(tree.marker), 10)
+
+
+@needs_driver_env
+def test_server_that_runs_already_is_asked_without_a_key(tree: Tree) -> None:
+    server, port = _by_hand(tree)
+    try:
+        run = tree.run(
+            *("reference-blank", "alpha", "--judge_kwargs", f"base_url=http://127.0.0.1:{port}/v1"),
+            CONDA_BASE="",
+            http_proxy="",
+        )
+    finally:
+        for pid in marked(tree.marker):  # its engine is in a session of its own
+            os.kill(pid, signal.SIGKILL)
+        server.wait()
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert tree.state("reference-blank/alpha") == "complete"
+    assert len(tree.starts) == 1
+    assert not (tree.checkout / "log/runs/judges").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "conda", "says"),
+    [
+        (
+            [],
+            "/opt/none",
+            "no /opt/none/envs/vllm/bin/vllm; build it with 'bash utils/make_env.sh --judge vllm'",
+        ),
+        ([], "", "CONDA_BASE is empty"),
+        (
+            ["--judge_kwargs", "serve_args=--port 8000"],
+            "",
+            "serve_args: --port is set by the run, leave it out",
+        ),
+        (["--judge_kwargs", "start_timeout=soon"], "", "start_timeout is 'soon'"),
+        (["--judge_kwargs", "gpus=2"], None, "wants 2 GPU(s), but this machine shows 0"),
+        (["--judges", "alpha=vllm:/no/such/judge"], None, "there is no folder /no/such/judge"),
+        (["--judge_kwargs", "base_url=gpu1:8000"], "", "base_url must hold a URL like http://host:8000/v1"),
+    ],
+)
+def test_mistakes_are_told_before_anything_starts(
+    tree: Tree, words: list[str], conda: str | None, says: str
+) -> None:
+    conda = tree.environ["CONDA_BASE"] if conda is None else conda
+    run = tree.run("reference-blank", "alpha", *words, CONDA_BASE=conda)
+    assert run.returncode == 2
+    assert says in run.stderr
+    assert run.stderr.count("\n") == 1
+
+
+def test_settings_become_flags() -> None:
+    settings = ServerSettings.of({"revision": "abc", "serve_args": "--dtype 'float 16' --max-logprobs 5"})
+    command = settings.command(Path("/env/bin/vllm"), "~/judge", 2)
+    assert command[:3] == ["/env/bin/vllm", "serve", str(Path("~/judge").expanduser())]
+    given = dict(zip(command[3::2], command[4::2], strict=True))
+    assert given == {
+        "--host": "127.0.0.1",
+        "--served-model-name": "~/judge",
+        "--generation-config": "auto",
+        "--limit-mm-per-prompt": '{"video": 0}',
+        "--uvicorn-log-level": "warning",
+        "--tensor-parallel-size": "2",
+        "--max-model-len": "auto",
+        "--revision": "abc",
+        "--dtype": "float 16",
+        "--max-logprobs": "5",  # the user's is the last, and counts
+    }
+    assert "--max-model-len" not in ServerSettings().command(Path("vllm"), "org/judge", 0)
+
+
+# ---- the server alone ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def make_server(tmp_path: Path) -> Iterator[Callable[..., JudgeServer]]:
+    lifeline, end = os.pipe()
+    made = []
+
+    def make(timeout: float = 20.0, **fake: object) -> JudgeServer:
+        install(tmp_path / "env")
+        command = ServerSettings().command(tmp_path / "env/bin/vllm", "org/judge", 0)
+        environment = {**os.environ, "FAKE_VLLM": json.dumps(fake), "TEST_MARKER": str(tmp_path)}
+        address = Address(tmp_path / "address")
+        log = tmp_path / "judge.log"
+        made.append(JudgeServer("judge", command, environment, log, timeout, address, lifeline))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.stop()
+    os.close(end)
+    os.close(lifeline)
+
+
+def _address(folder: Path, server: JudgeServer) -> str:
+    """What somebody who asks for the address of ``server`` is told."""
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(wait_for_address, str(folder / "address"))
+        _tend(server, asked.done)
+        return asked.result()
+
+
+def _tend(server: JudgeServer, until: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not until():
+        assert time.monotonic() < deadline
+        server.tend()
+        time.sleep(0.05)
+
+
+def test_a_taken_port_is_replaced(tmp_path: Path, make_server: Callable[..., JudgeServer]) -> None:
+    server = make_server(fails="port", fails_times=2)
+    address = _address(tmp_path, server)
+    ports = [
+        arguments[arguments.index("--port") + 1] for arguments in starts(tmp_path / "env/bin/starts.jsonl")
+    ]
+    assert len(set(ports)) == 3
+    assert address == f"http://127.0.0.1:{ports[-1]}/v1"
+    server.stop()
+    assert not marked(str(tmp_path))
+
+
+def test_loading_has_a_bound(tmp_path: Path, make_server: Callable[..., JudgeServer]) -> None:
+    server = make_server(timeout=0.6, loads=60, deaf=True)
+    with pytest.raises(JudgeUnusable, match=r"was not ready after 0\.6 s \(start_timeout\)"):
+        _address(tmp_path, server)
+    server.next_cell()
+    with pytest.raises(JudgeUnusable, match="was not ready"):
+        _address(tmp_path, server)
+    assert len(starts(tmp_path / "env/bin/starts.jsonl")) == 1
+    assert not marked(str(tmp_path))
+
+
+def test_a_server_that_keeps_dying_is_given_up_for_its_cell(
+    tmp_path: Path, make_server: Callable[..., JudgeServer]
+) -> None:
+    server, address = make_server(dies_after=0), tmp_path / "address"
+    for lives in (1, 2):
+        url = _address(tmp_path, server)
+        assert len(starts(tmp_path / "env/bin/starts.jsonl")) == lives
+        with pytest.raises(OSError):
+            urllib.request.urlopen(f"{url}/chat/completions", b'{"model": "org/judge"}')
+        _tend(server, lambda: not address.exists() or address.read_text().startswith("error"))
+    assert problem(str(address), url) == (
+        "the server of judge judge died 2 times (exit status 1): RuntimeError: CUDA error: an illegal memory access; "
+        f"log {tmp_path / 'judge.log'}"
+    )
+    server.next_cell()
+    _address(tmp_path, server)
+    assert len(starts(tmp_path / "env/bin/starts.jsonl")) == 3
+
+
+def test_who_waits_learns_that_the_job_is_gone(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from eval_models.judge.served import Address\n"
+        "Address(Path(sys.argv[1])); print(flush=True); sys.stdin.read()"
+    )
+    job = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "address")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=REPO,
+    )
+    assert job.stdout
+    job.stdout.readline()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(wait_for_address, str(tmp_path / "address"))
+        wait_for((tmp_path / "address.wanted").exists, 5)
+        assert not asked.done()
+        job.kill()
+        with pytest.raises(JudgeUnusable, match="the job that serves the judge has ended"):
+            asked.result(5)
+    job.wait()
+
+
+def _commands(marker: str) -> list[str]:
+    found = []
+    for pid in marked(marker):
+        with contextlib.suppress(OSError):
+            found.append((Path("/proc") / str(pid) / "cmdline").read_text())
+    return found
+
+
+def _by_hand(tree: Tree) -> tuple[subprocess.Popen[bytes], int]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    program = tree.starts_file.with_name("vllm")
+    server = subprocess.Popen(
+        [
+            *[str(program), "serve", "org/judge", "--served-model-name", "org/judge"],
+            *["--host", "127.0.0.1", "--port", str(port)],
+        ],
+        env={"PATH": os.environ["PATH"], "TEST_MARKER": tree.marker},
+    )
+    wait_for(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, 10)
+    return server, port
