@@ -72,7 +72,8 @@ declare -gA INFER_ENV_MAP=(
   ['diffusers']='diffusers'
 )
 
-# A benchmark that needs several environments names them separated by spaces.
+# A benchmark that needs several environments names them separated by spaces. Where it names none, a judge that runs
+# in transformers takes the environment ['transformers']; a judge that a run serves itself takes ['vllm'].
 declare -gA EVAL_ENV_MAP=(
   ['quicktext']=''
   ['longtext']=''
@@ -80,6 +81,8 @@ declare -gA EVAL_ENV_MAP=(
   ['wise-verified']=''
   ['wise-rewrite']=''
   ['geneval2']=''
+  ['transformers']='transformers'
+  ['vllm']='vllm'
 )
 
 # GPUs that evaluating a benchmark takes; 0 = none, '' = those that its judge takes.
@@ -104,7 +107,6 @@ declare -gA JUDGE_MAP=(
 
 # Settings of a judge ("name=value,name=value"), by its name: where a served one is reached and the variable of its
 # key ("base_url=http://gpu1:8000/v1,api_key_env=JUDGE_API_KEY"), or how a local one runs ("gpus=2"). A vllm judge
-# without a base_url is served by the run itself, with the vLLM of environment EVAL_ENV_MAP['vllm'] (without that
-# entry: of the one called vllm): "gpus=2,max_model_len=32768,serve_args=--dtype bfloat16". Overridden by
-# --judge_kwargs.
+# without a base_url is served by the run itself: "gpus=2,max_model_len=32768,serve_args=--dtype bfloat16".
+# Overridden by --judge_kwargs.
 declare -gA JUDGE_KWARGS_MAP=()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-from typing import Any
+from typing import Any, NamedTuple
 
 from eval_models.judge.registry import find
 from imageevalkit.cell import REPO
 from imageevalkit.errors import ExitStatus
 from imageevalkit.jobs import Job, Plan
-from imageevalkit.launch.environments import DRIVER_ENV
+from imageevalkit.launch.environments import DRIVER_ENV, python_of
 from imageevalkit.launch.serving_jobs import describe_server
 
 
@@ -25,36 +25,55 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
     for job in plan.jobs:
         lines.append(f"{job.name}: {job.command[0]}, {job.gpus} GPUs, {job.cores} cores")
         lines += describe_server(job)
-        request = _request(job)
-        if request:
-            counts, counted = _forecast(*request)
+        for request in _requests(job):
+            counts, counted = _forecast(request)
             lines += [f"  {line}" for line in counts]
             status = status if counted else ExitStatus.FAILED
     lines += [f"blocked {cell}: {reason}" for cell, reason in plan.blocked.items()]
     return "\n".join(lines), status
 
 
-def _request(job: Job) -> tuple[str, dict[str, Any]] | None:
-    """The module that counts what ``job`` would do, and what it reads; None where there is nothing to count."""
+class _Request(NamedTuple):
+    """The ``module`` that counts what cells would do, the Python it runs in, and what it reads."""
+
+    module: str
+    python: str
+    text: dict[str, Any]
+
+
+def _requests(job: Job) -> list[_Request]:
+    """What there is to count of ``job``."""
     if job.stage == "generate":
-        return "imageevalkit.generation.forecast", {"cells": job.cells, **job.options}
-    if job.stage == "evaluate":
-        judge = job.environ.get("IMAGEEVALKIT_JUDGE", "")
-        limit = job.environ.get("IMAGEEVALKIT_LIMIT")
-        return "imageevalkit.evaluation.forecast", {
-            "cells": job.cells,
+        python = str(DRIVER_ENV / "bin" / "python")
+        text = {"cells": job.cells, **job.options}
+        return [_Request("imageevalkit.generation.forecast", python, text)]
+    return [_evaluation(job, cell) for cell in job.cells] if job.stage == "evaluate" else []
+
+
+def _evaluation(job: Job, cell: str) -> _Request:
+    # a job that serves a judge has a command and an environment for each cell
+    own = job.options.get("cells", {}).get(cell, {})
+    environ, command = own.get("environ", job.environ), own.get("command", job.command)
+    judge, limit = environ.get("IMAGEEVALKIT_JUDGE", ""), environ.get("IMAGEEVALKIT_LIMIT")
+    # bash, script, model, environments: who judges with a model of its own tells its versions there
+    environment = (command[3].split() or [""])[0]
+    return _Request(
+        "imageevalkit.evaluation.forecast",
+        python_of(environment, cell, "bash utils/make_env.sh"),
+        {
+            "cells": [cell],
             "judge": judge,
             "is_judge": find(judge) is not None,
             "limit": int(limit) if limit else None,
-            "environ": job.environ,
-        }
-    return None
+            "environ": environ,
+        },
+    )
 
 
-def _forecast(module: str, request: dict[str, Any]) -> tuple[list[str], bool]:
+def _forecast(request: _Request) -> tuple[list[str], bool]:
     answer = subprocess.run(
-        [str(DRIVER_ENV / "bin" / "python"), "-m", module],
-        input=json.dumps(request),
+        [request.python, "-m", request.module],
+        input=json.dumps(request.text),
         capture_output=True,
         text=True,
         cwd=REPO,

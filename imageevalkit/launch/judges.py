@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from eval_models.judge.api.settings import ApiSettings
+from eval_models.judge.local.settings import TransformersSettings
 from eval_models.judge.options import VARIABLE, JudgeOptions
 from eval_models.judge.registry import JUDGE_SETTINGS, JudgeChoice, find
 from eval_models.judge.server_settings import ServerSettings, split_kwargs
@@ -17,6 +19,8 @@ from imageevalkit.launch.generate_jobs import Run, visible_gpus
 from imageevalkit.launch.kwargs import parse_kwargs
 from imageevalkit.launch.serving_jobs import Server, server_of
 
+T = TypeVar("T")
+
 # Requests at a time to a server of the run's own. NUM_WORKERS is for what others run; vLLM is fast by batching, and
 # queues what is too much for it. The official WISE evaluator sends 96.
 _IN_FLIGHT = 64
@@ -24,12 +28,14 @@ _IN_FLIGHT = 64
 
 class JudgeNeeds(NamedTuple):
     """``environ`` of the evaluate job; ``gpus`` the judge takes in it; ``turn`` names what only one job may ask
-    at a time (empty: nothing); ``server`` is what to start for it and all others with the same one."""
+    at a time (empty: nothing); ``server`` is what to start for it and all others with the same one;
+    ``environment`` is where it runs unless the benchmark has one of its own (empty: it has no wish)."""
 
     environ: dict[str, str]
     gpus: int = 0
     turn: str = ""
     server: Server | None = None
+    environment: str = ""
 
 
 def judge_needs(run: Run, benchmark: str) -> JudgeNeeds:
@@ -51,23 +57,34 @@ def judge_needs(run: Run, benchmark: str) -> JudgeNeeds:
     kwargs = {**choice.setting.kwargs, **_configured(run.config, choice), **options.judge_kwargs}
     if choice.setting.backend == "vllm":
         return _vllm_needs(run, benchmark, choice, kwargs, environ)
-    gpus = _gpus(choice, kwargs.pop("gpus", None))
-    needs = JudgeNeeds({**environ, VARIABLE: _options(run, kwargs).to_json()})
-    if not options.asks_judges:
-        return needs
     if choice.setting.backend == "transformers":
-        return needs._replace(gpus=gpus)
-    return needs._replace(turn=_turn(benchmark, choice, kwargs))
+        return _transformers_needs(run, benchmark, choice, kwargs, environ)
+    _check(benchmark, choice, ApiSettings.of, choice.setting.model_path, kwargs)
+    needs = JudgeNeeds({**environ, VARIABLE: _options(run, kwargs).to_json()})
+    return needs._replace(turn=_turn(benchmark, choice, kwargs)) if options.asks_judges else needs
+
+
+def _transformers_needs(
+    run: Run, benchmark: str, choice: JudgeChoice, kwargs: dict[str, Any], environ: Mapping[str, str]
+) -> JudgeNeeds:
+    gpus = _gpus(choice, kwargs.pop("gpus", None))
+    environment = kwargs.pop("environment", None)
+    if environment is None:
+        environment = run.config.maps.get("EVAL_ENV_MAP", {}).get("transformers", "transformers")
+    _check(benchmark, choice, TransformersSettings.from_kwargs, choice.setting.model_path, kwargs)
+    return JudgeNeeds(
+        {**environ, VARIABLE: _options(run, kwargs).to_json()},
+        gpus=gpus if run.options.asks_judges else 0,
+        environment=str(environment),
+    )
 
 
 def _vllm_needs(
     run: Run, benchmark: str, choice: JudgeChoice, kwargs: Mapping[str, Any], environ: Mapping[str, str]
 ) -> JudgeNeeds:
     server_kwargs, kwargs = split_kwargs(kwargs)
-    try:
-        settings = ServerSettings.of(server_kwargs)
-    except UserError as error:
-        raise UserError(f"judge '{choice.name}' of {benchmark}: {error}") from None
+    settings = _check(benchmark, choice, ServerSettings.of, server_kwargs)
+    _check(benchmark, choice, ApiSettings.of, choice.setting.model_path, kwargs)
     given = replace(_options(run, kwargs), served=settings.decisive)
     if kwargs.get("base_url") or not run.options.asks_judges:
         turn = _turn(benchmark, choice, kwargs) if run.options.asks_judges else ""
@@ -80,6 +97,14 @@ def _vllm_needs(
         address_file=server.address_file,
     )
     return JudgeNeeds({**environ, VARIABLE: given.to_json()}, server=server)
+
+
+def _check(benchmark: str, choice: JudgeChoice, of: Callable[..., T], *given: Any) -> T:
+    """The settings ``of`` what is given: a mistake in them is told before any image is made."""
+    try:
+        return of(*given)
+    except UserError as error:
+        raise UserError(f"judge '{choice.name}' of {benchmark}: {error}") from None
 
 
 def _options(run: Run, kwargs: Mapping[str, Any]) -> JudgeOptions:

@@ -116,8 +116,11 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: dict[str, str]
     if not script.is_file():
         raise UserError(f"benchmark {benchmark} has no evaluation script: eval/{benchmark}.sh is missing")
     environment = run.config.maps.get("EVAL_ENV_MAP", {}).get(benchmark, "")
-    for part in environment.split() or [""]:
+    for part in environment.split():
         python_of(part, f"benchmark {benchmark}", f"bash utils/make_env.sh --benchmark {benchmark}")
+    if not environment and needs.environment:
+        environment = needs.environment
+        python_of(environment, f"{benchmark}'s judge", "bash utils/make_env.sh --judge transformers")
     environ = {
         "IMAGEEVALKIT_RUN_FOLDER": str(run.folder),
         "IMAGEEVALKIT_MISSING_ITEMS": options.missing_items,

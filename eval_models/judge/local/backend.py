@@ -40,7 +40,7 @@ class TransformersJudge:
     def __init__(self, choice: JudgeChoice, options: JudgeOptions) -> None:
         kwargs = {**choice.setting.kwargs, **options.kwargs}
         self._model_path = choice.setting.model_path
-        self._settings = TransformersSettings.from_kwargs(choice.name, self._model_path, kwargs)
+        self._settings = TransformersSettings.from_kwargs(self._model_path, kwargs)
         self._batch_size = self._settings.batch_size
         self.counts = Counts()
 

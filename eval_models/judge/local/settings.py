@@ -34,8 +34,8 @@ class TransformersSettings:
     batch_size: int = 16
 
     @classmethod
-    def from_kwargs(cls, judge: str, model_path: str, kwargs: Mapping[str, Any]) -> TransformersSettings:
-        """Those of ``judge``, checked.
+    def from_kwargs(cls, model_path: str, kwargs: Mapping[str, Any]) -> TransformersSettings:
+        """Those that ``kwargs`` give for the judge at ``model_path``, checked.
 
         Raises:
             UserError: there is no such setting, or not with that value.
@@ -44,24 +44,24 @@ class TransformersSettings:
         for name in kwargs:
             if name not in known:
                 raise UserError(
-                    f"judge '{judge}' takes no setting '{name}'{suggest(name, known)}; known: {', '.join(known)}"
+                    f"it takes no setting '{name}'{suggest(name, known)}; known: {', '.join(known)}"
                 )
         settings = cls(**kwargs)
         for name in ("batch_size", "min_pixels", "max_pixels"):
             value = getattr(settings, name)
             if value is not None and (type(value) is not int or value < 1):
-                raise UserError(f"judge '{judge}': {name} must be a whole number from 1, not {value!r}")
+                raise UserError(f"{name} must be a whole number from 1, not {value!r}")
         for name in ("revision", "dtype", "device_map", "attn_implementation"):
             value = getattr(settings, name)
             if value is not None and not isinstance(value, str):
-                raise UserError(f"judge '{judge}': {name} must be text, not {value!r}")
+                raise UserError(f"{name} must be text, not {value!r}")
         if settings.dtype not in _DTYPES:
             raise UserError(
-                f"judge '{judge}': dtype '{settings.dtype}' is not one of {', '.join(_DTYPES)}"
+                f"dtype '{settings.dtype}' is not one of {', '.join(_DTYPES)}"
                 f"{suggest(settings.dtype, _DTYPES)}"
             )
         if settings.revision is not None and Path(model_path).is_dir():
-            raise UserError(f"judge '{judge}': revision is for hub repositories, {model_path} is a folder")
+            raise UserError(f"revision is for hub repositories, {model_path} is a folder")
         return settings
 
     @property

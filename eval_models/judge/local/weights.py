@@ -10,7 +10,7 @@ from imageevalkit.errors import CellFailure
 from imageevalkit.fingerprint import weights_of
 from imageevalkit.load_errors import may_be_hub_id, why_not_loaded
 
-REMEDY = "EVAL_ENV_MAP must name an environment made with requirements/benchmark/t2i/geneval2.txt"
+REMEDY = "it needs an environment made by bash utils/make_env.sh --judge transformers"
 _NEEDED = ("torch", "transformers", "tokenizers", "pillow")
 # where it is installed, transformers resizes with it instead of Pillow: other last bits of every pixel
 _OPTIONAL = ("torchvision",)
