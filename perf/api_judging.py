@@ -1,8 +1,8 @@
 """Judging through an API against its limits: ``python perf/api_judging.py [--quick]``.
 
 1,000 items of WISE, each with a PNG of 1.7 MB and 1024 px that is sent unchanged, go to a fresh local server whose
-latencies are lognormal (median 0.3 s, p99 3 s) and depend on the seed alone. Measured is a process that does what
-the evaluate stage does once the images are surveyed (``perf/judge_job.py``), from its start to its end.
+latencies are lognormal (median 0.3 s, p99 3 s) and depend on the seed alone. Measured is a whole evaluate job
+(``perf/judge_job.py``) from its start to its end: every image is hashed, asked about, and a result is left.
 
 * ``makespan``: the yardstick is the list-schedule makespan of the very latencies drawn, items in the benchmark's
   order. The plain way (``perf/plain_judge.py``: a pool of threads, a synchronous client) runs against the same.
@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from eval_models.judge.options import VARIABLE, JudgeOptions
 from perf.draws import OK, RATE_LIMIT
 from perf.job_lengths import job_lengths
-from perf.judge_questions import write_questions
+from perf.judge_questions import CELL, write_questions
 from perf.makespan import makespan
 from perf.measure import Usage, measure
 from perf.replies import write_judge_replies
@@ -49,6 +49,7 @@ class Bench:
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
         self._folder = folder
         self._options = options
+        os.environ["IMAGEEVALKIT_OUTPUT"] = str(folder / "output")
         self.items = write_questions(folder / "questions", options.items)
         write_judge_replies(folder / "replies")
 
@@ -96,12 +97,12 @@ class Bench:
         return ServerProcess(replies, self._options.seed, False, _RETRY_AFTER, per_second)
 
     def _run(self, client: str, server: ServerProcess) -> tuple[Usage, Path]:
-        out = self._folder / "judgements.jsonl"
+        out = {"ours": CELL.judgements, "plain": self._folder / "plain.jsonl"}[client]
         out.unlink(missing_ok=True)
         module = {"ours": "perf.judge_job", "plain": "perf.plain_judge"}[client]
-        command = [sys.executable, "-m", module, "--out", str(out)]
+        command = [sys.executable, "-m", module]
         command += ["--questions", str(self._folder / "questions/questions.json")]
-        command += ["--workers", str(self._options.workers)] * (client == "plain")
+        command += ["--out", str(out), "--workers", str(self._options.workers)] * (client == "plain")
         judge = {VARIABLE: JudgeOptions(workers=self._options.workers).to_json()}
         usage = measure(
             command,

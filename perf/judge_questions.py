@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
 from typing import NamedTuple
 
+from imageevalkit.cell import Cell
+from imageevalkit.jsonl import JsonlWriter
 from perf.replies import make_pngs
 from perf.server_process import REPO
 
@@ -27,23 +30,33 @@ class Items(NamedTuple):
     image_mb: float
 
 
+CELL = Cell("model", "perf")
+"""The cell that holds the images, as the generate stage leaves them."""
+
+
 def write_questions(folder: Path, count: int) -> Items:
-    """Write ``questions.json`` and the images of ``count`` items to ``folder``.
+    """Write ``questions.json`` to ``folder``, and the images of ``count`` items with their records to :data:`CELL`.
 
     The file holds a list of objects: ``item``, ``system``, ``user`` (texts), ``image`` (a path). There are four
-    different images of 1024 px; every item has a file of its own, a link to one of them.
+    different images of 1024 px; every item has a file of its own, a link to one of them. ``IMAGEEVALKIT_OUTPUT``
+    names the folder of all cells.
     """
     source, items, system, user = _wise(count) or _synthetic(count)
     pngs = make_pngs("real")
     folder.mkdir(parents=True)
+    (CELL.folder / "images").mkdir(parents=True)
     for n, png in enumerate(pngs):
         (folder / f"image-{n}").write_bytes(png)
+    hashes = [hashlib.sha256(png).hexdigest() for png in pngs]
     questions = []
-    for n, item in enumerate(items):
-        image = folder / f"{n + 1}.png"
-        image.hardlink_to(folder / f"image-{n % len(pngs)}")
-        text = user.replace("{Prompt}", item["Prompt"]).replace("{Explanation}", item["Explanation"])
-        questions.append({"item": str(n + 1), "system": system, "user": text, "image": str(image)})
+    with JsonlWriter(CELL.generation) as records:
+        for n, item in enumerate(items):
+            image = CELL.folder / f"images/{n + 1}.png"
+            image.hardlink_to(folder / f"image-{n % len(pngs)}")
+            text = user.replace("{Prompt}", item["Prompt"]).replace("{Explanation}", item["Explanation"])
+            questions.append({"item": f"images/{n + 1}", "system": system, "user": text, "image": str(image)})
+            made = {"item": f"images/{n + 1}", "path": f"images/{n + 1}.png", "status": "ok", "flat": False}
+            records.append({**made, "image_sha256": hashes[n % len(pngs)]})
     (folder / "questions.json").write_text(json.dumps(questions))
     return Items(source, [item["Prompt"] for item in items], len(pngs[0]) / 1e6)
 
