@@ -22,7 +22,7 @@ _RUNTIME_KWARGS = frozenset(
 def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a resolved model setting that decides its images, flat, by name.
 
-    Local weights count by content (see :func:`_weights`), an API by its host: another server, another model.
+    Local weights count by content (see :func:`weights_of`), an API by its host: another server, another model.
     """
     kwargs = {k: v for k, v in setting.get("model_kwargs", {}).items() if k not in _RUNTIME_KWARGS}
     base_url = kwargs.pop("base_url", None) or os.environ.get("BASE_URL", "") or DEFAULT_BASE_URL
@@ -30,7 +30,7 @@ def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:
         "task": task,
         "class": f"{setting['module']}:{setting['class']}",
         "model_path": setting["model_path"],
-        **_weights(setting["model_path"]),
+        **weights_of(setting["model_path"]),
         **({"host": _host(base_url)} if setting.get("api") else {}),
         **{f"kwargs.{key}": value for key, value in sorted(kwargs.items())},
     }
@@ -46,7 +46,7 @@ def _host(base_url: str) -> str | None:
 _SAMPLE = 1 << 20
 
 
-def _weights(model_path: str) -> dict[str, str]:
+def weights_of(model_path: str) -> dict[str, str]:
     """Identity of a local checkpoint: names, sizes and the first and last MiB of its files.
 
     A sample, because hashing 40 GB at every start would cost minutes; training changes every tensor, so it

@@ -110,6 +110,15 @@ def sha256_file(path: Path) -> str:
     return digest.hexdigest()
 
 
+def on_white(image: Image.Image) -> Image.Image:
+    """``image`` as RGB, its transparent parts on white."""
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        image = Image.new("RGBA", rgba.size, "white")
+        image.alpha_composite(rgba)
+    return image.convert("RGB")
+
+
 def encode(image: Image.Image, path: Path) -> bytes:
     """Encode ``image`` in the format that the suffix of ``path`` names, with Pillow's defaults.
 

@@ -31,6 +31,9 @@ def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str]) 
     write_atomic(cell.scores, scores)
     for name, text in official.items():
         write_atomic(cell.official / name, text)
+    for path in cell.official.glob("*"):
+        if path.name not in official:  # of a run that covered more, or of other rules
+            path.unlink()
     write_result(cell.result, result)
     shutil.rmtree(_folder(cell, result.evaluator.id), ignore_errors=True)
 

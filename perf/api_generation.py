@@ -19,19 +19,18 @@ import argparse
 import shutil
 import sys
 import tempfile
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from perf import toolkit
-from perf.draws import OK
+from perf.job_lengths import job_lengths
 from perf.limits import broken_limits, ratio_limit
 from perf.makespan import makespan
 from perf.measure import Usage, measure
 from perf.replies import SIDES, make_pngs, write_image_replies
-from perf.server_process import REPO, Answered, ServerProcess
+from perf.server_process import REPO, ServerProcess
 
 # Of the seeds 0 to 11 the one that leaves 64 workers idle the least: where one drawn latency of 10 s and more
 # stretches the makespan, a slow client does not show.
@@ -56,18 +55,6 @@ _COLUMNS = (
     ("pool CPU", 8),
     ("pool MB", 7),
 )
-
-
-def job_lengths(items: Sequence[str], log: Sequence[Answered]) -> list[float]:
-    """The seconds that each of ``items`` took the server, all requests up to its first image."""
-    lengths: dict[str, float] = defaultdict(float)
-    done = set()
-    for line in sorted(log, key=lambda line: line.attempt):
-        if line.item not in done:
-            lengths[line.item] += line.latency
-        if line.answer == OK:
-            done.add(line.item)
-    return [lengths[item] for item in items]
 
 
 class Bench:

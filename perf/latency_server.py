@@ -1,12 +1,14 @@
 """An HTTP server with seeded latencies and faults, in its own process: ``python -m perf.latency_server``.
 
 It shares the machine with the client it measures, so it spends as little CPU time as it can: bare sockets,
-replies built beforehand, nothing of a request read but its prompt. It prints its port and serves until it is
+replies built beforehand, nothing of a request read but its prompt; the images of a judge's request are received
+and forgotten. It prints its port and serves until it is
 terminated. ``GET /log`` answers one JSON line per answered request:
 ``{"item", "attempt", "latency", "answer", "arrived"}``, ``arrived`` on the clock of ``time.monotonic``.
 
 Every answer, a fault too, comes after the request's drawn latency: a gateway that queues a request and then
-fails it. So all time that the server takes is in the yardstick, and only the client's own waiting is not.
+fails it. So all time that the server takes is in the yardstick, and only the client's own waiting is not. With
+``--per-second R`` a request beyond R a second, or beyond R at once, is refused at once: no latency of its own.
 """
 
 from __future__ import annotations
@@ -22,18 +24,22 @@ from collections import Counter
 from pathlib import Path
 
 from perf.draws import OK, RATE_LIMIT, RESET, SERVER_ERROR, answer, latency, reply_number
+from perf.request_item import HEAD, request_item
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-_READ = 1 << 16
+_READ = 1 << 18
 
 
 class LatencyServer:
     """Answers POST requests with one of ``replies`` (JSON bodies), or with a fault when ``faults`` are on.
 
-    ``retry_after`` is the header's value, in seconds, in a 429.
+    ``retry_after`` is the header's value, in seconds, in a 429; ``per_second`` requests are let through
+    (a token bucket of one second's tokens), 0 for all.
     """
 
-    def __init__(self, replies: list[bytes], seed: int, faults: bool, retry_after: str) -> None:
+    def __init__(
+        self, replies: list[bytes], seed: int, faults: bool, retry_after: str, per_second: float = 0.0
+    ) -> None:
         self._seed = seed
         self._faults = faults
         self._replies = [_response("200 OK", body) for body in replies]
@@ -43,6 +49,8 @@ class LatencyServer:
             ),
             SERVER_ERROR: _response("500 Internal Server Error", _error("the backend failed")),
         }
+        self._per_second = self._tokens = per_second
+        self._refilled = time.monotonic()
         self._attempts: Counter[str] = Counter()
         self._log: list[dict[str, object]] = []
 
@@ -63,6 +71,7 @@ class LatencyServer:
     async def _serve(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         received = b""
+        buffer = memoryview(bytearray(_READ))
         # a client that goes away is its own affair; what it was answered is in the log
         with connection, contextlib.suppress(ConnectionError):
             while True:
@@ -72,27 +81,35 @@ class LatencyServer:
                     received += chunk
                 head, received = received[:end], received[end + 4 :]
                 length = _content_length(head)
-                while len(received) < length:
-                    if not (chunk := await loop.sock_recv(connection, _READ)):
+                body, received = bytearray(received[:length]), received[length:]
+                left = length - len(body)
+                while left:
+                    if not (count := await loop.sock_recv_into(connection, buffer[: min(left, _READ)])):
                         return
-                    received += chunk
-                body, received = received[:length], received[length:]
-                response = await self._respond(head, body)
+                    left -= count
+                    if len(body) < HEAD:
+                        body += buffer[: min(count, HEAD - len(body))]
+                response = await self._respond(head, bytes(body))
                 if response is None:
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
                     return
                 await loop.sock_sendall(connection, response)
 
     async def _respond(self, head: bytes, body: bytes) -> bytes | None:
-        """The response to one request, after its latency; None to reset the connection."""
+        """The response to one request, after its latency; None to reset the connection.
+
+        ``body`` is at least the first ``HEAD`` bytes of it.
+        """
         if head.startswith(b"GET /log "):
             return _response("200 OK", "".join(json.dumps(line) + "\n" for line in self._log).encode())
         arrived = time.monotonic()
-        item = json.loads(body)["prompt"]
+        item = request_item(body)
         self._attempts[item] += 1
         attempt = self._attempts[item]
         drawn = latency(self._seed, item, attempt)
         outcome = answer(self._seed, item, attempt) if self._faults else OK
+        if self._is_refused(arrived):
+            drawn, outcome = 0.0, RATE_LIMIT
         await asyncio.sleep(drawn)
         self._log.append(
             {"item": item, "attempt": attempt, "latency": drawn, "answer": outcome, "arrived": arrived}
@@ -100,6 +117,16 @@ class LatencyServer:
         if outcome == RESET:
             return None
         return self._errors.get(outcome) or self._replies[reply_number(item, len(self._replies))]
+
+    def _is_refused(self, now: float) -> bool:
+        if not self._per_second:
+            return False
+        self._tokens = min(self._per_second, self._tokens + (now - self._refilled) * self._per_second)
+        self._refilled = now
+        if self._tokens < 1:
+            return True
+        self._tokens -= 1
+        return False
 
 
 def _content_length(head: bytes) -> int:
@@ -127,9 +154,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--faults", action="store_true")
     parser.add_argument("--retry-after", required=True)
+    parser.add_argument("--per-second", type=float, default=0.0)
     options = parser.parse_args()
     replies = [path.read_bytes() for path in sorted(options.replies.glob("*.json"))]
-    server = LatencyServer(replies, options.seed, options.faults, options.retry_after)
+    server = LatencyServer(replies, options.seed, options.faults, options.retry_after, options.per_second)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(server.run())
 

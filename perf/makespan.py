@@ -1,4 +1,4 @@
-"""The yardstick of ``perf/api_generation.py``: the least wall time that a client with N workers can need."""
+"""The yardstick of both API measurements: the least wall time that a client with N workers can need."""
 
 from __future__ import annotations
 

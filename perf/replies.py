@@ -1,4 +1,4 @@
-"""The images that the latency server sends: a few PNGs that cost what photos cost to send, decode and encode."""
+"""What the latency server sends: a few PNGs that cost what photos cost to send, decode and encode; verdicts."""
 
 from __future__ import annotations
 
@@ -42,3 +42,14 @@ def write_image_replies(folder: Path, pngs: list[bytes]) -> None:
     for n, png in enumerate(pngs):
         reply = {"created": 0, "data": [{"b64_json": base64.b64encode(png).decode()}], "usage": usage}
         (folder / f"{n}.json").write_text(json.dumps(reply))
+
+
+def write_judge_replies(folder: Path) -> None:
+    """Write the body of a ``/chat/completions`` reply for each binary verdict."""
+    folder.mkdir(parents=True)
+    usage = {"prompt_tokens": 2400, "completion_tokens": 4, "total_tokens": 2404}
+    for score in (0, 1):
+        message = {"role": "assistant", "content": f"Score: {score}"}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        reply = {"id": "chatcmpl-0", "object": "chat.completion", "choices": [choice], "usage": usage}
+        (folder / f"{score}.json").write_text(json.dumps(reply))

@@ -26,10 +26,13 @@ class Answered(NamedTuple):
 class ServerProcess:
     """A latency server in its own process, while used as a context manager."""
 
-    def __init__(self, replies: Path, seed: int, faults: bool, retry_after: str) -> None:
+    def __init__(
+        self, replies: Path, seed: int, faults: bool, retry_after: str, per_second: float = 0.0
+    ) -> None:
         self._command = [
             *[sys.executable, "-m", "perf.latency_server", "--replies", str(replies), "--seed", str(seed)],
-            *["--retry-after", retry_after, *(["--faults"] if faults else [])],
+            *["--retry-after", retry_after, "--per-second", str(per_second)],
+            *(["--faults"] if faults else []),
         ]
 
     def __enter__(self) -> ServerProcess:

@@ -12,6 +12,7 @@ from benchmarks.geneval2.analysis import SKILLS, Part, geometric_mean
 from benchmarks.geneval2.answers import YES, accepted, soft_score, without_bare_space
 from benchmarks.geneval2.interval import interval
 from benchmarks.geneval2.metric import Scored, metrics
+from benchmarks.geneval2.token_ids import official_ids
 
 HOW_MANY = "How many croissants are in the image?"
 # first-token ids of w, W, ␣w, ␣W, d, ␣d: the specification's table, made from Qwen's rank file
@@ -39,6 +40,13 @@ def test_only_how_many_looks_at_the_answer() -> None:
     assert accepted("Are the croissants green?", "No") == YES
     assert accepted("how many croissants?", "seven") == YES
     assert accepted("How many", "Yes") == ("Yes", "Yes", " Yes", " Yes", "other", " other")
+
+
+def test_the_official_judge_is_asked_by_the_ids_of_the_spec() -> None:
+    assert official_ids(YES) == YES_IDS
+    words = [word for word in COUNT_IDS if word != "ten"]
+    assert [official_ids(accepted(HOW_MANY, word)) for word in words] == [COUNT_IDS[word] for word in words]
+    assert official_ids(accepted(HOW_MANY, "eleven")) == ()
 
 
 def test_ids_of_a_row_are_distinct_so_that_a_soft_score_stays_below_1() -> None:

@@ -175,11 +175,13 @@ def test_random_429s_of_one_in_twenty_do_not_stop_the_others(
 
 
 @pytest.mark.parametrize("retry_after", [None, 0.2, 1.0])
-@pytest.mark.parametrize(("capacity", "use"), [(5.0, 0.7), (20.0, 0.9), (60.0, 0.9)])
+@pytest.mark.parametrize(
+    ("capacity", "median", "use"), [(5.0, 0.5, 0.7), (20.0, 0.3, 0.9), (20.0, 0.5, 0.9), (60.0, 0.5, 0.9)]
+)
 def test_a_limited_rate_is_used_up_and_hardly_ever_passed(
-    retry_after: float | None, capacity: float, use: float
+    retry_after: float | None, capacity: float, median: float, use: float
 ) -> None:
-    server = Server(token_bucket(20, capacity), lognormal(3, 0.5), retry_after=retry_after)
+    server = Server(token_bucket(20, capacity), lognormal(3, median), retry_after=retry_after)
     run = serve(server, Limiter(64), 1000)
     assert run.ok == 1000
     assert server.count("429") < 0.05 * 1000

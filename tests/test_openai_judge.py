@@ -21,8 +21,8 @@ import openai
 import pytest
 from PIL import Image
 
-from eval_models.judge.chat_reply import read_reply
-from eval_models.judge.openai_backend import OpenAIJudge
+from eval_models.judge.api.backend import OpenAIJudge
+from eval_models.judge.api.chat_reply import read_reply
 from eval_models.judge.options import JudgeOptions
 from eval_models.judge.registry import JudgeChoice, JudgeSetting, make_judge
 from eval_models.judge.served import Address
@@ -538,6 +538,40 @@ def test_a_vllm_server_is_found_by_its_address_file_and_gets_no_key(
     assert judge_server.requests[0].fields["model"] == "Qwen/Q"
 
 
+def test_a_server_of_this_run_that_is_started_again_costs_no_question(
+    judge_server: JudgeServer, picture: Picture, tmp_path: Path
+) -> None:
+    address = Address(tmp_path / "address")
+    address.give(judge_server.base_url)
+    back = threading.Timer(1.0, address.give, [judge_server.base_url])
+
+    def choose(request: object, attempt: int) -> str:
+        if len(judge_server.requests) == 20:
+            address.withdraw()
+            back.start()
+        return "reset" if back.is_alive() else "ok"
+
+    judge_server.choose = choose
+    answers = list(vllm(tmp_path / "address", max_attempts=2).ask(many(picture, 60)))
+    assert len(answers) == 60 and all(answer.reply for answer in answers)
+
+
+def test_a_server_of_this_run_that_is_given_up_is_not_waited_for_as_a_provider_is(
+    judge_server: JudgeServer, picture: Picture, tmp_path: Path
+) -> None:
+    address = Address(tmp_path / "address")
+    address.give(judge_server.base_url)
+
+    def choose(request: object, attempt: int) -> str:
+        if len(judge_server.requests) == 20:
+            address.give_up("the server of judge q died 2 times")
+        return "ok" if len(judge_server.requests) < 20 else "reset"
+
+    judge_server.choose = choose
+    with pytest.raises(JudgeUnusable, match="the server of judge q died 2 times"):
+        list(vllm(tmp_path / "address").ask(many(picture, 60)))
+
+
 def test_a_vllm_server_may_ask_for_a_key(
     judge_server: JudgeServer, picture: Picture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -616,11 +650,10 @@ def test_closing_the_iterator_gives_up_what_is_under_way(judge_server: JudgeServ
     next(asking)
     started = time.monotonic()
     asking.close()
-    assert time.monotonic() - started < 1
-    asked = len(judge_server.requests)
-    assert asked < 20 and not [t for t in threading.enumerate() if t.name == "judge"]
-    time.sleep(0.3)
-    assert len(judge_server.requests) == asked
+    assert time.monotonic() - started < 5, "the other 399 would take 20 s"
+    assert not [thread for thread in threading.enumerate() if thread.name == "judge"]
+    time.sleep(0.5)
+    assert len(judge_server.requests) < 50
 
 
 _INTERRUPTED = """

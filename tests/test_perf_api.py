@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from perf import draws
-from perf.api_generation import job_lengths
+from perf.job_lengths import job_lengths
 from perf.makespan import makespan
 from perf.server_process import Answered
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.geneval2.answers import YES, accepted, soft_score, without_bare_space
 from benchmarks.geneval2.metric import METHODS, PROMPTS, SCALE, Scored, metrics, official_name
 from benchmarks.geneval2.official import IMAGE_FILEPATHS, filepaths_text, score_lists_text
+from benchmarks.geneval2.token_ids import official_ids
 from eval_models.judge.benchmark import JudgedBenchmark
 from eval_models.judge.registry import choose
 from imageevalkit import judge_prompts
@@ -62,7 +64,14 @@ class GenEval2Benchmark(JudgedBenchmark):
         ]
         asked.append((_VQASCORE, self.prompts[_VQASCORE_PROMPT].format(item.data["prompt"]), YES))
         return [
-            Question(item.id, name, (Message("user", (image, text)),), Sampling(1, temperature=0.0), wanted)
+            Question(
+                item.id,
+                name,
+                (Message("user", (image, text)),),
+                Sampling(1, temperature=0.0),
+                wanted,
+                official_ids(wanted) if self.is_official else (),
+            )
             for name, text, wanted in asked
         ]
 
@@ -100,6 +109,17 @@ class GenEval2Benchmark(JudgedBenchmark):
     def aggregate(self, judged: Sequence[Judged]) -> dict[str, Metric]:
         """The metrics of :func:`benchmarks.geneval2.metric.metrics` over the prompts that have a score."""
         return metrics(_all_scored(judged))
+
+    def notes(self, judged: Sequence[Judged]) -> list[str]:
+        """How much probability was outside what the judge's backend could see, if it was not all of it."""
+        unseen = [mass for one in _all_scored(judged) for mass in one.outside]
+        if not any(unseen):
+            return []
+        return [
+            "the judge's endpoint shows only the likeliest tokens: a mean "
+            f"{statistics.fmean(unseen):.2%} of the probability, and at most {max(unseen):.2%}, was outside of them "
+            "and counts as wrong; the …_upper metrics count all of it as right"
+        ]
 
     def official_files(self, judged: Sequence[Judged]) -> dict[str, str]:
         """The images by prompt and, when no prompt lacks its score, the official output of each method.

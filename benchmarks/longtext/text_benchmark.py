@@ -94,7 +94,8 @@ class VlmTextBenchmark(TextBenchmark, JudgedBenchmark):
         super().__init__(judge, prompts)
 
     def questions(self, item: Item, image: Picture) -> Sequence[Question]:
-        message = Message("user", (image, self.prompts[PROMPT]))
+        # qwen_vl_utils, which loads the images of the official code, lays transparency on white
+        message = Message("user", (image._replace(on_white=True), self.prompts[PROMPT]))
         return [Question(item.id, _QUESTION, (message,), self._sampling)]
 
     @property

@@ -33,6 +33,11 @@ class JudgedBenchmark(Benchmark):
         """What runs the judge: a key of ``eval_models.judge.registry.BACKENDS``."""
         return self._choice.setting.backend
 
+    @property
+    def is_official(self) -> bool:
+        """Whether the judge is one that the official evaluator uses."""
+        return self._choice.full_name in self.official
+
     @cached_property
     def evaluator(self) -> Evaluator:
         """Named by the judge, what runs it, and the hash of the prompts."""
@@ -43,7 +48,7 @@ class JudgedBenchmark(Benchmark):
         label = PurePath(name).name if name.startswith(("/", ".", "~")) else name
         return Evaluator(
             id=f"{label}/{self.backend}/{digest[:8]}",
-            official=self._choice.full_name in self.official,
+            official=self.is_official,
             details={"judge": self._judge.identity, "prompts_sha256": digest},
         )
 

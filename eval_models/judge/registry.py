@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from eval_models.judge.options import JudgeOptions
 
 BACKENDS: dict[str, tuple[str, str]] = {
-    "openai": ("eval_models.judge.openai_backend", "OpenAIJudge"),
-    "transformers": ("eval_models.judge.transformers_backend", "TransformersJudge"),
+    "openai": ("eval_models.judge.api.backend", "OpenAIJudge"),
+    "transformers": ("eval_models.judge.local.backend", "TransformersJudge"),
     # a server that a job of the run starts; it is asked like any other API
-    "vllm": ("eval_models.judge.openai_backend", "OpenAIJudge"),
+    "vllm": ("eval_models.judge.api.backend", "OpenAIJudge"),
 }
 """Module and class of each backend: names are checked before any environment exists."""
 

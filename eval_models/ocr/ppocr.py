@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from PIL import Image
 
 from imageevalkit.errors import CellFailure
-from imageevalkit.images import decode, sha256_file
+from imageevalkit.images import decode, on_white, sha256_file
 from imageevalkit.results import Evaluator
 
 if TYPE_CHECKING:
@@ -135,11 +135,7 @@ def _bgr(image: Image.Image) -> np.ndarray:
     """Pixels as (height, width, BGR), transparency on white (RapidOCR itself would invert colours)."""
     import numpy as np
 
-    if image.has_transparency_data:
-        rgba = image.convert("RGBA")
-        image = Image.new("RGBA", rgba.size, "white")
-        image.alpha_composite(rgba)
-    return np.asarray(image.convert("RGB"))[:, :, ::-1]
+    return np.asarray(on_white(image))[:, :, ::-1]
 
 
 def _installed_versions() -> dict[str, str]:

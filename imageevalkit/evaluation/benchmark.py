@@ -93,6 +93,10 @@ class Benchmark(ABC):
         own, named so.
         """
 
+    def notes(self, judged: Sequence[Judged]) -> list[str]:
+        """What a reader of the result should know about how it was measured, a sentence each; nothing by default."""
+        return []
+
     def official_files(self, judged: Sequence[Judged]) -> dict[str, str]:
         """Files in the official formats by name, for ``official/`` beside the result; none by default."""
         return {}

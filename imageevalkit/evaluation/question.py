@@ -28,13 +28,15 @@ class Picture(NamedTuple):
     """An image of a message: its bytes as they are on disk, or in another ``encoding``.
 
     ``media_type`` is what a protocol declares the bytes to be, whatever they are; None: what they really are.
-    ``sha256`` is that of the file.
+    ``sha256`` is that of the file. ``on_white``: where the protocol decodes the image itself, transparency is laid
+    on white; else it is dropped, as Pillow's ``convert("RGB")`` and transformers' own loader do.
     """
 
     path: Path
     sha256: str
     media_type: str | None = None
     encoding: Encoding | None = None
+    on_white: bool = False
 
 
 class Message(NamedTuple):
@@ -64,7 +66,8 @@ class Question:
 
     ``wanted``: strings for each of which the probability that the reply's first token is the first token of
     that string is wanted. Such a question has ``sampling.max_tokens == 1`` and no other use of the text than
-    the most probable token.
+    the most probable token. ``wanted_ids`` are the ids of those tokens where the protocol fixes them: a backend
+    that has the tokenizer refuses to answer by others.
     """
 
     item: str
@@ -72,6 +75,7 @@ class Question:
     messages: tuple[Message, ...]
     sampling: Sampling
     wanted: tuple[str, ...] = ()
+    wanted_ids: tuple[int, ...] = ()
 
     @property
     def pictures(self) -> tuple[Picture, ...]:

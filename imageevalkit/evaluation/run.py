@@ -87,7 +87,7 @@ def evaluate_cell(
         limit=limit,
         provenance=provenance(cell, items, data_sha256, benchmark.evaluator),
         withheld=withheld,
-        notes=_notes(states, coverage),
+        notes=[*_notes(states, coverage), *benchmark.notes(judged)],
     )
     standing = _larger_result(result)
     if standing and coverage.complete:

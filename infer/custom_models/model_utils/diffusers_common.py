@@ -10,6 +10,7 @@ from PIL import Image
 
 from imageevalkit.errors import suggest
 from imageevalkit.generation.contract import Generated, ModelUnusable, Refused
+from imageevalkit.load_errors import first_line, why_not_loaded
 
 _DTYPES = ("bfloat16", "float16", "float32")
 # set per image below, or they would change what one call returns
@@ -109,7 +110,7 @@ def _device(name: str | None) -> str:
     try:
         torch.empty(0, device=name)
     except Exception as error:  # torch raises RuntimeError, AssertionError, AcceleratorError, … here
-        raise ModelUnusable(f"device '{name}' is not usable here: {_first_line(error)}") from error
+        raise ModelUnusable(f"device '{name}' is not usable here: {first_line(error)}") from error
     return name
 
 
@@ -121,7 +122,7 @@ def _pipeline_class(model_path: str, name: str | None, revision: str | None) -> 
         try:
             config = diffusers.DiffusionPipeline.load_config(model_path, revision=revision)
         except Exception as error:
-            raise _load_error(model_path, error) from error
+            raise ModelUnusable(why_not_loaded(model_path, error)) from error
         name = str(config["_class_name"])
         cls = getattr(diffusers, name, None)
         if cls is None:
@@ -165,66 +166,7 @@ def _load(
     try:
         pipeline = cls.from_pretrained(model_path, **options).to(device)
     except Exception as error:
-        raise _load_error(model_path, error) from error
+        raise ModelUnusable(why_not_loaded(model_path, error)) from error
     # its own bar would garble the log of the job
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
-
-
-def _load_error(model_path: str, error: BaseException) -> ModelUnusable:
-    """Why ``model_path`` does not load, in one line."""
-    from huggingface_hub import constants
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
-    causes = _chain(error)
-
-    def caused_by(*kinds: type[BaseException]) -> bool:
-        return any(isinstance(cause, kinds) for cause in causes)
-
-    if Path(model_path).is_dir():
-        return ModelUnusable(f"{model_path} does not load: {_first_line(error)}")
-    if not _may_be_hub_id(model_path):
-        return ModelUnusable(
-            f"model folder {model_path} does not exist; download the model or mend model_path"
-        )
-    if caused_by(GatedRepoError):
-        return ModelUnusable(f"{model_path} is gated: accept its licence on the hub and set HF_TOKEN")
-    if caused_by(RepositoryNotFoundError):
-        return ModelUnusable(
-            f"{model_path} is neither a local folder nor a hub repository that HF_TOKEN may read"
-        )
-    if caused_by(RevisionNotFoundError):
-        return ModelUnusable(f"{model_path} has no such revision on the hub")
-    if caused_by(LocalEntryNotFoundError, OfflineModeIsEnabled):
-        reason = (
-            "HF_HUB_OFFLINE=1 forbids downloading" if constants.HF_HUB_OFFLINE else "the hub is unreachable"
-        )
-        return ModelUnusable(
-            f"{model_path} is no local folder and not whole in the cache {constants.HF_HUB_CACHE}, "
-            f"and {reason}; fetch it with utils/download_model_hf_home.sh"
-        )
-    return ModelUnusable(f"{model_path} does not load: {_first_line(error)}")
-
-
-def _may_be_hub_id(model_path: str) -> bool:
-    parts = model_path.split("/")
-    return len(parts) == 2 and all(part and not part.startswith((".", "~")) for part in parts)
-
-
-def _chain(error: BaseException | None) -> list[BaseException]:
-    causes = []
-    while error is not None:
-        causes.append(error)
-        error = error.__cause__ or error.__context__
-    return causes
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

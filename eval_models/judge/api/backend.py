@@ -6,10 +6,10 @@ import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from eval_models.judge.api_settings import ApiSettings
-from eval_models.judge.asking import Asking, Chat, Known
-from eval_models.judge.background import in_background
-from eval_models.judge.judge_endpoint import endpoint_of
+from eval_models.judge.api.asking import Asking, Chat, Known
+from eval_models.judge.api.background import in_background
+from eval_models.judge.api.endpoint import endpoint_of
+from eval_models.judge.api.settings import ApiSettings
 from eval_models.judge.options import JudgeOptions
 from eval_models.judge.registry import JudgeChoice
 from eval_models.judge.server_settings import split_kwargs
@@ -21,7 +21,7 @@ _PACKAGES = ("httpx2", "pybase64")
 
 
 class OpenAIJudge:
-    """Asks as many questions at a time as ``options.workers`` allows; see ``api_settings`` for its kwargs.
+    """Asks as many questions at a time as ``options.workers`` allows; see ``ApiSettings`` for its kwargs.
 
     Raises:
         UserError: a kwarg it does not take, or a malformed one.

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from eval_models.judge.api_settings import ApiSettings
-from eval_models.judge.picture_cache import DataUrl
+from eval_models.judge.api.picture_cache import DataUrl
+from eval_models.judge.api.settings import ApiSettings
 from imageevalkit.api.request import Request
 from imageevalkit.evaluation.question import Message, Picture, Question
 

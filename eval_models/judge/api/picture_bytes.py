@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from typing import NamedTuple
 
 from PIL import Image
 
-from imageevalkit.evaluation.question import Encoding, Picture
-from imageevalkit.images import CorruptImage, decode, opened
+from eval_models.judge.pixels import encoded, rgb
+from imageevalkit.evaluation.question import Picture
+from imageevalkit.images import CorruptImage, opened
 
 
 class SentPicture(NamedTuple):
@@ -28,7 +28,8 @@ def sent_picture(picture: Picture) -> SentPicture:
     data = picture.path.read_bytes()
     if picture.encoding:
         return SentPicture(
-            _encoded(data, picture.encoding), picture.media_type or _type_of(picture.encoding.format)
+            encoded(rgb(picture, data), picture.encoding),
+            picture.media_type or _type_of(picture.encoding.format),
         )
     return SentPicture(data, picture.media_type or _type_of(_format_of(data)))
 
@@ -43,16 +44,3 @@ def _format_of(data: bytes) -> str:
 
 def _type_of(format: str) -> str:
     return Image.MIME.get(format, f"image/{format.lower()}")
-
-
-def _encoded(data: bytes, encoding: Encoding) -> bytes:
-    # alpha is dropped, as it is where images are stored
-    image = decode(data).convert("RGB")
-    if encoding.longest_side:
-        scale = encoding.longest_side / max(image.size)
-        if scale < 1:
-            width, height = (max(1, round(side * scale)) for side in image.size)
-            image = image.resize((width, height), Image.Resampling.LANCZOS)
-    buffer = io.BytesIO()
-    image.save(buffer, encoding.format, **({} if encoding.quality is None else {"quality": encoding.quality}))
-    return buffer.getvalue()

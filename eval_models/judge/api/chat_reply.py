@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eval_models.judge.top_logprobs import first_token
+from eval_models.judge.api.top_logprobs import first_token
 from imageevalkit.api.failures import LONGEST_MESSAGE, Failure, Kind
 from imageevalkit.api.json_reply import (
     error_in,

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from eval_models.judge.picture_bytes import sent_picture
+from eval_models.judge.api.picture_bytes import sent_picture
 from imageevalkit.cpu import on_cpu
 from imageevalkit.evaluation.question import Picture, Question
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eval_models.judge.api_settings import ApiSettings
+from eval_models.judge.api.settings import ApiSettings
 from eval_models.judge.options import JudgeOptions
 from eval_models.judge.served import wait_for_address
 from imageevalkit.api.endpoint import Endpoint

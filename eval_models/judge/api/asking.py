@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from eval_models.judge.api_settings import ApiSettings
-from eval_models.judge.chat_reply import NO_LOGPROBS, read_reply
-from eval_models.judge.chat_request import chat_request, request_parameters
-from eval_models.judge.picture_cache import PictureCache
+from eval_models.judge.api.chat_reply import NO_LOGPROBS, read_reply
+from eval_models.judge.api.chat_request import chat_request, request_parameters
+from eval_models.judge.api.picture_cache import PictureCache
+from eval_models.judge.api.settings import ApiSettings
 from eval_models.judge.served import is_away, problem
 from imageevalkit.api.clients import Clients
 from imageevalkit.api.endpoint import Endpoint
@@ -87,9 +87,7 @@ class Asking:
         try:
             await self._wait()
         finally:
-            for task in self._states:
-                task.cancel()
-            await asyncio.gather(*self._states, return_exceptions=True)
+            await self._give_up()
             await self._clients.close()
         if self._problem:
             raise JudgeUnusable(self._problem)
@@ -109,9 +107,18 @@ class Asking:
                     if not self._states[task].sent or clock() - given_up > _LAST_ANSWERS:
                         task.cancel()
 
+    async def _give_up(self) -> None:
+        self._todo = iter(())
+        pending = set(self._states)
+        while pending:
+            # again and again: before Python 3.12 wait_for loses a cancellation that comes together with the reply
+            for task in pending:
+                task.cancel()
+            _, pending = await asyncio.wait(pending, timeout=_TICK)
+
     async def _work(self, state: UnderWay) -> None:
         under_way.set(state)
-        for question in self._todo:
+        while (question := next(self._todo, None)) is not None:
             self._left -= 1
             self._chat.limiter.expect(self, self._left)
             try:

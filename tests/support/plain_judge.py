@@ -1,0 +1,90 @@
+"""The plain way to ask a local judge: one ``generate`` call for each question, as official scripts do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from imageevalkit.evaluation.question import Picture, Question
+
+
+class PlainAnswer(NamedTuple):
+    """``text`` of the most probable token, ``probabilities`` by string, the ``ids`` of the prompt."""
+
+    text: str
+    probabilities: dict[str, float]
+    ids: list[int]
+
+
+class PlainJudge:
+    """A checkpoint and its own processor, which opens each image file anew for each question."""
+
+    def __init__(self, folder: Path, device: str = "cpu") -> None:
+        from transformers import AutoConfig, AutoModelForImageTextToText
+        from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
+
+        processor_class: Any = PROCESSOR_MAPPING[type(AutoConfig.from_pretrained(folder))]
+
+        class WithoutVideo(processor_class):
+            # its video processor needs torchvision, which PyPI has for CUDA builds of torch only
+            @classmethod
+            def get_attributes(cls) -> list[str]:
+                return [name for name in super().get_attributes() if name != "video_processor"]
+
+        self.processor = WithoutVideo.from_pretrained(folder)
+        self.model = AutoModelForImageTextToText.from_pretrained(folder, dtype="auto").eval().to(device)
+
+    def inputs(self, question: Question, **template: Any) -> Any:
+        """The model's inputs."""
+        messages = [
+            {
+                "role": message.role,
+                "content": [
+                    {"type": "image", "image": str(part.path)}
+                    if isinstance(part, Picture)
+                    else {"type": "text", "text": part}
+                    for part in message.parts
+                ],
+            }
+            for message in question.messages
+        ]
+        inputs = self.processor.apply_chat_template(
+            messages,
+            tokenize=True,
+            add_generation_prompt=True,
+            return_dict=True,
+            return_tensors="pt",
+            **template,
+        )
+        return inputs.to(self.model.device)
+
+    def ask(self, question: Question, **options: Any) -> PlainAnswer:
+        """The first token of the reply."""
+        import torch
+
+        inputs = self.inputs(question)
+        out = self.model.generate(
+            **inputs,
+            max_new_tokens=1,
+            do_sample=False,
+            output_scores=True,
+            return_dict_in_generate=True,
+            **options,
+        )
+        probabilities = torch.nn.functional.softmax(out.scores[0], dim=-1)
+        encode = self.processor.tokenizer.encode
+        return PlainAnswer(
+            self.processor.batch_decode([torch.argmax(probabilities)])[0],
+            {wanted: probabilities[0, encode(wanted)[0]].item() for wanted in question.wanted},
+            inputs["input_ids"][0].tolist(),
+        )
+
+    def generate(self, question: Question, max_tokens: int, **options: Any) -> str:
+        """The whole reply."""
+        inputs = self.inputs(question)
+        out = self.model.generate(**inputs, max_new_tokens=max_tokens, **options)
+        cut = out[:, inputs["input_ids"].shape[1] :]
+        text: str = self.processor.tokenizer.batch_decode(
+            cut, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )[0]
+        return text

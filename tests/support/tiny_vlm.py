@@ -1,0 +1,249 @@
+"""Tiny vision-language checkpoints with random weights, built from configs and saved to disk: no download."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+IMAGE_TOKEN = "<|image_pad|>"
+_VISION_TOKENS = ("<|vision_start|>", "<|vision_end|>", IMAGE_TOKEN, "<|video_pad|>")
+_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *_VISION_TOKENS)
+_NUMBERS = "one two three four five six seven eight nine ten"
+_CORPUS = (
+    f"Yes yes No no {_NUMBERS} {_NUMBERS.title()} 0 1 2 3 4 5 6 7 8 9\n"
+    "How many croissants are in the image? One word, please.\n"
+    'Is this "seven green croissants"? Say Yes or No.\n'
+    "Are there any chairs to the left of the wooden table? Is the dog chasing the cat?\n"
+)
+# Spread logits: with the usual 0.02 all probabilities are alike, and a wrong position would go unseen.
+_SPREAD = 0.3
+
+_CHAT = """\
+{%- for message in messages -%}
+{{- '<|im_start|>' + message['role'] + '\\n' -}}
+{%- if message['content'] is string -%}
+{{- message['content'] -}}
+{%- else -%}
+{%- for part in message['content'] -%}
+{{- '<|vision_start|><|image_pad|><|vision_end|>' if part['type'] == 'image' else part['text'] -}}
+{%- endfor -%}
+{%- endif -%}
+{{- '<|im_end|>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+{{- '<|im_start|>assistant\\n' -}}
+{%- if enable_thinking is defined and not enable_thinking -%}
+{{- '<think>\\n\\n</think>\\n\\n' -}}
+{%- endif -%}
+{%- endif -%}
+"""
+_DEFAULT_SYSTEM = (
+    "{%- if messages[0]['role'] != 'system' -%}"
+    "{{- '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' -}}"
+    "{%- endif -%}"
+)
+
+
+def save_qwen3_vl(
+    folder: Path,
+    *,
+    text: Mapping[str, Any] | None = None,
+    vision: Mapping[str, Any] | None = None,
+    dtype: str = "float32",
+    device: str = "cpu",
+) -> None:
+    """Qwen3-VL: patches of 16 pixels merged 2 × 2, interleaved 3-D positions, DeepStack from two vision layers.
+
+    ``text`` and ``vision`` change its shape; weights are drawn on ``device``, which matters for large ones.
+    """
+    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+    tokenizer = _tokenizer(_CHAT)
+    decoder = {
+        **_text(tokenizer, 64, 2),
+        "head_dim": 16,
+        "rope_parameters": {"rope_theta": 5e6, "mrope_section": [4, 2, 2], "mrope_interleaved": True},
+        **(text or {}),
+    }
+    tower = {
+        "depth": 3,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_heads": 2,
+        "num_position_embeddings": 64,
+        "deepstack_visual_indexes": [0, 1],
+        **(vision or {}),
+        "out_hidden_size": decoder["hidden_size"],
+    }
+    config = Qwen3VLConfig(text_config=decoder, vision_config=tower, **_token_ids(tokenizer))
+    _save_model(folder, Qwen3VLForConditionalGeneration, config, dtype, device)
+    _save_processor(folder, tokenizer, "Qwen3VL", patch=16)
+
+
+def save_qwen2_5_vl(folder: Path) -> None:
+    """Qwen2.5-VL: windowed vision attention, a default system message, a checkpoint-wide repetition penalty."""
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    tokenizer = _tokenizer(_DEFAULT_SYSTEM + _CHAT)
+    config = Qwen2_5_VLConfig(
+        text_config={
+            **_text(tokenizer, 64, 2),
+            "rope_parameters": {"rope_theta": 1e6, "rope_type": "default", "mrope_section": [4, 2, 2]},
+        },
+        vision_config={
+            "depth": 2,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_heads": 2,
+            "out_hidden_size": 64,
+            "fullatt_block_indexes": [1],
+        },
+        **_token_ids(tokenizer),
+    )
+    _save_model(folder, Qwen2_5_VLForConditionalGeneration, config)
+    _save_processor(folder, tokenizer, "Qwen2_5_VL", patch=14)
+    _write(
+        folder / "generation_config.json",
+        {
+            "do_sample": True,
+            "temperature": 1e-6,
+            "repetition_penalty": 1.3,
+            "eos_token_id": tokenizer.eos_token_id,
+            "pad_token_id": tokenizer.pad_token_id,
+        },
+    )
+
+
+def save_llava(folder: Path) -> None:
+    """LLaVA: another family, whose plain 1-D positions allow a shared prefix too."""
+    from transformers import LlavaConfig, LlavaForConditionalGeneration
+
+    tokenizer = _tokenizer(_CHAT.replace("<|vision_start|><|image_pad|><|vision_end|>", IMAGE_TOKEN))
+    text = {**_text(tokenizer, 32, 2), "model_type": "llama"}
+    config = LlavaConfig(
+        text_config=text,
+        vision_config=_clip_like("clip_vision_model"),
+        image_token_index=tokenizer.convert_tokens_to_ids(IMAGE_TOKEN),
+        image_seq_length=16,
+    )
+    _save_model(folder, LlavaForConditionalGeneration, config)
+    tokenizer.save_pretrained(folder)
+    _write(
+        folder / "preprocessor_config.json",
+        {
+            "image_processor_type": "CLIPImageProcessor",
+            "size": {"shortest_edge": 32},
+            "crop_size": {"height": 32, "width": 32},
+        },
+    )
+    _write(
+        folder / "processor_config.json",
+        {
+            "processor_class": "LlavaProcessor",
+            "image_token": IMAGE_TOKEN,
+            "patch_size": 8,
+            "vision_feature_select_strategy": "default",
+            "num_additional_image_tokens": 1,
+        },
+    )
+
+
+def _text(tokenizer: Any, hidden: int, layers: int) -> dict[str, Any]:
+    return {
+        "vocab_size": len(tokenizer),
+        "hidden_size": hidden,
+        "intermediate_size": 2 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 4096,
+        "initializer_range": _SPREAD,
+        "bos_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+
+
+def _clip_like(model_type: str) -> dict[str, Any]:
+    return {
+        "model_type": model_type,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": 32,
+        "patch_size": 8,
+        "initializer_range": _SPREAD,
+    }
+
+
+def _token_ids(tokenizer: Any) -> dict[str, int]:
+    names = ("vision_start_token_id", "vision_end_token_id", "image_token_id", "video_token_id")
+    return dict(zip(names, tokenizer.convert_tokens_to_ids(list(_VISION_TOKENS)), strict=True))
+
+
+def _tokenizer(chat_template: str, special: Sequence[str] = _SPECIAL) -> Any:
+    """Byte-level BPE that knows the words of the corpus, with Qwen's way of cutting text (each digit by itself)."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    from transformers import Qwen2Tokenizer
+
+    learner = Tokenizer(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    learner.train_from_iterator(
+        [_CORPUS], trainers.BpeTrainer(vocab_size=600, initial_alphabet=alphabet, show_progress=False)
+    )
+    learned = json.loads(learner.to_str())["model"]
+    tokenizer = Qwen2Tokenizer(
+        vocab=learned["vocab"],
+        merges=[tuple(merge) for merge in learned["merges"]],
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        unk_token="<|endoftext|>",
+        extra_special_tokens=list(special),
+    )
+    tokenizer.chat_template = chat_template
+    return tokenizer
+
+
+def _save_model(
+    folder: Path, model_class: Any, config: Any, dtype: str = "float32", device: str = "cpu"
+) -> None:
+    import torch
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = model_class._from_config(config, dtype=getattr(torch, dtype))
+    model.generation_config.eos_token_id = config.get_text_config().eos_token_id
+    model.generation_config.pad_token_id = config.get_text_config().pad_token_id
+    model.save_pretrained(folder)
+
+
+def _save_processor(folder: Path, tokenizer: Any, family: str, patch: int) -> None:
+    tokenizer.save_pretrained(folder)
+    common = {
+        "processor_class": f"{family}Processor",
+        "patch_size": patch,
+        "temporal_patch_size": 2,
+        "merge_size": 2,
+        # small images stay small, to be quick
+        "size": {"shortest_edge": (4 * patch) ** 2, "longest_edge": 4096 * 4096},
+        "image_mean": [0.5] * 3,
+        "image_std": [0.5] * 3,
+    }
+    video = "Qwen3VL" if family == "Qwen3VL" else "Qwen2VL"
+    _write(
+        folder / "preprocessor_config.json", {**common, "image_processor_type": "Qwen2VLImageProcessorFast"}
+    )
+    _write(
+        folder / "video_preprocessor_config.json",
+        {**common, "video_processor_type": f"{video}VideoProcessor"},
+    )
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=1))

@@ -1,0 +1,586 @@
+"""The transformers judge against one ``generate`` call for each question, on tiny random checkpoints."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from eval_models.judge.local.backend import TransformersJudge
+from eval_models.judge.local.next_token import first_tokens
+from eval_models.judge.local.pictures import open_picture
+from eval_models.judge.local.sampling import PromptPenalty
+from eval_models.judge.options import JudgeOptions
+from eval_models.judge.registry import make_judge
+from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.evaluation.question import (
+    Answer,
+    Encoding,
+    JudgeUnusable,
+    Message,
+    Picture,
+    Question,
+    Reply,
+    Sampling,
+)
+from tests.support import tiny_vlm
+from tests.support.image_questions import (
+    ask_about,
+    atom_questions,
+    prompt_question,
+    read_prompts,
+    save_image,
+)
+from tests.support.plain_judge import PlainJudge
+from tests.support.vision_passes import VisionPasses
+
+_CLOSE = 5e-6
+_YES_NO = ("Yes", " no", "7", " 7")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads only wait for each other on models this small."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module", name="checkpoint")
+def fixture_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a tiny checkpoint, saved once."""
+    root = tmp_path_factory.mktemp("checkpoints")
+
+    def saved(family: str) -> Path:
+        folder = root / family
+        if not folder.exists():
+            folder.mkdir()
+            getattr(tiny_vlm, f"save_{family}")(folder)
+        return folder
+
+    return saved
+
+
+@pytest.fixture(name="judge")
+def fixture_judge(checkpoint: Callable[[str], Path]) -> Callable[..., TransformersJudge]:
+    """A judge of a family of checkpoints, with settings."""
+
+    def made(family: str = "qwen3_vl", **kwargs: Any) -> TransformersJudge:
+        return judge_of(checkpoint(family), **kwargs)
+
+    return made
+
+
+def judge_of(folder: Path | str, **kwargs: Any) -> TransformersJudge:
+    judge = make_judge(f"transformers:{folder}", JudgeOptions(kwargs=kwargs))
+    assert isinstance(judge, TransformersJudge)
+    return judge
+
+
+def asked(judge: TransformersJudge, questions: Sequence[Question]) -> dict[tuple[str, str], Answer]:
+    """The answer to each question, which must come once."""
+    answers = list(judge.ask(questions))
+    by_name = {(a.question.item, a.question.name): a for a in answers}
+    assert len(answers) == len(by_name) == len(questions)
+    return by_name
+
+
+def replies(judge: TransformersJudge, questions: Sequence[Question]) -> list[Reply]:
+    answers = asked(judge, questions)
+    found = []
+    for question in questions:
+        answer = answers[question.item, question.name]
+        assert answer.reply is not None, answer.error
+        found.append(answer.reply)
+    return found
+
+
+def assert_like_plain(
+    got: Sequence[Reply], plain: PlainJudge, questions: Sequence[Question], **options: Any
+) -> None:
+    """Probabilities within 5e-6 of the plain way's, and the same most probable token (special ones left out)."""
+    special = set(plain.processor.tokenizer.all_special_tokens)
+    for question, reply in zip(questions, got, strict=True):
+        expected = plain.ask(question, **options)
+        assert reply.probabilities == pytest.approx(expected.probabilities, abs=_CLOSE, rel=0)
+        assert reply.text == ("" if expected.text in special else expected.text)
+        assert reply.outside == 0.0
+        assert reply.tokens == {"input": len(expected.ids), "output": 1}
+
+
+def questions_about(folder: Path, count: int) -> list[Question]:
+    """Four methods' questions about ``count`` images of as many sizes."""
+    found = []
+    for n, prompt in enumerate(read_prompts(count).prompts):
+        size = (48 + n * 37 % 150, 48 + n * 53 % 150)
+        picture = save_image(folder / f"{n:03d}.png", size, seed=n)
+        found += [*atom_questions(prompt, picture), prompt_question(prompt, picture)]
+    return found
+
+
+def test_all_methods_of_geneval2_get_the_plain_ways_probabilities_with_one_vision_pass_an_image(
+    judge: Callable[..., TransformersJudge], checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    questions = questions_about(tmp_path, 50)
+    ours = judge()
+    with VisionPasses() as passes:
+        got = replies(ours, questions)
+    assert passes.count == ours.counts.vision == 50
+    assert ours.counts.questions == len(questions) > 200
+    assert_like_plain(got, PlainJudge(checkpoint("qwen3_vl")), questions)
+    # or equality would say little
+    values = [p for reply in got for p in (reply.probabilities or {}).values()]
+    assert sum(value > 20 * _CLOSE for value in values) > len(values) / 2
+
+
+def test_real_data_of_geneval2_was_there() -> None:
+    if read_prompts(1).source != "GenEval 2":
+        pytest.skip("no mirror with GenEval 2: the test above ran on synthetic prompts")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"batch_size": 1}, {"batch_size": 3}, {"device_map": "auto"}, {"attn_implementation": "eager"}],
+    ids=str,
+)
+def test_settings_of_speed_and_memory_change_nothing(
+    judge: Callable[..., TransformersJudge], tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    questions = questions_about(tmp_path, 1)
+    other, usual = (replies(judge(**kwargs), questions) for kwargs in (settings, {"batch_size": 100}))
+    for a, b in zip(other, usual, strict=True):
+        assert a.probabilities == pytest.approx(b.probabilities, abs=_CLOSE, rel=0)
+
+
+def test_qwen2_5_vl_shares_too_and_the_checkpoints_penalty_counts_only_where_temperature_is_left_to_it(
+    judge: Callable[..., TransformersJudge], checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    questions = questions_about(tmp_path, 3)
+    plain = PlainJudge(checkpoint("qwen2_5_vl"))
+    with VisionPasses() as passes:
+        greedy = replies(judge("qwen2_5_vl"), questions)
+    assert passes.count == 3
+    assert_like_plain(greedy, plain, questions, repetition_penalty=1.0)
+
+    left = [with_sampling(question, Sampling(1, temperature=None)) for question in questions]
+    penalised = replies(judge("qwen2_5_vl"), left)
+    # ``generate`` with the checkpoint's 1.3
+    assert_like_plain(penalised, plain, left)
+    given = [with_sampling(q, Sampling(1, extra={"repetition_penalty": 1.3})) for q in questions]
+    assert replies(judge("qwen2_5_vl"), given) == penalised
+    assert greedy != penalised
+
+
+def test_another_class_shares_once_its_first_image_shows_that_it_may(
+    judge: Callable[..., TransformersJudge], checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    questions = questions_about(tmp_path, 4)
+    ours = judge("llava")
+    with VisionPasses() as passes:
+        got = replies(ours, questions)
+    # two questions of the first image are asked both ways
+    assert passes.count == ours.counts.vision == 4 + 2
+    assert_like_plain(got, PlainJudge(checkpoint("llava")), questions)
+
+
+def test_a_class_that_does_not_continue_from_a_cache_is_asked_plainly(
+    judge: Callable[..., TransformersJudge],
+    checkpoint: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from transformers import LlavaForConditionalGeneration
+
+    forward = LlavaForConditionalGeneration.forward
+
+    def forgetful(self: Any, *args: Any, past_key_values: Any = None, **kwargs: Any) -> Any:
+        """Positions start anew after a prefix."""
+        if past_key_values is not None:
+            width = kwargs["input_ids"].shape[1]
+            kwargs["position_ids"] = kwargs["input_ids"].new_tensor([list(range(width))])
+        return forward(self, *args, past_key_values=past_key_values, **kwargs)
+
+    questions = questions_about(tmp_path, 2)
+    expected = replies(judge("llava", batch_size=1), questions)
+    monkeypatch.setattr(LlavaForConditionalGeneration, "forward", forgetful)
+    got = replies(judge("llava"), questions)
+    assert "llava cannot share an image between questions" in capsys.readouterr().out
+    for a, b in zip(got, expected, strict=True):
+        assert a.probabilities == pytest.approx(b.probabilities, abs=_CLOSE, rel=0)
+
+
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl", "llava"])
+def test_prompts_are_those_of_the_chat_template_of_the_processor(
+    judge: Callable[..., TransformersJudge], checkpoint: Callable[[str], Path], tmp_path: Path, family: str
+) -> None:
+    plain = PlainJudge(checkpoint(family))
+    questions = questions_about(tmp_path, 2)
+    ours = judge(family)
+    for question, (_, inputs) in zip(questions, ours._prompts.one_by_one(questions).batches, strict=True):
+        expected = plain.inputs(question)
+        assert set(inputs) == set(expected)
+        for name, value in expected.items():
+            assert inputs[name].equal(value), name
+
+
+def test_several_images_and_system_words_share_as_well(
+    judge: Callable[..., TransformersJudge], checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    first, second = (save_image(tmp_path / f"{n}.png", (80 + 40 * n, 64), seed=n) for n in range(2))
+    questions = [
+        Question(
+            "pair",
+            text,
+            (
+                Message("system", ("Be exact.",)),
+                Message("user", ("First:", first, "second:", second, text)),
+            ),
+            Sampling(1),
+            _YES_NO,
+        )
+        for text in ("Are they alike?", "Which is larger, and how many dogs are there?")
+    ]
+    ours = judge()
+    got = replies(ours, questions)
+    assert ours.counts.vision == 1
+    assert_like_plain(got, PlainJudge(checkpoint("qwen3_vl")), questions)
+
+
+def generation_questions(folder: Path, sampling: Sampling) -> list[Question]:
+    """Prompts of different lengths, so that batches are padded."""
+    return [
+        ask_about(
+            save_image(folder / f"g{n}.png", (64 + 32 * n, 64), seed=n),
+            "Read it." * (n + 1),
+            sampling=sampling,
+        )
+        for n in range(5)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "options"),
+    [
+        (Sampling(12, temperature=None), {}),
+        (Sampling(12), {"do_sample": False, "repetition_penalty": 1.0}),
+        (
+            Sampling(12, extra={"repetition_penalty": 2.0}),
+            {"do_sample": False, "repetition_penalty": 2.0},
+        ),
+    ],
+    ids=["checkpoint", "greedy", "greedy with a penalty"],
+)
+def test_batched_replies_are_those_of_single_calls(
+    judge: Callable[..., TransformersJudge],
+    checkpoint: Callable[[str], Path],
+    tmp_path: Path,
+    sampling: Sampling,
+    options: dict[str, Any],
+) -> None:
+    questions = generation_questions(tmp_path, sampling)
+    plain = PlainJudge(checkpoint("qwen2_5_vl"))
+    ours = judge("qwen2_5_vl", batch_size=3)
+    got = replies(ours, questions)
+    assert [reply.text for reply in got] == [plain.generate(q, 12, **options) for q in questions]
+    assert ours.counts.forwards == 2
+    assert len({reply.text for reply in got}) == 5
+    for question, reply in zip(questions, got, strict=True):
+        assert reply.probabilities is None and reply.tokens is not None
+        assert reply.tokens["input"] == len(plain.inputs(question)["input_ids"][0])
+        assert 1 <= reply.tokens["output"] <= 12
+
+
+def test_the_penalty_does_not_count_padding() -> None:
+    import torch
+    from transformers import RepetitionPenaltyLogitsProcessor
+
+    scores = torch.tensor([[1.0, 2.0, -1.0, 0.5, 3.0]])
+    expected = RepetitionPenaltyLogitsProcessor(2.0)(torch.tensor([[1, 2, 4]]), scores.clone())
+    # 0 is the padding; 4 was generated
+    padded, mask = torch.tensor([[0, 0, 1, 2, 4]]), torch.tensor([[0, 0, 1, 1]])
+    assert PromptPenalty(2.0, mask)(padded, scores).equal(expected)
+
+
+def test_a_drawn_reply_depends_on_its_seed_and_not_on_its_company(
+    judge: Callable[..., TransformersJudge], tmp_path: Path
+) -> None:
+    questions = generation_questions(tmp_path, Sampling(12, temperature=1.0, seed=7))
+    together = replies(judge(), questions)
+    assert replies(judge(), questions[3:4]) == together[3:4]
+    other = generation_questions(tmp_path, Sampling(12, temperature=1.0, seed=8))
+    assert replies(judge(), other) != together
+
+
+def test_words_for_the_chat_template_reach_it(
+    judge: Callable[..., TransformersJudge], checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    extra = {"chat_template_kwargs": {"enable_thinking": False, "unheard_of": 1}}
+    question = ask_about(
+        save_image(tmp_path / "a.png", (64, 64)), "Is it red?", _YES_NO, sampling=Sampling(1, extra=extra)
+    )
+    ((_, inputs),) = judge()._prompts.one_by_one([question]).batches
+    plain = PlainJudge(checkpoint("qwen3_vl"))
+    assert inputs["input_ids"].equal(plain.inputs(question, enable_thinking=False)["input_ids"])
+    assert not inputs["input_ids"].equal(plain.inputs(question)["input_ids"])
+
+
+def test_a_question_that_fails_by_itself_costs_no_other(
+    judge: Callable[..., TransformersJudge], tmp_path: Path
+) -> None:
+    good = save_image(tmp_path / "good.png", (64, 64))
+    broken = Picture(tmp_path / "broken.png", "0")
+    broken.path.write_bytes(good.path.read_bytes()[:-30])
+    thin = save_image(tmp_path / "thin.png", (2, 600))
+    long = "very " * 5000
+    for sampling, wanted in ((Sampling(1), _YES_NO), (Sampling(4), ())):
+        questions = [
+            ask_about(good, "Is it red?", wanted, "fine", sampling),
+            ask_about(good, f"Is it {long} red?", wanted, "long", sampling),
+            ask_about(broken, "Is it red?", wanted, "broken", sampling),
+            ask_about(Picture(tmp_path / "absent.png", "0"), "Is it red?", wanted, "absent", sampling),
+            ask_about(thin, "Is it red?", wanted, "thin", sampling),
+        ]
+        answers = {name: answer for (_, name), answer in asked(judge(), questions).items()}
+        assert answers.pop("fine").reply is not None
+        assert all(answer.reply is None for answer in answers.values())
+        assert "context too long" in answers["long"].error and "4096 positions" in answers["long"].error
+        assert answers["broken"].error.startswith("unreadable image broken.png")
+        assert answers["absent"].error.startswith("unreadable image absent.png")
+        assert "aspect ratio" in answers["thin"].error
+        assert all("\n" not in answer.error for answer in answers.values())
+
+
+def test_memory_that_runs_out_halves_the_batch_and_loses_no_question(
+    judge: Callable[..., TransformersJudge],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    limit_rows(monkeypatch, 2)
+    generated = generation_questions(tmp_path, Sampling(3))
+    assert len(replies(judge(batch_size=4), generated)) == 5
+    assert "from now on 2 replies are generated at once" in capsys.readouterr().out
+    assert len(replies(judge(batch_size=16), questions_about(tmp_path, 2))) > 6
+    assert "questions in one forward pass" in capsys.readouterr().out
+
+    limit_rows(monkeypatch, 0)
+    with pytest.raises(CellFailure, match="max_pixels"):
+        list(judge().ask(generated))
+
+
+def limit_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """A GPU whose memory holds a batch of ``rows``."""
+    import torch
+    from transformers import Qwen3VLModel
+
+    forward = Qwen3VLModel.forward
+    original = getattr(forward, "unlimited", forward)
+
+    def limited(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs["input_ids"].shape[0] > rows:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return original(self, *args, **kwargs)
+
+    limited.unlimited = original  # type: ignore[attr-defined]
+    monkeypatch.setattr(Qwen3VLModel, "forward", limited)
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ({"repetition_penalti": 1.1}, "did you mean 'repetition_penalty'"),
+        ({"top_k": 5}, "cannot honour 'top_k'"),
+        ({"repetition_penalty": 0}, "above 0"),
+        ({"chat_template_kwargs": "no"}, "must be an object"),
+    ],
+)
+def test_sampling_that_it_cannot_honour_is_never_dropped(
+    judge: Callable[..., TransformersJudge], tmp_path: Path, extra: dict[str, Any], words: str
+) -> None:
+    question = ask_about(save_image(tmp_path / "a.png", (64, 64)), "?", sampling=Sampling(4, extra=extra))
+    with pytest.raises(JudgeUnusable, match=words):
+        list(judge().ask([question]))
+
+
+def test_a_tokenizer_that_is_not_the_official_one_is_refused(
+    judge: Callable[..., TransformersJudge], tmp_path: Path
+) -> None:
+    ours = judge()
+    question = ask_about(save_image(tmp_path / "a.png", (64, 64)), "?", _YES_NO)
+    ids = tuple(first_tokens(_YES_NO, ours._local.processor.tokenizer))
+    assert replies(ours, [replace(question, wanted_ids=ids)])
+    with pytest.raises(JudgeUnusable, match=rf"begins '{_YES_NO[1]}' with token {ids[1]} instead of 7"):
+        list(ours.ask([replace(question, wanted_ids=(ids[0], 7, *ids[2:]))]))
+
+
+def with_sampling(question: Question, sampling: Sampling) -> Question:
+    return Question(question.item, question.name, question.messages, sampling, question.wanted)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"max_pixel": 1}, "did you mean 'max_pixels'"),
+        ({"batch_size": 0}, "batch_size must be a whole number from 1"),
+        ({"dtype": "bfloat"}, "did you mean 'bfloat16'"),
+        ({"device_map": 0}, "device_map must be text"),
+        ({"revision": "main"}, "revision is for hub repositories"),
+    ],
+)
+def test_settings_are_checked_before_anything_loads(
+    judge: Callable[..., TransformersJudge], kwargs: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        judge(**kwargs)
+
+
+def damage_nothing(folder: Path) -> None:
+    """Leave it as it is."""
+
+
+def remove_a_tensor(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    del weights["lm_head.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def remove_the_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+def remove_the_template(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink()
+
+
+def make_it_a_language_model(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "kwargs", "words"),
+    [
+        (remove_a_tensor, {}, r"lacks 1 of its weights \(first: lm_head.weight\); download it anew"),
+        (remove_the_weights, {}, "does not load: OSError"),
+        (remove_the_template, {}, "has no chat template"),
+        (make_it_a_language_model, {}, "qwen3.* is no image-text-to-text model"),
+        (damage_nothing, {"device_map": "cuda:9"}, "does not load"),
+        (damage_nothing, {"attn_implementation": "flash_attention_2"}, "FlashAttention2"),
+    ],
+)
+def test_a_judge_that_cannot_start_says_why_in_one_line(
+    checkpoint: Callable[[str], Path],
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+    kwargs: dict[str, Any],
+    words: str,
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(checkpoint("qwen3_vl"), folder)
+    damage(folder)
+    question = ask_about(save_image(tmp_path / "a.png", (64, 64)), "?", _YES_NO)
+    with pytest.raises(CellFailure, match=words) as caught:
+        list(judge_of(folder, **kwargs).ask([question]))
+    assert "\n" not in str(caught.value)
+
+
+def test_pixel_limits_reach_the_processor_or_are_refused(
+    judge: Callable[..., TransformersJudge], tmp_path: Path
+) -> None:
+    question = ask_about(save_image(tmp_path / "a.png", (256, 256)), "Is it red?", _YES_NO)
+    free, bound = (replies(judge(**kwargs), [question])[0] for kwargs in ({}, {"max_pixels": 128 * 128}))
+    assert free.tokens is not None and bound.tokens is not None
+    # patches of 32 × 32 pixels
+    assert free.tokens["input"] - bound.tokens["input"] == 8 * 8 - 4 * 4
+    with pytest.raises(CellFailure, match="takes no max_pixels"):
+        list(judge("llava", max_pixels=128).ask([question]))
+
+
+@pytest.mark.parametrize("name", ["no/such/folder", "some-owner/some-model"])
+def test_a_model_that_is_nowhere(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    words = "does not exist" if name.startswith("no/") else "HF_HUB_OFFLINE=1 forbids downloading"
+    for use in (lambda: judge_of(name).identity, lambda: list(judge_of(name).ask([ask_nothing()]))):
+        with pytest.raises(CellFailure, match=words):
+            use()
+
+
+def ask_nothing() -> Question:
+    return Question("item", "q", (Message("user", ("Hello",)),), Sampling(1), ("Yes",))
+
+
+def test_identity_names_content_and_settings_and_no_place(
+    checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere" / "qwen3_vl"
+    shutil.copytree(checkpoint("qwen3_vl"), elsewhere)
+    monkeypatch.setattr(
+        "eval_models.judge.local.backend.load_model",
+        lambda *_: pytest.fail("identity loads the model"),
+    )
+    identity = judge_of(checkpoint("qwen3_vl")).identity
+    assert judge_of(elsewhere).identity == identity == json.loads(json.dumps(identity))
+    assert judge_of(elsewhere, batch_size=2, device_map="cpu").identity == identity
+    assert str(tmp_path) not in json.dumps(identity)
+    assert {"torch", "transformers", "tokenizers"} <= set(identity["packages"])
+    assert judge_of(elsewhere, max_pixels=4096).identity != identity
+    assert judge_of(elsewhere, dtype="bfloat16").identity != identity
+    remove_a_tensor(elsewhere)
+    assert judge_of(elsewhere).identity != identity
+
+
+def test_identity_of_a_hub_model_is_a_commit_of_the_cache(
+    tmp_path: Path, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    repository = tmp_path / "models--owner--judge"
+    shutil.copytree(checkpoint("qwen3_vl"), repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    judge = judge_of("owner/judge")
+    assert judge.identity["model"] == "owner/judge"
+    assert judge.identity["revision"] == commit
+    picture = save_image(tmp_path / "a.png", (64, 64))
+    assert replies(judge, [ask_about(picture, "?", _YES_NO)])
+
+
+def test_pictures_are_seen_as_their_protocol_says(tmp_path: Path) -> None:
+    image = Image.new("RGBA", (64, 32), (255, 0, 0, 0))
+    image.paste((0, 0, 255, 255), (0, 0, 32, 32))
+    image.save(tmp_path / "a.png")
+    dropped = open_picture(Picture(tmp_path / "a.png", "0"))
+    assert dropped.mode == "RGB"
+    assert dropped.getpixel((5, 5)) == (0, 0, 255) and dropped.getpixel((60, 5)) == (255, 0, 0)
+    white = open_picture(Picture(tmp_path / "a.png", "0", on_white=True))
+    assert white.getpixel((5, 5)) == (0, 0, 255) and white.getpixel((60, 5)) == (255, 255, 255)
+    small = open_picture(Picture(tmp_path / "a.png", "0", encoding=Encoding("JPEG", 10, 16)))
+    assert small.size == (16, 8)
+    assert small.getpixel((2, 2)) != (0, 0, 255)
+
+
+def test_an_iterator_closed_early_gives_up_the_rest(
+    judge: Callable[..., TransformersJudge], tmp_path: Path
+) -> None:
+    ours = judge()
+    answers: Iterator[Answer] = ours.ask(questions_about(tmp_path, 6))
+    assert next(answers).reply is not None
+    answers.close()  # type: ignore[attr-defined]
+    assert ours.counts.vision == 1
