@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from PIL import Image, UnidentifiedImageError
 
-from imageevalkit.png import rows_are_whole
+from imageevalkit.png import is_surely_not_flat, rows_are_whole
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tiff"})
 # An official evaluator would read a lossy format, so the format follows the path a dataset declares.
@@ -88,6 +88,14 @@ def facts(data: bytes) -> ImageFacts:
     """Decode ``data`` and say what it is. Raises :class:`CorruptImage`."""
     image = decode(data)
     return ImageFacts(image.size, image.format or "", image.mode, is_flat(image))
+
+
+def is_flat_file(data: bytes) -> bool:
+    """:func:`is_flat` of the image in ``data``, which :func:`prove` has passed; decodes it only in case of doubt."""
+    image = opened(data)
+    if image.format == "PNG" and image.mode == "RGB" and is_surely_not_flat(data):
+        return False
+    return is_flat(image)
 
 
 def is_flat(image: Image.Image) -> bool:

@@ -12,6 +12,8 @@ import struct
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type, §11.2.1
 _LAST_FILTER = 4  # §9.2
 _END = b"\0\0\0\0IEND\xaeB`\x82"
+_FLAT_BYTES_PER_PIXEL = 0.05
+_SAMPLE, _FLAT_VALUES = 4096, 64
 _HEADER_END = 33  # signature, and IHDR with length, name and checksum
 
 
@@ -33,6 +35,18 @@ def rows_are_whole(data: bytes) -> bool:
     except isal_zlib.error:  # type: ignore[misc]  # the stub declares a value, not a class
         return False
     return len(rows) == stride * height and max(rows[::stride]) <= _LAST_FILTER and _END in data
+
+
+def is_surely_not_flat(data: bytes) -> bool:
+    """Whether a PNG cannot be one single colour, told from its compressed stream without inflating it.
+
+    False where that cannot be told. One colour compresses a thousandfold, and where it is stored uncompressed, its
+    stream has few different bytes: one pixel's, the filter types and zero; compressed pixels look like noise.
+    """
+    width, height = struct.unpack_from(">II", data, 16)
+    compressed = _compressed(data)
+    middle = compressed[len(compressed) // 2 :][:_SAMPLE]
+    return len(compressed) > width * height * _FLAT_BYTES_PER_PIXEL and len(set(middle)) > _FLAT_VALUES
 
 
 def _compressed(data: bytes) -> bytes:

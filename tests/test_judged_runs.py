@@ -108,6 +108,7 @@ def undisturbed(prepared: Path) -> dict[str, Any]:
     """The metrics of a run without faults, by benchmark."""
     with JudgeServer() as server:
         run = Judged(prepared, server)
+        run.forget_judgements()
         ended = run.run()
         assert ended.returncode == 0, ended.stderr
         for name in BENCHMARKS:
@@ -222,16 +223,20 @@ def test_kill_9_in_the_middle_loses_only_what_was_in_flight(
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    time.sleep(0.5)  # its guards end the rest
+    before = -1
+    while before != len(judged.server.requests):  # its guards end the rest
+        before = len(judged.server.requests)
+        time.sleep(0.5)
     kept = {record["request"] for record in judged.judgements("geneval2")}
     assert len(kept) >= 50
-    before = len(judged.server.requests)
     ended = judged.run(benchmarks=("geneval2",))
     assert ended.returncode == 0, ended.stderr
     assert judged.result("geneval2")["metrics"] == undisturbed["geneval2"]
     total = len(judged.questions("geneval2"))
     assert len(judged.server.requests) - before == total - len(kept)
-    assert before - len(kept) <= 8, "what was in flight, and no more, was paid for in vain"
+    assert before - len(kept) <= 16, (
+        "only what was in flight, or read and not written yet, was paid for in vain"
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import zlib
 
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
-from imageevalkit.images import CorruptImage, decode, prove
+from imageevalkit.images import CorruptImage, decode, is_flat_file, prove
 
 MODES = ["RGB", "RGBA", "L", "LA", "P", "1", "I;16"]
 
@@ -49,6 +50,26 @@ def proves(data: bytes) -> bool:
 @pytest.mark.parametrize("mode", MODES)
 def test_whole_pngs_of_every_mode(mode: str) -> None:
     assert proves(encoded(picture(mode), "PNG"))
+
+
+@pytest.mark.parametrize("level", [0, 1, 6, 9])
+def test_one_colour_is_told_without_decoding_what_is_surely_not(
+    level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def text(image: Image.Image) -> bytes:
+        info = PngInfo()
+        info.add_text("noise", random.Random(1).randbytes(200_000).hex())
+        return encoded(image, "PNG", compress_level=level, pnginfo=info)
+
+    flat = Image.new("RGB", (300, 200), (12, 250, 3))
+    dotted = flat.copy()
+    dotted.putpixel((299, 199), (12, 250, 4))
+    assert [is_flat_file(text(image)) for image in (flat, dotted)] == [True, False]
+    assert is_flat_file(encoded(Image.new("RGBA", (8, 8), (1, 2, 3, 0)), "PNG"))
+    assert not is_flat_file(encoded(picture("RGB"), "JPEG"))
+    noise = encoded(picture("RGB", 128), "PNG", compress_level=level)
+    monkeypatch.setattr("imageevalkit.images.is_flat", lambda image: pytest.fail("decoded"))
+    assert not is_flat_file(noise)
 
 
 @pytest.mark.parametrize("format", ["JPEG", "WEBP", "BMP", "GIF"])

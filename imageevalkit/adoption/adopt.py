@@ -18,7 +18,7 @@ from imageevalkit.generation.records import (
     image_is_intact,
     last_records,
 )
-from imageevalkit.images import CorruptImage, decode
+from imageevalkit.images import CorruptImage, facts
 from imageevalkit.items import Item
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.progress import Progress, ProgressWriter
@@ -93,10 +93,10 @@ def _copy(writer: OutcomeWriter, item: Item, path: Path, record: Mapping[str, An
     if same and record and image_is_intact(record, item.path):
         return False
     try:
-        size = decode(data).size
+        found = facts(data)
     except CorruptImage:
-        size = None  # the evaluation counts it as corrupt
-    writer.save_found(item, data, size, str(path.absolute()))
+        found = None  # the evaluation counts it as corrupt
+    writer.save_found(item, data, found, str(path.absolute()))
     return True
 
 

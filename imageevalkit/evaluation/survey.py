@@ -34,7 +34,7 @@ class ImageState(NamedTuple):
 
 
 def survey_images(cell: Cell, items: Sequence[Item]) -> dict[str, ImageState]:
-    """The state of every item, by id; every image is decoded and compared with its record.
+    """The state of every item, by id; every image is compared with its record, or decoded.
 
     Raises:
         CellFailure: the images were made with different settings, so that no score would describe a model.
@@ -82,9 +82,11 @@ def _state(item: Item, record: Mapping[str, Any] | None) -> ImageState:
         return ImageState(
             CORRUPT, item.path, reason="the file was changed or truncated since it was generated"
         )
-    try:
-        facts = images.facts(data)
-    except images.CorruptImage as error:
-        return ImageState(CORRUPT, item.path, reason=f"the image does not decode ({error})")
+    flat = record.get("flat") if record else None
+    if not isinstance(flat, bool):  # else these very bytes were decoded when they were saved
+        try:
+            flat = images.facts(data).flat
+        except images.CorruptImage as error:
+            return ImageState(CORRUPT, item.path, reason=f"the image does not decode ({error})")
     made_here = record is not None and not record.get("source")
-    return ImageState(GENERATED, item.path, sha256, facts.flat, made_here=made_here)
+    return ImageState(GENERATED, item.path, sha256, flat, made_here=made_here)

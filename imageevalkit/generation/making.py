@@ -73,10 +73,10 @@ class Making:
         assert self._writer is not None
         try:
             generated = _as_generated(returned)
-            data, size = encoded(generated, item.path)
+            image = encoded(generated, item.path)
         except Exception as error:  # a picture that does not decode or encode is this item's failure only
             return error
-        self._writer.save_image(item, generated, data, size, seconds)
+        self._writer.save_image(item, generated, image, seconds)
         return None
 
     def stored(self, item: Item, returned: Any, error: Exception | None, seconds: float) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from PIL import Image
 
@@ -69,15 +69,13 @@ class OutcomeWriter:
         self._writer = JsonlWriter(cell.generation)
         self._retired = False
 
-    def save_image(
-        self, item: Item, generated: Generated, data: bytes, size: tuple[int, int], seconds: float
-    ) -> None:
-        """Save an ``ok`` outcome: ``data`` and ``size`` as :func:`encoded` gives them, ``seconds`` of wall time.
+    def save_image(self, item: Item, generated: Generated, image: Encoded, seconds: float) -> None:
+        """Save an ``ok`` outcome: ``image`` as :func:`encoded` gives it, ``seconds`` of wall time.
 
         Raises:
             CellFailure: the disk is full.
         """
-        write_part(item.path, data)
+        write_part(item.path, image.data)
         self._append(
             item,
             OK,
@@ -85,15 +83,18 @@ class OutcomeWriter:
             generated.attempts,
             seed_honoured=generated.seed_honoured,
             requested_size=generated.requested_size,
-            size=size,
-            image_sha256=hashlib.sha256(data).hexdigest(),
+            size=image.size,
+            flat=image.flat,
+            image_sha256=hashlib.sha256(image.data).hexdigest(),
             **_billed(generated.bill),
             **({"extra": generated.extra} if generated.extra else {}),
         )
         commit_part(item.path)
 
-    def save_found(self, item: Item, data: bytes, size: tuple[int, int] | None, source: str) -> None:
+    def save_found(self, item: Item, data: bytes, facts: images.ImageFacts | None, source: str) -> None:
         """Save an image made elsewhere, byte for byte: how, and with which seed, is not known.
+
+        ``facts`` is None for one that does not decode.
 
         Raises:
             CellFailure: the disk is full.
@@ -105,7 +106,8 @@ class OutcomeWriter:
             0.0,
             0,
             seed=None,
-            size=size,
+            size=facts and facts.size,
+            flat=facts and facts.flat,
             image_sha256=hashlib.sha256(data).hexdigest(),
             source=source,
         )
@@ -169,6 +171,7 @@ _DEFAULTS: dict[str, Any] = {
     "seed_honoured": None,
     "requested_size": None,
     "size": None,
+    "flat": None,
     "image_sha256": None,
     "error": None,
     "tokens": None,
@@ -188,8 +191,16 @@ def _texts(item: Item) -> str:
     return " ".join(part for part in item.input_list or [] if isinstance(part, str))
 
 
-def encoded(generated: Generated, path: Path) -> tuple[bytes, tuple[int, int]]:
-    """Bytes to store at ``path``, and the image's (width, height).
+class Encoded(NamedTuple):
+    """``data`` as it goes to disk; ``size`` is (width, height), ``flat``: one single colour."""
+
+    data: bytes
+    size: tuple[int, int]
+    flat: bool
+
+
+def encoded(generated: Generated, path: Path) -> Encoded:
+    """What to store at ``path``.
 
     A server's PNG stays as it came. Where a benchmark asks for JPEG everything is encoded here, a server's
     JPEG too: its quality is part of score parity, and must not depend on who made the image.
@@ -200,7 +211,7 @@ def encoded(generated: Generated, path: Path) -> tuple[bytes, tuple[int, int]]:
     if isinstance(generated.image, bytes):
         picture = images.opened(generated.image) if generated.proven else images.decode(generated.image)
         if picture.format == images.format_of(path) == "PNG" and picture.mode == "RGB":
-            return generated.image, picture.size
+            return Encoded(generated.image, picture.size, images.is_flat_file(generated.image))
     else:
         picture = generated.image
-    return images.encode(picture, path), picture.size
+    return Encoded(images.encode(picture, path), picture.size, images.is_flat(picture))
