@@ -538,13 +538,37 @@ def test_a_vllm_server_is_found_by_its_address_file_and_gets_no_key(
     assert judge_server.requests[0].fields["model"] == "Qwen/Q"
 
 
-def test_a_server_of_this_run_that_died_is_not_waited_for_as_a_provider_is(
-    judge_server: JudgeServer, picture: Picture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_server_of_this_run_that_is_started_again_costs_no_question(
+    judge_server: JudgeServer, picture: Picture, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("eval_models.judge.api.backend._OUTAGE_OF_OWN_SERVER", 1.0)
-    judge_server.choose = lambda request, attempt: "ok" if len(judge_server.requests) < 20 else "reset"
-    (tmp_path / "address").write_text(judge_server.base_url)
-    with pytest.raises(JudgeUnusable, match="the endpoint has been down"):
+    address = Address(tmp_path / "address")
+    address.give(judge_server.base_url)
+    back = threading.Timer(1.0, address.give, [judge_server.base_url])
+
+    def choose(request: object, attempt: int) -> str:
+        if len(judge_server.requests) == 20:
+            address.withdraw()
+            back.start()
+        return "reset" if back.is_alive() else "ok"
+
+    judge_server.choose = choose
+    answers = list(vllm(tmp_path / "address", max_attempts=2).ask(many(picture, 60)))
+    assert len(answers) == 60 and all(answer.reply for answer in answers)
+
+
+def test_a_server_of_this_run_that_is_given_up_is_not_waited_for_as_a_provider_is(
+    judge_server: JudgeServer, picture: Picture, tmp_path: Path
+) -> None:
+    address = Address(tmp_path / "address")
+    address.give(judge_server.base_url)
+
+    def choose(request: object, attempt: int) -> str:
+        if len(judge_server.requests) == 20:
+            address.give_up("the server of judge q died 2 times")
+        return "ok" if len(judge_server.requests) < 20 else "reset"
+
+    judge_server.choose = choose
+    with pytest.raises(JudgeUnusable, match="the server of judge q died 2 times"):
         list(vllm(tmp_path / "address").ask(many(picture, 60)))
 
 

@@ -57,6 +57,14 @@ def is_away(address_file: str) -> bool:
     return not _read(Path(address_file)) and _is_kept(Path(address_file))
 
 
+def edition(address_file: str) -> int:
+    """Another number each time the address is given anew; 0 while there is none."""
+    try:
+        return Path(address_file).stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
 class Address:
     """The other side: what the job that serves the judge tells those who wait. Forgets an earlier job's words."""
 

@@ -11,7 +11,7 @@ from eval_models.judge.api.chat_reply import NO_LOGPROBS, read_reply
 from eval_models.judge.api.chat_request import chat_request, request_parameters
 from eval_models.judge.api.picture_cache import PictureCache
 from eval_models.judge.api.settings import ApiSettings
-from eval_models.judge.served import is_away, problem
+from eval_models.judge.served import edition, is_away, problem
 from imageevalkit.api.clients import Clients
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind, classify_status
@@ -150,9 +150,11 @@ class Asking:
         parameters = request_parameters(question, chat.settings)
         # made anew for each attempt: what waits to be asked again must not hold megabytes
         request = await self._request(question, parameters)
+        asked = edition(chat.address_file)
         while isinstance(raw := await self._clients.post(request), Failure):
-            if not await self._restarted(raw):
+            if not await self._restarted(raw, asked):
                 return raw
+            asked = edition(chat.address_file)
         chat.known.answered = True
         if not raw.is_success:
             proven = repr(parameters) in chat.known.proven
@@ -168,8 +170,10 @@ class Asking:
             return replace(reply, text=chat.endpoint.redact(reply.text))
         return reply
 
-    async def _restarted(self, failure: Failure) -> bool:
-        """Whether a server of this run, dead by this ``failure``, was started again: then it is there.
+    async def _restarted(self, failure: Failure, asked: int) -> bool:
+        """Whether a server of this run was started again since ``asked``, the edition of its address back then.
+
+        Waits while it is being started, and where by this ``failure`` it must be dead, until that is noticed.
 
         Raises:
             JudgeUnusable: it will not come back.
@@ -178,14 +182,14 @@ class Asking:
         if not file:
             return False
         noticed_by = clock() + (_DEATH_NOTICED if failure.kind is Kind.UNREACHABLE else 0.0)
-        was_away = False
         while True:
             if why := problem(file, self._chat.endpoint.base_url):
                 raise JudgeUnusable(why)
-            away = is_away(file)
-            was_away = was_away or away
-            if not away and (was_away or clock() >= noticed_by):
-                return was_away
+            given = edition(file)
+            if given not in (0, asked):
+                return True
+            if clock() >= noticed_by and not is_away(file):
+                return False
             await asyncio.sleep(_TICK)
 
     async def _request(self, question: Question, parameters: dict[str, object]) -> Request:

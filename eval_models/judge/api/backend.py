@@ -18,8 +18,6 @@ from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.question import Answer, Question
 
 _PACKAGES = ("httpx2", "pybase64")
-# Seconds. A provider comes back; a server that a job of this run started and that has died does not.
-_OUTAGE_OF_OWN_SERVER = 120.0
 
 
 class OpenAIJudge:
@@ -33,8 +31,7 @@ class OpenAIJudge:
         setting = choice.setting
         self._backend = setting.backend
         self._model_id = setting.model_path
-        patience = {"max_outage": _OUTAGE_OF_OWN_SERVER} if options.address_file else {}
-        kwargs = {**patience, **setting.kwargs, **options.kwargs}
+        kwargs = {**setting.kwargs, **options.kwargs}
         if self._backend == "vllm":
             _, kwargs = split_kwargs(kwargs)
         self._settings = ApiSettings.of(setting.model_path, kwargs)
