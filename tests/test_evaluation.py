@@ -45,6 +45,7 @@ class FakeBenchmark(Benchmark):
     ) -> None:
         self._evaluator = Evaluator(evaluator, official=False)
         self.asked: list[str] = []
+        self.answered_before = False
         self.tries = tries
         self._faults = faults or {}
 
@@ -54,6 +55,9 @@ class FakeBenchmark(Benchmark):
 
     def questions(self, item: Item, image: Picture) -> Sequence[Question]:
         return [Question(item.id, "red", (Message("user", (image, item.id)),), Sampling(1))]
+
+    def has_answered(self) -> None:
+        self.answered_before = True
 
     def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
         for question in questions:
@@ -152,14 +156,17 @@ def test_unparsed_and_failed_judgements_are_counted_apart() -> None:
 
 def test_resume_asks_only_what_is_missing() -> None:
     generate(FakeModel(), FakeDataset(5))
-    evaluate(FakeBenchmark(faults={"images/00003": "judge down"}))
+    first = FakeBenchmark(faults={"images/00003": "judge down"})
+    evaluate(first)
     again = FakeBenchmark()
     outcome, _ = evaluate(again)
     assert again.asked == ["images/00003"]
+    assert (first.answered_before, again.answered_before) == (False, True)
     assert outcome.state == COMPLETE
     other = FakeBenchmark("red-v2")
     evaluate(other)
     assert len(other.asked) == 5, "another evaluator's answers are not taken over"
+    assert not other.answered_before
 
 
 def test_a_reply_without_a_score_is_asked_for_as_often_as_officially() -> None:
@@ -174,7 +181,7 @@ def test_a_reply_without_a_score_is_asked_for_as_often_as_officially() -> None:
     assert again.asked == [], "a fourth reply would be one to choose from"
     outcome, _ = evaluate(again, asking=AskOptions(retry_unparsed=True))
     assert again.asked == ["images/00000"]
-    assert outcome.state == COMPLETE
+    assert again.answered_before and outcome.state == COMPLETE
 
 
 def test_a_killed_run_does_not_forget_the_tries_it_made() -> None:

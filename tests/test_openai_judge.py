@@ -300,6 +300,7 @@ def test_a_reply_that_takes_too_long_is_asked_for_again(judge_server: JudgeServe
         ("404", "check the model id and BASE_URL"),
         ("400", "Invalid value: 'giant'"),
         ("quota", "the account has no quota left"),
+        ("could_not", "HTTP 400: Could not process image; check the model's kwargs"),
         ("redirect", "HTTP 307 redirect to 'http://127.0.0.1:"),
         ("max_tokens", "Use 'max_completion_tokens' instead"),
     ],
@@ -317,6 +318,43 @@ def test_a_judge_that_cannot_be_used_ends_the_asking(
     assert "judge 'm-1' at 127.0.0.1" in text and "\n" not in text
     assert KEY not in text and KEY[-4:] not in text
     assert len(judge_server.requests) <= 8
+
+
+def bad_items(judge_server: JudgeServer, count: int) -> None:
+    for n in range(count):
+        judge_server.script(f"Score {n}", "could_not")
+
+
+def test_a_bad_item_that_is_asked_first_stops_nothing(judge_server: JudgeServer, picture: Picture) -> None:
+    bad_items(judge_server, 2)
+    answers = {answer.question.item: answer for answer in ask(many(picture, 9), workers=1)}
+    assert [item for item, answer in answers.items() if answer.reply] == [*"2345678"]
+    assert {answers[item].error for item in "01"} == {"HTTP 400: Could not process image"}
+    # the judge still seems unusable when nothing but such items was ever asked
+    bad_items(judge_server, 9)
+    answered: list[Answer] = []
+    with pytest.raises(JudgeUnusable, match="HTTP 400: Could not process image"):
+        collect(judge(workers=1).ask(many(picture, 9)), answered)
+    assert [bool(answer.reply) for answer in answered] == [False, False]
+
+
+def test_a_judge_that_answered_before_is_not_stopped_by_bad_items(
+    judge_server: JudgeServer, picture: Picture
+) -> None:
+    bad_items(judge_server, 9)
+    before = judge()
+    before.has_answered()
+    errors = [answer.error for answer in before.ask(many(picture, 9))]
+    assert errors == ["HTTP 400: Could not process image"] * 9
+    judge_server.default = "max_tokens"
+    before = judge()
+    before.has_answered()
+    with pytest.raises(JudgeUnusable, match="Use 'max_completion_tokens' instead"):
+        list(before.ask([wise(picture)]))
+    before = judge(base_url="http://127.0.0.1:9/v1", max_attempts=1)
+    before.has_answered()
+    with pytest.raises(JudgeUnusable, match="check its address"):
+        list(before.ask([wise(picture)]))
 
 
 def test_answers_before_the_end_are_given(judge_server: JudgeServer, picture: Picture) -> None:

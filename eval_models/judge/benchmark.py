@@ -52,5 +52,8 @@ class JudgedBenchmark(Benchmark):
             details={"judge": self._judge.identity, "prompts_sha256": digest},
         )
 
+    def has_answered(self) -> None:
+        self._judge.has_answered()
+
     def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
         return self._judge.ask(questions)

@@ -21,6 +21,9 @@ class Judge(Protocol):
             CellFailure: the model is not there.
         """
 
+    def has_answered(self) -> None:
+        """Questions of this kind were answered in an earlier run: a bad request is then about its own question."""
+
     def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
         """The answer to each question, as they come, in any order.
 

@@ -22,6 +22,7 @@ content policy, by its words alone: 400, 422,
 451, or a 200 without an image; never 403    REFUSAL      the same
 400, 413, 422 about the prompt or the image  ITEM         this item fails at once
 400, 422 after another item has succeeded    ITEM         the parameters are the same for all items
+400, 422 before that, blaming no parameter   PERMANENT    the same, but ``doubtful``: a judge asks others first
 403 without a code of content policy; 401,
 402, 404, 405, 3xx, quota used up            PERMANENT    the cell stops with one line
 any other 4xx (a bad parameter)              PERMANENT    the same
@@ -63,6 +64,7 @@ class Failure(NamedTuple):
     """One failed request: its class, one line about it, and the seconds the server asks to wait.
 
     ``maybe_billed``: the provider may have made an image (a reply that was lost, late or broken on its way).
+    ``doubtful``: nothing in it says that it is not about the item, only that no other item has succeeded yet.
     ``tokens`` and ``reported_cost`` (USD) are those of a reply that says what it cost (see ``ImageReply``).
     """
 
@@ -72,6 +74,7 @@ class Failure(NamedTuple):
     maybe_billed: bool = False
     tokens: Mapping[str, int] = MappingProxyType({})
     reported_cost: float | None = None
+    doubtful: bool = False
 
 
 class ErrorBody(NamedTuple):
@@ -281,7 +284,10 @@ def _classified(
         return Failure(Kind.PERMANENT, f"{text}; check the model id and BASE_URL (it usually ends in /v1)")
     if status in (400, 413, 422) and (proven or status == 413 or _blames_item(error)):
         return Failure(Kind.ITEM, text)
-    return Failure(Kind.PERMANENT, f"{text}; check the model's kwargs and the account's rights")
+    doubtful = status in (400, 422) and bool(_CONTENT_PARAM.search(error.param))
+    return Failure(
+        Kind.PERMANENT, f"{text}; check the model's kwargs and the account's rights", doubtful=doubtful
+    )
 
 
 def _blames_item(error: ErrorBody) -> bool:

@@ -68,6 +68,9 @@ class Benchmark(ABC):
     def questions(self, item: Item, image: Picture) -> Sequence[Question]:
         """What to ask about the ``image`` of ``item``: always the same, with names that differ."""
 
+    def has_answered(self) -> None:  # noqa: B027 - most evaluators have no use for it
+        """Told before :meth:`ask` when some of the questions were answered in an earlier run."""
+
     @abstractmethod
     def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
         """The answers, in any order, as they come; on ``workers`` CPU cores at most.

@@ -111,7 +111,11 @@ class _Asking:
         self._hash_of = {
             (question.item, question.name): request for request, question in self._questions.items()
         }
-        self._judgements = self._known()
+        known = self._known()
+        self._has_answered = bool(known)
+        if options.retry_unparsed:
+            known = {request: j for request, j in known.items() if j.status != UNPARSED}
+        self._judgements = known
         self._reused = len(self._judgements) - len(self._open())
         self._failed = 0
 
@@ -121,6 +125,8 @@ class _Asking:
         self._reused = total - len(waiting)
         print(f"{self._reused} of {total} questions are answered, {len(waiting)} to ask", flush=True)
         self._report(force=True)
+        if self._has_answered:
+            self._benchmark.has_answered()
         problem = ""
         with JsonlWriter(self._cell.judgements) as writer:
             # a question comes back here when its reply held no score and the benchmark asks for that again
@@ -192,8 +198,6 @@ class _Asking:
             reply = Reply(record["raw"], record.get("probabilities"), record.get("outside"))
             tries = known[request].tries if request in known else 0
             known[request] = self._judge(self._questions[request], reply, tries + 1)
-        if self._options.retry_unparsed:
-            known = {request: j for request, j in known.items() if j.status != UNPARSED}
         return known
 
     def _judge(self, question: Question, reply: Reply, tries: int) -> Judgement:

@@ -72,6 +72,9 @@ class FunctionJudge:
         self._answering = answering
         self.asked: list[Question] = []
 
+    def has_answered(self) -> None:
+        pass
+
     def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
         for question in questions:
             self.asked.append(question)

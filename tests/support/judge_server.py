@@ -96,6 +96,7 @@ JUDGE_FAULTS: dict[str, Fault] = {
     "bad_image": answering(
         400, "cannot identify image file <_io.BytesIO object at 0x7f1c>", None, "BadRequestError"
     ),
+    "could_not": answering(400, "Could not process image", None, "invalid_request_error"),
     "max_tokens": answering(
         400,
         "Unsupported parameter: 'max_tokens' is not supported with this model. "

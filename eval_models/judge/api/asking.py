@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from eval_models.judge.api.chat_reply import NO_LOGPROBS, read_reply
 from eval_models.judge.api.chat_request import chat_request, request_parameters
@@ -23,23 +24,31 @@ from imageevalkit.evaluation.question import Answer, JudgeUnusable, Question, Re
 from imageevalkit.images import CorruptImage
 from imageevalkit.secrets import one_line
 
+if TYPE_CHECKING:
+    import httpx2
+
 # Once the judge is known to be unusable, requests already sent may still be answered (and are paid for).
 _LAST_ANSWERS = 60.0
 # How long the run may need to see that its server died: the server's guard ends what it left first, within 5 s.
 _DEATH_NOTICED = 10.0
 _TICK = 0.2  # seconds between two looks at those, and at a server that is started again
+# Questions that a judge without an answer so far may turn down with a bare 400: each may be a bad item, all are not.
+_MOST_DOUBTED = 2
 
 
 @dataclass
 class Known:
     """What the endpoint has shown so far, by which its failures are told apart.
 
-    ``proven`` are the request parameters (their repr) with which a question was answered.
+    ``proven`` are the request parameters (their repr) with which a question was answered, ``doubted`` how many
+    were turned down without such an answer. ``answered_before``: an earlier run has answers to such questions.
     """
 
     answered: bool = False
+    answered_before: bool = False
     gives_logprobs: bool = False
     proven: set[str] = field(default_factory=set)
+    doubted: Counter[str] = field(default_factory=Counter)
 
 
 class Chat(NamedTuple):
@@ -157,8 +166,7 @@ class Asking:
             asked = edition(chat.address_file)
         chat.known.answered = True
         if not raw.is_success:
-            proven = repr(parameters) in chat.known.proven
-            return classify_status(raw.status_code, raw.headers, raw.text, proven, chat.endpoint.key_variable)
+            return self._failure(raw, repr(parameters))
         if reset := used_up_for(raw.headers):
             chat.limiter.window_used_up(reset)
         reply = read_reply(raw.content, question.wanted, chat.settings.price)
@@ -169,6 +177,18 @@ class Asking:
             chat.known.gives_logprobs |= bool(question.wanted)
             return replace(reply, text=chat.endpoint.redact(reply.text))
         return reply
+
+    def _failure(self, raw: httpx2.Response, parameters: str) -> Failure:
+        """What a status other than 200 means. Belongs to one question: such a failure is not asked again."""
+        known, key = self._chat.known, self._chat.endpoint.key_variable
+        proven = parameters in known.proven
+        failure = classify_status(raw.status_code, raw.headers, raw.text, proven, key)
+        if not failure.doubtful:
+            return failure
+        known.doubted[parameters] += 1
+        if not known.answered_before and known.doubted[parameters] > _MOST_DOUBTED:
+            return failure
+        return classify_status(raw.status_code, raw.headers, raw.text, True, key)
 
     async def _restarted(self, failure: Failure, asked: int) -> bool:
         """Whether a server of this run was started again since ``asked``, the edition of its address back then.

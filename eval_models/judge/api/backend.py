@@ -49,6 +49,10 @@ class OpenAIJudge:
             **({"server": dict(self._options.served)} if self._options.served else {}),
         }
 
+    def has_answered(self) -> None:
+        """See ``Judge``."""
+        self._known.answered_before = True
+
     def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
         """See ``Judge``. Images are read and encoded when their question's turn comes."""
         for package in _PACKAGES:

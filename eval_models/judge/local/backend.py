@@ -54,6 +54,9 @@ class TransformersJudge:
             "packages": package_versions(),
         }
 
+    def has_answered(self) -> None:
+        """See the interface: it says nothing new of a model that runs here."""
+
     def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
         """See the interface. Questions about one image are answered one after the other, generated ones last."""
         for question in questions:
