@@ -594,6 +594,33 @@ def test_a_server_of_this_run_that_is_started_again_costs_no_question(
     assert len(answers) == 60 and all(answer.reply for answer in answers)
 
 
+def test_a_server_of_this_run_may_load_longer_than_an_outage_may_last(
+    judge_server: JudgeServer, picture: Picture, tmp_path: Path
+) -> None:
+    address = Address(tmp_path / "address")
+    address.give(judge_server.base_url)
+    died, back = threading.Event(), threading.Event()
+
+    def choose(request: object, attempt: int) -> str:
+        if len(judge_server.requests) >= 100 and not died.is_set():
+            died.set()
+            # the run sees the death later than those whose requests were under way
+            threading.Timer(0.4, address.withdraw).start()
+            threading.Timer(2.5, restart).start()
+        return "reset" if died.is_set() and not back.is_set() else "ok"
+
+    def restart() -> None:
+        back.set()
+        address.give(judge_server.base_url)
+
+    judge_server.choose = choose
+    judge_server.latency = 0.02
+    choice = JudgeChoice("q", JudgeSetting("vllm", "Qwen/Q", {"backoff": 0.01, "max_outage": 1.0}))
+    asked = OpenAIJudge(choice, JudgeOptions(workers=64, address_file=str(tmp_path / "address")))
+    answers = list(asked.ask(many(picture, 400)))
+    assert len(answers) == 400 and all(answer.reply for answer in answers)
+
+
 def test_a_server_of_this_run_that_is_given_up_is_not_waited_for_as_a_provider_is(
     judge_server: JudgeServer, picture: Picture, tmp_path: Path
 ) -> None:

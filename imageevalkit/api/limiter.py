@@ -18,8 +18,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple
 
 from imageevalkit.api.outage import Outage, Trial
@@ -92,6 +92,8 @@ class Limiter:
         self._outage = Outage()
         self._expected: dict[object, int] = {}
         self._given_up = ""
+        self._awaited = 0
+        self._returned = _NEVER
 
     @property
     def limit(self) -> int:
@@ -127,6 +129,20 @@ class Limiter:
             yield sent
         finally:
             self._release(sent)
+
+    @contextmanager
+    def returning(self) -> Iterator[None]:
+        """While one who sees that the endpoint is being started again waits for that: it is not given up.
+
+        How long it may be down counts from the end of that.
+        """
+        self._awaited += 1
+        try:
+            yield
+        finally:
+            self._awaited -= 1
+            self._returned = _now()
+            self._pump()
 
     def served(self, sent: float) -> None:
         """The request that started at ``sent`` was let through and answered."""
@@ -233,17 +249,19 @@ class Limiter:
         return waiter
 
     def _pump_at(self, when: float) -> None:
-        if self._outage.began is not None:
-            when = min(when, self._outage.began + self.max_outage)
+        if self._outage.began is not None and not self._awaited:
+            when = min(when, max(self._outage.began, self._returned) + self.max_outage)
         if when < float("inf"):
             self._timer = asyncio.get_running_loop().call_at(when, self._pump)
 
     def _is_given_up(self, now: float) -> bool:
+        if self._awaited:
+            return False
         for since, what in (
             (self._outage.began, f"has been down: {self._outage.reason}"),
             (self._limited_since, "has limited the rate of every request"),
         ):
-            if since is not None and now - since >= self.max_outage:
+            if since is not None and now - max(since, self._returned) >= self.max_outage:
                 self._given_up = f"for {now - since:.0f} s the endpoint {what}"
         return bool(self._given_up)
 

@@ -208,8 +208,16 @@ class Asking:
             given = edition(file)
             if given not in (0, asked):
                 return True
-            if clock() >= noticed_by and not is_away(file):
+            if is_away(file):
+                with self._chat.limiter.returning():
+                    await self._while_away(file)
+            elif clock() >= noticed_by:
                 return False
+            else:
+                await asyncio.sleep(_TICK)
+
+    async def _while_away(self, file: str) -> None:
+        while is_away(file):
             await asyncio.sleep(_TICK)
 
     async def _request(self, question: Question, parameters: dict[str, object]) -> Request:
