@@ -231,12 +231,12 @@ def test_mistakes_are_told_before_anything_starts(
 
 def test_settings_become_flags() -> None:
     settings = ServerSettings.of({"revision": "abc", "serve_args": "--dtype 'float 16' --max-logprobs 5"})
-    command = settings.command(Path("/env/bin/vllm"), "~/judge", 2)
-    assert command[:3] == ["/env/bin/vllm", "serve", str(Path("~/judge").expanduser())]
+    command = settings.command(Path("/env/bin/vllm"), "/models/judge", 2)
+    assert command[:3] == ["/env/bin/vllm", "serve", "/models/judge"]
     given = dict(zip(command[3::2], command[4::2], strict=True))
     assert given == {
         "--host": "127.0.0.1",
-        "--served-model-name": "~/judge",
+        "--served-model-name": "/models/judge",
         "--generation-config": "auto",
         "--limit-mm-per-prompt": '{"video": 0}',
         "--uvicorn-log-level": "warning",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,7 +40,7 @@ JUDGE_SETTINGS: dict[str, JudgeSetting] = {
 
 
 class JudgeChoice(NamedTuple):
-    """A judge as a user chose it: ``name`` (of the registry, or a model id or path) and its setting."""
+    """A judge as a user chose it: ``name`` (of the registry, or a model id or path, as written) and its setting."""
 
     name: str
     setting: JudgeSetting
@@ -71,7 +72,9 @@ def choose(judge: str) -> JudgeChoice:
         )
     known = JUDGE_SETTINGS.get(name)
     if known is None:
-        return JudgeChoice(name, JudgeSetting(backend, name))
+        # pathlib raises where there is no such user; so it is a folder that is not there
+        model_path = name if backend == "openai" else os.path.expanduser(name)  # noqa: PTH111
+        return JudgeChoice(name, JudgeSetting(backend, model_path))
     return JudgeChoice(name, known if known.backend == backend else JudgeSetting(backend, known.model_path))
 
 

@@ -58,7 +58,7 @@ class ServerSettings:
         Sampling that a request leaves open is the checkpoint's own (``--generation-config auto``), as where an
         official evaluator asks a plain ``vllm serve``.
         """
-        command = [str(executable), "serve", _path(model), "--host", "127.0.0.1"]
+        command = [str(executable), "serve", model, "--host", "127.0.0.1"]
         command += ["--served-model-name", model, "--generation-config", "auto"]
         command += ["--max-logprobs", str(_MAX_LOGPROBS)]
         # memory for a video that is never sent would be taken from the cache
@@ -93,7 +93,3 @@ def split_kwargs(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
         {name: value for name, value in kwargs.items() if name in names},
         {name: value for name, value in kwargs.items() if name not in names},
     )
-
-
-def _path(model: str) -> str:
-    return str(Path(model).expanduser()) if model.startswith("~") else model

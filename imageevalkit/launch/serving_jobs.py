@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from eval_models.judge.registry import JudgeChoice
@@ -41,7 +41,7 @@ def server_of(run: Run, choice: JudgeChoice, settings: ServerSettings, gpus: int
     build = "bash utils/make_env.sh --judge vllm"
     executable = program_of(environment, "vllm", f"judge {choice.name}", build)
     model = choice.setting.model_path
-    if model.startswith(("/", ".", "~")) and not os.path.isdir(os.path.expanduser(model)):  # noqa: PTH111, PTH112
+    if model.startswith(("/", ".", "~")) and not Path(model).is_dir():
         raise UserError(f"judge '{choice.name}': there is no folder {model}")
     stem = choice.full_name.replace("/", "__").replace(":", "_")
     return Server(
