@@ -668,6 +668,25 @@ def test_what_a_run_settles_about_its_server_is_part_of_the_identity() -> None:
     assert revised.identity == {**plain.identity, "server": {"revision": "abc"}}
 
 
+def test_a_folder_with_weights_is_known_by_its_content_wherever_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def identity(judge: str, **kwargs: Any) -> dict[str, Any]:
+        made = make_judge(judge, JudgeOptions(kwargs))
+        assert isinstance(made, OpenAIJudge)
+        return dict(made.identity)
+
+    for folder, weights in (("a", "first"), ("b", "first"), ("c", "second")):
+        (tmp_path / folder / "judge").mkdir(parents=True)
+        (tmp_path / folder / "judge/model.safetensors").write_text(weights)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    first, copy, other = (identity(f"vllm:{tmp_path / folder / 'judge'}") for folder in "abc")
+    assert first == copy != other
+    assert first["model"] == "judge" and str(tmp_path) not in str(first)
+    assert identity("vllm:~/a/judge") == first
+    assert identity("vllm:~/a/judge", base_url="http://127.0.0.1:9/v1") == first
+
+
 # many questions
 
 

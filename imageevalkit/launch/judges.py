@@ -85,7 +85,9 @@ def _vllm_needs(
     server_kwargs, kwargs = split_kwargs(kwargs)
     settings = _check(benchmark, choice, ServerSettings.of, server_kwargs)
     _check(benchmark, choice, ApiSettings.of, choice.setting.model_path, kwargs)
-    given = replace(_options(run, kwargs), served=settings.decisive)
+    given = _options(run, kwargs)
+    if not kwargs.get("base_url"):  # of a server that runs already, we know only what it is asked
+        given = replace(given, served=settings.decisive)
     if kwargs.get("base_url") or not run.options.asks_judges:
         turn = _turn(benchmark, choice, kwargs) if run.options.asks_judges else ""
         return JudgeNeeds({**environ, VARIABLE: given.to_json()}, turn=turn)

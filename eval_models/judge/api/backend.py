@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from eval_models.judge.api.asking import Asking, Chat, Known
 from eval_models.judge.api.background import in_background
 from eval_models.judge.api.endpoint import endpoint_of
 from eval_models.judge.api.settings import ApiSettings
+from eval_models.judge.local.weights import find_weights
 from eval_models.judge.options import JudgeOptions
 from eval_models.judge.registry import JudgeChoice
 from eval_models.judge.server_settings import split_kwargs
@@ -43,11 +45,17 @@ class OpenAIJudge:
         """See ``Judge``; how long and how often it is asked decides nothing."""
         return {
             "backend": self._backend,
-            "model": self._model_id,
+            **self._model,
             "top_logprobs": self._settings.top_logprobs,
             "extra_body": dict(self._settings.extra_body),
             **({"server": dict(self._options.served)} if self._options.served else {}),
         }
+
+    @property
+    def _model(self) -> dict[str, Any]:
+        if self._backend == "vllm" and Path(self._model_id).is_dir():
+            return find_weights(self._model_id, None).identity
+        return {"model": self._model_id}
 
     def has_answered(self) -> None:
         """See ``Judge``."""

@@ -1,0 +1,39 @@
+"""What an evaluate job needs for its judge, and is told of it, before anything starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval_models.judge.options import VARIABLE, JudgeOptions
+from imageevalkit.launch.config import Config
+from imageevalkit.launch.generate_jobs import Run
+from imageevalkit.launch.judges import JudgeNeeds, judge_needs
+from imageevalkit.launch.options import Options
+from tests.support.fake_vllm import install
+
+
+@pytest.fixture(autouse=True)
+def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path / "envs/vllm")
+    monkeypatch.setenv("CONDA_BASE", str(tmp_path))
+
+
+def needs(tmp_path: Path, judge: str, **kwargs: Any) -> JudgeNeeds:
+    options = Options(judges={"wise": judge}, judge_kwargs=kwargs)
+    return judge_needs(Run(options, Config(), tmp_path, "now", 1, {}), "wise")
+
+
+def told(needs: JudgeNeeds) -> JudgeOptions:
+    return JudgeOptions(**json.loads(needs.environ[VARIABLE]))
+
+
+def test_the_settings_of_our_server_say_nothing_of_one_that_runs_already(tmp_path: Path) -> None:
+    settings = {"revision": "abc", "serve_args": "--dtype half", "gpus": 0}
+    ours = needs(tmp_path, "vllm:org/judge", **settings)
+    assert told(ours).served == {"revision": "abc", "serve_args": "--dtype half"}
+    running = needs(tmp_path, "vllm:org/judge", base_url="http://gpu1:8000/v1", **settings)
+    assert told(running).served == {} and running.server is None
