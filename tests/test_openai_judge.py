@@ -22,7 +22,7 @@ import pytest
 from PIL import Image
 
 from eval_models.judge.api.backend import OpenAIJudge
-from eval_models.judge.api.chat_reply import read_reply
+from eval_models.judge.api.chat_reply import FEW_LOGPROBS, read_reply
 from eval_models.judge.options import JudgeOptions
 from eval_models.judge.registry import JudgeChoice, JudgeSetting, make_judge
 from eval_models.judge.served import Address
@@ -431,10 +431,25 @@ def body(*tokens: tuple[Any, ...], sampled: int = 0, content: Any = "Yes") -> by
     return json.dumps({"choices": [choice]}).encode()
 
 
-def read(content: bytes, wanted: tuple[str, ...]) -> Reply:
-    reply = read_reply(content, wanted, None)
+def read(content: bytes, wanted: tuple[str, ...], asked: int = 1) -> Reply:
+    reply = read_reply(content, wanted, asked, None)
     assert isinstance(reply, Reply), reply
     return reply
+
+
+@pytest.mark.parametrize("listed", [0, 1, 2])
+def test_fewer_tokens_than_asked_for_are_no_probabilities(listed: int) -> None:
+    """Else whatever is not listed would have the probability 0."""
+    reply = json.loads(body(("Yes", math.log(0.6)), ("No", math.log(0.3))))
+    first = reply["choices"][0]["logprobs"]["content"][0]
+    first["top_logprobs"] = first["top_logprobs"][:listed]
+    assert read_reply(json.dumps(reply).encode(), ("No",), 3, None) == FEW_LOGPROBS
+
+
+def test_fewer_tokens_that_have_all_the_probability_are_enough() -> None:
+    # a server that lists what its own top_p leaves
+    reply = read(body(("Yes", math.log(0.75)), ("No", math.log(0.25))), YES, asked=20)
+    assert reply.probabilities == pytest.approx({"Yes": 0.75, "yes": 0, " yes": 0, " Yes": 0})
 
 
 def test_probabilities_are_those_of_the_listed_tokens_and_the_rest_is_outside() -> None:
@@ -502,25 +517,33 @@ def test_probabilities_from_a_server(judge_server: JudgeServer, picture: Picture
     assert (fields["logprobs"], fields["top_logprobs"], fields["max_tokens"]) == (True, 20, 1)
 
 
+@pytest.mark.parametrize(
+    ("fault", "problem"),
+    [
+        ("no_logprobs", "returns no log-probabilities: choose another judge"),
+        ("few_logprobs", "lists fewer of the likeliest tokens than the judge's top_logprobs"),
+    ],
+)
 def test_an_endpoint_without_log_probabilities_is_unusable(
-    judge_server: JudgeServer, picture: Picture
+    judge_server: JudgeServer, picture: Picture, fault: str, problem: str
 ) -> None:
-    judge_server.default = "no_logprobs"
-    with pytest.raises(JudgeUnusable, match="returns no log-probabilities: choose another judge"):
+    judge_server.default = fault
+    with pytest.raises(JudgeUnusable, match=problem):
         ask([vqa(picture, f"Is it {n}?") for n in range(9)])
 
 
+@pytest.mark.parametrize("fault", ["no_logprobs", "few_logprobs"])
 def test_a_single_reply_without_log_probabilities_is_asked_for_again(
-    judge_server: JudgeServer, picture: Picture
+    judge_server: JudgeServer, picture: Picture, fault: str
 ) -> None:
-    judge_server.script("Is it?", "no_logprobs", "ok")
-    judge_server.script("Is it ever?", "no_logprobs")
+    judge_server.script("Is it?", fault, "ok")
+    judge_server.script("Is it ever?", fault)
     asked = judge()
     assert next(iter(asked.ask([vqa(picture, "What is it?")]))).reply
     (answer,) = asked.ask([vqa(picture, "Is it?")])
     assert answer.reply and answer.attempts == 2
     (answer,) = asked.ask([vqa(picture, "Is it ever?")])
-    assert answer.error.startswith("the reply holds no log-probabilities (gave up after 2 attempts")
+    assert answer.error.startswith("the reply holds no log-probabilities, or too few (gave up after 2 attempts")
 
 
 # settings

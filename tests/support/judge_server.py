@@ -45,6 +45,12 @@ def _echoed(handler: Handler, request: Received) -> None:
     handler.send_json(200, completion(request, f"my key is {request.headers['authorization']}. Score: 1"))
 
 
+def _few_logprobs(handler: Handler, request: Received) -> None:
+    reply = judged(request)
+    reply["choices"][0]["logprobs"]["content"][0]["top_logprobs"] = []
+    handler.send_json(200, reply)
+
+
 def _slow(handler: Handler, request: Received) -> None:
     time.sleep(2.0)
     handler.send_json(200, judged(request))
@@ -69,6 +75,7 @@ JUDGE_FAULTS: dict[str, Fault] = {
         400, "The response was filtered due to our content management policy.", "content_filter"
     ),
     "no_logprobs": _said("Yes", "length"),
+    "few_logprobs": _few_logprobs,
     "echo": _echoed,
     "no_choices": answering_json({"id": "chatcmpl-17", "choices": []}),
     "garbage": lambda h, r: h.send_body(200, b'{"choices": [{"mess', "application/json"),

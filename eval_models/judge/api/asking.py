@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from eval_models.judge.api.chat_reply import NO_LOGPROBS, read_reply
+from eval_models.judge.api.chat_reply import FEW_LOGPROBS, NO_LOGPROBS, read_reply
 from eval_models.judge.api.chat_request import chat_request, request_parameters
 from eval_models.judge.api.picture_cache import PictureCache
 from eval_models.judge.api.settings import ApiSettings
@@ -169,9 +169,9 @@ class Asking:
             return self._failure(raw, repr(parameters))
         if reset := used_up_for(raw.headers):
             chat.limiter.window_used_up(reset)
-        reply = read_reply(raw.content, question.wanted, chat.settings.price)
-        if reply is NO_LOGPROBS and chat.known.gives_logprobs:
-            return Failure(Kind.LOST, "the reply holds no log-probabilities")
+        reply = read_reply(raw.content, question.wanted, chat.settings.top_logprobs, chat.settings.price)
+        if reply in (NO_LOGPROBS, FEW_LOGPROBS) and chat.known.gives_logprobs:
+            return Failure(Kind.LOST, "the reply holds no log-probabilities, or too few")
         if isinstance(reply, Reply):
             chat.known.proven.add(repr(parameters))
             chat.known.gives_logprobs |= bool(question.wanted)

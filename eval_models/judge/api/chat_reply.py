@@ -25,21 +25,29 @@ NO_LOGPROBS = Failure(
     Kind.PERMANENT,
     "the endpoint returns no log-probabilities: choose another judge or the transformers backend",
 )
+FEW_LOGPROBS = Failure(
+    Kind.PERMANENT,
+    "the endpoint lists fewer of the likeliest tokens than the judge's top_logprobs asks for: set it to what the "
+    "endpoint gives, or choose another judge or the transformers backend",
+)
 
 
-def read_reply(content: bytes, wanted: Sequence[str], price: Price | None) -> Reply | Failure:
+def read_reply(content: bytes, wanted: Sequence[str], asked: int, price: Price | None) -> Reply | Failure:
     """The judge's reply in the body of a 200, or what the body means without one.
 
-    ``wanted`` are the strings whose probabilities were asked for; their lack is :data:`NO_LOGPROBS`.
+    ``wanted`` are the strings whose probabilities were asked for, by the ``asked`` likeliest first tokens; their
+    lack is :data:`NO_LOGPROBS` or :data:`FEW_LOGPROBS`.
     """
     try:
         reply = json_object(content)
-        return reply if isinstance(reply, Failure) else _read(reply, wanted, price)
+        return reply if isinstance(reply, Failure) else _read(reply, wanted, asked, price)
     except RecursionError:
         return Failure(Kind.TRANSIENT, "the reply is JSON nested too deep to be read")
 
 
-def _read(reply: Mapping[str, Any], wanted: Sequence[str], price: Price | None) -> Reply | Failure:
+def _read(
+    reply: Mapping[str, Any], wanted: Sequence[str], asked: int, price: Price | None
+) -> Reply | Failure:
     choice = next((each for each in list_of(reply.get("choices")) if isinstance(each, dict)), None)
     if choice is None or not isinstance(choice.get("message"), dict):
         return error_in(reply) or Failure(Kind.TRANSIENT, "the reply (HTTP 200) holds no message")
@@ -63,6 +71,8 @@ def _read(reply: Mapping[str, Any], wanted: Sequence[str], price: Price | None) 
     first = first_token(choice)
     if first is None:
         return NO_LOGPROBS
+    if not first.is_enough(asked):
+        return FEW_LOGPROBS
     return Reply(
         # a token that ends the reply is special, and no text
         first.sampled.decode(errors="replace") if text else "",

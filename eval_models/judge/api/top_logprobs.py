@@ -8,12 +8,22 @@ from typing import Any, NamedTuple
 
 from imageevalkit.api.json_reply import list_of
 
+_ROUNDING = 1e-4  # of a sum of probabilities that are sent as logarithms
+
 
 class FirstToken(NamedTuple):
-    """The ``probability`` (0-1) of each listed first token by its bytes, and the one that was sampled."""
+    """The probability (0-1) of each ``listed`` first token by its bytes, and the one that was ``sampled``.
+
+    ``top`` is how many likeliest ones the endpoint listed; the sampled one may be another.
+    """
 
     sampled: bytes
     listed: Mapping[bytes, float]
+    top: int
+
+    def is_enough(self, asked: int) -> bool:
+        """Whether a token that is not listed is surely less probable than ``asked`` others."""
+        return self.top >= asked or self.outside <= _ROUNDING
 
     @property
     def outside(self) -> float:
@@ -37,16 +47,14 @@ def first_token(choice: Mapping[str, Any]) -> FirstToken | None:
     tokens = list_of(logprobs.get("content")) if isinstance(logprobs, dict) else []
     if not tokens or not isinstance(tokens[0], dict):
         return None
-    entries = [
-        tokens[0],
-        *(entry for entry in list_of(tokens[0].get("top_logprobs")) if isinstance(entry, dict)),
-    ]
+    entries = [entry for entry in list_of(tokens[0].get("top_logprobs")) if isinstance(entry, dict)]
+    listed, top = dict[bytes, float](), 0
     # the sampled token is listed twice, or once where it is not among the most probable ones
-    listed: dict[bytes, float] = {}
-    for entry in entries:
+    for entry in [*entries, tokens[0]]:
         if (probability := _probability(entry.get("logprob"))) is not None:
             listed.setdefault(_bytes(entry), probability)
-    return FirstToken(_bytes(tokens[0]), listed) if listed else None
+            top += entry is not tokens[0]
+    return FirstToken(_bytes(tokens[0]), listed, top) if listed else None
 
 
 def _probability(logprob: Any) -> float | None:
