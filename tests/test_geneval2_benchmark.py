@@ -210,13 +210,17 @@ def test_an_atom_without_reply_is_an_unjudged_item_not_a_zero(
 
 def test_probability_out_of_sight_is_told(small: SmallDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     def top_tokens(question: Question) -> Reply:
-        return soft_reply(question, SOFT[question.item][question.name], outside=0.002)
+        unseen = 0.011 if question.name == "vqascore" else 0.002
+        return soft_reply(question, SOFT[question.item][question.name], outside=unseen)
 
     made = items(small)
     write_images(made)
     _, result = evaluate(judged_by(top_tokens, monkeypatch)[0], made)
-    assert result.metrics["outside_mass"].value == pytest.approx(0.002)
-    assert result.metrics["outside_mass_max"].value == 0.002
+    assert result.metrics["outside_mass"].value == pytest.approx((7 * 0.002 + 2 * 0.011) / 9)
+    assert result.metrics["outside_mass_max"].value == 0.011
+    assert result.metrics["vqascore_upper"].value == pytest.approx(41.1)
+    [note] = [note for note in result.notes if "outside" in note]
+    assert "a mean 0.40% of the probability, and at most 1.10%," in note
 
 
 def test_judges() -> None:

@@ -100,9 +100,11 @@ def test_geometric_mean_is_that_of_scipy(scores: list[float], expected: float) -
     assert geometric_mean(scores) == pytest.approx(expected, rel=1e-12, abs=0)
 
 
-def prompt(line: int, atomicity: int, skills: str, soft: list[float], outside: float = 0.0) -> Scored:
-    n = len(soft)
-    return Scored(line, atomicity, skills.split(), soft, soft, [q > 0.5 for q in soft], 0.5, [outside] * n)
+def prompt(
+    line: int, atomicity: int, skills: str, soft: list[float], outside: float = 0.0, whole: float = 0.0
+) -> Scored:
+    right, unseen = [q > 0.5 for q in soft], [outside] * len(soft)
+    return Scored(line, atomicity, skills.split(), soft, soft, right, 0.5, unseen, whole)
 
 
 P1 = prompt(0, 3, "count attribute object", [0.25, 1, 1])
@@ -197,14 +199,15 @@ def test_few_or_unanimous_prompts_have_no_interval() -> None:
 
 
 def test_unseen_probability_is_told_and_bounds_the_score() -> None:
-    unseen = prompt(0, 3, "count object object", [0.0, 1.0, 0.9], outside=0.05)
+    unseen = prompt(0, 3, "count object object", [0.0, 1.0, 0.9], outside=0.05, whole=0.12)
     result = metrics([unseen, P2])
     assert result["soft_tifa_gm"].value == pytest.approx(100 * geometric_mean(P2.soft) / 2)
     upper = (geometric_mean([0.05, 1.0, 0.95]) + geometric_mean(P2.soft)) / 2
     assert result["soft_tifa_gm_upper"].value == pytest.approx(100 * upper)
     assert result["soft_tifa_am_upper"].value == pytest.approx(100 * (2.0 / 3 + 0.7875) / 2)
-    assert result["outside_mass"].value == pytest.approx(3 * 0.05 / 7)
-    assert (result["outside_mass_max"].value, result["outside_mass_max"].scale) == (0.05, 1.0)
+    assert result["vqascore_upper"].value == pytest.approx(100 * (0.62 + 0.5) / 2)
+    assert result["outside_mass"].value == pytest.approx((3 * 0.05 + 0.12) / 9)
+    assert (result["outside_mass_max"].value, result["outside_mass_max"].scale) == (0.12, 1.0)
 
 
 def test_a_backend_that_sees_everything_leaves_nothing_to_tell() -> None:

@@ -543,7 +543,9 @@ def test_a_single_reply_without_log_probabilities_is_asked_for_again(
     (answer,) = asked.ask([vqa(picture, "Is it?")])
     assert answer.reply and answer.attempts == 2
     (answer,) = asked.ask([vqa(picture, "Is it ever?")])
-    assert answer.error.startswith("the reply holds no log-probabilities, or too few (gave up after 2 attempts")
+    assert answer.error.startswith(
+        "the reply holds no log-probabilities, or too few (gave up after 2 attempts"
+    )
 
 
 # settings

@@ -112,7 +112,7 @@ class GenEval2Benchmark(JudgedBenchmark):
 
     def notes(self, judged: Sequence[Judged]) -> list[str]:
         """How much probability was outside what the judge's backend could see, if it was not all of it."""
-        unseen = [mass for one in _all_scored(judged) for mass in one.outside]
+        unseen = [mass for one in _all_scored(judged) for mass in one.unseen]
         if not any(unseen):
             return []
         return [
@@ -158,6 +158,7 @@ def _scored(item: Item, parsed: Mapping[str, Any]) -> Scored:
         right=[atom["correct"] for atom in atoms],
         vqascore=parsed[_VQASCORE]["p"],
         outside=[atom["outside"] or 0.0 for atom in atoms],
+        vqascore_outside=parsed[_VQASCORE]["outside"] or 0.0,
     )
 
 

@@ -28,7 +28,7 @@ class Scored(NamedTuple):
     ``line`` is the one of the data file, from 0. ``soft`` are the soft scores of the official evaluator,
     ``corrected`` those without the probability of a bare space (quirk Q1), ``right`` whether the most probable
     token is an accepted one. ``vqascore`` is that of the whole prompt. ``outside`` is the probability that the
-    evaluator could not see, of each atom's answer.
+    evaluator could not see, of each atom's answer; ``vqascore_outside`` is that of the whole prompt's.
     """
 
     line: int
@@ -39,11 +39,21 @@ class Scored(NamedTuple):
     right: Sequence[bool]
     vqascore: float
     outside: Sequence[float]
+    vqascore_outside: float
+
+    @property
+    def unseen(self) -> list[float]:
+        """The probability that was not seen, of every question."""
+        return [*self.outside, self.vqascore_outside]
 
     @property
     def upper(self) -> list[float]:
         """The largest that each soft score can be, given what was not seen."""
-        return [max(q, min(1.0, q + unseen)) for q, unseen in zip(self.soft, self.outside, strict=True)]
+        return [_upper(q, unseen) for q, unseen in zip(self.soft, self.outside, strict=True)]
+
+
+def _upper(score: float, unseen: float) -> float:
+    return max(score, min(1.0, score + unseen))
 
 
 Method = Callable[[Scored], float]
@@ -66,6 +76,7 @@ _CORRECTED: Mapping[str, Method] = {
 _UPPER: Mapping[str, Method] = {
     "soft_tifa_gm_upper": lambda scored: geometric_mean(scored.upper),
     "soft_tifa_am_upper": lambda scored: arithmetic_mean(scored.upper),
+    "vqascore_upper": lambda scored: _upper(scored.vqascore, scored.vqascore_outside),
 }
 
 
@@ -79,7 +90,7 @@ def metrics(scored: Sequence[Scored]) -> dict[str, Metric]:
 
     The methods, the same ``_corrected``, by skill (Soft-TIFA AM) and by atomicity (Soft-TIFA GM), groups without
     prompts left out; ``_official``: without value unless all 800 prompts are there. Where the evaluator saw only
-    the top tokens, ``_upper`` bounds and ``outside_mass`` (mean and largest over all atoms, 0-1).
+    the top tokens, ``_upper`` bounds and ``outside_mass`` (mean and largest over all questions, 0-1).
     """
     scored = sorted(scored, key=lambda one: one.line)
     result = {name: _mean(method, scored) for name, method in {**METHODS, **_CORRECTED}.items()}
@@ -89,7 +100,7 @@ def metrics(scored: Sequence[Scored]) -> dict[str, Metric]:
     complete = len(scored) == PROMPTS
     for name in METHODS:
         result[official_name(name)] = result[name] if complete else Metric(None, len(scored), scale=SCALE)
-    unseen = [mass for one in scored for mass in one.outside]
+    unseen = [mass for one in scored for mass in one.unseen]
     if any(unseen):
         result |= {name: _mean(method, scored) for name, method in _UPPER.items()}
         result["outside_mass"] = Metric(sum(unseen) / len(unseen), len(scored))
