@@ -76,5 +76,29 @@ def test_errors_are_one_line(text: str, models: int, says: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "http://user:hunter22@gpu1:8000/v1",
+        "https://hunter22@gpu1/v1",
+        "http://user:hunter22@[::1]:8000/v1",
+        '["a", "http://user:hunter22@gpu1"]',
+        '{"proxies": {"all": "socks5://user:hunter22@gpu1"}}',
+        '"--config http://user:hunter22@gpu1/x.yaml"',
+    ],
+)
+def test_a_url_with_a_password_is_refused_without_repeating_it(value: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_kwargs(f"base_url={value}", "--judge_kwargs")
+    text = str(caught.value)
+    assert text.startswith("--judge_kwargs: '") and "holds a URL with a user name or password" in text
+    assert "API_KEY" in text and "hunter22" not in text and "\n" not in text
+
+
+def test_an_address_without_password_is_no_secret() -> None:
+    given = "http://gpu1:8000/v1/a@b?c=d:e@f"
+    assert parse_kwargs(f"base_url={given}") == {"base_url": given}
+
+
 def test_max_tokens_is_no_secret() -> None:
     assert parse_kwargs("max_new_tokens=5") == {"max_new_tokens": 5}

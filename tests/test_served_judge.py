@@ -19,6 +19,7 @@ import pytest
 
 from eval_models.judge.served import Address, problem, wait_for_address
 from eval_models.judge.server_settings import ServerSettings
+from imageevalkit.errors import UserError
 from imageevalkit.evaluation.question import JudgeUnusable
 from imageevalkit.launch.judge_server import JudgeServer
 from tests.support.checkout import FAILING, REPO, add_model, environ, make_checkout, run_eval
@@ -227,6 +228,24 @@ def test_mistakes_are_told_before_anything_starts(
     assert run.returncode == 2
     assert says in run.stderr
     assert run.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ("--hf-token hf_hunter22", "HF_TOKEN"),
+        ("--hf_token=hf_hunter22", "HF_TOKEN"),
+        ("--hf-tok hf_hunter22", "HF_TOKEN"),
+        ("--dtype half --api-key hunter22", "leave it out"),
+        ("--api-k=hunter22", "leave it out"),
+        ("--dtype 'half --api-key hunter22", "No closing quotation"),
+    ],
+)
+def test_secrets_among_the_flags_are_refused_without_repeating_them(flags: str, says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        ServerSettings.of({"serve_args": flags})
+    assert says in str(caught.value)
+    assert "hunter22" not in str(caught.value)
 
 
 def test_settings_become_flags() -> None:

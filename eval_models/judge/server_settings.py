@@ -13,7 +13,12 @@ from imageevalkit.errors import UserError
 
 _MAX_LOGPROBS = 20  # what the OpenAI API gives at most, and so what is asked for
 # The run decides these; the judge would not be found elsewhere or under another name.
-_OURS = ("host", "port", "uds", "api-key", "served-model-name", "model")
+_OURS = ("host", "port", "uds", "served-model-name", "model")
+# Flags are written into plans, logs and results. By how they begin: an argument parser may take them shortened.
+_SECRETS = {
+    "api-k": "the server of a run asks for no key: leave it out",
+    "hf-t": "a token is read from HF_TOKEN in config.local.sh or the environment: leave it out",
+}
 
 
 @dataclass(frozen=True)
@@ -78,11 +83,16 @@ class ServerSettings:
         try:
             flags = shlex.split(self.serve_args)
         except ValueError as error:
-            raise UserError(f"serve_args '{self.serve_args}': {error}") from None
+            raise UserError(f"serve_args: {error}") from None
         for flag in flags:
+            if not flag.startswith("--"):
+                continue
             name = re.split(r"[=.]", flag.lstrip("-"))[0].replace("_", "-")
-            if flag.startswith("--") and name in _OURS:
-                raise UserError(f"serve_args: {flag.partition('=')[0]} is set by the run, leave it out")
+            if name in _OURS:
+                raise UserError(f"serve_args: --{name} is set by the run, leave it out")
+            for beginning, remedy in _SECRETS.items():
+                if name.startswith(beginning):
+                    raise UserError(f"serve_args: --{name}: {remedy}")
         return flags
 
 

@@ -15,6 +15,8 @@ _SECRET = re.compile(
     r"(api[_-]?key|secret|password|(access|auth|hf)[_-]?token|^token|authorization|bearer|cookie)$",
     re.IGNORECASE,
 )
+# user:password@, or a token alone, before a host; a path or a query may hold an @
+_URL_WITH_PASSWORD = re.compile(r"\w://[^\s/?#\"']+@")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KWARGSES = "custom_model_kwargses"
 _OPEN, _CLOSE = "[{", "]}"
@@ -64,9 +66,16 @@ def parse_kwargs(text: str, where: str = _KWARGSES) -> dict[str, Any]:
 
 
 def _check_no_secret(name: str, value: Any, where: str) -> None:
-    inner = value.items() if isinstance(value, dict) else []
-    for key, nested in inner:
-        _check_no_secret(str(key), nested, where)
+    if isinstance(value, dict):
+        for key, nested in value.items():
+            _check_no_secret(str(key), nested, where)
+    for nested in value if isinstance(value, list) else []:
+        _check_no_secret(name, nested, where)
+    if isinstance(value, str) and _URL_WITH_PASSWORD.search(value):
+        raise UserError(
+            f"{where}: '{name}' holds a URL with a user name or password; give the URL without them, "
+            "and put the key into config.local.sh or the environment (API_KEY, or what api_key_env names)"
+        )
     if _SECRET.search(name) or (isinstance(value, str) and redact(value) != value):
         raise UserError(
             f"{where}: '{name}' looks like a secret; "
