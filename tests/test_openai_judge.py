@@ -234,7 +234,15 @@ def test_a_reply_that_was_cut_says_so(judge_server: JudgeServer, picture: Pictur
 def test_a_key_that_is_echoed_is_taken_out(judge_server: JudgeServer, picture: Picture) -> None:
     judge_server.default = "echo"
     text = reply_to(wise(picture)).text
-    assert KEY not in text and text.endswith("Score: 1")
+    assert text == "my key is Bearer ***. Score: 1"
+
+
+def test_words_that_only_look_like_a_key_reach_the_parser(
+    judge_server: JudgeServer, picture: Picture
+) -> None:
+    """A text that a judge reads off an image would lose words otherwise."""
+    judge_server.default = "like_a_key"
+    assert reply_to(wise(picture)).text == "bearer certificates-of-deposit 2024, ask-sk-learning-more"
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,7 @@ JUDGE_FAULTS: dict[str, Fault] = {
     "no_logprobs": _said("Yes", "length"),
     "few_logprobs": _few_logprobs,
     "echo": _echoed,
+    "like_a_key": _said("bearer certificates-of-deposit 2024, ask-sk-learning-more"),
     "no_choices": answering_json({"id": "chatcmpl-17", "choices": []}),
     "garbage": lambda h, r: h.send_body(200, b'{"choices": [{"mess', "application/json"),
     "list": answering_json([1, 2, 3]),

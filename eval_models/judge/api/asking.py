@@ -175,7 +175,7 @@ class Asking:
         if isinstance(reply, Reply):
             chat.known.proven.add(repr(parameters))
             chat.known.gives_logprobs |= bool(question.wanted)
-            return replace(reply, text=chat.endpoint.redact(reply.text))
+            return replace(reply, text=chat.endpoint.without_own_key(reply.text))
         return reply
 
     def _failure(self, raw: httpx2.Response, parameters: str) -> Failure:
