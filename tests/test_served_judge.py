@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -246,6 +247,31 @@ def test_secrets_among_the_flags_are_refused_without_repeating_them(flags: str, 
         ServerSettings.of({"serve_args": flags})
     assert says in str(caught.value)
     assert "hunter22" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "decisive"),
+    [
+        (
+            "--gpu-memory-utilization 0.8 --download-dir /big --max-num-seqs=64 --max_num_batched_tokens 8192",
+            "",
+        ),
+        ("-tp 2 --tensor-parallel-size 4 -pp=2 --enforce-eager --swap-space 4 --cpu-offload-gb 10", ""),
+        ("--disable-log-requests --no-enable-prefix-caching --uvicorn-log-level info", ""),
+        ("--data-parallel-size 2 --data-parallel-size-local 1 --compilation-config.level 3 -O3", ""),
+        ("--dtype half --enforce-eager --quantization fp8", "--dtype half --quantization fp8"),
+        ("--enforce-eager --trust-remote-code", "--trust-remote-code"),
+        ("--hf-overrides '{\"a\": 1}' -tp 2", "--hf-overrides '{\"a\": 1}'"),
+        (
+            "--load-format dummy -tp 2 --mm-processor-kwargs.max_pixels 9",
+            "--load-format dummy --mm-processor-kwargs.max_pixels 9",
+        ),
+    ],
+)
+def test_flags_on_speed_memory_and_place_do_not_make_another_judge(flags: str, decisive: str) -> None:
+    settings = ServerSettings.of({"serve_args": flags})
+    assert settings.decisive == ({"serve_args": decisive} if decisive else {})
+    assert settings.further_flags() == shlex.split(flags), "all of them are given to the server"
 
 
 def test_settings_become_flags() -> None:

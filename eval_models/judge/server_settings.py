@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from eval_models.judge.server_flags import decisive_flags, name_of
 from imageevalkit.errors import UserError
 
 _MAX_LOGPROBS = 20  # what the OpenAI API gives at most, and so what is asked for
@@ -55,7 +55,9 @@ class ServerSettings:
     @property
     def decisive(self) -> dict[str, str]:
         """The part that decides what the judge answers, known without starting it; for its identity."""
-        return {name: value for name in ("revision", "serve_args") if (value := getattr(self, name))}
+        flags = shlex.join(decisive_flags(self.further_flags()))
+        given = {"revision": self.revision, "serve_args": flags}
+        return {name: value for name, value in given.items() if value}
 
     def command(self, executable: Path, model: str, gpus: int) -> list[str]:
         """``vllm serve`` for ``model`` (a hub id or a folder), all but the port.
@@ -87,7 +89,7 @@ class ServerSettings:
         for flag in flags:
             if not flag.startswith("--"):
                 continue
-            name = re.split(r"[=.]", flag.lstrip("-"))[0].replace("_", "-")
+            name = name_of(flag)
             if name in _OURS:
                 raise UserError(f"serve_args: --{name} is set by the run, leave it out")
             for beginning, remedy in _SECRETS.items():
