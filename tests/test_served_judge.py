@@ -10,10 +10,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from eval_models.judge.served import Address, problem, wait_for_address
 from eval_models.judge.server_settings import ServerSettings
 from imageevalkit.errors import UserError
 from imageevalkit.evaluation.question import JudgeUnusable
+from imageevalkit.launch import judge_server
 from imageevalkit.launch.judge_server import JudgeServer
 from tests.support.checkout import FAILING, REPO, add_model, environ, make_checkout, run_eval
 from tests.support.fake_vllm import install, starts
@@ -308,7 +311,7 @@ def make_server(tmp_path: Path) -> Iterator[Callable[..., JudgeServer]]:
         environment = {**os.environ, "FAKE_VLLM": json.dumps(fake), "TEST_MARKER": str(tmp_path)}
         address = Address(tmp_path / "address")
         log = tmp_path / "judge.log"
-        made.append(JudgeServer("judge", command, environment, log, timeout, address, lifeline))
+        made.append(JudgeServer("judge", "org/judge", command, environment, log, timeout, address, lifeline))
         return made[-1]
 
     yield make
@@ -337,13 +340,53 @@ def _tend(server: JudgeServer, until: Callable[[], bool]) -> None:
 def test_a_taken_port_is_replaced(tmp_path: Path, make_server: Callable[..., JudgeServer]) -> None:
     server = make_server(fails="port", fails_times=2)
     address = _address(tmp_path, server)
-    ports = [
-        arguments[arguments.index("--port") + 1] for arguments in starts(tmp_path / "env/bin/starts.jsonl")
-    ]
+    ports = starts_ports(tmp_path)
     assert len(set(ports)) == 3
     assert address == f"http://127.0.0.1:{ports[-1]}/v1"
     server.stop()
     assert not marked(str(tmp_path))
+
+
+class _Stranger(BaseHTTPRequestHandler):
+    """Says yes to whatever it is asked; ``models`` is what it says of its own."""
+
+    models = b"{}"
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.models if self.path == "/v1/models" else b"fine")
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("models", [b"fine", b"[]", b'{"data": [{"id": "org/other"}]}'])
+def test_somebody_elses_server_on_our_port_is_not_believed(
+    tmp_path: Path,
+    make_server: Callable[..., JudgeServer],
+    monkeypatch: pytest.MonkeyPatch,
+    models: bytes,
+) -> None:
+    monkeypatch.setattr(_Stranger, "models", models)
+    stranger = ThreadingHTTPServer(("127.0.0.1", 0), _Stranger)
+    threading.Thread(target=stranger.serve_forever, args=(0.01,), daemon=True).start()
+    free = judge_server._free_port()
+    ports = [stranger.server_port, free]
+    monkeypatch.setattr(judge_server, "_free_port", lambda: ports.pop(0))
+    # ours takes its time before it sees that the port is taken
+    server = make_server(loads=0.5, binds_late=1.5)
+    try:
+        assert _address(tmp_path, server) == f"http://127.0.0.1:{free}/v1"
+    finally:
+        stranger.shutdown()
+        stranger.server_close()
+    server.stop()
+    assert not marked(str(tmp_path))
+
+
+def starts_ports(folder: Path) -> list[str]:
+    return [words[words.index("--port") + 1] for words in starts(folder / "env/bin/starts.jsonl")]
 
 
 def test_loading_has_a_bound(tmp_path: Path, make_server: Callable[..., JudgeServer]) -> None:

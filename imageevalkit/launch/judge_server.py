@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import re
 import socket
 import subprocess
@@ -28,13 +29,15 @@ _TELLING = re.compile(r"(?:\b[\w.]*(?:Error|Exception)|\berror): .+")
 class JudgeServer:
     """``command`` under a guard, reached at ``address`` once it is healthy; its output goes to ``log``.
 
-    ``name`` is the judge's, for messages; ``start_timeout`` in seconds bounds the loading. ``lifeline`` is the
-    read end of a pipe whose other end this process keeps. Belongs to the main thread.
+    ``name`` is the judge's, for messages, ``model`` the name under which it is served; ``start_timeout`` in seconds
+    bounds the loading. ``lifeline`` is the read end of a pipe whose other end this process keeps. Belongs to the
+    main thread.
     """
 
     def __init__(
         self,
         name: str,
+        model: str,
         command: Sequence[str],
         environ: dict[str, str],
         log: Path,
@@ -43,6 +46,7 @@ class JudgeServer:
         lifeline: int,
     ) -> None:
         self._name = name
+        self._model = model
         self._command = command
         self._environ = environ
         self._log = log
@@ -107,7 +111,11 @@ class JudgeServer:
         if now - self._looked < _LOOK_EVERY:
             return
         self._looked = now
-        if _is_healthy(self._port):
+        answers = _answers(self._port, self._model)
+        if answers is False:
+            self.stop()
+            self._another_port("found servers of others on the ports it was given", "")
+        elif answers and self._process and self._process.poll() is None:
             self._healthy, self._ports_tried = True, 0
             self._address.give(f"http://{_HOST}:{self._port}/v1")
         elif now - self._started > self._start_timeout:
@@ -126,12 +134,19 @@ class JudgeServer:
                 self._start(self._port)  # the same: requests that are tried again will find it there
             else:
                 self._give_up(f"died {self._deaths} times ({how})", said)
-        elif "address already in use" in said.lower() and self._ports_tried + 1 < _PORTS:
+        elif "address already in use" in said.lower():
+            self._another_port(f"could not start ({how})", said)
+        else:
+            self._hopeless = True
+            self._give_up(f"could not start ({how})", said)
+
+    def _another_port(self, what: str, said: str) -> None:
+        if self._ports_tried + 1 < _PORTS:
             self._ports_tried += 1
             self._start(_free_port())
         else:
             self._hopeless = True
-            self._give_up(f"could not start ({how})", said)
+            self._give_up(what, said)
 
     def _give_up(self, what: str, said: str) -> None:
         self._given_up = True
@@ -161,13 +176,26 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _is_healthy(port: int) -> bool:
+def _answers(port: int, model: str) -> bool | None:
+    """Whether the server on ``port`` is ready (None: not yet) and says that it serves ``model``."""
+    health, models = _get(port, "/health"), _get(port, "/v1/models")
+    if health is None or models is None:
+        return None
+    try:
+        return model in [each["id"] for each in json.loads(models)["data"]]
+    except (ValueError, TypeError, KeyError):
+        return False
+
+
+def _get(port: int, path: str) -> bytes | None:
+    """The body of a 200; None for anything else."""
     # not urllib: a proxy of the environment has no business here
     connection = http.client.HTTPConnection(_HOST, port, timeout=_ANSWERS_WITHIN)
     try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == http.HTTPStatus.OK
+        connection.request("GET", path)
+        reply = connection.getresponse()
+        return reply.read() if reply.status == http.HTTPStatus.OK else None
     except (OSError, http.client.HTTPException):
-        return False
+        return None
     finally:
         connection.close()

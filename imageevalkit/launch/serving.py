@@ -55,6 +55,7 @@ class _Serving:
         server: dict[str, Any] = job.options["server"]
         self._server = JudgeServer(
             server["judge"],
+            server["model"],
             server["command"],
             _server_environ(Path(server["command"][0])),
             REPO / server["log"],

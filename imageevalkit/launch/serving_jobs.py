@@ -19,9 +19,13 @@ _RETRIES = 1  # what has its outcome by then is not evaluated again
 
 
 class Server(NamedTuple):
-    """The server of the judge with the full name ``judge``: its ``command`` (the port comes last) and its files."""
+    """The server of the judge with the full name ``judge``: its ``command`` (the port comes last) and its files.
+
+    ``model`` is the name under which it is served.
+    """
 
     judge: str
+    model: str
     command: tuple[str, ...]
     gpus: int
     start_timeout: float
@@ -46,6 +50,7 @@ def server_of(run: Run, choice: JudgeChoice, settings: ServerSettings, gpus: int
     stem = choice.full_name.replace("/", "__").replace(":", "_")
     return Server(
         judge=choice.full_name,
+        model=model,
         command=tuple(settings.command(executable, model, gpus)),
         gpus=gpus,
         start_timeout=settings.start_timeout,

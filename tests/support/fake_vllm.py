@@ -1,9 +1,9 @@
 """A stand-in for ``vllm``, which needs a GPU: its command line, its log, its endpoints and its bad habits.
 
 :func:`install` writes this file as ``bin/vllm`` of an environment. What it shall do comes from FAKE_VLLM, a JSON
-object in the environment: ``loads`` (seconds until healthy), ``fails`` ("memory" or "port": how it dies before
-that), ``fails_times`` (only the first so many starts), ``dies_after`` (completions; -1: never) and ``deaf`` (to
-SIGTERM). Each start leaves its arguments in ``starts.jsonl`` beside it.
+object in the environment: ``loads`` (seconds until healthy), ``binds_late`` (seconds until it listens), ``fails``
+("memory" or "port": how it dies before that), ``fails_times`` (only the first so many starts), ``dies_after``
+(completions; -1: never) and ``deaf`` (to SIGTERM). Each start leaves its arguments in ``starts.jsonl`` beside it.
 """
 
 from __future__ import annotations
@@ -120,6 +120,7 @@ def main() -> None:
     _Endpoint.healthy_at = time.monotonic() + told.get("loads", 0.0)
     _Endpoint.model = args.served_model_name
     _Endpoint.dies_after = told.get("dies_after", -1)
+    time.sleep(told.get("binds_late", 0.0))
     ThreadingHTTPServer((args.host, args.port), _Endpoint).serve_forever()
 
 
