@@ -60,7 +60,10 @@ def _corrupt(error: Exception) -> CorruptImage:
 
 
 def opened(data: bytes) -> Image.Image:
-    """The image in ``data``, which :func:`prove` has passed, read no further than its header for now."""
+    """The image in ``data``, read no further than its header for now.
+
+    What :func:`prove` has not passed may make Pillow raise any of a dozen types, now or when it is read on.
+    """
     return Image.open(io.BytesIO(data))
 
 

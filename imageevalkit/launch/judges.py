@@ -11,12 +11,16 @@ from eval_models.judge.local.settings import TransformersSettings
 from eval_models.judge.options import VARIABLE, JudgeOptions
 from eval_models.judge.registry import JUDGE_SETTINGS, JudgeChoice, find
 from eval_models.judge.server_settings import ServerSettings, split_kwargs
-from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.errors import UserError, suggest
 from imageevalkit.evaluation.benchmark import check_judge
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.generate_jobs import Run, visible_gpus
-from imageevalkit.launch.kwargs import parse_kwargs
+from imageevalkit.launch.judge_settings import (
+    configured_kwargs,
+    endpoint_of,
+    environment_of,
+    runs_elsewhere,
+)
 from imageevalkit.launch.serving_jobs import Server, server_of
 
 T = TypeVar("T")
@@ -54,7 +58,7 @@ def judge_needs(run: Run, benchmark: str) -> JudgeNeeds:
                 f"--judge_kwargs: benchmark {benchmark} is measured by '{judge or 'its script'}', which takes none"
             )
         return JudgeNeeds(environ)
-    kwargs = {**choice.setting.kwargs, **_configured(run.config, choice), **options.judge_kwargs}
+    kwargs = {**configured_kwargs(run.config, choice), **options.judge_kwargs}
     if choice.setting.backend == "vllm":
         return _vllm_needs(run, benchmark, choice, kwargs, environ)
     if choice.setting.backend == "transformers":
@@ -68,14 +72,13 @@ def _transformers_needs(
     run: Run, benchmark: str, choice: JudgeChoice, kwargs: dict[str, Any], environ: Mapping[str, str]
 ) -> JudgeNeeds:
     gpus = _gpus(choice, kwargs.pop("gpus", None))
-    environment = kwargs.pop("environment", None)
-    if environment is None:
-        environment = run.config.maps.get("EVAL_ENV_MAP", {}).get("transformers", "transformers")
+    environment = environment_of(run.config, choice, kwargs)
+    kwargs.pop("environment", None)
     _check(benchmark, choice, TransformersSettings.from_kwargs, choice.setting.model_path, kwargs)
     return JudgeNeeds(
         {**environ, VARIABLE: _options(run, kwargs).to_json()},
         gpus=gpus if run.options.asks_judges else 0,
-        environment=str(environment),
+        environment=environment,
     )
 
 
@@ -86,9 +89,9 @@ def _vllm_needs(
     settings = _check(benchmark, choice, ServerSettings.of, server_kwargs)
     _check(benchmark, choice, ApiSettings.of, choice.setting.model_path, kwargs)
     given = _options(run, kwargs)
-    if not kwargs.get("base_url"):  # of a server that runs already, we know only what it is asked
+    if not runs_elsewhere(choice, kwargs):  # of one that does, we know only what it is asked
         given = replace(given, served=settings.decisive)
-    if kwargs.get("base_url") or not run.options.asks_judges:
+    if runs_elsewhere(choice, kwargs) or not run.options.asks_judges:
         turn = _turn(benchmark, choice, kwargs) if run.options.asks_judges else ""
         return JudgeNeeds({**environ, VARIABLE: given.to_json()}, turn=turn)
     server = server_of(run, choice, settings, _gpus(choice, settings.gpus))
@@ -116,10 +119,7 @@ def _options(run: Run, kwargs: Mapping[str, Any]) -> JudgeOptions:
 def _turn(benchmark: str, choice: JudgeChoice, kwargs: Mapping[str, Any]) -> str:
     """What only one job at a time may ask: two would each start at the ceiling that the user set for it."""
     try:
-        if choice.setting.backend == "vllm" and not kwargs.get("api_key_env"):
-            endpoint = Endpoint.without_key(str(kwargs["base_url"]), "base_url")
-        else:
-            endpoint = Endpoint.of(kwargs)
+        endpoint = endpoint_of(choice, kwargs)
     except UserError as error:
         raise UserError(f"judge '{choice.name}' of {benchmark} is reached through an API: {error}") from None
     return f"{endpoint.host} {endpoint.key_variable}"
@@ -133,12 +133,6 @@ def check_kwargs_map(config: Config) -> None:
                 f"JUDGE_KWARGS_MAP in config.sh names unknown judge '{name}'{suggest(name, JUDGE_SETTINGS)}; "
                 "a judge that is not registered is written backend:model"
             )
-
-
-def _configured(config: Config, choice: JudgeChoice) -> dict[str, Any]:
-    kwargs = config.maps.get("JUDGE_KWARGS_MAP", {})
-    text = kwargs.get(choice.full_name) or kwargs.get(choice.name) or ""
-    return parse_kwargs(text)
 
 
 def _gpus(choice: JudgeChoice, given: Any) -> int:

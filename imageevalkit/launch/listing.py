@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import os
-
-from eval_models.judge.registry import find
+from eval_models.judge.registry import JudgeChoice, find
 from imageevalkit import assets
 from imageevalkit.errors import UserError
 from imageevalkit.evaluation.benchmark import check_judge
 from imageevalkit.launch import registry
 from imageevalkit.launch.config import Config
-from imageevalkit.launch.environments import python_of
+from imageevalkit.launch.environments import program_of
+from imageevalkit.launch.judge_settings import (
+    configured_kwargs,
+    endpoint_of,
+    environment_of,
+    runs_elsewhere,
+)
 
 
 def listing(config: Config) -> str:
@@ -36,9 +40,13 @@ def _rows(rows: list[tuple[str, str, str]]) -> list[str]:
 
 
 def _environment(config: Config, variable: str, name: str, build: str) -> str:
+    return _program(config.maps.get(variable, {}).get(name, ""), "python", build)
+
+
+def _program(environments: str, program: str, build: str) -> str:
     try:
-        for part in config.maps.get(variable, {}).get(name, "").split() or [""]:
-            python_of(part, name, f"bash utils/make_env.sh {build}")
+        for part in environments.split():
+            program_of(part, program, "", "")
     except UserError:
         return f"needs its environment: bash utils/make_env.sh {build}"
     return "ready"
@@ -48,16 +56,27 @@ def _evaluation(config: Config, benchmark: str) -> str:
     """Whether the environment of ``benchmark`` and its judge are there."""
     try:
         choice = find(check_judge(benchmark, config.maps.get("JUDGE_MAP", {}).get(benchmark, "")))
+        problem = _judge_problem(config, benchmark, choice) if choice else ""
     except UserError as error:
         return str(error)
-    if choice is not None and choice.setting.backend == "openai" and not os.environ.get("API_KEY"):
-        return f"needs API_KEY for its judge {choice.name}"
-    environments = config.maps.get("EVAL_ENV_MAP", {})
-    if choice is not None and choice.setting.backend != "openai" and not environments.get(benchmark):
-        backend = choice.setting.backend
-        state = _environment(config, "EVAL_ENV_MAP", backend, f"--judge {backend}")
-        return state if state == "ready" else f"{state} (its judge is {choice.name})"
-    return _environment(config, "EVAL_ENV_MAP", benchmark, f"--benchmark {benchmark}")
+    return problem or _environment(config, "EVAL_ENV_MAP", benchmark, f"--benchmark {benchmark}")
+
+
+def _judge_problem(config: Config, benchmark: str, choice: JudgeChoice) -> str:
+    """What its judge needs to start; empty when it could. Raises UserError for wrong settings of it."""
+    kwargs = configured_kwargs(config, choice)
+    if runs_elsewhere(choice, kwargs):
+        try:
+            endpoint_of(choice, kwargs)
+        except UserError as error:
+            return f"its judge {choice.name}: {error}"
+        return ""
+    backend = choice.setting.backend
+    if backend == "transformers" and config.maps.get("EVAL_ENV_MAP", {}).get(benchmark):
+        return ""  # it runs in the benchmark's own environment
+    program = "vllm" if backend == "vllm" else "python"
+    state = _program(environment_of(config, choice, kwargs), program, f"--judge {backend}")
+    return "" if state == "ready" else f"{state} (its judge is {choice.name})"
 
 
 def _data(benchmark: str) -> str:

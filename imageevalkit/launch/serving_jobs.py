@@ -13,8 +13,8 @@ from imageevalkit.errors import UserError
 from imageevalkit.jobs import Job
 from imageevalkit.launch.environments import DRIVER_ENV, program_of
 from imageevalkit.launch.generate_jobs import Run
+from imageevalkit.launch.judge_settings import environment_of
 
-_ENVIRONMENT = "vllm"
 _RETRIES = 1  # what has its outcome by then is not evaluated again
 
 
@@ -39,9 +39,7 @@ def server_of(run: Run, choice: JudgeChoice, settings: ServerSettings, gpus: int
     Raises:
         UserError: the environment with vLLM, or a folder with weights, is missing.
     """
-    environment = settings.environment
-    if environment is None:
-        environment = run.config.maps.get("EVAL_ENV_MAP", {}).get(_ENVIRONMENT, _ENVIRONMENT)
+    environment = environment_of(run.config, choice, {"environment": settings.environment})
     build = "bash utils/make_env.sh --judge vllm"
     executable = program_of(environment, "vllm", f"judge {choice.name}", build)
     model = choice.setting.model_path
