@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -26,7 +29,7 @@ from imageevalkit.generation.cell_run import GenerateOptions
 from imageevalkit.generation.contract import Refused
 from imageevalkit.items import Item
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, Outcome
-from imageevalkit.progress import ProgressWriter
+from imageevalkit.progress import PROGRESS_ENV, Progress, ProgressWriter
 from imageevalkit.report.collect import collect
 from imageevalkit.results import Evaluator, Metric, Result, read_result, validate
 from tests.support.generation import FakeDataset, FakeModel, generate, items
@@ -190,6 +193,33 @@ def test_a_killed_run_does_not_forget_the_tries_it_made() -> None:
     again = FakeBenchmark(faults={"images/00000": "hm"}, tries=3)
     evaluate(again, n=1)
     assert len(again.asked) == 1
+
+
+class Waiting(FakeBenchmark):
+    """Waits before its first answer, and says why."""
+
+    note = ""
+
+    def holdup(self) -> str:
+        return self.note
+
+    def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
+        self.note = "endpoint down for 3 s"
+        time.sleep(1.2)
+        self.note = ""
+        yield from super().ask(questions, workers)
+
+
+def test_what_holds_the_judge_back_is_told_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PROGRESS_ENV, str(tmp_path / "progress"))
+    generate(FakeModel(), FakeDataset(5))
+    evaluate(Waiting())
+    told = [Progress(**json.loads(line)) for line in (tmp_path / "progress").read_text().splitlines()]
+    told = [each for each in told if each.stage == "evaluate"]
+    notes = [each.note for each in told]
+    assert "endpoint down for 3 s" in notes and notes[-1] == notes[0] == ""
+    assert (told[-1].done, told[-1].total) == (5, 5)
+    assert not [thread for thread in threading.enumerate() if thread.name == "watch"]
 
 
 def test_a_judge_that_dies_fails_the_cell_and_keeps_what_it_said() -> None:

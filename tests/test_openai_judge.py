@@ -37,6 +37,7 @@ from imageevalkit.evaluation.question import (
     Reply,
     Sampling,
 )
+from imageevalkit.evaluation.watch import Watch
 from imageevalkit.images import sha256_file
 from tests.support.checkout import REPO
 from tests.support.image_server import KEY
@@ -386,6 +387,17 @@ def test_an_endpoint_that_never_answers_is_unusable(
     monkeypatch.setenv("API_KEY", KEY)
     with pytest.raises(JudgeUnusable, match=r"ConnectError.* check its address and the network"):
         ask([wise(picture)], base_url="http://127.0.0.1:9/v1", max_attempts=2)
+
+
+def test_what_holds_requests_back_is_told(judge_server: JudgeServer, picture: Picture) -> None:
+    judge_server.retry_after = "2"
+    judge_server.choose = lambda request, attempt: "429" if 20 <= len(judge_server.requests) < 28 else "ok"
+    asked, told = judge(), set[str]()
+    with Watch(lambda: told.add(asked.holdup())):
+        assert asked.holdup() == ""
+        assert all(answer.reply for answer in asked.ask(many(picture, 40)))
+    assert any(note.startswith("rate limited, ") for note in told)
+    assert asked.holdup() == ""
 
 
 def test_an_outage_costs_no_question(judge_server: JudgeServer, picture: Picture) -> None:

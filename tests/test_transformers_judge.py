@@ -584,3 +584,10 @@ def test_an_iterator_closed_early_gives_up_the_rest(
     assert next(answers).reply is not None
     answers.close()  # type: ignore[attr-defined]
     assert ours.counts.vision == 1
+
+
+def test_loading_is_told(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    judge = judge_of(checkpoint("qwen3_vl"))
+    assert judge.holdup() == "loading judge"
+    list(judge.ask([ask_about(save_image(tmp_path / "a.png", (64, 64)), "?", _YES_NO)]))
+    assert judge.holdup() == ""

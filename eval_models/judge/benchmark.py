@@ -55,5 +55,8 @@ class JudgedBenchmark(Benchmark):
     def has_answered(self) -> None:
         self._judge.has_answered()
 
+    def holdup(self) -> str:
+        return self._judge.holdup()
+
     def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
         return self._judge.ask(questions)

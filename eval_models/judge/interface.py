@@ -24,6 +24,9 @@ class Judge(Protocol):
     def has_answered(self) -> None:
         """Questions of this kind were answered in an earlier run: a bad request is then about its own question."""
 
+    def holdup(self) -> str:
+        """What holds the answers back now, in a few words; empty when nothing does. Called from another thread."""
+
     def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
         """The answer to each question, as they come, in any order.
 

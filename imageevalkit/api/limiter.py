@@ -103,6 +103,8 @@ class Limiter:
     def state(self) -> str:
         """What holds requests back now, in a few words for a progress line; empty when nothing but the ceiling."""
         now = _now()
+        if self._awaited:
+            return ""  # who waits knows more
         if self._outage.began is not None:
             return f"endpoint down for {now - self._outage.began:.0f} s: {self._outage.reason}"
         if self._paused_until > now:

@@ -71,6 +71,10 @@ class Benchmark(ABC):
     def has_answered(self) -> None:  # noqa: B027 - most evaluators have no use for it
         """Told before :meth:`ask` when some of the questions were answered in an earlier run."""
 
+    def holdup(self) -> str:
+        """What holds the answers back now, in a few words for the progress line; called from another thread."""
+        return ""
+
     @abstractmethod
     def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
         """The answers, in any order, as they come; on ``workers`` CPU cores at most.

@@ -10,6 +10,7 @@ from imageevalkit.cell import Cell
 from imageevalkit.evaluation.benchmark import Benchmark, Score, Unparsed
 from imageevalkit.evaluation.question import Answer, JudgeUnusable, Picture, Question, Reply
 from imageevalkit.evaluation.survey import ImageState
+from imageevalkit.evaluation.watch import Watch
 from imageevalkit.items import Item
 from imageevalkit.jsonl import JsonlWriter, read_jsonl
 from imageevalkit.progress import Progress, ProgressWriter
@@ -118,6 +119,7 @@ class _Asking:
         self._judgements = known
         self._reused = len(self._judgements) - len(self._open())
         self._failed = 0
+        self._note = ""
 
     def ask(self) -> str:
         """Ask until nothing is open; why the evaluator stopped answering, or an empty string."""
@@ -128,11 +130,12 @@ class _Asking:
         if self._has_answered:
             self._benchmark.has_answered()
         problem = ""
-        with JsonlWriter(self._cell.judgements) as writer:
+        with JsonlWriter(self._cell.judgements) as writer, Watch(self._report_holdup):
             # a question comes back here when its reply held no score and the benchmark asks for that again
             while waiting and not problem:
                 problem = self._pass(waiting, writer)
                 waiting = self._open_again()
+        self._note = ""
         self._report(force=True)
         return problem
 
@@ -241,9 +244,22 @@ class _Asking:
             record["usd"] = reply.usd
         return record
 
+    def _report_holdup(self) -> None:
+        """While no answer comes, tell why; who else tells something of this cell meanwhile is not talked over."""
+        before, self._note = self._note, self._benchmark.holdup()
+        if self._note or before:
+            self._report()
+
     def _report(self, force: bool = False) -> None:
-        total = len(self._questions)
         self._progress.report(
-            Progress(self._cell.key, "evaluate", len(self._judgements), total, self._reused, self._failed),
+            Progress(
+                cell=self._cell.key,
+                stage="evaluate",
+                done=len(self._judgements),
+                total=len(self._questions),
+                reused=self._reused,
+                failed=self._failed,
+                note=self._note,
+            ),
             force,
         )

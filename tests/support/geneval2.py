@@ -75,6 +75,9 @@ class FunctionJudge:
     def has_answered(self) -> None:
         pass
 
+    def holdup(self) -> str:
+        return ""
+
     def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
         for question in questions:
             self.asked.append(question)

@@ -40,6 +40,9 @@ class ToldJudge:
     def has_answered(self) -> None:
         pass
 
+    def holdup(self) -> str:
+        return ""
+
     def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
         for question in questions:
             self.asked.append(question)

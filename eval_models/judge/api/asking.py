@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _LAST_ANSWERS = 60.0
 # How long the run may need to see that its server died: the server's guard ends what it left first, within 5 s.
 _DEATH_NOTICED = 10.0
+_LOOK_EVERY = 0.5  # seconds between two looks at what holds requests back
 _TICK = 0.2  # seconds between two looks at those, and at a server that is started again
 # Questions that a judge without an answer so far may turn down with a bare 400: each may be a bad item, all are not.
 _MOST_DOUBTED = 2
@@ -42,6 +43,7 @@ class Known:
 
     ``proven`` are the request parameters (their repr) with which a question was answered, ``doubted`` how many
     were turned down without such an answer. ``answered_before``: an earlier run has answers to such questions.
+    ``holdup`` is what holds requests back now.
     """
 
     answered: bool = False
@@ -49,6 +51,7 @@ class Known:
     gives_logprobs: bool = False
     proven: set[str] = field(default_factory=set)
     doubted: Counter[str] = field(default_factory=Counter)
+    holdup: str = ""
 
 
 class Chat(NamedTuple):
@@ -96,6 +99,7 @@ class Asking:
         try:
             await self._wait()
         finally:
+            self._chat.known.holdup = ""
             await self._give_up()
             await self._clients.close()
         if self._problem:
@@ -105,7 +109,8 @@ class Asking:
         """Wait for all workers; of a judge that is unusable, only for the requests that are out already."""
         pending, clock, given_up = set(self._states), asyncio.get_running_loop().time, 0.0
         while pending:
-            tick = _TICK if self._problem else None
+            tick = _TICK if self._problem else _LOOK_EVERY
+            self._chat.known.holdup = self._chat.endpoint.redact(self._chat.limiter.state())
             done, pending = await asyncio.wait(pending, timeout=tick, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 if not task.cancelled():

@@ -61,6 +61,10 @@ class OpenAIJudge:
         """See ``Judge``."""
         self._known.answered_before = True
 
+    def holdup(self) -> str:
+        """See ``Judge``. A server of this run that starts is told of by the job that starts it."""
+        return self._known.holdup
+
     def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
         """See ``Judge``. Images are read and encoded when their question's turn comes."""
         for package in _PACKAGES:

@@ -57,6 +57,10 @@ class TransformersJudge:
     def has_answered(self) -> None:
         """See the interface: it says nothing new of a model that runs here."""
 
+    def holdup(self) -> str:
+        """See the interface."""
+        return "" if "_local" in vars(self) else "loading judge"
+
     def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
         """See the interface. Questions about one image are answered one after the other, generated ones last."""
         for question in questions:
