@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
@@ -54,10 +55,14 @@ class Verdict(NamedTuple):
 
 
 class Judging(NamedTuple):
-    """The verdicts by item, and the one line why the evaluator stopped answering (empty: it did not)."""
+    """The verdicts by item, and the one line why the evaluator stopped answering (empty: it did not).
+
+    ``asked_again`` is how many questions have more replies than ``Benchmark.tries``.
+    """
 
     verdicts: dict[str, Verdict]
     problem: str
+    asked_again: int
 
 
 def judge_items(
@@ -75,7 +80,8 @@ def judge_items(
     """
     asking = _Asking(cell, benchmark, items, states, options, progress)
     problem = asking.ask() if options.ask else "not asked: --rescore takes what is on record"
-    return Judging({item: asking.verdict(item, problem) for item in states}, problem if options.ask else "")
+    verdicts = {item: asking.verdict(item, problem) for item in states}
+    return Judging(verdicts, problem if options.ask else "", asking.asked_again)
 
 
 def answered_requests(cell: Cell) -> set[str]:
@@ -111,6 +117,7 @@ class _Asking:
         self._hash_of = {
             (question.item, question.name): request for request, question in self._questions.items()
         }
+        self._replies: Counter[str] = Counter()
         self._judgements = self._known()
         self._reused = len(self._judgements) - len(self._open())
         self._failed = 0
@@ -144,6 +151,11 @@ class _Asking:
 
     def _answers(self, waiting: Sequence[Question]) -> Generator[Answer, None, None]:
         yield from self._benchmark.ask(waiting, self._options.workers)
+
+    @property
+    def asked_again(self) -> int:
+        """How many questions have more replies than the official evaluator asks for."""
+        return sum(count > self._benchmark.tries for count in self._replies.values())
 
     def verdict(self, item: str, problem: str) -> Verdict:
         """What all answers about ``item`` together are worth."""
@@ -190,8 +202,8 @@ class _Asking:
             if not isinstance(record.get("raw"), str):
                 continue
             reply = Reply(record["raw"], record.get("probabilities"), record.get("outside"))
-            tries = known[request].tries if request in known else 0
-            known[request] = self._judge(self._questions[request], reply, tries + 1)
+            self._replies[request] += 1
+            known[request] = self._judge(self._questions[request], reply, self._replies[request])
         if self._options.retry_unparsed:
             known = {request: j for request, j in known.items() if j.status != UNPARSED}
         return known
@@ -211,6 +223,7 @@ class _Asking:
             self._failed += 1
             print(f"{question.item} {question.name}: judge failed: {judgement.reason}", flush=True)
         else:
+            self._replies[request] += 1
             tries = self._judgements[request].tries if request in self._judgements else 0
             judgement = self._judge(question, answer.reply, tries + 1)
         self._judgements[request] = judgement
