@@ -41,7 +41,7 @@ class Job:
     gpus: int = 0
     cores: int = 1
     retries: int = 0
-    turn: str = ""
+    turns: list[str] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -6,6 +6,7 @@ so that comparing two judges costs no result, and going back to the first asks n
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import shutil
@@ -17,6 +18,7 @@ from imageevalkit.cell import Cell
 from imageevalkit.results import Result, read_result, write_result
 
 _KEPT = "evaluators"
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str]) -> None:
@@ -38,6 +40,15 @@ def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str]) 
     shutil.rmtree(_folder(cell, result.evaluator.id), ignore_errors=True)
 
 
+def standing(cell: Cell) -> list[Result]:
+    """The results of ``cell`` that can be read, the latest evaluator's first."""
+    results = []
+    for path in (cell.result, *(result for result, _ in others(cell))):
+        with contextlib.suppress(*_UNREADABLE):
+            results.append(read_result(path))
+    return results
+
+
 def others(cell: Cell) -> list[tuple[Path, Path]]:
     """result.json and scores.jsonl of each evaluator but the latest."""
     found = sorted((cell.folder / _KEPT).glob(f"*/{cell.result.name}"))
@@ -56,16 +67,17 @@ def _evaluator_of(path: Path) -> str:
     """Who gave the result in ``path``; empty when there is none that can be read."""
     try:
         return read_result(path).evaluator.id
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except _UNREADABLE:
         return ""
 
 
 def _move(source: Path, target: Path, cell: Cell) -> None:
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
-    # the result goes last: until then the next run sees whose files these are
+    target.mkdir(parents=True, exist_ok=True)
+    # the result goes last: until then the next run sees whose files these are, and goes on here
     for name in (cell.scores.name, cell.official.name, cell.result.name):
         if (source / name).exists():
+            if (target / name).is_dir():
+                shutil.rmtree(target / name)
             (source / name).replace(target / name)
 
 

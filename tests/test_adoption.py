@@ -32,10 +32,11 @@ def made_elsewhere(folder: Path, count: int, suffix: str = ".png") -> Path:
     return folder
 
 
-def adopt(source: Path, n: int, dataset: Any = None) -> Outcome:
+def adopt(source: Path, n: int, dataset: Any = None, overwrite: bool = False) -> Outcome:
     dataset = dataset or FakeDataset(n)
     wanted = items(dataset)
-    return adopt_cell(CELL, wanted, source, find_images(source, wanted, dataset), ProgressWriter())
+    found = find_images(source, wanted, dataset)
+    return adopt_cell(CELL, wanted, source, found, ProgressWriter(), overwrite)
 
 
 @pytest.mark.parametrize("below", ["", "images"])
@@ -89,6 +90,32 @@ def test_images_of_the_toolkit_are_never_replaced(tmp_path: Path) -> None:
     assert [path.read_bytes() for path in sorted((CELL.folder / "images").iterdir())] == before
 
 
+def test_images_of_two_sources_are_never_one_score(tmp_path: Path) -> None:
+    first = made_elsewhere(tmp_path / "first", 4)
+    adopt(first, 4)
+    second = made_elsewhere(tmp_path / "second", 2, ".jpg")
+    with pytest.raises(CellFailure, match=rf"holds the images of {first}; --overwrite replaces them"):
+        adopt(second, 2)
+    assert adopt(second, 2, overwrite=True).state == COMPLETE
+    with pytest.raises(CellFailure, match="2 different settings"):
+        survey_images(CELL, items(FakeDataset(4)))
+
+
+def test_images_put_there_by_hand_are_not_replaced_unasked(tmp_path: Path) -> None:
+    made_elsewhere(CELL.folder / "images", 3)
+    before = [path.read_bytes() for path in sorted((CELL.folder / "images").iterdir())]
+    theirs = made_elsewhere(tmp_path / "theirs", 2, ".jpg")
+    with pytest.raises(CellFailure, match="3 images that were put there by hand"):
+        adopt(theirs, 3)
+    assert [path.read_bytes() for path in sorted((CELL.folder / "images").iterdir())] == before
+
+
+def test_one_stray_file_does_not_hide_the_folder_beside_it(tmp_path: Path) -> None:
+    made_elsewhere(tmp_path, 1)
+    made_elsewhere(tmp_path / "images", 3)
+    assert adopt(tmp_path, 3).state == COMPLETE
+
+
 def test_a_dataset_may_know_a_layout_of_its_own(tmp_path: Path) -> None:
     class WithList(FakeDataset):
         def find_images(self, source: Path, wanted: Sequence[Item]) -> dict[str, Path] | None:
@@ -102,7 +129,7 @@ def test_a_dataset_may_know_a_layout_of_its_own(tmp_path: Path) -> None:
     listed.write_text(json.dumps({"prompt 1": str(source / "00000.png")}))
     assert adopt(listed, 2, WithList(2)).state == INCOMPLETE
     assert last_records(CELL)["images/00001"]["source"] == str(source / "00000.png")
-    assert adopt(source, 2, WithList(2)).state == COMPLETE
+    assert adopt(source, 2, WithList(2), overwrite=True).state == COMPLETE
 
 
 def test_through_eval_sh_from_another_folder(tmp_path: Path) -> None:
@@ -124,4 +151,4 @@ def test_through_eval_sh_from_another_folder(tmp_path: Path) -> None:
     result = json.loads((checkout / "output/a/quicktext/result.json").read_text())
     assert result["coverage"]["judged"] == 4
     assert "4 images were made elsewhere: nothing says how" in result["notes"]
-    assert result["provenance"]["model_settings"] == [{"images": "made elsewhere"}]
+    assert result["provenance"]["model_settings"] == [{"images": "made elsewhere", "source": str(theirs)}]

@@ -182,9 +182,10 @@ def test_a_reply_without_a_score_is_asked_for_as_often_as_officially() -> None:
     again = FakeBenchmark(tries=3)
     evaluate(again)
     assert again.asked == [], "a fourth reply would be one to choose from"
-    outcome, _ = evaluate(again, asking=AskOptions(retry_unparsed=True))
+    outcome, result = evaluate(again, asking=AskOptions(retry_unparsed=True))
     assert again.asked == ["images/00000"]
     assert again.answered_before and outcome.state == COMPLETE
+    assert result.notes == ["1 questions were asked more often than officially (--retry_unparsed)"]
 
 
 def test_a_killed_run_does_not_forget_the_tries_it_made() -> None:
@@ -252,6 +253,61 @@ def test_rescoring_asks_nothing_and_parses_anew() -> None:
     assert result.coverage.judge_failed == 1
     reasons = [json.loads(line)["reason"] for line in CELL.scores.read_text().splitlines()]
     assert reasons[-1] == "not asked: --rescore takes what is on record"
+
+
+def test_rescoring_for_a_judge_that_said_nothing_replaces_no_result() -> None:
+    generate(FakeModel(), FakeDataset(5))
+    evaluate(FakeBenchmark("red-v1"))
+    with pytest.raises(CellFailure, match="red-v2 has said nothing about these images"):
+        evaluate(FakeBenchmark("red-v2"), asking=AskOptions(ask=False))
+    assert read_result(CELL.result).evaluator.id == "red-v1"
+
+
+def test_what_was_not_asked_replaces_nothing_more_complete() -> None:
+    generate(FakeModel(), FakeDataset(5))
+    evaluate(FakeBenchmark())
+    lines = CELL.judgements.read_text().splitlines()
+    CELL.judgements.write_text("\n".join(lines[:2]) + "\n")
+    with pytest.raises(CellFailure, match="3 judge failed; the result of 5 judged items stands"):
+        evaluate(FakeBenchmark(), asking=AskOptions(ask=False))
+    assert read_result(CELL.result).coverage.judged == 5
+
+
+def test_a_trial_replaces_no_complete_result_even_of_an_evaluator_before_the_latest() -> None:
+    generate(FakeModel(), FakeDataset(5))
+    for evaluator in ("red-v1", "red-v2"):
+        evaluate(FakeBenchmark(evaluator))
+    trial = items(FakeDataset(5))[:2]
+    outcome = evaluate_cell(CELL, FakeBenchmark("red-v1"), trial, 2, False, ProgressWriter())
+    assert outcome.message.endswith("the result of 5 items stands")
+    judged = {cell.result.evaluator.id: cell.result.coverage.judged for cell in collect() if cell.result}
+    assert judged == {"red-v1": 5, "red-v2": 5}
+
+
+def test_an_item_that_fails_once_more_costs_no_evaluator_its_result() -> None:
+    generate(lossy_model(), FakeDataset(5))
+    for evaluator in ("red-v1", "red-v2"):
+        evaluate(FakeBenchmark(evaluator))
+    generate(lossy_model(), FakeDataset(5))
+    assert {cell.result.evaluator.id for cell in collect() if cell.result} == {"red-v1", "red-v2"}
+
+
+def test_a_kill_between_two_moves_loses_no_file_of_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    generate(FakeModel(), FakeDataset(3))
+    evaluate(FakeBenchmark("red-v1"), n=3)
+    replace = Path.replace
+
+    def killed(self: Path, target: Path) -> Path:
+        if self == CELL.result:
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "replace", killed)
+        evaluate(FakeBenchmark("red-v2"), n=3)
+    evaluate(FakeBenchmark("red-v2"), n=3)
+    [kept] = (CELL.folder / "evaluators").iterdir()
+    assert {path.name for path in kept.iterdir()} == {"result.json", "scores.jsonl", "official"}
 
 
 def test_the_results_of_two_evaluators_stand_side_by_side() -> None:

@@ -51,7 +51,8 @@ def _adopt(cell: Cell, job: Job, progress: ProgressWriter) -> Outcome:
         dataset = load_dataset(cell.benchmark)
         items = items_of(dataset, cell, job.options["limit"])
         source = Path(job.options["sources"][cell.benchmark])
-        return adopt_cell(cell, items, source, find_images(source, items, dataset), progress)
+        found = find_images(source, items, dataset)
+        return adopt_cell(cell, items, source, found, progress, job.options["overwrite"])
     except CellFailure as error:
         return Outcome(FAILED, one_line(error))
     except Exception as error:  # a dataset of one's own may raise anything; the log has the rest

@@ -24,7 +24,11 @@ from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.progress import Progress, ProgressWriter
 
 STAGE = "adopt"
-_SETTINGS: dict[str, Any] = {"images": "made elsewhere"}
+
+
+def settings_of(source: Path) -> dict[str, Any]:
+    """What stands in the place of a model's settings: images of two places are never one score."""
+    return {"images": "made elsewhere", "source": str(source.absolute())}
 
 
 def adopt_cell(
@@ -33,14 +37,16 @@ def adopt_cell(
     source: Path,
     found: Mapping[str, Path],
     progress: ProgressWriter,
+    overwrite: bool = False,
     log: Callable[[str], None] = print,
 ) -> Outcome:
     """Make the images of ``cell`` those of ``found`` (files below ``source`` by item id).
 
-    What is the same as before is left alone; an item without a file is recorded as failed, never as blank.
+    What is the same as before is left alone; an item without a file is recorded as failed, never as blank. Images
+    of another source are replaced only with ``overwrite``.
 
     Raises:
-        CellFailure: nothing was found, or the cell holds images that the toolkit made, or the disk is full.
+        CellFailure: nothing was found, or the cell holds images that nobody said to replace, or the disk is full.
     """
     if not found:
         raise CellFailure(
@@ -48,8 +54,10 @@ def adopt_cell(
             f"for example {items[0].path.relative_to(cell.folder / 'images') if items else '0.png'}"
         )
     records = last_records(cell)
-    _check_not_generated(cell, records)
-    writer = OutcomeWriter(cell, fp.remember(cell.fingerprints, _SETTINGS, {}))
+    settings = settings_of(source)
+    _check_may_replace(cell, items, records, settings, overwrite)
+    key = fp.remember(cell.fingerprints, settings, {})
+    writer = OutcomeWriter(cell, key)
     copied = missing = 0
     try:
         for n, item in enumerate(items, 1):
@@ -58,7 +66,7 @@ def adopt_cell(
                 missing += 1
                 _record_missing(writer, item, records.get(item.id), source)
             else:
-                copied += _copy(writer, item, path, records.get(item.id))
+                copied += _copy(writer, item, path, records.get(item.id), key)
             progress.report(
                 Progress(cell.key, STAGE, n, len(items), n - copied - missing, missing), n == len(items)
             )
@@ -72,25 +80,45 @@ def adopt_cell(
     return Outcome(COMPLETE, f"{len(items)} images of {source}")
 
 
-def _check_not_generated(cell: Cell, records: Mapping[str, Mapping[str, Any]]) -> None:
+def _check_may_replace(
+    cell: Cell,
+    items: Sequence[Item],
+    records: Mapping[str, Mapping[str, Any]],
+    settings: Mapping[str, Any],
+    overwrite: bool,
+) -> None:
     known = fp.known(cell.fingerprints)
     for record in records.values():
-        if record["status"] == OK and known.get(record.get("fingerprint", "")) != _SETTINGS:
+        before = known.get(record.get("fingerprint", ""), {})
+        if record["status"] != OK or before == settings:
+            continue
+        if "source" not in before:
             raise CellFailure(
                 f"{cell.key} holds images that were generated here; give the images of --images a model name of "
                 "their own"
             )
+        if not overwrite:
+            raise CellFailure(
+                f"{cell.key} holds the images of {before['source']}; --overwrite replaces them, another model name "
+                "keeps both"
+            )
+    unrecorded = sum(item.id not in records and item.path.exists() for item in items)
+    if unrecorded and not overwrite:
+        raise CellFailure(
+            f"{cell.key} holds {unrecorded} images that were put there by hand; --overwrite replaces them, another "
+            "model name keeps both"
+        )
 
 
-def _copy(writer: OutcomeWriter, item: Item, path: Path, record: Mapping[str, Any] | None) -> bool:
+def _copy(writer: OutcomeWriter, item: Item, path: Path, record: Mapping[str, Any] | None, key: str) -> bool:
     """Copy ``path`` unless the same bytes are here; whether it was copied."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise CellFailure(f"{path} cannot be read: {error.strerror}") from None
     sha256 = hashlib.sha256(data).hexdigest()
-    same = record and record["status"] == OK and record.get("image_sha256") == sha256
-    if same and record and image_is_intact(record, item.path):
+    mine = record and record["status"] == OK and record.get("fingerprint") == key
+    if mine and record and record.get("image_sha256") == sha256 and image_is_intact(record, item.path):
         return False
     try:
         found = facts(data)

@@ -15,7 +15,7 @@ def find_images(source: Path, items: Sequence[Item], dataset: Any) -> dict[str, 
 
     A dataset class with a method ``find_images(source, items)`` knows its own layouts (a JSON file of paths, say) and
     returns None for one it does not. Else the official layout counts: the item's path below ``images/``, with any
-    suffix of an image, in ``source`` or in ``source/images``.
+    suffix of an image, in ``source`` or in ``source/images``, whichever holds more of them.
 
     Raises:
         CellFailure: ``source`` is there but cannot be read as what it seems to be.
@@ -24,11 +24,12 @@ def find_images(source: Path, items: Sequence[Item], dataset: Any) -> dict[str, 
         found: Mapping[str, Path] | None = finder(source, items)
         if found is not None:
             return dict(found)
-    for root in (source, source / "images"):
-        there = _by_stem(root)
-        if matched := {item.id: there[stem] for item in items if (stem := _stem(item)) in there}:
-            return matched
-    return {}
+    return max((_in_layout(root, items) for root in (source, source / "images")), key=len)
+
+
+def _in_layout(root: Path, items: Sequence[Item]) -> dict[str, Path]:
+    there = _by_stem(root)
+    return {item.id: there[stem] for item in items if (stem := _stem(item)) in there}
 
 
 def _stem(item: Item) -> str:

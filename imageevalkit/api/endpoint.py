@@ -85,6 +85,11 @@ class Endpoint:
         """Host and port for messages, without the user name and password that a URL may carry."""
         return urlsplit(self.base_url).netloc.rpartition("@")[2]
 
+    @property
+    def turn(self) -> str:
+        """Names the endpoint and key for ``Job.turns``: two jobs would each start at the ceiling set for it."""
+        return f"{self.host} {self.key_variable}"
+
     def redact(self, text: str) -> str:
         """``text`` without the key and without anything that looks like one."""
         return _KEY_LIKE.sub(_REDACTED, self.without_own_key(text))

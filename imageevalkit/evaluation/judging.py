@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
@@ -55,10 +56,14 @@ class Verdict(NamedTuple):
 
 
 class Judging(NamedTuple):
-    """The verdicts by item, and the one line why the evaluator stopped answering (empty: it did not)."""
+    """The verdicts by item, and the one line why the evaluator stopped answering (empty: it did not).
+
+    ``asked_again`` is how many questions have more replies than ``Benchmark.tries``.
+    """
 
     verdicts: dict[str, Verdict]
     problem: str
+    asked_again: int
 
 
 def judge_items(
@@ -76,7 +81,8 @@ def judge_items(
     """
     asking = _Asking(cell, benchmark, items, states, options, progress)
     problem = asking.ask() if options.ask else "not asked: --rescore takes what is on record"
-    return Judging({item: asking.verdict(item, problem) for item in states}, problem if options.ask else "")
+    verdicts = {item: asking.verdict(item, problem) for item in states}
+    return Judging(verdicts, problem if options.ask else "", asking.asked_again)
 
 
 def answered_requests(cell: Cell) -> set[str]:
@@ -112,11 +118,8 @@ class _Asking:
         self._hash_of = {
             (question.item, question.name): request for request, question in self._questions.items()
         }
-        known = self._known()
-        self._has_answered = bool(known)
-        if options.retry_unparsed:
-            known = {request: j for request, j in known.items() if j.status != UNPARSED}
-        self._judgements = known
+        self._replies: Counter[str] = Counter()
+        self._judgements = self._known()
         self._reused = len(self._judgements) - len(self._open())
         self._failed = 0
         self._note = ""
@@ -127,7 +130,7 @@ class _Asking:
         self._reused = total - len(waiting)
         print(f"{self._reused} of {total} questions are answered, {len(waiting)} to ask", flush=True)
         self._report(force=True)
-        if self._has_answered:
+        if self._replies:
             self._benchmark.has_answered()
         problem = ""
         with JsonlWriter(self._cell.judgements) as writer, Watch(self._report_holdup):
@@ -153,6 +156,11 @@ class _Asking:
 
     def _answers(self, waiting: Sequence[Question]) -> Generator[Answer, None, None]:
         yield from self._benchmark.ask(waiting, self._options.workers)
+
+    @property
+    def asked_again(self) -> int:
+        """How many questions have more replies than the official evaluator asks for."""
+        return sum(count > self._benchmark.tries for count in self._replies.values())
 
     def verdict(self, item: str, problem: str) -> Verdict:
         """What all answers about ``item`` together are worth."""
@@ -199,8 +207,10 @@ class _Asking:
             if not isinstance(record.get("raw"), str):
                 continue
             reply = Reply(record["raw"], record.get("probabilities"), record.get("outside"))
-            tries = known[request].tries if request in known else 0
-            known[request] = self._judge(self._questions[request], reply, tries + 1)
+            self._replies[request] += 1
+            known[request] = self._judge(self._questions[request], reply, self._replies[request])
+        if self._options.retry_unparsed:
+            known = {request: j for request, j in known.items() if j.status != UNPARSED}
         return known
 
     def _judge(self, question: Question, reply: Reply, tries: int) -> Judgement:
@@ -218,6 +228,7 @@ class _Asking:
             self._failed += 1
             print(f"{question.item} {question.name}: judge failed: {judgement.reason}", flush=True)
         else:
+            self._replies[request] += 1
             tries = self._judgements[request].tries if request in self._judgements else 0
             judgement = self._judge(question, answer.reply, tries + 1)
         self._judgements[request] = judgement

@@ -34,8 +34,8 @@ from imageevalkit.items import Item
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.jobs import FAILED as JOB_FAILED
 from imageevalkit.progress import ProgressWriter
-from imageevalkit.result_files import leave
-from imageevalkit.results import Coverage, Result, read_result
+from imageevalkit.result_files import leave, standing
+from imageevalkit.results import Coverage, Result
 
 NOT_GENERATED = "not_generated"
 _DEFAULT = AskOptions()
@@ -69,9 +69,14 @@ def evaluate_cell(
         raise CellFailure(
             f"no image to score: {', '.join(f'{n} {status}' for status, n in counts.items())} of {len(items)} items"
         )
-    verdicts, problem = judge_items(cell, benchmark, by_id, to_judge, asking, progress)
+    verdicts, problem, asked_again = judge_items(cell, benchmark, by_id, to_judge, asking, progress)
+    if not asking.ask and not any(verdict.replies for verdict in verdicts.values()):
+        raise CellFailure(
+            f"--rescore: {benchmark.evaluator.id} has said nothing about these images, with these settings and "
+            "versions of packages; leave --rescore out to ask it"
+        )
     coverage = _coverage(states, verdicts)
-    judged = [_judged(item, states[item.id], verdicts.get(item.id)) for item in items]
+    judged = [_judged(item, to_judge.get(item.id), verdicts.get(item.id)) for item in items]
     metrics = benchmark.aggregate(judged)
     headline = (official_treatment and benchmark.official_headline) or benchmark.headline
     withheld = "" if coverage.complete or official_treatment else f"incomplete: {coverage.problems()}"
@@ -87,31 +92,40 @@ def evaluate_cell(
         limit=limit,
         provenance=provenance(cell, items, data_sha256, benchmark.evaluator),
         withheld=withheld,
-        notes=[*_notes(states, coverage), *benchmark.notes(judged)],
+        notes=[*_notes(states, coverage, asked_again), *benchmark.notes(judged)],
     )
-    standing = _larger_result(result)
-    if standing and coverage.complete:
-        return Outcome(COMPLETE, f"{_shown(result)}; the result of {standing} items stands")
+    if kept := _better(result, asking.ask):
+        if not coverage.complete:
+            raise CellFailure(
+                f"{coverage.problems()}; the result of {kept.coverage.judged} judged items stands"
+            )
+        return Outcome(COMPLETE, f"{_shown(result)}; the result of {kept.coverage.expected} items stands")
     leave(cell, result, _scores(benchmark, states, verdicts), benchmark.official_files(judged))
     return _outcome(result, problem)
 
 
-def _judged(item: Item, state: ImageState, verdict: Verdict | None) -> Judged:
-    image = state.path if state.status in (GENERATED, BLANK) else None
+def _better(result: Result, asked: bool) -> Result | None:
+    """The result of the same evaluator that ``result`` must not replace, if there is one.
+
+    That is a complete one of more items than a limited ``result`` has; and one that knows more, where nothing was
+    ``asked``: then what is missing may have been said, but to other settings.
+    """
+    for other in standing(Cell(result.model, result.benchmark)):
+        if other.evaluator.id != result.evaluator.id or other.treatment != result.treatment:
+            continue
+        covers_more = other.coverage.expected > result.coverage.expected and other.coverage.complete
+        if result.limit and covers_more:
+            return other
+        if not asked and other.limit == result.limit and other.coverage.judged > result.coverage.judged:
+            return other
+    return None
+
+
+def _judged(item: Item, state: ImageState | None, verdict: Verdict | None) -> Judged:
+    image = state.path if state else None
     if verdict is None:
         return Judged(item, image, {}, {}, None)
     return Judged(item, image, verdict.replies, verdict.parsed, verdict.score)
-
-
-def _larger_result(result: Result) -> str:
-    """What a limited ``result`` would replace though it covers more: its number of items, or an empty string."""
-    try:
-        standing = read_result(Cell(result.model, result.benchmark).result)
-    except (OSError, ValueError):
-        return ""
-    covers_more = standing.coverage.expected > result.coverage.expected and standing.coverage.complete
-    same = standing.evaluator == result.evaluator and standing.treatment == result.treatment
-    return str(standing.coverage.expected) if result.limit and covers_more and same else ""
 
 
 def _coverage(states: Mapping[str, ImageState], verdicts: Mapping[str, Verdict]) -> Coverage:
@@ -156,8 +170,10 @@ def _scores(benchmark: Benchmark, states: Mapping[str, ImageState], verdicts: Ma
     return "\n".join(lines) + "\n"
 
 
-def _notes(states: Mapping[str, ImageState], coverage: Coverage) -> list[str]:
+def _notes(states: Mapping[str, ImageState], coverage: Coverage, asked_again: int) -> list[str]:
     notes = []
+    if asked_again:
+        notes.append(f"{asked_again} questions were asked more often than officially (--retry_unparsed)")
     foreign = sum(not state.made_here for state in states.values() if state.status == GENERATED)
     if foreign:
         notes.append(f"{foreign} images were made elsewhere: nothing says how")

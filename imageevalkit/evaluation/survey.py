@@ -68,7 +68,9 @@ def _state(item: Item, record: Mapping[str, Any] | None) -> ImageState:
         reason = f"{record['error']['class']}: {record['error']['text']}" if record.get("error") else ""
         if record["status"] == REFUSED:
             return ImageState(REFUSED_ITEM, item.path, reason=reason)
-        return ImageState(BLANK if record.get("placeholder") else FAILED, item.path, reason=reason)
+        if record.get("placeholder") and item.path.is_file():
+            return ImageState(BLANK, item.path, images.sha256_file(item.path), reason=reason)
+        return ImageState(FAILED, item.path, reason=reason)
     try:
         data = item.path.read_bytes()
     except FileNotFoundError:
@@ -83,7 +85,7 @@ def _state(item: Item, record: Mapping[str, Any] | None) -> ImageState:
             CORRUPT, item.path, reason="the file was changed or truncated since it was generated"
         )
     flat = record.get("flat") if record else None
-    if not isinstance(flat, bool):  # else these very bytes were decoded when they were saved
+    if not isinstance(flat, bool):  # else these very bytes were proven when they were saved
         try:
             flat = images.facts(data).flat
         except images.CorruptImage as error:

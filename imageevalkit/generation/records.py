@@ -76,6 +76,7 @@ class OutcomeWriter:
             CellFailure: the disk is full.
         """
         write_part(item.path, image.data)
+        self._retire_results()
         self._append(
             item,
             OK,
@@ -100,6 +101,7 @@ class OutcomeWriter:
             CellFailure: the disk is full.
         """
         write_part(item.path, data)
+        self._retire_results()
         self._append(
             item,
             OK,
@@ -121,8 +123,11 @@ class OutcomeWriter:
         Raises:
             CellFailure: the disk is full.
         """
+        there = item.path.exists()
         if blank:
             write_part(item.path, images.encode(Image.new("RGB", blank, "white"), item.path))
+        if there != bool(blank):  # one more try that failed changes no image: all measurements still hold
+            self._retire_results()
         self._append(
             item,
             status,
@@ -138,11 +143,13 @@ class OutcomeWriter:
             # an image of other settings, or an older placeholder, must not stand for this item any longer
             item.path.unlink(missing_ok=True)
 
-    def _append(self, item: Item, status: str, seconds: float, attempts: int, **more: Any) -> None:
+    def _retire_results(self) -> None:
+        """A score of images that are being replaced or joined by others describes nothing any more."""
         if not self._retired:
-            # a score of images that are being replaced or joined by others describes nothing any more
             forget(self._cell)
             self._retired = True
+
+    def _append(self, item: Item, status: str, seconds: float, attempts: int, **more: Any) -> None:
         prompt = item.prompt if item.prompt is not None else _texts(item)
         self._writer.append(
             {

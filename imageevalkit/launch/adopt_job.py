@@ -46,5 +46,6 @@ def adopt_job(run: Run, images: Path) -> Job | None:
         options={
             "sources": {name: str(source.absolute()) for name, source in sources.items()},
             "limit": options.limit,
+            "overwrite": options.overwrite,
         },
     )

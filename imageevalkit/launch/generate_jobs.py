@@ -119,6 +119,14 @@ def _job(
         gpus=max(_gpus_of(model, s) for model, settings in models.items() for s in settings.values()),
         cores=run.cores,
         retries=_RETRIES,
+        turns=sorted(
+            {
+                Endpoint.of(setting["model_kwargs"]).turn
+                for settings in models.values()
+                for setting in settings.values()
+                if setting.get("api")
+            }
+        ),
         options={
             "api": api,
             "settings": models,

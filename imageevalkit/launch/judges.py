@@ -117,12 +117,12 @@ def _options(run: Run, kwargs: Mapping[str, Any]) -> JudgeOptions:
 
 
 def _turn(benchmark: str, choice: JudgeChoice, kwargs: Mapping[str, Any]) -> str:
-    """What only one job at a time may ask: two would each start at the ceiling that the user set for it."""
+    """What only one job at a time may ask."""
     try:
         endpoint = endpoint_of(choice, kwargs)
     except UserError as error:
         raise UserError(f"judge '{choice.name}' of {benchmark} is reached through an API: {error}") from None
-    return f"{endpoint.host} {endpoint.key_variable}"
+    return endpoint.turn
 
 
 def check_kwargs_map(config: Config) -> None:

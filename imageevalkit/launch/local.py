@@ -143,7 +143,7 @@ class _Run:
         cores = min(job.cores, self._cores) if self._plan.parallel else self._cores
         if sum(active.cores for active in self._active.values()) + cores > self._cores:
             return
-        if job.turn and any(active.job.turn == job.turn for active in self._active.values()):
+        if any(turn in active.job.turns for active in self._active.values() for turn in job.turns):
             return
         if job.gpus > len(self._gpus):
             self._pending.remove(job)

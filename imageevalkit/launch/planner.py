@@ -141,7 +141,7 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: dict[str, str]
         environ=environ,
         after=[after[cell.key]] if cell.key in after else [],
         gpus=_gpus(run, benchmark, needs),
-        turn=needs.turn,
+        turns=[needs.turn] if needs.turn else [],
         cores=run.cores,
         retries=_EVALUATE_RETRIES,
         leaves_outcomes=module_of(benchmark) is not None,
