@@ -90,7 +90,7 @@ class Way:
         self.cost = Cost(
             so_far.wall + wall,
             so_far.cpu + cpu,
-            so_far.vision + vision.count,
+            so_far.vision + vision.images,
             max(so_far.peak, memory.peak()),
         )
 

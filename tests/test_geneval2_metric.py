@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import random
 import time
 
 import pytest
 
-from benchmarks.geneval2.analysis import SKILLS, Part, geometric_mean
+from benchmarks.geneval2.analysis import SKILLS, geometric_mean
 from benchmarks.geneval2.answers import YES, accepted, soft_score, without_bare_space
-from benchmarks.geneval2.interval import interval
 from benchmarks.geneval2.metric import Scored, metrics
 from benchmarks.geneval2.token_ids import official_ids
 
@@ -179,23 +177,6 @@ def test_a_full_run_has_the_official_scores() -> None:
 def test_the_order_of_the_images_changes_no_digit() -> None:
     scored = many(80)
     assert metrics(random.Random(1).sample(scored, 80)) == metrics(scored)
-
-
-def test_interval_is_that_of_a_mean_over_prompts() -> None:
-    parts = [Part(one.soft[0]) for one in many(400)]
-    low, high = interval(parts) or (0.0, 0.0)
-    mean = sum(part.total for part in parts) / len(parts)
-    error = math.sqrt(sum((part.total - mean) ** 2 for part in parts) / (len(parts) - 1) / len(parts))
-    assert low < mean < high
-    assert high - low == pytest.approx(2 * 1.96 * error, rel=0.1)
-    # twice the atoms in each image say nothing new
-    assert interval([Part(2 * part.total, 2) for part in parts]) == pytest.approx((low, high))
-
-
-def test_few_or_unanimous_prompts_have_no_interval() -> None:
-    assert interval([Part(k / 10) for k in range(9)]) is None
-    assert interval([Part(k / 10) for k in range(10)]) is not None
-    assert interval([Part(1.0)] * 50) is None
 
 
 def test_unseen_probability_is_told_and_bounds_the_score() -> None:

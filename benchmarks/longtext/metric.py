@@ -6,13 +6,12 @@ otherwise mend, and with it change published numbers.
 
 from __future__ import annotations
 
-import random
 import re
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
+from imageevalkit import bootstrap
 from imageevalkit.results import Metric
 
 Language = Literal["en", "zh"]
@@ -25,8 +24,6 @@ _IGNORED: dict[str, re.Pattern[str]] = {
     "zh": re.compile(rf"[^{_LETTERS}]"),
 }
 _NO_TEXT = "No text recognized."
-_RESAMPLES = 1000
-_FEWEST_PROMPTS = 10
 
 
 class Match(NamedTuple):
@@ -93,29 +90,17 @@ def precision(matches: Iterable[Match]) -> float | None:
     return match / read if read else None
 
 
-def interval(scored: Iterable[Scored], seed: int = 0) -> tuple[float, float] | None:
-    """95 % percentile interval of the text score by cluster bootstrap, ``[low, high]``.
+def interval(scored: Iterable[Scored]) -> tuple[float, float] | None:
+    """95 % interval of the text score, see :func:`imageevalkit.bootstrap.interval`.
 
-    None for fewer than 10 prompts, of which resampling says little, and where every prompt has the same
-    ratio, of which it would say ±0.
-
-    Prompts are drawn, not images: the images of one prompt share its text and are not independent
-    (Field & Welsh 2007). The same ``scored`` in any order gives the same interval.
+    Prompts are drawn, not images: the images of one prompt share its text. The same ``scored`` in any order gives
+    the same interval.
     """
     clusters: dict[tuple[str, int], tuple[int, int]] = {}
     for one in scored:
         match, total = clusters.get((one.language, one.prompt_id), (0, 0))
         clusters[one.language, one.prompt_id] = (match + one.match.match, total + one.match.total)
-    if len(clusters) < _FEWEST_PROMPTS or len({match / total for match, total in clusters.values()}) == 1:
-        return None
-    sums = [clusters[key] for key in sorted(clusters)]
-    rng = random.Random(seed)
-    scores = []
-    for _ in range(_RESAMPLES):
-        match, total = map(sum, zip(*rng.choices(sums, k=len(sums)), strict=True))
-        scores.append(match / total)
-    cuts = statistics.quantiles(scores, n=40, method="inclusive")
-    return cuts[0], cuts[-1]
+    return bootstrap.interval([clusters[key] for key in sorted(clusters)])
 
 
 def metrics(scored: Sequence[Scored]) -> dict[str, Metric]:

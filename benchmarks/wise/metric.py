@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from benchmarks.wise.categories import PROMPTS, Category
-from benchmarks.wise.interval import interval, resampled_means
+from imageevalkit.bootstrap import percentiles, resampled
 from imageevalkit.results import Metric
 
 OVERALL, OFFICIAL, MISSING_AS_0 = "overall", "overall_official", "overall_missing_as_0"
@@ -47,7 +47,7 @@ def metrics(
     """
     ordered = sorted(scored, key=lambda one: one.prompt_id)  # a float sum depends on the order
     groups = {c.name: [one for one in ordered if one.category == c.name] for c in categories}
-    drawn = {name: resampled_means(_wiscores(group), name) for name, group in groups.items()}
+    drawn = {name: _drawn(group, name) for name, group in groups.items()}
     overall = _overall(groups, drawn, categories)
     complete = len({one.prompt_id for one in ordered}) == PROMPTS
     result = {
@@ -58,7 +58,7 @@ def metrics(
     result |= {name: _mean(group, drawn[name]) for name, group in groups.items() if group}
     for label in dict.fromkeys(one.subcategory for one in ordered):
         group = [one for one in ordered if one.subcategory == label]
-        result[f"subcategory/{label}"] = _mean(group, resampled_means(_wiscores(group), label))
+        result[f"subcategory/{label}"] = _mean(group, _drawn(group, label))
     for part in parts:
         result |= _part(part, groups, categories)
     return result
@@ -83,8 +83,12 @@ def _wiscores(group: Sequence[Scored]) -> list[float]:
     return [one.wiscore for one in group]
 
 
+def _drawn(group: Sequence[Scored], seed: str) -> list[float] | None:
+    return resampled([(score, 1) for score in sorted(_wiscores(group))], seed)
+
+
 def _mean(group: Sequence[Scored], drawn: Sequence[float] | None) -> Metric:
-    return Metric(_mean_of(_wiscores(group)), len(group), interval(drawn))
+    return Metric(_mean_of(_wiscores(group)), len(group), percentiles(drawn))
 
 
 def _overall(
@@ -96,7 +100,7 @@ def _overall(
     if len(known) == len(categories):
         draws = zip(*known.values(), strict=True)
         overall = (weighted(dict(zip(known, draw, strict=True)), categories) for draw in draws)
-        bounds = interval([mean for mean in overall if mean is not None])
+        bounds = percentiles([mean for mean in overall if mean is not None])
     return Metric(value, sum(map(len, groups.values())), bounds)
 
 

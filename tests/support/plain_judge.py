@@ -16,6 +16,13 @@ class PlainAnswer(NamedTuple):
     ids: list[int]
 
 
+class PlainReply(NamedTuple):
+    """``ids`` are the tokens of the reply, the one that ended it included."""
+
+    text: str
+    ids: list[int]
+
+
 class PlainJudge:
     """A checkpoint and its own processor, which opens each image file anew for each question."""
 
@@ -79,12 +86,12 @@ class PlainJudge:
             inputs["input_ids"][0].tolist(),
         )
 
-    def generate(self, question: Question, max_tokens: int, **options: Any) -> str:
-        """The whole reply."""
+    def generate(self, question: Question, **options: Any) -> PlainReply:
+        """The whole reply, drawn as ``options`` of transformers' ``generate`` say."""
         inputs = self.inputs(question)
-        out = self.model.generate(**inputs, max_new_tokens=max_tokens, **options)
-        cut = out[:, inputs["input_ids"].shape[1] :]
-        text: str = self.processor.tokenizer.batch_decode(
-            cut, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )[0]
-        return text
+        out = self.model.generate(**inputs, max_new_tokens=question.sampling.max_tokens, **options)
+        ids = out[0, inputs["input_ids"].shape[1] :].tolist()
+        text = self.processor.tokenizer.decode(
+            ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return PlainReply(text, ids)

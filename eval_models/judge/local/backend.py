@@ -10,11 +10,11 @@ from typing import Any
 
 from eval_models.judge.local.forward import Counts, Forward
 from eval_models.judge.local.generation import generate_replies
-from eval_models.judge.local.jobs import Job, plan
+from eval_models.judge.local.jobs import Job, plan, plan_apart
 from eval_models.judge.local.model import LocalModel, load_model
-from eval_models.judge.local.next_token import check_wanted_ids, next_token_reply
-from eval_models.judge.local.prefix import NextTokens
-from eval_models.judge.local.prompts import Prepared, Prompts
+from eval_models.judge.local.next_token import check_wanted_ids, logits_of, next_token_reply
+from eval_models.judge.local.one_image import OneImage
+from eval_models.judge.local.prompts import Inputs, Prepared, Prompts
 from eval_models.judge.local.sampling import check_question
 from eval_models.judge.local.settings import TransformersSettings
 from eval_models.judge.local.weights import WeightsSource, find_weights, package_versions
@@ -32,9 +32,9 @@ class _TooMany(Exception):
 class TransformersJudge:
     """See :class:`eval_models.judge.interface.Judge`; ``counts`` tells what its model did.
 
-    All questions with ``wanted`` about one image share its preparation, its pass through the vision tower and the
-    keys and values of what the prompts have in common (see :mod:`eval_models.judge.local.prefix`). The others are
-    generated in batches. A thread prepares the next images while the model works.
+    All questions about one image share its preparation, its pass through the vision tower and the keys and values
+    of what the prompts have in common (see :mod:`eval_models.judge.local.one_image`). Replies about images of which
+    only one thing is asked are generated in batches. A thread prepares the next images while the model works.
     """
 
     def __init__(self, choice: JudgeChoice, options: JudgeOptions) -> None:
@@ -98,21 +98,35 @@ class TransformersJudge:
             yield Answer(question, reply, seconds=seconds)
 
     def _replies(self, job: Job, prepared: Prepared) -> Iterator[tuple[Question, Reply]]:
-        model, processor, _ = self._local
-        if job.generates:
+        if not job.one_image:
             for questions, inputs in prepared.batches:
-                if len(questions) > self._batch_size:  # it was planned before memory ran out
-                    raise _TooMany
-                replies = generate_replies(questions, inputs, model, processor.tokenizer, self._forward)
-                yield from zip(questions, replies, strict=True)
-        elif prepared.batches:
-            prompts = [inputs for _, inputs in prepared.batches]
-            logits = self._next_tokens.logits(prompts)
-            for ((question,), prompt), row in zip(prepared.batches, logits, strict=True):
-                yield (
-                    question,
-                    next_token_reply(question, prompt, row, processor.tokenizer, model.generation_config),
-                )
+                yield from self._batch(questions, inputs)
+            return
+        questions = [question for (question,), _ in prepared.batches]
+        prompts = [inputs for _, inputs in prepared.batches]
+        if len(questions) > 1 and self._one_image.may_share(questions, prompts):
+            yield from self._one_image.replies(questions, prompts)
+            return
+        for question, prompt in zip(questions, prompts, strict=True):
+            if question.wanted or len(questions) == 1:
+                yield from self._batch([question], prompt)
+        generated = [question for question in questions if not question.wanted and len(questions) > 1]
+        for apart in plan_apart(generated, self._batch_size, self._local.model.generation_config):
+            yield from self._replies(apart, self._prepare(apart))
+
+    def _batch(self, questions: Sequence[Question], inputs: Inputs) -> Iterator[tuple[Question, Reply]]:
+        """The replies to ``questions``, the rows of ``inputs``, in one go."""
+        model, processor, _ = self._local
+        if questions[0].wanted:
+            (question,) = questions
+            logits = logits_of(inputs, len(question.pictures), self._forward)
+            tokenizer = processor.tokenizer
+            yield question, next_token_reply(question, inputs, logits, tokenizer, model.generation_config)
+            return
+        if len(questions) > self._batch_size:  # it was planned before memory ran out
+            raise _TooMany
+        replies = generate_replies(questions, inputs, model, processor.tokenizer, self._forward)
+        yield from zip(questions, replies, strict=True)
 
     def _after_failure(self, job: Job, prepared: Prepared, error: Exception) -> Iterator[Answer]:
         import torch
@@ -138,17 +152,17 @@ class TransformersJudge:
             yield Answer(questions[0], None, why)
             return
         half = len(questions) // 2
-        if exhausted and job.generates:
+        if exhausted and not job.one_image:
             self._batch_size = half
             say(f"judge: out of GPU memory; from now on {half} replies are generated at once")
         for part in (questions[:half], questions[half:]):
-            smaller = Job(tuple(part), job.generates)
+            smaller = Job(tuple(part), job.one_image)
             yield from self._answers(smaller, self._prepare(smaller), time.monotonic())
 
     def _prepare(self, job: Job) -> Prepared:
-        if job.generates:
-            return self._prompts.together(job.questions)
-        return self._prompts.one_by_one(job.questions)
+        if job.one_image:
+            return self._prompts.one_by_one(job.questions)
+        return self._prompts.together(job.questions)
 
     @functools.cached_property
     def _source(self) -> WeightsSource:
@@ -167,7 +181,6 @@ class TransformersJudge:
         return Forward(self._local.model, self.counts)
 
     @functools.cached_property
-    def _next_tokens(self) -> NextTokens:
+    def _one_image(self) -> OneImage:
         model, processor, _ = self._local
-        padding = processor.tokenizer.pad_token_id or 0
-        return NextTokens(model, self._forward, padding, self._settings.batch_size)
+        return OneImage(model, processor.tokenizer, self._forward, self._settings.batch_size)

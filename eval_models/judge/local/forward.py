@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Counts:
-    """What was done so far. ``forwards`` leaves out the tokens after the first; ``vision`` of them saw pixels."""
+    """What was done so far. ``forwards`` leaves out the tokens after the first.
+
+    ``vision`` counts the images that went through the vision tower, several of one pass each by itself.
+    """
 
     questions: int = 0
     forwards: int = 0
@@ -41,16 +44,21 @@ class Forward:
             for name, value in inputs.items()
         }
 
-    def __call__(self, inputs: Inputs, at: torch.Tensor, **options: Any) -> tuple[torch.Tensor, Any]:
-        """The cache, and the logits at token positions ``at`` (one-dimensional): (batch, positions, vocabulary)."""
-        self.count(inputs)
+    def __call__(
+        self, inputs: Inputs, at: torch.Tensor, *, images: int, **options: Any
+    ) -> tuple[torch.Tensor, Any]:
+        """The logits at token positions ``at`` (one-dimensional), (batch, positions, vocabulary), and the cache.
+
+        ``images`` are those that ``inputs`` hold.
+        """
+        self.count(images)
         if self._keeps:
             out = self._model(**inputs, **options, logits_to_keep=at.to(self.device))
             return out.logits, out.get("past_key_values")
         out = self._model(**inputs, **options)
         return out.logits[:, at], out.get("past_key_values")
 
-    def count(self, inputs: Inputs) -> None:
-        """One more pass, of ``inputs``."""
+    def count(self, images: int) -> None:
+        """One more pass, with ``images``."""
         self._counts.forwards += 1
-        self._counts.vision += any(name.startswith("pixel_values") for name in inputs)
+        self._counts.vision += images

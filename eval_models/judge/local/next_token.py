@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from eval_models.judge.local.forward import Forward
+from eval_models.judge.local.prefix import Prefix
 from eval_models.judge.local.prompts import Inputs, prompt_lengths
 from eval_models.judge.local.sampling import PromptPenalty, penalty_of
 from imageevalkit.evaluation.question import JudgeUnusable, Question, Reply
@@ -33,6 +35,35 @@ def next_token_reply(
         outside=0.0,
         tokens={"input": prompt_lengths(prompt)[0], "output": 1},
     )
+
+
+def logits_of(prompt: Inputs, images: int, forward: Forward) -> torch.Tensor:
+    """Float32 logits after ``prompt`` (a batch of one row with ``images``), shape (vocabulary,)."""
+    import torch
+
+    end = torch.tensor([prompt["input_ids"].shape[1] - 1])
+    with torch.inference_mode():
+        logits, _ = forward(forward.moved(prompt), end, images=images, use_cache=False)
+        return logits[0, 0].float()
+
+
+def logits_after(prefix: Prefix, suffixes: Sequence[list[int]], forward: Forward) -> torch.Tensor:
+    """Float32 logits after ``prefix`` and each of ``suffixes``, shape (suffixes, vocabulary)."""
+    import torch
+
+    width = max(map(len, suffixes))
+    # Padded with any token on the right, where no other sees it: no mask is needed, positions go on from the prefix
+    padded = [suffix + [0] * (width - len(suffix)) for suffix in suffixes]
+    ends = sorted({len(suffix) - 1 for suffix in suffixes})
+    logits, _ = forward(
+        {"input_ids": torch.tensor(padded, device=forward.device)},
+        torch.tensor(ends),
+        images=0,
+        past_key_values=prefix.rows(len(suffixes)),
+        use_cache=True,
+    )
+    columns = [ends.index(len(suffix) - 1) for suffix in suffixes]
+    return logits[range(len(suffixes)), columns].float()
 
 
 def check_wanted_ids(questions: Sequence[Question], tokenizer: Any) -> None:

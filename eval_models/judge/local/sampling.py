@@ -12,7 +12,9 @@ penalty is applied before, where the rules above keep one.
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from imageevalkit.errors import suggest
@@ -54,11 +56,16 @@ def penalty_of(sampling: Sampling, checkpoint: Any) -> float:
     return float(sampling.extra.get("repetition_penalty") or own or 1.0)
 
 
-def is_drawn(sampling: Sampling, checkpoint: Any) -> bool:
-    """Whether chance has a part in the reply."""
-    if sampling.temperature is None:
-        return bool(checkpoint.do_sample)
-    return sampling.temperature > 0
+def is_seeded(sampling: Sampling, checkpoint: Any) -> bool:
+    """Whether the reply is drawn, and the same each time."""
+    if sampling.seed is None:
+        return False
+    return bool(checkpoint.do_sample) if sampling.temperature is None else sampling.temperature > 0
+
+
+def sampling_key(sampling: Sampling) -> str:
+    """Equal for equal ones."""
+    return json.dumps(asdict(sampling), sort_keys=True)
 
 
 def generate_options(sampling: Sampling) -> dict[str, Any]:
