@@ -218,6 +218,8 @@ def test_server_that_runs_already_is_asked_without_a_key(tree: Tree) -> None:
             "",
             "serve_args: --port is set by the run, leave it out",
         ),
+        (["--judge_kwargs", "serve_args=--hf-token hf_hunter22"], "", "a token is read from HF_TOKEN"),
+        (["--judge_kwargs", "base_url=http://me:hunter22@gpu1/v1"], "", "a URL with a user name or password"),
         (["--judge_kwargs", "start_timeout=soon"], "", "start_timeout is 'soon'"),
         (["--judge_kwargs", "gpus=2"], None, "wants 2 GPU(s), but this machine shows 0"),
         (["--judges", "alpha=vllm:/no/such/judge"], None, "there is no folder /no/such/judge"),
@@ -232,6 +234,8 @@ def test_mistakes_are_told_before_anything_starts(
     assert run.returncode == 2
     assert says in run.stderr
     assert run.stderr.count("\n") == 1
+    assert "hunter22" not in run.stdout + run.stderr
+    assert not (tree.checkout / "log").exists() and not (tree.checkout / "output").exists()
 
 
 @pytest.mark.parametrize(
