@@ -14,6 +14,7 @@ from PIL import Image
 from imageevalkit.cell import Cell
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.benchmark import Benchmark, Judged, Score, Unparsed
+from imageevalkit.evaluation.forecast import questions_to_ask
 from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.evaluation.question import (
     Answer,
@@ -93,11 +94,24 @@ class FakeBenchmark(Benchmark):
         return {"reds.json": json.dumps([item.replies["red"].text for item in judged if item.replies])}
 
 
+class SameQuestion(FakeBenchmark):
+    """Asks the same about every image."""
+
+    def questions(self, item: Item, image: Picture) -> Sequence[Question]:
+        return [Question(item.id, "red", (Message("user", (image,)),), Sampling(1))]
+
+
 def evaluate(
     benchmark: FakeBenchmark, n: int = 5, official: bool = False, asking: AskOptions = _ASK
 ) -> tuple[Outcome, Result]:
     outcome = evaluate_cell(CELL, benchmark, items(FakeDataset(n)), None, official, ProgressWriter(), asking)
     return outcome, read_result(CELL.result)
+
+
+def to_ask(benchmark: FakeBenchmark, n: int = 5, options: AskOptions = _ASK) -> tuple[int, int]:
+    """What a forecast tells: how many questions there are to ask, of how many."""
+    total, waiting = questions_to_ask(CELL, benchmark, items(FakeDataset(n)), options)
+    return len(waiting), total
 
 
 def lossy_model() -> FakeModel:
@@ -329,19 +343,59 @@ def test_the_results_of_two_evaluators_stand_side_by_side() -> None:
 
 
 def test_questions_that_are_the_same_are_asked_once() -> None:
-    class SameQuestion(FakeBenchmark):
-        def questions(self, item: Item, image: Picture) -> Sequence[Question]:
-            return [Question(item.id, "red", (Message("user", (image,)),), Sampling(1))]
-
     class Flat(FakeModel):
         def generate(self, prompt: str, seed: int = 42) -> Image.Image:
             return Image.new("RGB", (8, 8), (len(prompt), 0, 0))
 
     generate(Flat(), FakeDataset(12))
     benchmark = SameQuestion()
+    assert to_ask(benchmark, n=12) == (2, 2)
     outcome, result = evaluate(benchmark, n=12)
     assert len(benchmark.asked) == 2, "ten images of one bytes, two of another"
     assert (outcome.state, result.coverage.judged) == (COMPLETE, 12)
+
+
+def test_a_forecast_counts_what_is_asked() -> None:
+    assert to_ask(FakeBenchmark()) == to_ask(SameQuestion()) == (5, 5), "no two images to come are the same"
+    generate(FakeModel(), FakeDataset(5))
+    assert to_ask(FakeBenchmark()) == (5, 5)
+    evaluate(FakeBenchmark(faults={"images/00001": "hm", "images/00003": "judge down"}))
+    for tries, options, count in (
+        (1, AskOptions(), 1),
+        (2, AskOptions(), 2),
+        (1, AskOptions(retry_unparsed=True), 2),
+        (2, AskOptions(ask=False), 0),
+    ):
+        benchmark = FakeBenchmark(tries=tries, faults={"images/00001": "hm", "images/00003": "judge down"})
+        assert to_ask(benchmark, options=options) == (count, 5)
+    again = FakeBenchmark(tries=2)
+    evaluate(again)
+    assert again.asked == ["images/00001", "images/00003"]
+    assert to_ask(again) == (0, 5)
+
+
+def test_a_forecast_knows_the_answers_about_images_made_elsewhere() -> None:
+    generate(FakeModel(), FakeDataset(3))
+    CELL.generation.unlink()
+    evaluate(FakeBenchmark(), n=2)
+    assert to_ask(FakeBenchmark(), n=3) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("environment", "options"),
+    [
+        ({}, AskOptions(workers=3)),
+        ({"IMAGEEVALKIT_RETRY_UNPARSED": "true"}, AskOptions(3, retry_unparsed=True)),
+        ({"IMAGEEVALKIT_RESCORE": "true"}, AskOptions(3, ask=False)),
+    ],
+    ids=str,
+)
+def test_a_job_and_its_forecast_read_their_options_from_the_environment(
+    environment: Mapping[str, str], options: AskOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"IMAGEEVALKIT_CORES": "3", **environment}.items():
+        monkeypatch.setenv(name, value)
+    assert AskOptions.from_environment() == options
 
 
 def test_a_new_image_is_judged_anew() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from eval_models.judge.options import VARIABLE, JudgeOptions
 from imageevalkit import fingerprint as fp
 from imageevalkit.api import prices
 from imageevalkit.api.json_reply import tokens_of
@@ -16,7 +17,9 @@ from imageevalkit.api.prices import PRICES, cost_of_reply, price_of
 from imageevalkit.api.usage import reported_cost
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.errors import UserError
+from imageevalkit.evaluation.money import effort
 from imageevalkit.evaluation.provenance import provenance
+from imageevalkit.evaluation.question import Message, Picture, Question, Sampling
 from imageevalkit.generation.money import money
 from imageevalkit.items import items_of
 from imageevalkit.jsonl import JsonlWriter
@@ -353,6 +356,43 @@ API = {"api": True, "model_path": "gpt-image-1.5"}
 )
 def test_a_forecast_tells_money(setting: dict[str, Any], count: int, text: str) -> None:
     assert money(setting, count) == text
+
+
+@pytest.mark.parametrize(
+    ("judge", "kwargs", "max_tokens", "text"),
+    [
+        # 1000 × (1100 · 5 + 50 · 15) / 10⁶
+        (
+            "openai:gpt-4o-2024-05-13",
+            {},
+            2000,
+            ", about $6.25 at list prices of 2026-05 (up to 50 tokens a reply)",
+        ),
+        # 1000 × (1100 · 5 + 1 · 15) / 10⁶
+        (
+            "openai:gpt-4o-2024-05-13",
+            {},
+            1,
+            ", about $5.51 at list prices of 2026-05 (up to 50 tokens a reply)",
+        ),
+        (
+            "openai:my-judge",
+            {"price": {"text_input": 1, "text_output": 10}},
+            2000,
+            ", about $1.60 at the price given (up to 50 tokens a reply)",
+        ),
+        ("openai:my-judge", {}, 2000, ", price unknown"),
+        ("transformers:qwen3-vl-8b", {}, 2000, ""),
+        ("vllm:qwen3.5-35b-a3b", {}, 2000, ""),
+    ],
+)
+def test_a_forecast_tells_what_a_judge_costs(
+    judge: str, kwargs: dict[str, Any], max_tokens: int, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, JudgeOptions(kwargs=kwargs).to_json())
+    messages = (Message("user", (Picture(Path("a.png"), "0"), "a" * 400)),)
+    question = Question("item", "score", messages, Sampling(max_tokens))
+    assert effort(judge, [question] * 1000) == "about 1.10 million tokens" + text
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,15 @@ class Price:
         """Whether the user gave it with the model."""
         return not self.source
 
+    @property
+    def basis(self) -> str:
+        """Whose word it is, for a reader."""
+        return (
+            "the price given"
+            if self.is_users
+            else f"list prices{f' of {self.date[:7]}' if self.date else ''}"
+        )
+
     def estimate(self, quality: Any = None) -> float | None:
         """USD of one image of that ``quality`` (a request parameter; None: not asked for), or None."""
         if self.per_image is not None:

@@ -9,7 +9,6 @@ import traceback
 from pathlib import Path
 
 from imageevalkit.cell import REPO, Cell, lock_cell
-from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main
 from imageevalkit.evaluation.benchmark import module_of
 from imageevalkit.evaluation.judging import AskOptions
@@ -63,11 +62,7 @@ def _evaluate(cell: Cell) -> Outcome:
         limit,
         os.environ.get("IMAGEEVALKIT_MISSING_ITEMS") == "official",
         ProgressWriter(),
-        AskOptions(
-            workers=int(os.environ.get("IMAGEEVALKIT_CORES") or available_cores()),
-            ask=os.environ.get("IMAGEEVALKIT_RESCORE") != "true",
-            retry_unparsed=os.environ.get("IMAGEEVALKIT_RETRY_UNPARSED") == "true",
-        ),
+        AskOptions.from_environment(),
     )
 
 

@@ -5,26 +5,25 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.errors import ExitStatus, run_main
 from imageevalkit.evaluation.benchmark import Benchmark, module_of
-from imageevalkit.evaluation.judging import answered_requests
+from imageevalkit.evaluation.judgements import Judgements
+from imageevalkit.evaluation.judging import AskOptions
+from imageevalkit.evaluation.money import effort
 from imageevalkit.evaluation.question import Picture, Question
 from imageevalkit.generation.records import OK, last_records
+from imageevalkit.images import sha256_file
 from imageevalkit.items import Item, items_of
 from imageevalkit.jobs import cell_of
 from imageevalkit.secrets import one_line
 
-# What a judge's text costs is known well enough, what an image costs is up to the provider: 1024 px are about a
-# thousand tokens for Qwen-VL (spec of GenEval 2, section 9) and for GPT-4o.
-_CHARACTERS_PER_TOKEN = 4
-_TOKENS_PER_IMAGE = 1000
-
 
 def forecast(key: str, request: dict[str, Any]) -> str:
-    """One line for the cell ``key``; only reads."""
+    """One line for the cell ``key``; only reads. The job's options are those of this process's environment."""
     from custom_datasets.load_dataset import load_dataset
 
     cell = cell_of(key)
@@ -33,29 +32,32 @@ def forecast(key: str, request: dict[str, Any]) -> str:
         return f"{key}: a script of its own, which does not tell what it asks"
     benchmark: Benchmark = module.make(request["judge"])
     items = items_of(load_dataset(cell.benchmark), cell, request["limit"])
-    questions, waiting = _questions(cell, benchmark, items)
-    said = f"{len(waiting)} of {len(questions)} questions to ask of {benchmark.evaluator.id}"
-    tokens = sum(map(_tokens, waiting))
-    return f"{key}: {said}" + (f", about {tokens / 1e6:.2f} million tokens" if request["is_judge"] else "")
+    questions, waiting = questions_to_ask(cell, benchmark, items, AskOptions.from_environment())
+    said = f"{key}: {len(waiting)} of {questions} questions to ask of {benchmark.evaluator.id}"
+    return f"{said}, {effort(request['judge'], waiting)}" if waiting and request["is_judge"] else said
 
 
-def _questions(cell: Cell, benchmark: Benchmark, items: list[Item]) -> tuple[list[Question], list[Question]]:
-    """All questions about ``items``, and those without an answer on record or without an image yet."""
-    records, answered = last_records(cell), answered_requests(cell)
-    evaluator = benchmark.evaluator
-    questions, waiting = [], []
-    for item in items:
-        record = records.get(item.id, {})
-        sha256 = record.get("image_sha256") if record.get("status") == OK else None
-        for question in benchmark.questions(item, Picture(item.path, sha256 or "")):
-            questions.append(question)
-            if not sha256 or question.request_hash(evaluator) not in answered:
-                waiting.append(question)
-    return questions, waiting
+def questions_to_ask(
+    cell: Cell, benchmark: Benchmark, items: Sequence[Item], options: AskOptions
+) -> tuple[int, list[Question]]:
+    """How many questions there are about ``items``, and those that a job with ``options`` would ask.
+
+    Questions about an image that is still to be made are among them; a reply that holds no score may cost more tries.
+    """
+    records = last_records(cell)
+    pictures = {item.id: _picture(item, records.get(item.id)) for item in items}
+    by_id = {item.id: item for item in items}
+    judgements = Judgements(cell, benchmark, by_id, pictures, options.retry_unparsed)
+    return len(judgements.questions), judgements.open() if options.ask else []
 
 
-def _tokens(question: Question) -> float:
-    return len(question.text) / _CHARACTERS_PER_TOKEN + _TOKENS_PER_IMAGE * len(question.pictures)
+def _picture(item: Item, record: Mapping[str, Any] | None) -> Picture:
+    if record and record.get("status") == OK:
+        return Picture(item.path, record["image_sha256"])
+    if record is None and item.path.is_file():  # made elsewhere
+        return Picture(item.path, sha256_file(item.path))
+    # an image to come is like no other
+    return Picture(item.path, f"to come: {item.id}")
 
 
 def main() -> ExitStatus:

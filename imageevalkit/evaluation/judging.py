@@ -1,24 +1,27 @@
-"""``judgements.jsonl``: ask the evaluator only what it has not answered before."""
+"""Ask the evaluator what it has not answered before, into ``judgements.jsonl``."""
 
 from __future__ import annotations
 
-from collections import Counter
+import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
 from imageevalkit.cell import Cell
-from imageevalkit.evaluation.benchmark import Benchmark, Score, Unparsed
+from imageevalkit.cores import available_cores
+from imageevalkit.evaluation.benchmark import Benchmark, Score
+from imageevalkit.evaluation.judgements import FAILED, OK, UNPARSED, Judgement, Judgements
 from imageevalkit.evaluation.question import Answer, JudgeUnusable, Picture, Question, Reply
 from imageevalkit.evaluation.survey import ImageState
 from imageevalkit.evaluation.watch import Watch
 from imageevalkit.items import Item
-from imageevalkit.jsonl import JsonlWriter, read_jsonl
+from imageevalkit.jsonl import JsonlWriter
 from imageevalkit.progress import Progress, ProgressWriter
 from imageevalkit.secrets import one_line, redact
 
-JUDGED, UNPARSED, JUDGE_FAILED = "judged", "unparsed", "judge_failed"
-_OK, _FAILED = "ok", "failed"
+JUDGED, JUDGE_FAILED = "judged", "judge_failed"
+# Of a judge that has not answered once: a thousand questions more would each fail after all their retries.
+_FIRST_FAILURES = 10
 
 
 class AskOptions(NamedTuple):
@@ -31,18 +34,14 @@ class AskOptions(NamedTuple):
     ask: bool = True
     retry_unparsed: bool = False
 
-
-class Judgement(NamedTuple):
-    """Where one question stands: its ``reply`` and the value ``parsed`` from it, or why there is none.
-
-    ``status`` is "ok", "unparsed" or "failed"; ``tries`` counts the replies so far.
-    """
-
-    status: str
-    reply: Reply | None = None
-    parsed: Any = None
-    reason: str = ""
-    tries: int = 0
+    @classmethod
+    def from_environment(cls) -> AskOptions:
+        """Those of this job, as the launcher decided."""
+        return cls(
+            workers=int(os.environ.get("IMAGEEVALKIT_CORES") or available_cores()),
+            ask=os.environ.get("IMAGEEVALKIT_RESCORE") != "true",
+            retry_unparsed=os.environ.get("IMAGEEVALKIT_RETRY_UNPARSED") == "true",
+        )
 
 
 class Verdict(NamedTuple):
@@ -58,12 +57,14 @@ class Verdict(NamedTuple):
 class Judging(NamedTuple):
     """The verdicts by item, and the one line why the evaluator stopped answering (empty: it did not).
 
-    ``asked_again`` is how many questions have more replies than ``Benchmark.tries``.
+    ``asked_again`` is how many questions have more replies than ``Benchmark.tries``; ``usd`` is what this run's
+    replies cost, None where no price is known.
     """
 
     verdicts: dict[str, Verdict]
     problem: str
     asked_again: int
+    usd: float | None
 
 
 def judge_items(
@@ -82,16 +83,11 @@ def judge_items(
     asking = _Asking(cell, benchmark, items, states, options, progress)
     problem = asking.ask() if options.ask else "not asked: --rescore takes what is on record"
     verdicts = {item: asking.verdict(item, problem) for item in states}
-    return Judging(verdicts, problem if options.ask else "", asking.asked_again)
-
-
-def answered_requests(cell: Cell) -> set[str]:
-    """The request hashes of all questions of ``cell`` with a reply on record, by any evaluator."""
-    return {r["request"] for r in read_jsonl(cell.judgements) if r.get("status") in (_OK, UNPARSED)}
+    return Judging(verdicts, problem if options.ask else "", asking.asked_again, asking.usd)
 
 
 class _Asking:
-    """The questions of one cell and where each stands, by request hash: items may share a request."""
+    """One pass after another over the open questions of a cell."""
 
     def __init__(
         self,
@@ -104,33 +100,24 @@ class _Asking:
     ) -> None:
         self._cell = cell
         self._benchmark = benchmark
-        self._evaluator = benchmark.evaluator
+        self._evaluator_id = benchmark.evaluator.id
         self._items = items
         self._options = options
         self._progress = progress
-        self._requests: dict[str, dict[str, str]] = {}
-        self._questions: dict[str, Question] = {}
-        for item, state in states.items():
-            questions = benchmark.questions(items[item], Picture(state.path, state.sha256))
-            hashes = {question.name: question.request_hash(self._evaluator) for question in questions}
-            self._requests[item] = hashes
-            self._questions.update(zip(hashes.values(), questions, strict=True))
-        self._hash_of = {
-            (question.item, question.name): request for request, question in self._questions.items()
-        }
-        self._replies: Counter[str] = Counter()
-        self._judgements = self._known()
-        self._reused = len(self._judgements) - len(self._open())
+        pictures = {item: Picture(state.path, state.sha256) for item, state in states.items()}
+        self._judgements = Judgements(cell, benchmark, items, pictures, options.retry_unparsed)
+        self._reused = 0
         self._failed = 0
         self._note = ""
+        self.usd: float | None = None
 
     def ask(self) -> str:
         """Ask until nothing is open; why the evaluator stopped answering, or an empty string."""
-        total, waiting = len(self._questions), self._open()
+        total, waiting = len(self._judgements.questions), self._judgements.open()
         self._reused = total - len(waiting)
         print(f"{self._reused} of {total} questions are answered, {len(waiting)} to ask", flush=True)
         self._report(force=True)
-        if self._replies:
+        if self._judgements.replies:
             self._benchmark.has_answered()
         problem = ""
         with JsonlWriter(self._cell.judgements) as writer, Watch(self._report_holdup):
@@ -148,6 +135,10 @@ class _Asking:
                 for answer in answers:
                     self._take(answer, writer)
                     self._report()
+                    if self._failed >= _FIRST_FAILURES and not self._judgements.replies:
+                        return (
+                            f"the first {self._failed} questions all failed: {redact(one_line(answer.error))}"
+                        )
         except JudgeUnusable as error:
             problem = redact(one_line(error))
             print(f"the judge stopped answering: {problem}", flush=True)
@@ -159,79 +150,46 @@ class _Asking:
 
     @property
     def asked_again(self) -> int:
-        """How many questions have more replies than the official evaluator asks for."""
-        return sum(count > self._benchmark.tries for count in self._replies.values())
+        """See :class:`Judging`."""
+        return self._judgements.asked_again
 
     def verdict(self, item: str, problem: str) -> Verdict:
         """What all answers about ``item`` together are worth."""
-        judgements = {name: self._judgements.get(request) for name, request in self._requests[item].items()}
+        known = self._judgements.known
+        judgements = {name: known.get(request) for name, request in self._judgements.requests[item].items()}
         replies = {n: j.reply for n, j in judgements.items() if j and j.reply}
-        parsed = {n: j.parsed for n, j in judgements.items() if j and j.status == _OK}
+        parsed = {n: j.parsed for n, j in judgements.items() if j and j.status == OK}
         if len(parsed) == len(judgements):
             score = self._benchmark.score(self._items[item], parsed, replies)
             return Verdict(JUDGED, score, "", replies, parsed)
         failed = [
-            (n, j.reason if j else problem) for n, j in judgements.items() if j is None or j.status == _FAILED
+            (n, j.reason if j else problem) for n, j in judgements.items() if j is None or j.status == FAILED
         ]
         verdict = JUDGE_FAILED if failed else UNPARSED
         unparsed = ((n, j.reason) for n, j in judgements.items() if j and j.status == UNPARSED)
         name, reason = failed[0] if failed else next(unparsed)
         return Verdict(verdict, None, f"{name}: {reason}" if len(judgements) > 1 else reason, replies, parsed)
 
-    def _open(self) -> list[Question]:
-        return [q for request, q in self._questions.items() if self._is_open(self._judgements.get(request))]
-
     def _open_again(self) -> list[Question]:
         """Open for another try in this run: what failed has had its own."""
+        found = self._judgements
         return [
             question
-            for question in self._open()
-            if (known := self._judgements.get(self._hash(question))) and known.status == UNPARSED
+            for question in found.open()
+            if (known := found.known.get(found.request(question))) and known.status == UNPARSED
         ]
-
-    def _is_open(self, judgement: Judgement | None) -> bool:
-        if judgement is None or judgement.status == _FAILED:
-            return True
-        # a further try would choose among replies, so there are as many as the official evaluator makes
-        return judgement.status == UNPARSED and judgement.tries < self._benchmark.tries
-
-    def _hash(self, question: Question) -> str:
-        return self._hash_of[question.item, question.name]
-
-    def _known(self) -> dict[str, Judgement]:
-        known: dict[str, Judgement] = {}
-        for record in read_jsonl(self._cell.judgements):
-            request = record.get("request", "")
-            if record.get("status") not in (_OK, UNPARSED) or request not in self._questions:
-                continue
-            if not isinstance(record.get("raw"), str):
-                continue
-            reply = Reply(record["raw"], record.get("probabilities"), record.get("outside"))
-            self._replies[request] += 1
-            known[request] = self._judge(self._questions[request], reply, self._replies[request])
-        if self._options.retry_unparsed:
-            known = {request: j for request, j in known.items() if j.status != UNPARSED}
-        return known
-
-    def _judge(self, question: Question, reply: Reply, tries: int) -> Judgement:
-        # parsed anew at every run: a mended parser counts without asking again
-        try:
-            return Judgement(_OK, reply, self._benchmark.parse(question, reply), "", tries)
-        except Unparsed as error:
-            return Judgement(UNPARSED, reply, None, str(error), tries)
 
     def _take(self, answer: Answer, writer: JsonlWriter) -> None:
         question = answer.question
-        request = self._hash(question)
+        request = self._judgements.request(question)
         if answer.reply is None:
-            judgement = Judgement(_FAILED, reason=redact(answer.error))
+            judgement = self._judgements.add_failure(request, redact(answer.error))
             self._failed += 1
             print(f"{question.item} {question.name}: judge failed: {judgement.reason}", flush=True)
         else:
-            self._replies[request] += 1
-            tries = self._judgements[request].tries if request in self._judgements else 0
-            judgement = self._judge(question, answer.reply, tries + 1)
-        self._judgements[request] = judgement
+            judgement = self._judgements.add_reply(request, answer.reply)
+            if answer.reply.usd is not None:
+                self.usd = (self.usd or 0.0) + answer.reply.usd
         writer.append(self._record(answer, request, judgement))
 
     def _record(self, answer: Answer, request: str, judgement: Judgement) -> dict[str, Any]:
@@ -239,7 +197,7 @@ class _Asking:
         record = {
             "item": question.item,
             "question": question.name,
-            "evaluator": self._evaluator.id,
+            "evaluator": self._evaluator_id,
             "request": request,
             "status": judgement.status,
             "raw": reply.text if reply else None,
@@ -266,8 +224,8 @@ class _Asking:
             Progress(
                 cell=self._cell.key,
                 stage="evaluate",
-                done=len(self._judgements),
-                total=len(self._questions),
+                done=len(self._judgements.known),
+                total=len(self._judgements.questions),
                 reused=self._reused,
                 failed=self._failed,
                 note=self._note,

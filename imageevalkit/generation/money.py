@@ -22,6 +22,4 @@ def money(setting: Mapping[str, Any], count: int) -> str:
         return "price unknown"
     if estimate is None:
         return "price of one image unknown"
-    when = f" of {price.date[:7]}" if price.date else ""
-    basis = "the price given" if price.is_users else f"list prices{when}"
-    return f"about {dollars(count * estimate)} at {basis}"
+    return f"about {dollars(count * estimate)} at {price.basis}"

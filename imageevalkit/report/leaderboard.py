@@ -257,7 +257,9 @@ def markdown_text(cells: Sequence[CellReport]) -> str:
     withheld = [r for r in results if not r.headline]
     if withheld:
         lines += ["", "## Withheld scores", ""]
-        lines += [f"- {_md(f'{r.model} / {r.benchmark}')}: {_md(r.withheld)}" for r in withheld]
+        lines += [
+            f"- {_md(f'{r.model} / {r.benchmark}@{r.evaluator.id}')}: {_md(r.withheld)}" for r in withheld
+        ]
     if results:
         lines += ["", "## Coverage", "", *_coverage_table(results)]
     without = [cell for cell in cells if not cell.result]

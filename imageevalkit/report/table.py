@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
-from imageevalkit.report.leaderboard import coverage_text, grid
+from imageevalkit.report.leaderboard import board_of, coverage_text, grid
 from imageevalkit.results import Result
 
 _HEADER = ["", "score", "95 % interval", "n", "judged"]
@@ -43,11 +43,11 @@ def format_table(results: Sequence[Result], width: int) -> str:
     if not results:
         return "No results."
     board = grid(results)
-    by_place = {(r.model, r.benchmark): r for r in results}
+    by_place = {(r.model, board_of(r)): r for r in results}
     blocks: list[tuple[str, list[list[str]]]] = []
     for j, column in enumerate(board.columns):
         cells = [
-            (by_place[model, column.board.benchmark], cell)
+            (by_place[model, column.board], cell)
             for model, row in zip(board.models, board.rows, strict=True)
             if (cell := row[j])
         ]
@@ -89,7 +89,7 @@ def _line(row: list[str], widths: list[int]) -> str:
 def _reasons(results: Sequence[Result]) -> list[str]:
     # never cut: the end of a reason says what to do
     return [
-        f"withheld: {r.model} / {r.benchmark}: {' '.join(r.withheld.split())}"
+        f"withheld: {r.model} / {r.benchmark}@{r.evaluator.id}: {' '.join(r.withheld.split())}"
         for r in results
         if not r.headline
     ]

@@ -1,0 +1,103 @@
+"""What ``judgements.jsonl`` holds of a cell's questions, and which of them are still to be asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from imageevalkit.cell import Cell
+from imageevalkit.evaluation.benchmark import Benchmark, Unparsed
+from imageevalkit.evaluation.question import Picture, Question, Reply
+from imageevalkit.items import Item
+from imageevalkit.jsonl import read_jsonl
+
+OK, UNPARSED, FAILED = "ok", "unparsed", "failed"
+
+
+class Judgement(NamedTuple):
+    """Where one question stands: its ``reply`` and the value ``parsed`` from it, or why there is none.
+
+    ``status`` is "ok", "unparsed" or "failed"; ``tries`` counts the replies so far.
+    """
+
+    status: str
+    reply: Reply | None = None
+    parsed: Any = None
+    reason: str = ""
+    tries: int = 0
+
+
+class Judgements:
+    """The ``questions`` about some pictures of a cell, and where each stands (``known``), by request hash.
+
+    Items may share a request: it is asked once. ``requests`` are the hashes of an item's questions by their names.
+    ``replies`` counts those of each request, of all runs. With ``retry_unparsed`` replies on record that hold no
+    score count as none.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        benchmark: Benchmark,
+        items: Mapping[str, Item],
+        pictures: Mapping[str, Picture],
+        retry_unparsed: bool,
+    ) -> None:
+        self._benchmark = benchmark
+        evaluator = benchmark.evaluator
+        self.questions: dict[str, Question] = {}
+        self.requests: dict[str, dict[str, str]] = {}
+        for item, picture in pictures.items():
+            questions = benchmark.questions(items[item], picture)
+            hashes = {question.name: question.request_hash(evaluator) for question in questions}
+            self.requests[item] = hashes
+            self.questions.update(zip(hashes.values(), questions, strict=True))
+        self.known: dict[str, Judgement] = {}
+        self.replies: Counter[str] = Counter()
+        for record in read_jsonl(cell.judgements):
+            request = record.get("request", "")
+            replied = record.get("status") in (OK, UNPARSED) and isinstance(record.get("raw"), str)
+            if replied and request in self.questions:
+                reply = Reply(record["raw"], record.get("probabilities"), record.get("outside"))
+                self.add_reply(request, reply)
+        if retry_unparsed:
+            self.known = {request: j for request, j in self.known.items() if j.status != UNPARSED}
+
+    def request(self, question: Question) -> str:
+        """The hash of one of the questions."""
+        return self.requests[question.item][question.name]
+
+    def open(self) -> list[Question]:
+        """The questions to ask: without a reply, or with one that the benchmark asks for again."""
+        return [question for request, question in self.questions.items() if self._is_open(request)]
+
+    @property
+    def asked_again(self) -> int:
+        """How many questions have more replies than the official evaluator asks for."""
+        return sum(count > self._benchmark.tries for count in self.replies.values())
+
+    def add_reply(self, request: str, reply: Reply) -> Judgement:
+        """What one more ``reply`` to a request says."""
+        self.replies[request] += 1
+        tries = self.known[request].tries + 1 if request in self.known else 1
+        # parsed anew at every run: a mended parser counts without asking again
+        try:
+            parsed = self._benchmark.parse(self.questions[request], reply)
+            judgement = Judgement(OK, reply, parsed, "", tries)
+        except Unparsed as error:
+            judgement = Judgement(UNPARSED, reply, None, str(error), tries)
+        self.known[request] = judgement
+        return judgement
+
+    def add_failure(self, request: str, reason: str) -> Judgement:
+        """The evaluator gave no reply to a request."""
+        self.known[request] = Judgement(FAILED, reason=reason)
+        return self.known[request]
+
+    def _is_open(self, request: str) -> bool:
+        judgement = self.known.get(request)
+        if judgement is None or judgement.status == FAILED:
+            return True
+        # a further try would choose among replies, so there are as many as the official evaluator makes
+        return judgement.status == UNPARSED and judgement.tries < self._benchmark.tries
