@@ -24,7 +24,7 @@ def why_not_loaded(model_path: str, error: BaseException) -> str:
     if Path(model_path).is_dir():
         return f"{model_path} does not load: {first_line(error)}"
     if not may_be_hub_id(model_path):
-        return f"model folder {model_path} does not exist; download the model or mend model_path"
+        return f"there is no folder {model_path}; download the model or correct its path"
     if caused_by(GatedRepoError):
         return f"{model_path} is gated: accept its licence on the hub and set HF_TOKEN"
     if caused_by(RepositoryNotFoundError):

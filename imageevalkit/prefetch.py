@@ -96,7 +96,7 @@ def fetch(benchmark: str, mirror: Path | None) -> list[str]:
     # the mirror is for machines without internet: there, hub assets come with a copied HF_HOME
     problems += _snapshots(benchmark, offline=mirror is not None)
     print(
-        f"{benchmark}: {len(files) - len(wrong)} files were right already, {len(wrong)} wanted, "
+        f"{benchmark}: {len(files) - len(wrong)} files were right already, {len(wrong)} fetched, "
         f"{len(problems)} problems"
     )
     return problems
@@ -114,8 +114,11 @@ def _fetch(asset: LocalAsset, benchmark: str, mirror: Path | None) -> str:
             _fetch_prompts(asset, benchmark, mirror)
         else:
             _fetch_file(asset, assets.data_folder(benchmark), mirror)
-    except (CellFailure, RequestException) as error:
+    except CellFailure as error:
         return f"{asset.path}: {error}"
+    except RequestException as error:
+        # the HTTP library's own words are three lines of object names
+        return f"{asset.path}: {GITHUB} cannot be reached ({type(error).__name__}); --mirror DIR copies from a folder"
     except OSError as error:
         return f"{asset.path}: {error.strerror or error}: {error.filename or asset.source}"
     return assets.problem_of(asset, benchmark, hashes=False)

@@ -1,7 +1,8 @@
 """The results of one cell by several evaluators: the latest lies in the cell's folder, the others below it.
 
-``evaluators/<evaluator>/`` holds the files that the folder of the cell held when another evaluator took its place,
-so that comparing two judges costs no result, and going back to the first asks nothing again.
+``evaluators/<evaluator>/`` holds the files that the folder of the cell held when another evaluator took its place
+(which one with fewer items never does), so that comparing two judges costs no result, and going back to the first
+asks nothing again.
 """
 
 from __future__ import annotations
@@ -27,17 +28,26 @@ def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str]) 
     Raises:
         CellFailure: the disk is full.
     """
-    standing = _evaluator_of(cell.result)
-    if standing and standing != result.evaluator.id:
-        _move(cell.folder, _folder(cell, standing), cell)
-    write_atomic(cell.scores, scores)
+    kept = _folder(cell, result.evaluator.id)
+    latest = _latest(cell)
+    if latest and latest.evaluator.id != result.evaluator.id:
+        if latest.coverage.expected > result.coverage.expected:
+            _write(kept, cell, result, scores, official)  # a trial with another judge hides no full result
+            return
+        _move(cell.folder, _folder(cell, latest.evaluator.id), cell)
+    _write(cell.folder, cell, result, scores, official)
+    shutil.rmtree(kept, ignore_errors=True)
+
+
+def _write(folder: Path, cell: Cell, result: Result, scores: str, official: Mapping[str, str]) -> None:
+    write_atomic(folder / cell.scores.name, scores)
+    there = folder / cell.official.name
     for name, text in official.items():
-        write_atomic(cell.official / name, text)
-    for path in cell.official.glob("*"):
+        write_atomic(there / name, text)
+    for path in there.glob("*"):
         if path.name not in official:  # of a run that covered more, or of other rules
             path.unlink()
-    write_result(cell.result, result)
-    shutil.rmtree(_folder(cell, result.evaluator.id), ignore_errors=True)
+    write_result(folder / cell.result.name, result)
 
 
 def standing(cell: Cell) -> list[Result]:
@@ -63,12 +73,12 @@ def forget(cell: Cell) -> None:
     shutil.rmtree(cell.folder / _KEPT, ignore_errors=True)
 
 
-def _evaluator_of(path: Path) -> str:
-    """Who gave the result in ``path``; empty when there is none that can be read."""
+def _latest(cell: Cell) -> Result | None:
+    """The result in the folder of ``cell``; None when there is none that can be read."""
     try:
-        return read_result(path).evaluator.id
+        return read_result(cell.result)
     except _UNREADABLE:
-        return ""
+        return None
 
 
 def _move(source: Path, target: Path, cell: Cell) -> None:

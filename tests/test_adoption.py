@@ -78,7 +78,9 @@ def test_a_damaged_image_is_taken_and_counted_as_corrupt(tmp_path: Path) -> None
 
 def test_a_folder_with_nothing_of_the_benchmark_is_named(tmp_path: Path) -> None:
     (tmp_path / "cat.png").write_bytes(b"")
-    with pytest.raises(CellFailure, match=r"no image of fake in .*for example 00000\.png"):
+    with pytest.raises(
+        CellFailure, match=r"no image of fake is in .*the 2 items of this run begin with 00000\.png"
+    ):
         adopt(tmp_path, 2)
 
 

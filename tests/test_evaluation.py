@@ -203,11 +203,38 @@ def test_a_reply_without_a_score_is_asked_for_as_often_as_officially() -> None:
 
 
 def test_a_killed_run_does_not_forget_the_tries_it_made() -> None:
-    generate(FakeModel(), FakeDataset(1))
-    evaluate(FakeBenchmark(faults={"images/00000": "hm"}, tries=2), n=1)
+    generate(FakeModel(), FakeDataset(2))
+    evaluate(FakeBenchmark(faults={"images/00000": "hm"}, tries=2), n=2)
     again = FakeBenchmark(faults={"images/00000": "hm"}, tries=3)
-    evaluate(again, n=1)
-    assert len(again.asked) == 1
+    outcome, _ = evaluate(again, n=2)
+    assert again.asked == ["images/00000"]
+    assert outcome.message.endswith("1 unparsed (once: 'hm' is no number; --retry_unparsed asks again)")
+
+
+def test_a_judge_that_never_answers_is_given_up_and_is_no_result() -> None:
+    class Mute(FakeBenchmark):
+        def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
+            for question in questions:
+                self.asked.append(question.item)
+                yield Answer(question, None, "the reply is an HTML page")
+
+    generate(FakeModel(), FakeDataset(30))
+    mute = Mute()
+    with pytest.raises(
+        CellFailure, match=r"first 10 questions all failed: the reply is an HTML page \(0 of 30"
+    ):
+        evaluate(mute, n=30)
+    assert len(mute.asked) == 10
+    assert not CELL.result.exists()
+
+
+def test_a_trial_with_another_judge_hides_no_full_result() -> None:
+    generate(FakeModel(), FakeDataset(5))
+    evaluate(FakeBenchmark("red-v1"))
+    evaluate_cell(CELL, FakeBenchmark("red-v2"), items(FakeDataset(5))[:2], 2, False, ProgressWriter())
+    assert read_result(CELL.result).evaluator.id == "red-v1"
+    assert len(CELL.scores.read_text().splitlines()) == 5
+    assert {cell.result.evaluator.id for cell in collect() if cell.result} == {"red-v1", "red-v2"}
 
 
 class Waiting(FakeBenchmark):

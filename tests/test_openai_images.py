@@ -267,7 +267,7 @@ def test_refusal_keeps_the_providers_words_and_is_not_retried(
         ("401", "correct API_KEY"),
         ("403", "must be verified"),
         ("404", "check the model id and BASE_URL"),
-        ("400", "Invalid value: 'giant'; check the model's kwargs"),
+        ("400", "Invalid value: 'giant'; check its kwargs"),
         ("quota", "no quota left"),
         ("redirect", "set BASE_URL to the final address"),
     ],

@@ -309,7 +309,7 @@ def test_a_reply_that_takes_too_long_is_asked_for_again(judge_server: JudgeServe
         ("404", "check the model id and BASE_URL"),
         ("400", "Invalid value: 'giant'"),
         ("quota", "the account has no quota left"),
-        ("could_not", "HTTP 400: Could not process image; check the model's kwargs"),
+        ("could_not", "HTTP 400: Could not process image; check its kwargs"),
         ("redirect", "HTTP 307 redirect to 'http://127.0.0.1:"),
         ("max_tokens", "Use 'max_completion_tokens' instead"),
     ],

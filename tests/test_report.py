@@ -411,7 +411,7 @@ def test_terminal_table_is_aligned_with_wide_characters() -> None:
     assert [line.split()[0] for line in lines[1:4]] == ["*", "a-rather-long-model-name", "gap"]
     assert "±0.0100" in lines[1]
     assert "3/4 (1 refused)" in lines[3]
-    assert "withheld: gap / text: incomplete: 1 refused" in lines[-1]
+    assert "withheld: gap / text@ppocr-v4: incomplete: 1 refused" in lines[-1]
 
 
 def test_terminal_table_fits_a_narrow_terminal() -> None:

@@ -62,7 +62,7 @@ def read_atoms(score_data: Path, benchmark_data: Path) -> list[Atoms]:
     if all(len(scores) == 1 for scores in lists):
         raise UserError(
             f"{score_data} holds one score per prompt, as VQAScore gives: there are no atoms to analyse; "
-            "use the lists of soft_tifa_am, soft_tifa_gm or tifa"
+            "use the lists of Soft-TIFA or TIFA (score_lists_soft_tifa.json, score_lists_tifa.json)"
         )
     for number, (scores, prompt) in enumerate(zip(lists, prompts, strict=True)):
         if len(scores) != len(prompt.skills):

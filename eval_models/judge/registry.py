@@ -58,12 +58,14 @@ def choose(judge: str) -> JudgeChoice:
         UserError: there is no such judge or backend.
     """
     backend, colon, name = judge.partition(":")
+    if backend in BACKENDS and not name.strip():
+        raise UserError(f"judge '{judge}' names no model; as in openai:gpt-4o")
     if not colon:
         if judge in JUDGE_SETTINGS:
             return JudgeChoice(judge, JUDGE_SETTINGS[judge])
         raise UserError(
             f"unknown judge '{judge}'{suggest(judge, JUDGE_SETTINGS)}; known: {', '.join(JUDGE_SETTINGS)}, "
-            f"and any model as backend:model (backends: {', '.join(BACKENDS)})"
+            f"and any model as backend:model, such as openai:{judge} (backends: {', '.join(BACKENDS)})"
         )
     if backend not in BACKENDS or not name:
         raise UserError(

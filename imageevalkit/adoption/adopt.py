@@ -49,35 +49,41 @@ def adopt_cell(
         CellFailure: nothing was found, or the cell holds images that nobody said to replace, or the disk is full.
     """
     if not found:
-        raise CellFailure(
-            f"no image of {cell.benchmark} in {source}: files are named as in the official layout, "
-            f"for example {items[0].path.relative_to(cell.folder / 'images') if items else '0.png'}"
-        )
+        raise CellFailure(_nothing_found(cell, items, source))
     records = last_records(cell)
     settings = settings_of(source)
     _check_may_replace(cell, items, records, settings, overwrite)
     key = fp.remember(cell.fingerprints, settings, {})
     writer = OutcomeWriter(cell, key)
-    copied = missing = 0
+    copied, missing = 0, [item for item in items if item.id not in found]
     try:
         for n, item in enumerate(items, 1):
             path = found.get(item.id)
             if path is None:
-                missing += 1
                 _record_missing(writer, item, records.get(item.id), source)
             else:
                 copied += _copy(writer, item, path, records.get(item.id), key)
             progress.report(
-                Progress(cell.key, STAGE, n, len(items), n - copied - missing, missing), n == len(items)
+                Progress(cell.key, STAGE, n, len(items), n - copied, len(missing)), n == len(items)
             )
     finally:
         writer.close()
-    log(
-        f"{cell.key}: {copied} images copied from {source}, {len(found) - copied} were here, {missing} missing"
-    )
+    log(f"{cell.key}: {copied} images copied from {source}, {len(found) - copied} were here")
     if missing:
-        return Outcome(INCOMPLETE, f"{missing} of {len(items)} images are not in {source}")
+        log("missing: " + ", ".join(item.id for item in missing))
+        named = ", ".join(item.path.name for item in missing[:3]) + (", …" if len(missing) > 3 else "")
+        return Outcome(INCOMPLETE, f"{len(missing)} of {len(items)} images are not in {source}: {named}")
     return Outcome(COMPLETE, f"{len(items)} images of {source}")
+
+
+def _nothing_found(cell: Cell, items: Sequence[Item], source: Path) -> str:
+    if source.is_file():
+        return f"no prompt of {cell.benchmark} is in {source}"
+    names = ", ".join(str(item.path.relative_to(cell.folder / "images")) for item in items[:3])
+    return (
+        f"no image of {cell.benchmark} is in {source}: files are named as in the official layout; the "
+        f"{len(items)} items of this run begin with {names}"
+    )
 
 
 def _check_may_replace(

@@ -63,7 +63,7 @@ class Endpoint:
                 f"{variable} holds a blank or a character that no key has: correct it in config.local.sh"
             )
         base_url = str(model_kwargs.get("base_url") or "").strip()
-        name, where = ("base_url", "the model's kwargs") if base_url else ("BASE_URL", "config.sh")
+        name, where = ("base_url", "its kwargs") if base_url else ("BASE_URL", "config.sh")
         base_url = base_url or os.environ.get("BASE_URL", "").strip() or DEFAULT_BASE_URL
         if not _is_http_url(base_url):
             raise UserError(f"{name} must look like https://host/v1: correct it in {where}")

@@ -285,9 +285,7 @@ def _classified(
     if status in (400, 413, 422) and (proven or status == 413 or _blames_item(error)):
         return Failure(Kind.ITEM, text)
     doubtful = status in (400, 422) and bool(_CONTENT_PARAM.search(error.param))
-    return Failure(
-        Kind.PERMANENT, f"{text}; check the model's kwargs and the account's rights", doubtful=doubtful
-    )
+    return Failure(Kind.PERMANENT, f"{text}; check its kwargs and the account's rights", doubtful=doubtful)
 
 
 def _blames_item(error: ErrorBody) -> bool:

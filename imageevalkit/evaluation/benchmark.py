@@ -119,11 +119,18 @@ def module_of(name: str) -> Any | None:
     if not (folder / "benchmark.py").is_file():
         return None
     try:
-        return importlib.import_module(f"benchmarks.{folder.name}.benchmark")
+        module = importlib.import_module(f"benchmarks.{folder.name}.benchmark")
     except Exception as error:
         raise UserError(
             f"benchmarks/{folder.name}/benchmark.py cannot be imported: {type(error).__name__}: {one_line(error)}"
         ) from error
+    for function in ("make", "check_judge"):
+        if not callable(getattr(module, function, None)):
+            raise UserError(
+                f"benchmarks/{folder.name}/benchmark.py lacks the function {function}(judge); "
+                "benchmarks/wise/benchmark.py is an example"
+            )
+    return module
 
 
 def check_judge(benchmark: str, judge: str) -> str:

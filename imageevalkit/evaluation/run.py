@@ -33,6 +33,7 @@ from imageevalkit.evaluation.survey import (
 from imageevalkit.items import Item
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.jobs import FAILED as JOB_FAILED
+from imageevalkit.money import dollars
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.result_files import leave, standing
 from imageevalkit.results import Coverage, Result
@@ -69,13 +70,16 @@ def evaluate_cell(
         raise CellFailure(
             f"no image to score: {', '.join(f'{n} {status}' for status, n in counts.items())} of {len(items)} items"
         )
-    verdicts, problem, asked_again = judge_items(cell, benchmark, by_id, to_judge, asking, progress)
+    verdicts, problem, asked_again, usd = judge_items(cell, benchmark, by_id, to_judge, asking, progress)
     if not asking.ask and not any(verdict.replies for verdict in verdicts.values()):
         raise CellFailure(
             f"--rescore: {benchmark.evaluator.id} has said nothing about these images, with these settings and "
             "versions of packages; leave --rescore out to ask it"
         )
     coverage = _coverage(states, verdicts)
+    if not any(verdict.score for verdict in verdicts.values()):
+        # no result: a judge that cannot be used is no column of the leaderboard
+        raise CellFailure(_nothing_judged(verdicts, problem, coverage))
     judged = [_judged(item, to_judge.get(item.id), verdicts.get(item.id)) for item in items]
     metrics = benchmark.aggregate(judged)
     headline = (official_treatment and benchmark.official_headline) or benchmark.headline
@@ -101,7 +105,23 @@ def evaluate_cell(
             )
         return Outcome(COMPLETE, f"{_shown(result)}; the result of {kept.coverage.expected} items stands")
     leave(cell, result, _scores(benchmark, states, verdicts), benchmark.official_files(judged))
-    return _outcome(result, problem)
+    return _outcome(result, problem, verdicts, usd)
+
+
+def _nothing_judged(verdicts: Mapping[str, Verdict], problem: str, coverage: Coverage) -> str:
+    if problem:
+        return f"{problem} (0 of {coverage.expected} judged; run again to go on)"
+    return f"nothing was judged: {coverage.problems()}{_why(verdicts)}"
+
+
+def _why(verdicts: Mapping[str, Verdict]) -> str:
+    """The commonest reason why an item was not judged, and what to do about it; empty when all were."""
+    reasons = Counter((v.verdict, v.reason) for v in verdicts.values() if v.verdict != JUDGED)
+    if not reasons:
+        return ""
+    (verdict, reason), count = reasons.most_common(1)[0]
+    remedy = "; --retry_unparsed asks again" if verdict == UNPARSED else "; run again to ask again"
+    return f" ({f'{count} times' if count > 1 else 'once'}: {reason}{remedy})"
 
 
 def _better(result: Result, asked: bool) -> Result | None:
@@ -185,7 +205,7 @@ def _notes(states: Mapping[str, ImageState], coverage: Coverage, asked_again: in
     return notes
 
 
-def _outcome(result: Result, problem: str) -> Outcome:
+def _outcome(result: Result, problem: str, verdicts: Mapping[str, Verdict], usd: float | None) -> Outcome:
     if problem:
         coverage = result.coverage
         return Outcome(
@@ -194,10 +214,15 @@ def _outcome(result: Result, problem: str) -> Outcome:
     state = COMPLETE if result.coverage.complete else INCOMPLETE
     counts = f"{result.coverage.judged} of {result.coverage.expected} judged"
     problems = result.coverage.problems()
-    return Outcome(state, "; ".join(part for part in (_shown(result), counts, problems) if part))
+    lost = f"{problems}{_why(verdicts)}" if problems else ""
+    spent = f"{dollars(usd)} for the judge" if usd is not None else ""
+    return Outcome(state, "; ".join(part for part in (_shown(result), counts, lost, spent) if part))
 
 
 def _shown(result: Result) -> str:
     """The headline scores in words; empty when they are withheld."""
     values = {name: result.metrics[name].value for name in result.headline}
-    return ", ".join(f"{name} {value:.4f}" for name, value in values.items() if value is not None)
+    return ", ".join(
+        f"{name} has no value for these items" if value is None else f"{name} {value:.4f}"
+        for name, value in values.items()
+    )

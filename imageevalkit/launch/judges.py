@@ -63,7 +63,7 @@ def judge_needs(run: Run, benchmark: str) -> JudgeNeeds:
         return _vllm_needs(run, benchmark, choice, kwargs, environ)
     if choice.setting.backend == "transformers":
         return _transformers_needs(run, benchmark, choice, kwargs, environ)
-    _check(benchmark, choice, ApiSettings.of, choice.setting.model_path, kwargs)
+    _check(run, benchmark, choice, ApiSettings.of, choice.setting.model_path, kwargs)
     needs = JudgeNeeds({**environ, VARIABLE: _options(run, kwargs).to_json()})
     return needs._replace(turn=_turn(benchmark, choice, kwargs)) if options.asks_judges else needs
 
@@ -74,7 +74,7 @@ def _transformers_needs(
     gpus = _gpus(choice, kwargs.pop("gpus", None))
     environment = environment_of(run.config, choice, kwargs)
     kwargs.pop("environment", None)
-    _check(benchmark, choice, TransformersSettings.from_kwargs, choice.setting.model_path, kwargs)
+    _check(run, benchmark, choice, TransformersSettings.from_kwargs, choice.setting.model_path, kwargs)
     return JudgeNeeds(
         {**environ, VARIABLE: _options(run, kwargs).to_json()},
         gpus=gpus if run.options.asks_judges else 0,
@@ -86,8 +86,8 @@ def _vllm_needs(
     run: Run, benchmark: str, choice: JudgeChoice, kwargs: Mapping[str, Any], environ: Mapping[str, str]
 ) -> JudgeNeeds:
     server_kwargs, kwargs = split_kwargs(kwargs)
-    settings = _check(benchmark, choice, ServerSettings.of, server_kwargs)
-    _check(benchmark, choice, ApiSettings.of, choice.setting.model_path, kwargs)
+    settings = _check(run, benchmark, choice, ServerSettings.of, server_kwargs)
+    _check(run, benchmark, choice, ApiSettings.of, choice.setting.model_path, kwargs)
     given = _options(run, kwargs)
     if not runs_elsewhere(choice, kwargs):  # of one that does, we know only what it is asked
         given = replace(given, served=settings.decisive)
@@ -104,12 +104,15 @@ def _vllm_needs(
     return JudgeNeeds({**environ, VARIABLE: given.to_json()}, server=server)
 
 
-def _check(benchmark: str, choice: JudgeChoice, of: Callable[..., T], *given: Any) -> T:
+def _check(run: Run, benchmark: str, choice: JudgeChoice, of: Callable[..., T], *given: Any) -> T:
     """The settings ``of`` what is given: a mistake in them is told before any image is made."""
     try:
         return of(*given)
     except UserError as error:
-        raise UserError(f"judge '{choice.name}' of {benchmark}: {error}") from None
+        hint = ""
+        if run.options.judge_kwargs and len(run.options.benchmarks) > 1:
+            hint = "; --judge_kwargs goes to the judges of all benchmarks, JUDGE_KWARGS_MAP has settings for each"
+        raise UserError(f"judge '{choice.name}' of {benchmark}: {error}{hint}") from None
 
 
 def _options(run: Run, kwargs: Mapping[str, Any]) -> JudgeOptions:

@@ -163,6 +163,9 @@ def resolve(given: dict[str, str], config: Config) -> Options:
         overwrite=_flag(given, "--overwrite"),
         dry_run=_flag(given, "--dry_run"),
     )
+    for benchmark in _judges(given.get("--judges", "")):
+        if benchmark not in options.benchmarks and not suggest(benchmark, options.benchmarks):
+            raise UserError(f"--judges names {benchmark}, which is not among the benchmarks of this run")
     if options.missing_items not in _MISSING_ITEMS:
         raise UserError(
             f"--missing_items is '{options.missing_items}': use withhold or official"
@@ -211,12 +214,15 @@ def _merge(models: list[str], sets: list[dict[str, Any]]) -> dict[str, dict[str,
 
 
 def _judges(text: str) -> dict[str, str]:
-    judges = {}
+    judges: dict[str, str] = {}
     for pair in split_names(text):
         benchmark, equals, judge = (word.strip() for word in pair.partition("="))
         if not (benchmark and equals and judge):
             raise UserError(f"--judges: '{pair}' is no benchmark=judge; use --judges \"longtext=ppocr\"")
-        judges[benchmark] = judge
+        if judges.setdefault(benchmark, judge) != judge:
+            raise UserError(
+                f"--judges names two judges for {benchmark}: run the command once for each, both results are kept"
+            )
     return judges
 
 

@@ -41,7 +41,12 @@ def server_of(run: Run, choice: JudgeChoice, settings: ServerSettings, gpus: int
     """
     environment = environment_of(run.config, choice, {"environment": settings.environment})
     build = "bash utils/make_env.sh --judge vllm"
-    executable = program_of(environment, "vllm", f"judge {choice.name}", build)
+    try:
+        executable = program_of(environment, "vllm", f"judge {choice.name}", build)
+    except UserError as error:
+        raise UserError(
+            f"{error}; or name a server that runs already: --judge_kwargs base_url=http://…/v1"
+        ) from None
     model = choice.setting.model_path
     if model.startswith(("/", ".", "~")) and not Path(model).is_dir():
         raise UserError(f"judge '{choice.name}': there is no folder {model}")

@@ -250,7 +250,9 @@ class Asking:
         if failure.kind is Kind.REFUSAL:
             return f"the judge refused: {text}"
         if failure.kind is Kind.PERMANENT:
-            raise JudgeUnusable(f"{where}: {text}")
+            renamed = "max_completion_tokens" in text
+            remedy = "; --judge_kwargs max_tokens_parameter=max_completion_tokens" if renamed else ""
+            raise JudgeUnusable(f"{where}: {text}{remedy}")
         if failure.kind is Kind.UNREACHABLE and not chat.known.answered:
             raise JudgeUnusable(f"{where}: {text}; check its address and the network")
         return text

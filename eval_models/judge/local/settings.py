@@ -10,6 +10,8 @@ from typing import Any
 from imageevalkit.errors import UserError, suggest
 
 _DTYPES = ("auto", "bfloat16", "float16", "float32")
+# Taken by the launcher before they come here: where the job runs, and on how many GPUs.
+_OF_THE_JOB = ("environment", "gpus")
 # They change speed and memory only (and last bits, as every other machine does).
 _NOT_IDENTITY = ("revision", "device_map", "batch_size")
 
@@ -44,7 +46,7 @@ class TransformersSettings:
         for name in kwargs:
             if name not in known:
                 raise UserError(
-                    f"it takes no setting '{name}'{suggest(name, known)}; known: {', '.join(known)}"
+                    f"it takes no setting '{name}'{suggest(name, known)}; known: {', '.join([*known, *_OF_THE_JOB])}"
                 )
         settings = cls(**kwargs)
         for name in ("batch_size", "min_pixels", "max_pixels"):
