@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -681,6 +682,20 @@ def test_pictures_are_seen_as_their_protocol_says(tmp_path: Path) -> None:
     small = open_picture(Picture(tmp_path / "a.png", "0", encoding=Encoding("JPEG", 10, 16)))
     assert small.size == (16, 8)
     assert small.getpixel((2, 2)) != (0, 0, 255)
+
+
+def test_images_are_prepared_ahead_where_the_model_leaves_the_cores_alone(
+    judge: Callable[..., TransformersJudge], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions = questions_about(tmp_path, 4)
+    expected = replies(judge(), questions)
+    monkeypatch.setattr(TransformersJudge, "_beside_gpu", True)
+    ahead = judge()
+    assert replies(ahead, questions) == expected
+    answers = ahead.ask(questions)
+    next(answers)
+    answers.close()  # type: ignore[attr-defined]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("prepare")]
 
 
 def test_an_iterator_closed_early_gives_up_the_rest(

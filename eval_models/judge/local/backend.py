@@ -34,7 +34,8 @@ class TransformersJudge:
 
     All questions about one image share its preparation, its pass through the vision tower and the keys and values
     of what the prompts have in common (see :mod:`eval_models.judge.local.one_image`). Replies about images of which
-    only one thing is asked are generated in batches. A thread prepares the next images while the model works.
+    only one thing is asked are generated in batches. Beside a GPU, a thread prepares the next images while
+    the model works.
     """
 
     def __init__(self, choice: JudgeChoice, options: JudgeOptions) -> None:
@@ -69,6 +70,17 @@ class TransformersJudge:
             return
         check_wanted_ids(questions, self._local.processor.tokenizer)
         jobs = plan(questions, self._batch_size, self._local.model.generation_config)
+        for job, prepared, started in self._in_turn(jobs):
+            yield from self._answers(job, prepared, started)
+
+    def _in_turn(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Prepared, float]]:
+        """Each job with what the model takes for it, and when work on it began."""
+        if not self._beside_gpu:
+            # the model uses all cores: a thread beside it would only make its threads spin while they wait
+            for job in jobs:
+                started = time.monotonic()
+                yield job, self._prepare(job), started
+            return
         thread = ThreadPoolExecutor(1, "prepare")
         try:
             upcoming = thread.submit(self._prepare, jobs[0])
@@ -77,7 +89,7 @@ class TransformersJudge:
                 prepared = upcoming.result()
                 if following is not None:
                     upcoming = thread.submit(self._prepare, following)
-                yield from self._answers(job, prepared, started)
+                yield job, prepared, started
         finally:
             thread.shutdown(cancel_futures=True)
 
@@ -163,6 +175,10 @@ class TransformersJudge:
         if job.one_image:
             return self._prompts.one_by_one(job.questions)
         return self._prompts.together(job.questions)
+
+    @property
+    def _beside_gpu(self) -> bool:
+        return str(self._local.model.device.type) != "cpu"
 
     @functools.cached_property
     def _source(self) -> WeightsSource:
