@@ -621,7 +621,7 @@ def test_a_model_that_is_nowhere(name: str, monkeypatch: pytest.MonkeyPatch, tmp
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    words = "does not exist" if name.startswith("no/") else "HF_HUB_OFFLINE=1 forbids downloading"
+    words = "there is no folder" if name.startswith("no/") else "HF_HUB_OFFLINE=1 forbids downloading"
     for use in (lambda: judge_of(name).identity, lambda: list(judge_of(name).ask([ask_nothing()]))):
         with pytest.raises(CellFailure, match=words):
             use()
