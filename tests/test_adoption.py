@@ -148,6 +148,12 @@ def test_through_eval_sh_from_another_folder(tmp_path: Path) -> None:
     absent = run_eval(checkout, "--images", str(tmp_path / "no"), "--model_names", "a", *words)
     assert absent.returncode == 2
     assert f"--images: there is no {tmp_path / 'no'}" in absent.stderr
+    planned = run_eval(checkout, "--images", str(theirs), "--model_names", "a", *words, "--dry_run")
+    assert f"a/quicktext: 4 of 4 images are in {theirs}" in planned.stdout
+    assert not (checkout / "output").exists()
+    empty = run_eval(checkout, "--images", str(tmp_path), "--model_names", "a", *words, "--dry_run")
+    assert empty.returncode == 1
+    assert "no image of quicktext is in" in empty.stdout
     run = run_eval(checkout, "--images", str(theirs), "--model_names", "a", *words)
     assert run.returncode == 0, run.stderr
     result = json.loads((checkout / "output/a/quicktext/result.json").read_text())

@@ -49,11 +49,10 @@ def adopt_cell(
         CellFailure: nothing was found, or the cell holds images that nobody said to replace, or the disk is full.
     """
     if not found:
-        raise CellFailure(_nothing_found(cell, items, source))
+        raise CellFailure(nothing_found(cell, items, source))
     records = last_records(cell)
-    settings = settings_of(source)
-    _check_may_replace(cell, items, records, settings, overwrite)
-    key = fp.remember(cell.fingerprints, settings, {})
+    may_replace(cell, items, source, overwrite)
+    key = fp.remember(cell.fingerprints, settings_of(source), {})
     writer = OutcomeWriter(cell, key)
     copied, missing = 0, [item for item in items if item.id not in found]
     try:
@@ -76,7 +75,8 @@ def adopt_cell(
     return Outcome(COMPLETE, f"{len(items)} images of {source}")
 
 
-def _nothing_found(cell: Cell, items: Sequence[Item], source: Path) -> str:
+def nothing_found(cell: Cell, items: Sequence[Item], source: Path) -> str:
+    """What to say where ``source`` holds no image of the benchmark."""
     if source.is_file():
         return f"no prompt of {cell.benchmark} is in {source}"
     names = ", ".join(str(item.path.relative_to(cell.folder / "images")) for item in items[:3])
@@ -86,14 +86,13 @@ def _nothing_found(cell: Cell, items: Sequence[Item], source: Path) -> str:
     )
 
 
-def _check_may_replace(
-    cell: Cell,
-    items: Sequence[Item],
-    records: Mapping[str, Mapping[str, Any]],
-    settings: Mapping[str, Any],
-    overwrite: bool,
-) -> None:
-    known = fp.known(cell.fingerprints)
+def may_replace(cell: Cell, items: Sequence[Item], source: Path, overwrite: bool) -> None:
+    """Whether the images of ``cell`` may become those of ``source``.
+
+    Raises:
+        CellFailure: it holds images that nobody said to replace.
+    """
+    known, records, settings = fp.known(cell.fingerprints), last_records(cell), settings_of(source)
     for record in records.values():
         before = known.get(record.get("fingerprint", ""), {})
         if record["status"] != OK or before == settings:

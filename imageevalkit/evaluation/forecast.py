@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imageevalkit.cell import REPO, Cell
-from imageevalkit.errors import ExitStatus, run_main
+from imageevalkit.errors import CellFailure, ExitStatus, run_main
 from imageevalkit.evaluation.benchmark import Benchmark, module_of
 from imageevalkit.evaluation.judgements import Judgements
 from imageevalkit.evaluation.judging import AskOptions
@@ -70,7 +70,8 @@ def main() -> ExitStatus:
         try:
             print(forecast(key, request))
         except Exception as error:  # a fault in one benchmark must not hide the other cells
-            print(f"{key}: questions unknown: {type(error).__name__}: {one_line(error, 300)}")
+            kind = "" if isinstance(error, CellFailure) else f"{type(error).__name__}: "
+            print(f"{key}: questions unknown: {kind}{one_line(error, 300)}")
             status = ExitStatus.FAILED
     return status
 

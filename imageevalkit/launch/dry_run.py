@@ -23,9 +23,12 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
     lines = [f"plan: {len(plan.cells)} cells, {len(plan.jobs)} jobs, {order}"]
     status = ExitStatus.FAILED if plan.blocked else ExitStatus.COMPLETE
     for job in plan.jobs:
-        lines.append(f"{job.name}: {job.command[0]}, {job.gpus} GPUs, {job.cores} cores")
-        lines += describe_server(job)
-        for request in _requests(job):
+        requests, server = _requests(job), describe_server(job)
+        # the script of an evaluation says less than the environment it runs in
+        program = requests[0].python if job.stage == "evaluate" and not server else job.command[0]
+        lines.append(f"{job.name}: {program}, {job.gpus} GPUs, {job.cores} cores")
+        lines += server
+        for request in requests:
             counts, counted = _forecast(request)
             lines += [f"  {line}" for line in counts]
             status = status if counted else ExitStatus.FAILED
@@ -47,6 +50,9 @@ def _requests(job: Job) -> list[_Request]:
         python = str(DRIVER_ENV / "bin" / "python")
         text = {"cells": job.cells, **job.options}
         return [_Request("imageevalkit.generation.forecast", python, text)]
+    if job.stage == "adopt":
+        text = {"cells": job.cells, **job.options}
+        return [_Request("imageevalkit.adoption.forecast", str(DRIVER_ENV / "bin" / "python"), text)]
     return [_evaluation(job, cell) for cell in job.cells] if job.stage == "evaluate" else []
 
 
