@@ -178,7 +178,7 @@ def test_argument_that_a_pipeline_would_swallow_is_an_error(pipelines: Path) -> 
 
 
 def test_missing_folder_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ModelUnusable, match=r"^model folder /.*/nowhere does not exist; .*$"):
+    with pytest.raises(ModelUnusable, match=r"^there is no folder /.*/nowhere; .*$"):
         DiffusersT2I(str(tmp_path / "nowhere"))
 
 

@@ -163,9 +163,6 @@ def resolve(given: dict[str, str], config: Config) -> Options:
         overwrite=_flag(given, "--overwrite"),
         dry_run=_flag(given, "--dry_run"),
     )
-    for benchmark in _judges(given.get("--judges", "")):
-        if benchmark not in options.benchmarks and not suggest(benchmark, options.benchmarks):
-            raise UserError(f"--judges names {benchmark}, which is not among the benchmarks of this run")
     if options.missing_items not in _MISSING_ITEMS:
         raise UserError(
             f"--missing_items is '{options.missing_items}': use withhold or official"
