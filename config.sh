@@ -98,7 +98,7 @@ declare -gA EVAL_GPU_MAP=(
 # Who measures. The evaluator is part of the score's name: two of them never share a leaderboard column.
 declare -gA JUDGE_MAP=(
   ['quicktext']='ppocr'
-  ['longtext']='ppocr'
+  ['longtext']='qwen2.5-vl-7b'
   ['wise']='gpt-4o-2024-05-13'
   ['wise-verified']='qwen3.5-35b-a3b'
   ['wise-rewrite']='gpt-4o-2024-05-13'
