@@ -21,13 +21,16 @@ from imageevalkit.items import Item, items_of
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.results import Result, read_result
-from tests.support.wise import DATASETS, SYSTEM, ToldJudge, judged, make_wise
+from tests.support.function_judge import FunctionJudge
+from tests.support.wise import DATASETS, SYSTEM, judged, make_wise
 
 THREE = "Consistency: {}\nRealism: 1\nAesthetic Quality: 0"
 
 
 @pytest.fixture
-def wise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[WiseBenchmark, ToldJudge]]:
+def wise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[WiseBenchmark, FunctionJudge]]:
     """Makes a benchmark by its name; see :func:`tests.support.wise.make_wise`."""
     return lambda name, **given: make_wise(name, tmp_path / "benchmarks", monkeypatch, **given)
 
@@ -45,7 +48,10 @@ def first_items(name: str, limit: int) -> list[Item]:
     ],
 )
 def test_the_official_request(
-    wise: Callable[..., tuple[WiseBenchmark, ToldJudge]], name: str, max_tokens: int, extra: dict[str, object]
+    wise: Callable[..., tuple[WiseBenchmark, FunctionJudge]],
+    name: str,
+    max_tokens: int,
+    extra: dict[str, object],
 ) -> None:
     benchmark, _ = wise(name)
     [item] = first_items(name, 1)
@@ -61,7 +67,7 @@ def test_the_official_request(
     assert benchmark.tries == 3
 
 
-def test_texts_are_put_in_as_they_are(wise: Callable[..., tuple[WiseBenchmark, ToldJudge]]) -> None:
+def test_texts_are_put_in_as_they_are(wise: Callable[..., tuple[WiseBenchmark, FunctionJudge]]) -> None:
     benchmark, _ = wise("wise")
     [item] = first_items("wise", 1)
     odd = Item(item.id, item.path, 42, None, None, {"prompt": '{Explanation} "{}"', "explanation": "{0}\n%s"})
@@ -77,7 +83,7 @@ def test_texts_are_put_in_as_they_are(wise: Callable[..., tuple[WiseBenchmark, T
     ],
 )
 def test_reply_without_all_scores(
-    wise: Callable[..., tuple[WiseBenchmark, ToldJudge]], name: str, reply: str, says: str
+    wise: Callable[..., tuple[WiseBenchmark, FunctionJudge]], name: str, reply: str, says: str
 ) -> None:
     benchmark, _ = wise(name)
     [item] = first_items(name, 1)
@@ -89,7 +95,7 @@ def test_reply_without_all_scores(
 
 @pytest.mark.parametrize("bare", [False, True])
 def test_worked_example_of_one_image(
-    wise: Callable[..., tuple[WiseBenchmark, ToldJudge]], bare: bool
+    wise: Callable[..., tuple[WiseBenchmark, FunctionJudge]], bare: bool
 ) -> None:
     benchmark, _ = wise("wise")
     [one] = judged(benchmark, lambda _: "2\n1\n0" if bare else THREE.format(2), limit=1)
@@ -111,7 +117,7 @@ def evaluate(benchmark: WiseBenchmark, limit: int) -> tuple[Outcome, Result]:
 
 
 def test_a_reply_without_score_is_asked_again_twice(
-    wise: Callable[..., tuple[WiseBenchmark, ToldJudge]],
+    wise: Callable[..., tuple[WiseBenchmark, FunctionJudge]],
 ) -> None:
     asked: Counter[str] = Counter()
 
@@ -145,7 +151,7 @@ def test_a_reply_without_score_is_asked_again_twice(
     assert len(ids) == 11 and 401 not in ids
 
 
-def test_a_limited_run_has_an_overall(wise: Callable[..., tuple[WiseBenchmark, ToldJudge]]) -> None:
+def test_a_limited_run_has_an_overall(wise: Callable[..., tuple[WiseBenchmark, FunctionJudge]]) -> None:
     benchmark, _ = wise("wise", say=lambda _: THREE.format(2))
     outcome, result = evaluate(benchmark, 7)
     assert outcome.state == COMPLETE
@@ -160,7 +166,7 @@ def record_files(benchmark: WiseBenchmark, done: list[Judged]) -> dict[str, str]
 
 
 def test_official_files_of_the_verified_protocol(
-    wise: Callable[..., tuple[WiseBenchmark, ToldJudge]],
+    wise: Callable[..., tuple[WiseBenchmark, FunctionJudge]],
 ) -> None:
     benchmark, _ = wise("wise-verified")
     replies = {2: "<think>1</think> Score: 1 – ß\n", 1: "Score: 0", 3: "none"}
@@ -190,7 +196,7 @@ def test_official_files_of_the_verified_protocol(
 
 
 def test_official_files_of_the_legacy_protocol(
-    wise: Callable[..., tuple[WiseBenchmark, ToldJudge]],
+    wise: Callable[..., tuple[WiseBenchmark, FunctionJudge]],
 ) -> None:
     benchmark, _ = wise("wise-rewrite")
     aesthetic_first = "Aesthetic Quality: 0\nRealism: 1\nConsistency: 2\n"
@@ -216,7 +222,7 @@ def test_official_files_of_the_legacy_protocol(
         ("wise-verified", "vllm:qwen3.5-35b-a3b"),
     ],
 )
-def test_judges(wise: Callable[..., tuple[WiseBenchmark, ToldJudge]], name: str, default: str) -> None:
+def test_judges(wise: Callable[..., tuple[WiseBenchmark, FunctionJudge]], name: str, default: str) -> None:
     assert check_judge(name, "") == check_judge(name, default.partition(":")[2]) == default
     assert check_judge(name, "transformers:qwen3-vl-8b") == "transformers:qwen3-vl-8b"
     with pytest.raises(UserError, match="unknown judge"):

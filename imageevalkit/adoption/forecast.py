@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from imageevalkit.adoption.adopt import may_replace, nothing_found
 from imageevalkit.adoption.finding import find_images
-from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure, ExitStatus, run_main
+from imageevalkit.forecasting import tell_forecasts
 from imageevalkit.items import items_of
 from imageevalkit.jobs import cell_of
-from imageevalkit.secrets import one_line
 
 
 def forecast(key: str, options: dict[str, Any]) -> str:
@@ -36,18 +33,8 @@ def forecast(key: str, options: dict[str, Any]) -> str:
 
 
 def main() -> ExitStatus:
-    """One line per cell of the request on stdin; status 1 when a cell would fail."""
-    sys.path.insert(0, str(REPO / "infer"))
-    request = json.load(sys.stdin)
-    status = ExitStatus.COMPLETE
-    for key in request["cells"]:
-        try:
-            print(forecast(key, request))
-        except Exception as error:  # a fault in one dataset class must not hide the other cells
-            kind = "" if isinstance(error, CellFailure) else f"{type(error).__name__}: "
-            print(f"{key}: {kind}{one_line(error, 300)}")
-            status = ExitStatus.FAILED
-    return status
+    """One line for each cell of the request on stdin."""
+    return tell_forecasts(forecast)
 
 
 if __name__ == "__main__":

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from imageevalkit.cell import REPO, Cell
-from imageevalkit.errors import CellFailure, ExitStatus, run_main
+from imageevalkit.cell import Cell
+from imageevalkit.errors import ExitStatus, run_main
 from imageevalkit.evaluation.benchmark import Benchmark, module_of
 from imageevalkit.evaluation.judgements import Judgements
 from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.evaluation.money import effort
 from imageevalkit.evaluation.question import Picture, Question
+from imageevalkit.forecasting import tell_forecasts
 from imageevalkit.generation.records import OK, last_records
 from imageevalkit.images import sha256_file
 from imageevalkit.items import Item, items_of
 from imageevalkit.jobs import cell_of
-from imageevalkit.secrets import one_line
 
 
 def forecast(key: str, request: dict[str, Any]) -> str:
     """One line for the cell ``key``; only reads. The job's options are those of this process's environment."""
+    os.environ.update(request["environ"])
     from custom_datasets.load_dataset import load_dataset
 
     cell = cell_of(key)
@@ -61,19 +60,8 @@ def _picture(item: Item, record: Mapping[str, Any] | None) -> Picture:
 
 
 def main() -> ExitStatus:
-    """One line per cell of the request on stdin; a cell that cannot be read is one line too, and status 1."""
-    sys.path.insert(0, str(REPO / "infer"))
-    request = json.load(sys.stdin)
-    os.environ.update(request["environ"])
-    status = ExitStatus.COMPLETE
-    for key in request["cells"]:
-        try:
-            print(forecast(key, request))
-        except Exception as error:  # a fault in one benchmark must not hide the other cells
-            kind = "" if isinstance(error, CellFailure) else f"{type(error).__name__}: "
-            print(f"{key}: questions unknown: {kind}{one_line(error, 300)}")
-            status = ExitStatus.FAILED
-    return status
+    """One line for each cell of the request on stdin."""
+    return tell_forecasts(forecast)
 
 
 if __name__ == "__main__":

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Any
 
 from imageevalkit import fingerprint as fp
-from imageevalkit.cell import REPO
 from imageevalkit.errors import ExitStatus, run_main
+from imageevalkit.forecasting import tell_forecasts
 from imageevalkit.generation.money import money
 from imageevalkit.generation.survey import survey
 from imageevalkit.items import items_of
 from imageevalkit.jobs import cell_of
-from imageevalkit.secrets import one_line
 
 
 def forecast(key: str, options: dict[str, Any]) -> str:
@@ -40,17 +37,8 @@ def forecast(key: str, options: dict[str, Any]) -> str:
 
 
 def main() -> ExitStatus:
-    """One line per cell of the request on stdin; a cell that cannot be read is one line too, and status 1."""
-    sys.path.insert(0, str(REPO / "infer"))
-    request = json.load(sys.stdin)
-    status = ExitStatus.COMPLETE
-    for key in request["cells"]:
-        try:
-            print(forecast(key, request))
-        except Exception as error:  # a fault in one dataset class must not hide the other cells
-            print(f"{key}: image counts unknown: {type(error).__name__}: {one_line(error, 300)}")
-            status = ExitStatus.FAILED
-    return status
+    """One line for each cell of the request on stdin."""
+    return tell_forecasts(forecast)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,12 +17,13 @@ from benchmarks.geneval2.benchmark import GenEval2Benchmark, make
 from custom_datasets.dataset_cls.t2i.geneval2 import GenEval2
 from imageevalkit import assets
 from imageevalkit.cell import REPO, Cell
-from imageevalkit.evaluation.question import Answer, Question, Reply
+from imageevalkit.evaluation.question import Question, Reply
 from imageevalkit.evaluation.run import evaluate_cell
 from imageevalkit.items import Item, items_of
 from imageevalkit.jobs import Outcome
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.results import Result, read_result
+from tests.support.function_judge import Answering, FunctionJudge
 
 CELL = Cell("m", "geneval2")
 TEMPLATES = {
@@ -30,7 +31,6 @@ TEMPLATES = {
     "evaluation.py::tifa": "In a word: {}",
     "evaluation.py::vqa_score": "Is this '{}'?",
 }
-Answering = Callable[[Question], Reply | None]
 _UPSTREAM = "facebookresearch/GenEval2/a6e82d2289e8d418f27f0adee77908b07060eea3"
 
 
@@ -61,28 +61,6 @@ class SmallDataset:
             }
             for index, prompt in enumerate(prompts)
         ]
-
-
-class FunctionJudge:
-    """Replies what ``answering`` says; None is a failure."""
-
-    identity: Mapping[str, Any] = {"model": "function"}
-
-    def __init__(self, answering: Answering) -> None:
-        self._answering = answering
-        self.asked: list[Question] = []
-
-    def has_answered(self) -> None:
-        pass
-
-    def holdup(self) -> str:
-        return ""
-
-    def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
-        for question in questions:
-            self.asked.append(question)
-            reply = self._answering(question)
-            yield Answer(question, reply, "" if reply else "no reply")
 
 
 def soft_reply(question: Question, score: float, text: str = "?", outside: float | None = 0.0) -> Reply:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from custom_datasets.dataset_cls.t2i.wise import WiseBench, WiseRewriteBench, Wi
 from imageevalkit import assets
 from imageevalkit.cell import Cell
 from imageevalkit.evaluation.benchmark import Judged, Unparsed
-from imageevalkit.evaluation.question import Answer, Picture, Question, Reply
+from imageevalkit.evaluation.question import Picture, Question, Reply
 from imageevalkit.items import items_of
+from tests.support.function_judge import FunctionJudge
 from tests.support.manifest import COMMIT
 
 DATASETS: dict[str, type[WiseBench]] = {
@@ -27,26 +28,6 @@ DATASETS: dict[str, type[WiseBench]] = {
 }
 SYSTEM = "You judge."
 USER = 'Protocol.\nPROMPT: "{Prompt}"\nEXPLANATION: "{Explanation}"\nAnswer.'
-
-
-class ToldJudge:
-    """Answers each question with ``say(question)``; ``asked`` are all questions in their order."""
-
-    def __init__(self, say: Callable[[Question], str]) -> None:
-        self.identity = {"model": "told"}
-        self.say = say
-        self.asked: list[Question] = []
-
-    def has_answered(self) -> None:
-        pass
-
-    def holdup(self) -> str:
-        return ""
-
-    def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
-        for question in questions:
-            self.asked.append(question)
-            yield Answer(question, Reply(self.say(question)))
 
 
 def write_data(benchmarks: Path, name: str) -> None:
@@ -87,14 +68,14 @@ def make_wise(
     monkeypatch: pytest.MonkeyPatch,
     say: Callable[[Question], str] = lambda question: "Score: 1",
     judge: str = "",
-) -> tuple[WiseBenchmark, ToldJudge]:
+) -> tuple[WiseBenchmark, FunctionJudge]:
     """Benchmark ``name`` on data of our own below ``folder``, asking a judge that does what ``say`` says."""
     folder_name = name.replace("-", "_")
     module: Any = importlib.import_module(f"benchmarks.{folder_name}.benchmark")
     monkeypatch.setattr(assets, "BENCHMARKS", folder)
     if not (folder / folder_name).exists():
         write_data(folder, name)
-    told = ToldJudge(say)
+    told = FunctionJudge(lambda question: Reply(say(question)))
     monkeypatch.setattr("eval_models.judge.benchmark.make_judge", lambda *_: told)
     return module.make(module.check_judge(judge)), told
 
