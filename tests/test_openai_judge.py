@@ -786,12 +786,10 @@ def test_closing_the_iterator_gives_up_what_is_under_way(judge_server: JudgeServ
 
 
 _INTERRUPTED = """
-import signal
 from eval_models.judge.options import JudgeOptions
 from eval_models.judge.registry import make_judge
 from imageevalkit.evaluation.question import Message, Question, Sampling
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a command in the background begins without it
 questions = [Question(str(n), "q", (Message("user", (f"Score {n}",)),), Sampling(5)) for n in range(400)]
 try:
     for answer in make_judge("openai:m-1", JudgeOptions()).ask(questions):
