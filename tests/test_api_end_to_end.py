@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.checkout import REPO, environ, make_checkout, run_eval
+from tests.support.checkout import REPO, environ, make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import ImageServer
 
-pytestmark = pytest.mark.skipif(
-    not (REPO / ".venv/bin/python").exists(), reason="no .venv: bash utils/make_env.sh --driver makes it"
-)
+pytestmark = needs_driver_env
 
 SECRET = "sk-never-to-be-seen-4711"
 KWARGS = ["--custom_model_kwargses", "size=256x256,quality=low,backoff=0.05"]

@@ -14,12 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.api_runs import REPEATS, ApiRuns, message, prompts, text_of
-from tests.support.checkout import MANY, REPO, add_benchmark, add_model, make_checkout
+from tests.support.checkout import MANY, add_benchmark, add_model, make_checkout, needs_driver_env
 from tests.support.image_server import REFUSAL_WORDS, ImageServer, Received, random_faults
 
-pytestmark = pytest.mark.skipif(
-    not (REPO / ".venv/bin/python").exists(), reason="no .venv: bash utils/make_env.sh --driver makes it"
-)
+pytestmark = needs_driver_env
 
 OTHER_KEY = "sk-other-0815-key"
 QUICK = "max_attempts=2,backoff=0.01"

@@ -17,17 +17,13 @@ from tests.support.checkout import (
     EDITS,
     FAILING,
     MANY,
-    REPO,
     SLOW_NOISE,
     add_benchmark,
     add_model,
     environ,
     make_checkout,
+    needs_driver_env,
     run_eval,
-)
-
-needs_driver_env = pytest.mark.skipif(
-    not (REPO / ".venv/bin/python").exists(), reason="no .venv: bash utils/make_env.sh --driver makes it"
 )
 
 

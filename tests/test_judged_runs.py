@@ -16,15 +16,12 @@ from typing import Any
 
 import pytest
 
-from imageevalkit.cell import REPO
-from tests.support.checkout import environ, make_checkout, run_eval
+from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import random_faults
 from tests.support.judge_server import JudgeServer
 from tests.support.mirror import shared_mirror
 
-pytestmark = pytest.mark.skipif(
-    not (REPO / ".venv").exists(), reason="needs the driver's .venv (bash eval.sh --quickstart makes it)"
-)
+pytestmark = needs_driver_env
 
 BENCHMARKS = ("wise", "wise-verified", "wise-rewrite", "geneval2")
 LIMIT = 24

@@ -10,14 +10,11 @@ from typing import Any
 
 import pytest
 
-from imageevalkit.cell import REPO
-from tests.support.checkout import make_checkout, run_eval
+from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.mirror import shared_mirror
 from tests.support.tiny_vlm import save_qwen2_5_vl, save_qwen3_vl
 
-pytestmark = pytest.mark.skipif(
-    not (REPO / ".venv").exists(), reason="needs the driver's .venv (bash eval.sh --quickstart makes it)"
-)
+pytestmark = needs_driver_env
 
 
 @pytest.fixture(scope="module")

@@ -26,15 +26,18 @@ from imageevalkit.errors import UserError
 from imageevalkit.evaluation.question import JudgeUnusable
 from imageevalkit.launch import judge_server
 from imageevalkit.launch.judge_server import JudgeServer
-from tests.support.checkout import FAILING, REPO, add_model, environ, make_checkout, run_eval
+from tests.support.checkout import (
+    FAILING,
+    REPO,
+    add_model,
+    environ,
+    make_checkout,
+    needs_driver_env,
+    run_eval,
+)
 from tests.support.fake_vllm import install, starts
 from tests.support.jobs import marked, wait_for
 from tests.support.served_benchmark import add_served_benchmark
-
-needs_driver_env = pytest.mark.skipif(
-    not (REPO / ".venv/bin/python").exists(), reason="no .venv: bash utils/make_env.sh --driver makes it"
-)
-
 
 Ended = subprocess.CompletedProcess[str]
 

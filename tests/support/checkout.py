@@ -8,7 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 REPO = Path(__file__).resolve().parents[2]
+
+needs_driver_env = pytest.mark.skipif(
+    not (REPO / ".venv/bin/python").exists(), reason="no .venv: bash utils/make_env.sh --driver makes it"
+)
+"""For tests that run ``eval.sh``; ``test.sh`` makes that environment first, so that none is skipped there."""
 
 SLOW_NOISE = '''
 import time
