@@ -110,3 +110,7 @@ declare -gA JUDGE_MAP=(
 # without a base_url is served by the run itself: "gpus=2,max_model_len=32768,serve_args=--dtype bfloat16".
 # Overridden by --judge_kwargs.
 declare -gA JUDGE_KWARGS_MAP=()
+
+# Settings of a benchmark ("name=value,name=value"), for those that have any: see "OneIG-Bench" in README.md.
+# Overridden by --ds_kwargs.
+declare -gA DS_KWARGS_MAP=()

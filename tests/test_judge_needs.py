@@ -24,7 +24,7 @@ def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def needs(tmp_path: Path, judge: str, **kwargs: Any) -> JudgeNeeds:
     options = Options(judges={"wise": judge}, judge_kwargs=kwargs)
-    return judge_needs(Run(options, Config(), tmp_path, "now", 1, {}), "wise")
+    return judge_needs(Run(options, Config(), tmp_path, "now", 1, {}, {"wise": {}}), "wise")
 
 
 def told(needs: JudgeNeeds) -> JudgeOptions:

@@ -24,7 +24,6 @@ from imageevalkit.generation.money import money
 from imageevalkit.items import items_of
 from imageevalkit.jsonl import JsonlWriter
 from imageevalkit.money import dollars
-from imageevalkit.results import Evaluator
 from tests.support.generation import FakeDataset
 
 # (model, usage as the server sent it, USD, where the three are from)
@@ -420,5 +419,5 @@ def test_a_result_never_takes_an_unknown_price_for_nothing(
         for item, (status, price) in zip(items, records, strict=True):
             record = {"item": item.id, "status": status, "price": price, "fingerprint": key}
             writer.append({**record, "time": "2026-11-20T00:00:00.000+00:00"})
-    told = provenance(cell, items, {}, Evaluator("nobody", official=False))
+    told = provenance(cell, items, {}, "nobody")
     assert {name: told[name] for name in told if name.startswith("generation_usd")} == money

@@ -223,10 +223,10 @@ def test_official_files_of_the_legacy_protocol(
     ],
 )
 def test_judges(wise: Callable[..., tuple[WiseBenchmark, FunctionJudge]], name: str, default: str) -> None:
-    assert check_judge(name, "") == check_judge(name, default.partition(":")[2]) == default
-    assert check_judge(name, "transformers:qwen3-vl-8b") == "transformers:qwen3-vl-8b"
+    assert check_judge(name, "", {}) == check_judge(name, default.partition(":")[2], {}) == default
+    assert check_judge(name, "transformers:qwen3-vl-8b", {}) == "transformers:qwen3-vl-8b"
     with pytest.raises(UserError, match="unknown judge"):
-        check_judge(name, "gpt-4p")
+        check_judge(name, "gpt-4p", {})
     official, _ = wise(name)
     other, _ = wise(name, judge="qwen3-vl-8b")
     assert official.evaluator.official and not other.evaluator.official

@@ -8,9 +8,10 @@ import sys
 import traceback
 from pathlib import Path
 
+from imageevalkit.benchmark_settings import settings_of
 from imageevalkit.cell import REPO, Cell, lock_cell
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main
-from imageevalkit.evaluation.benchmark import module_of
+from imageevalkit.evaluation.benchmark import rules_of
 from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.evaluation.run import evaluate_cell
 from imageevalkit.items import items_of
@@ -48,8 +49,8 @@ def main() -> ExitStatus:
 def _evaluate(cell: Cell) -> Outcome:
     from custom_datasets.load_dataset import DATASET_SETTINGS, load_dataset
 
-    module = module_of(cell.benchmark)
-    if module is None or cell.benchmark not in DATASET_SETTINGS:
+    rules = rules_of(cell.benchmark, settings_of(cell.benchmark))
+    if rules is None or cell.benchmark not in DATASET_SETTINGS:
         raise UserError(
             f"benchmark '{cell.benchmark}' has no scoring rules: it needs benchmarks/{cell.benchmark}/benchmark.py "
             "and a line in infer/custom_datasets/load_dataset.py"
@@ -57,7 +58,7 @@ def _evaluate(cell: Cell) -> Outcome:
     limit = int(os.environ["IMAGEEVALKIT_LIMIT"]) if os.environ.get("IMAGEEVALKIT_LIMIT") else None
     return evaluate_cell(
         cell,
-        module.make(module.check_judge(os.environ.get("IMAGEEVALKIT_JUDGE", ""))),
+        rules.make(rules.check_judge(os.environ.get("IMAGEEVALKIT_JUDGE", ""))),
         items_of(load_dataset(cell.benchmark), cell, limit),
         limit,
         os.environ.get("IMAGEEVALKIT_MISSING_ITEMS") == "official",

@@ -50,7 +50,8 @@ class Benchmark(ABC):
 
     ``headline`` names the metrics for the leaderboard, ``official_headline`` those that stand in their place
     when missing items are treated as the official evaluator does. ``tries`` is how often a question is asked
-    until its reply holds a score: more than once only where the official evaluator does that.
+    until its reply holds a score: more than once only where the official evaluator does that. ``scores_blank``:
+    whether the official evaluator scores the placeholder of an image that was not made.
     """
 
     name: str
@@ -58,11 +59,21 @@ class Benchmark(ABC):
     headline: Sequence[str]
     official_headline: Sequence[str] = ()
     tries: int = 1
+    scores_blank: bool = True
 
     @property
     @abstractmethod
     def evaluator(self) -> Evaluator:
         """Who measures. Costs no model load: a run with nothing to ask needs it too."""
+
+    def answerer(self, question: Question) -> Evaluator:
+        """Who answers ``question``: only what is asked of another one, or in another way, is asked anew."""
+        return self.evaluator
+
+    @property
+    def judge_id(self) -> str:
+        """The id of the answerer whose calls, tokens and dollars the result counts."""
+        return self.evaluator.id
 
     @abstractmethod
     def questions(self, item: Item, image: Picture) -> Sequence[Question]:
@@ -113,7 +124,7 @@ def module_of(name: str) -> Any | None:
     """The module ``benchmark.py`` in the folder of the benchmark, or None when the benchmark has none.
 
     It offers ``make(judge) -> Benchmark`` and ``check_judge(judge) -> str`` (the full name of a judge, ``''``
-    meaning the default; raises UserError), and imports nothing heavy.
+    meaning the default; raises UserError), and imports nothing heavy. See :func:`rules_of` for settings.
     """
     folder = benchmark_folder(name)
     if not (folder / "benchmark.py").is_file():
@@ -133,11 +144,33 @@ def module_of(name: str) -> Any | None:
     return module
 
 
-def check_judge(benchmark: str, judge: str) -> str:
-    """The judge to use for ``benchmark``; ``''`` asks for its default. Raises UserError for one it cannot use."""
-    module = module_of(benchmark)
-    if module is None:
+def rules_of(name: str, given: Mapping[str, Any]) -> Any | None:
+    """What makes the benchmark ``name`` with the settings ``given``, or None when it has a script of its own.
+
+    That is its module; or, where the module offers ``configured(given)``, what this returns: it has ``make`` and
+    ``check_judge`` as the module has (no judge, ``""``, where the settings leave nothing to ask one), and
+    ``uses_gpu``, whether it measures with models of its own.
+
+    Raises:
+        UserError: an unknown or malformed setting, or any for a benchmark that takes none.
+    """
+    module = module_of(name)
+    if module is not None and hasattr(module, "configured"):
+        return module.configured(given)
+    if given:
+        raise UserError(f"benchmark {name} takes no settings, but '{next(iter(given))}' is given")
+    return module
+
+
+def check_judge(benchmark: str, judge: str, given: Mapping[str, Any]) -> str:
+    """The judge to use for ``benchmark`` with the settings ``given``; ``''`` asks for its default.
+
+    Raises:
+        UserError: a judge that it cannot use, or a setting that it does not take.
+    """
+    rules = rules_of(benchmark, given)
+    if rules is None:
         if judge:
             raise UserError(f"benchmark {benchmark} does not let you choose a judge (asked for '{judge}')")
         return ""
-    return str(module.check_judge(judge))
+    return str(rules.check_judge(judge))

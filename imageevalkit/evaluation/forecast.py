@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from imageevalkit.benchmark_settings import settings_of
 from imageevalkit.cell import Cell
 from imageevalkit.errors import ExitStatus, run_main
-from imageevalkit.evaluation.benchmark import Benchmark, module_of
+from imageevalkit.evaluation.benchmark import Benchmark, rules_of
 from imageevalkit.evaluation.judgements import Judgements
 from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.evaluation.money import effort
@@ -22,14 +22,13 @@ from imageevalkit.jobs import cell_of
 
 def forecast(key: str, request: dict[str, Any]) -> str:
     """One line for the cell ``key``; only reads. The job's options are those of this process's environment."""
-    os.environ.update(request["environ"])
     from custom_datasets.load_dataset import load_dataset
 
     cell = cell_of(key)
-    module = module_of(cell.benchmark)
-    if module is None:
+    rules = rules_of(cell.benchmark, settings_of(cell.benchmark))
+    if rules is None:
         return f"{key}: a script of its own, which does not tell what it asks"
-    benchmark: Benchmark = module.make(request["judge"])
+    benchmark: Benchmark = rules.make(request["judge"])
     items = items_of(load_dataset(cell.benchmark), cell, request["limit"])
     questions, waiting = questions_to_ask(cell, benchmark, items, AskOptions.from_environment())
     said = f"{key}: {len(waiting)} of {questions} questions to ask of {benchmark.evaluator.id}"
@@ -52,7 +51,7 @@ def questions_to_ask(
 
 def _picture(item: Item, record: Mapping[str, Any] | None) -> Picture:
     if record and record.get("status") == OK:
-        return Picture(item.path, record["image_sha256"])
+        return Picture(item.path, record["image_sha256"], flat=bool(record.get("flat")))
     if record is None and item.path.is_file():  # made elsewhere
         return Picture(item.path, sha256_file(item.path))
     # an image to come is like no other

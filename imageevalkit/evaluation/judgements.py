@@ -45,12 +45,13 @@ class Judgements:
         retry_unparsed: bool,
     ) -> None:
         self._benchmark = benchmark
-        evaluator = benchmark.evaluator
         self.questions: dict[str, Question] = {}
         self.requests: dict[str, dict[str, str]] = {}
         for item, picture in pictures.items():
             questions = benchmark.questions(items[item], picture)
-            hashes = {question.name: question.request_hash(evaluator) for question in questions}
+            hashes = {
+                question.name: question.request_hash(benchmark.answerer(question)) for question in questions
+            }
             self.requests[item] = hashes
             self.questions.update(zip(hashes.values(), questions, strict=True))
         self.known: dict[str, Judgement] = {}

@@ -100,11 +100,12 @@ class _Asking:
     ) -> None:
         self._cell = cell
         self._benchmark = benchmark
-        self._evaluator_id = benchmark.evaluator.id
         self._items = items
         self._options = options
         self._progress = progress
-        pictures = {item: Picture(state.path, state.sha256) for item, state in states.items()}
+        pictures = {
+            item: Picture(state.path, state.sha256, flat=state.flat) for item, state in states.items()
+        }
         self._judgements = Judgements(cell, benchmark, items, pictures, options.retry_unparsed)
         self._reused = 0
         self._failed = 0
@@ -197,7 +198,7 @@ class _Asking:
         record = {
             "item": question.item,
             "question": question.name,
-            "evaluator": self._evaluator_id,
+            "evaluator": self._benchmark.answerer(question).id,
             "request": request,
             "status": judgement.status,
             "raw": reply.text if reply else None,

@@ -18,13 +18,13 @@ from imageevalkit.cell import REPO, Cell
 from imageevalkit.generation.records import OK, last_records, spent_since
 from imageevalkit.items import Item
 from imageevalkit.jsonl import read_jsonl
-from imageevalkit.results import Evaluator
 
 
-def provenance(
-    cell: Cell, items: Sequence[Item], data_sha256: dict[str, str], evaluator: Evaluator
-) -> dict[str, Any]:
-    """The provenance of a result of ``cell``; ``data_sha256`` are the hashes of the benchmark's files."""
+def provenance(cell: Cell, items: Sequence[Item], data_sha256: dict[str, str], judge: str) -> dict[str, Any]:
+    """The provenance of a result of ``cell``; ``data_sha256`` are the hashes of the benchmark's files.
+
+    ``judge`` is the name under which its answers are on record.
+    """
     records = last_records(cell)
     mine = [records[item.id] for item in items if item.id in records]
     known = fp.known(cell.fingerprints)
@@ -36,7 +36,7 @@ def provenance(
         "seeds_honoured": dict(Counter(str(r.get("seed_honoured")).lower() for r in mine)),
         "generation_seconds": round(sum(r.get("seconds", 0.0) for r in mine), 2),
         **_money(cell, mine, known),
-        **_judging(cell, evaluator),
+        **_judging(cell, judge),
         "data_sha256": data_sha256,
         "prompts_sha256": _prompts_sha256(items),
         "python": platform.python_version(),
@@ -61,9 +61,9 @@ def _money(
     return {"generation_usd": round(spent, 6) if prices or spent else None}
 
 
-def _judging(cell: Cell, evaluator: Evaluator) -> dict[str, Any]:
-    """What the evaluator took over all runs, repeated questions included; USD only where a price is known."""
-    records = [r for r in read_jsonl(cell.judgements) if r.get("evaluator") == evaluator.id]
+def _judging(cell: Cell, judge: str) -> dict[str, Any]:
+    """What the judge took over all runs, repeated questions included; USD only where a price is known."""
+    records = [r for r in read_jsonl(cell.judgements) if r.get("evaluator") == judge]
     tokens: Counter[str] = Counter()
     for record in records:
         tokens.update(record.get("tokens") or {})

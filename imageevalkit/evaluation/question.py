@@ -29,7 +29,8 @@ class Picture(NamedTuple):
 
     ``media_type`` is what a protocol declares the bytes to be, whatever they are; None: what they really are.
     ``sha256`` is that of the file. ``on_white``: where the protocol decodes the image itself, transparency is laid
-    on white; else it is dropped, as Pillow's ``convert("RGB")`` and transformers' own loader do.
+    on white; else it is dropped, as Pillow's ``convert("RGB")`` and transformers' own loader do. ``flat``: every pixel
+    has the same colour.
     """
 
     path: Path
@@ -37,6 +38,12 @@ class Picture(NamedTuple):
     media_type: str | None = None
     encoding: Encoding | None = None
     on_white: bool = False
+    flat: bool = False
+
+    @property
+    def request(self) -> list[Any]:
+        """What of it decides an answer."""
+        return [self.sha256, self.media_type, self.encoding, self.on_white]
 
 
 class Message(NamedTuple):
@@ -94,7 +101,7 @@ class Question:
         sampling; not the item, its path, or where the evaluator is reached.
         """
         messages = [
-            [m.role, [[*p[1:]] if isinstance(p, Picture) else p for p in m.parts]] for m in self.messages
+            [m.role, [p.request if isinstance(p, Picture) else p for p in m.parts]] for m in self.messages
         ]
         asked = [asdict(evaluator), messages, asdict(self.sampling), self.wanted]
         return hashlib.sha256(json.dumps(asked, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

@@ -63,7 +63,7 @@ def evaluate_cell(
     data_sha256 = assets.data_sha256(cell.benchmark)
     states = survey_images(cell, items)
     by_id = {item.id: item for item in items}
-    scorable = {GENERATED, BLANK} if official_treatment else {GENERATED}
+    scorable = {GENERATED, BLANK} if official_treatment and benchmark.scores_blank else {GENERATED}
     to_judge = {item: state for item, state in states.items() if state.status in scorable}
     if not to_judge:
         counts = Counter(state.status for state in states.values())
@@ -94,7 +94,7 @@ def evaluate_cell(
         headline=[] if withheld else list(headline),
         treatment="official" if official_treatment else "withhold",
         limit=limit,
-        provenance=provenance(cell, items, data_sha256, benchmark.evaluator),
+        provenance=provenance(cell, items, data_sha256, benchmark.judge_id),
         withheld=withheld,
         notes=[*_notes(states, coverage, asked_again), *benchmark.notes(judged)],
     )

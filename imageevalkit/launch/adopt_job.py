@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from imageevalkit.benchmark_settings import environ_of
 from imageevalkit.errors import UserError
 from imageevalkit.jobs import Job
 from imageevalkit.launch.environments import DRIVER_ENV
@@ -42,6 +43,7 @@ def adopt_job(run: Run, images: Path) -> Job | None:
         ],
         cells=[cell.key for cell in cells],
         logs=[run.logs(cells, "adopt")[0]],
+        environ=environ_of(run.ds_kwargs),
         cores=run.cores,
         options={
             "sources": {name: str(source.absolute()) for name, source in sources.items()},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from typing import Any, NamedTuple
 
@@ -42,6 +43,7 @@ class _Request(NamedTuple):
     module: str
     python: str
     text: dict[str, Any]
+    environ: dict[str, str]
 
 
 def _requests(job: Job) -> list[_Request]:
@@ -49,10 +51,11 @@ def _requests(job: Job) -> list[_Request]:
     if job.stage == "generate":
         python = str(DRIVER_ENV / "bin" / "python")
         text = {"cells": job.cells, **job.options}
-        return [_Request("imageevalkit.generation.forecast", python, text)]
+        return [_Request("imageevalkit.generation.forecast", python, text, job.environ)]
     if job.stage == "adopt":
         text = {"cells": job.cells, **job.options}
-        return [_Request("imageevalkit.adoption.forecast", str(DRIVER_ENV / "bin" / "python"), text)]
+        python = str(DRIVER_ENV / "bin" / "python")
+        return [_Request("imageevalkit.adoption.forecast", python, text, job.environ)]
     return [_evaluation(job, cell) for cell in job.cells] if job.stage == "evaluate" else []
 
 
@@ -71,8 +74,8 @@ def _evaluation(job: Job, cell: str) -> _Request:
             "judge": judge,
             "is_judge": find(judge) is not None,
             "limit": int(limit) if limit else None,
-            "environ": environ,
         },
+        environ,
     )
 
 
@@ -82,6 +85,7 @@ def _forecast(request: _Request) -> tuple[list[str], bool]:
         input=json.dumps(request.text),
         capture_output=True,
         text=True,
+        env={**os.environ, **request.environ},
         cwd=REPO,
         check=False,
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.prices import price_and_estimate
+from imageevalkit.benchmark_settings import environ_of
 from imageevalkit.cell import Cell, log_root
 from imageevalkit.errors import UserError
 from imageevalkit.jobs import Job
@@ -35,6 +36,8 @@ class Run:
     stamp: str
     cores: int
     blocked: dict[str, str]
+    ds_kwargs: Mapping[str, Mapping[str, Any]]
+    """The settings of each benchmark."""
 
     def logs(self, cells: list[Cell], stage: str) -> list[str]:
         """One log file for each cell."""
@@ -116,6 +119,7 @@ def _job(
         command=[python, "infer/generate.py", "--plan", str(run.folder / "plan.json"), "--job", name],
         cells=[cell.key for cell in cells],
         logs=run.logs(cells, "generate"),
+        environ=environ_of(run.ds_kwargs),
         gpus=max(_gpus_of(model, s) for model, settings in models.items() for s in settings.values()),
         cores=run.cores,
         retries=_RETRIES,

@@ -49,7 +49,7 @@ def judge_needs(run: Run, benchmark: str) -> JudgeNeeds:
         UserError: an unknown judge, a malformed setting, a missing key or environment, more GPUs than there are.
     """
     options = run.options
-    judge = check_judge(benchmark, options.judges.get(benchmark, ""))
+    judge = check_judge(benchmark, options.judges.get(benchmark, ""), run.ds_kwargs[benchmark])
     environ = {"IMAGEEVALKIT_JUDGE": judge}
     choice = find(judge)
     if choice is None:

@@ -7,6 +7,7 @@ from imageevalkit import assets
 from imageevalkit.errors import UserError
 from imageevalkit.evaluation.benchmark import check_judge
 from imageevalkit.launch import registry
+from imageevalkit.launch.benchmark_kwargs import configured_settings
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.environments import program_of
 from imageevalkit.launch.judge_settings import (
@@ -55,7 +56,9 @@ def _program(environments: str, program: str, build: str) -> str:
 def _evaluation(config: Config, benchmark: str) -> str:
     """Whether the environment of ``benchmark`` and its judge are there."""
     try:
-        choice = find(check_judge(benchmark, config.maps.get("JUDGE_MAP", {}).get(benchmark, "")))
+        given = configured_settings(config, benchmark)
+        judge = check_judge(benchmark, config.maps.get("JUDGE_MAP", {}).get(benchmark, ""), given)
+        choice = find(judge)
         problem = _judge_problem(config, benchmark, choice) if choice else ""
     except UserError as error:
         return str(error)

@@ -46,6 +46,7 @@ OPTIONS: dict[str, Option] = {
     "--images": Option("DIR", "score images made elsewhere, in the official layout, in place of making them"),
     "--judges": Option('"x=ppocr"', "evaluator per benchmark, over JUDGE_MAP"),
     "--judge_kwargs": Option('"p=1,q=2"', "settings of the judges of this run, over JUDGE_KWARGS_MAP"),
+    "--ds_kwargs": Option('"p=1,q=2"', "settings of the benchmarks of this run, over DS_KWARGS_MAP"),
     "--rescore": Option("", "score what the judges said before, ask them nothing"),
     "--retry_unparsed": Option("", "ask again where a judge's reply held no score"),
     "--missing_items": Option("withhold|official", "what an incomplete cell's headline score is"),
@@ -84,6 +85,7 @@ class Options:
     missing_items: str = "withhold"
     judges: dict[str, str] = field(default_factory=dict)
     judge_kwargs: dict[str, Any] = field(default_factory=dict)
+    ds_kwargs: dict[str, Any] = field(default_factory=dict)
     asks_judges: bool = True
     retry_unparsed: bool = False
     limit: int | None = None
@@ -157,6 +159,7 @@ def resolve(given: dict[str, str], config: Config) -> Options:
         missing_items=given.get("--missing_items") or config.scalars.get("MISSING_ITEMS") or "withhold",
         judges={**config.maps.get("JUDGE_MAP", {}), **_judges(given.get("--judges", ""))},
         judge_kwargs=parse_kwargs(given.get("--judge_kwargs", ""), "--judge_kwargs"),
+        ds_kwargs=parse_kwargs(given.get("--ds_kwargs", ""), "--ds_kwargs"),
         asks_judges=not _flag(given, "--rescore"),
         retry_unparsed=_flag(given, "--retry_unparsed"),
         limit=parse_count(given["--limit"], "--limit") if "--limit" in given else None,

@@ -7,13 +7,15 @@ import time
 from collections.abc import Sequence
 
 from imageevalkit import assets
+from imageevalkit.benchmark_settings import environ_of
 from imageevalkit.cell import REPO, Cell, log_root, output_root
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import UserError, suggest
-from imageevalkit.evaluation.benchmark import module_of
+from imageevalkit.evaluation.benchmark import module_of, rules_of
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch import registry
 from imageevalkit.launch.adopt_job import adopt_job
+from imageevalkit.launch.benchmark_kwargs import benchmark_kwargs
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.environments import DRIVER_ENV, python_of
 from imageevalkit.launch.generate_jobs import Run, generate_jobs, visible_gpus
@@ -50,6 +52,9 @@ def make_plan(options: Options, config: Config) -> Plan:
         stamp=f"{stamp}-{os.getpid()}",
         cores=max(1, cores // side_by_side) if options.parallel else cores,
         blocked=_blocked(options),
+        ds_kwargs={
+            benchmark: benchmark_kwargs(options, config, benchmark) for benchmark in options.benchmarks
+        },
     )
     jobs: list[Job] = []
     if options.images is not None:
@@ -79,7 +84,7 @@ def _check_images_of(model: str) -> None:
 
 
 def _check_maps(config: Config, tasks: dict[str, str]) -> None:
-    for variable in ("EVAL_ENV_MAP", "EVAL_GPU_MAP", "JUDGE_MAP"):
+    for variable in ("EVAL_ENV_MAP", "EVAL_GPU_MAP", "JUDGE_MAP", "DS_KWARGS_MAP"):
         for benchmark in config.maps.get(variable, {}):
             if benchmark not in tasks and (near := suggest(benchmark, tasks)):
                 raise UserError(f"{variable} in config.sh names unknown benchmark '{benchmark}'{near}")
@@ -124,6 +129,7 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: dict[str, str]
     environ = {
         "IMAGEEVALKIT_RUN_FOLDER": str(run.folder),
         "IMAGEEVALKIT_MISSING_ITEMS": options.missing_items,
+        **environ_of(run.ds_kwargs),
         **needs.environ,
     }
     if options.limit:
@@ -149,10 +155,15 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: dict[str, str]
 
 
 def _gpus(run: Run, benchmark: str, needs: JudgeNeeds) -> int:
-    """GPUs of evaluating ``benchmark``: those that EVAL_GPU_MAP says; an empty entry leaves it to the judge."""
+    """GPUs of evaluating ``benchmark``: those that EVAL_GPU_MAP says.
+
+    An empty entry leaves it to the judge, and to the models of its own that the benchmark measures with.
+    """
     count = run.config.maps.get("EVAL_GPU_MAP", {}).get(benchmark, "")
     if not count:
-        return needs.gpus
+        rules = rules_of(benchmark, run.ds_kwargs[benchmark])
+        own = min(1, visible_gpus()) if run.options.asks_judges and getattr(rules, "uses_gpu", False) else 0
+        return max(needs.gpus, own)
     if not count.isdecimal():
         raise UserError(f"EVAL_GPU_MAP['{benchmark}'] in config.sh is '{count}': use a whole number")
     if int(count) and int(count) > visible_gpus():
