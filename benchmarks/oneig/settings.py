@@ -1,0 +1,105 @@
+"""The settings of OneIG-Bench (``--ds_kwargs``, ``DS_KWARGS_MAP``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, cast
+
+from benchmarks.oneig.scored import RULES, TASKS, Rules, Task
+from eval_models.encoders.interface import EncoderOptions
+from imageevalkit.errors import UserError, suggest
+from imageevalkit.grids import Grid
+
+IMAGES_PER_PROMPT = 4
+"""What the official README recommends."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``tasks`` are in the official order. ``rules`` "official" gives the official numbers, quirks included,
+    "corrected" those without (README, "OneIG-Bench"). ``grid`` is how images made elsewhere are pasted together: one
+    for all models, or one by model. ``weights``, ``device`` and ``batch_size`` are the encoders'.
+    """
+
+    tasks: Sequence[Task] = TASKS
+    rules: Rules = "official"
+    images_per_prompt: int = IMAGES_PER_PROMPT
+    grid: Grid | Mapping[str, Grid] | None = None
+    weights: Mapping[str, str] = field(default_factory=dict)
+    device: str = ""
+    batch_size: int = 32
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Settings:
+        """The settings in a user's words. Raises UserError: an unknown name, or a value of another kind."""
+        names = [f.name for f in fields(cls)]
+        for name in given:
+            if name not in names:
+                raise UserError(
+                    f"OneIG has no setting '{name}'{suggest(name, names)}; it takes {', '.join(names)}"
+                )
+        values = {name: _READ[name](name, value) for name, value in given.items()}
+        return cls(**values)
+
+    @property
+    def encoder_options(self) -> EncoderOptions:
+        """What the encoders are told."""
+        return EncoderOptions(self.weights, self.device, self.batch_size)
+
+    def grid_of(self, model: str) -> Grid | None:
+        """How the images of ``model`` that were made elsewhere are pasted together; None: nobody said."""
+        return self.grid.get(model) if isinstance(self.grid, Mapping) else self.grid
+
+
+def _tasks(name: str, value: Any) -> tuple[Task, ...]:
+    words = value.replace(",", " ").replace(";", " ").split() if isinstance(value, str) else value
+    if not isinstance(words, list) or not words:
+        raise UserError(f'OneIG\'s {name} are {value!r}: name some of {", ".join(TASKS)} (tasks="text,style")')
+    for word in words:
+        if word not in TASKS:
+            raise UserError(f"OneIG has no task {word!r}{suggest(str(word), TASKS)}; it has {', '.join(TASKS)}")
+    return tuple(task for task in TASKS if task in words)
+
+
+def _rules(name: str, value: Any) -> Rules:
+    if value not in RULES:
+        raise UserError(f"OneIG's {name} are {value!r}: use official or corrected{suggest(str(value), RULES)}")
+    return cast(Rules, value)
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UserError(f"OneIG's {name} is {value!r}: use a whole number of at least 1")
+    return value
+
+
+def _grid(name: str, value: Any) -> Grid | dict[str, Grid]:
+    if isinstance(value, dict):
+        return {str(model): Grid.parse(str(text)) for model, text in value.items()}
+    if isinstance(value, list):
+        value = ",".join(map(str, value))
+    return Grid.parse(str(value))
+
+
+def _texts(name: str, value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise UserError(f'OneIG\'s {name} are {value!r}: use {{"csd": "/path/checkpoint.pth"}}')
+    return value
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise UserError(f"OneIG's {name} is {value!r}: use a text such as cuda:0")
+    return value
+
+
+_READ = {
+    "tasks": _tasks,
+    "rules": _rules,
+    "images_per_prompt": _count,
+    "grid": _grid,
+    "weights": _texts,
+    "device": _text,
+    "batch_size": _count,
+}
