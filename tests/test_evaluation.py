@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -60,7 +60,7 @@ class FakeBenchmark(Benchmark):
     def questions(self, item: Item, image: Picture) -> Sequence[Question]:
         return [Question(item.id, "red", (Message("user", (image, item.id)),), Sampling(1))]
 
-    def has_answered(self) -> None:
+    def has_answered(self, answerers: Collection[str]) -> None:
         self.answered_before = True
 
     def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.longtext.metric import LANGUAGES, Match, Scored, match_count, metrics
 from eval_models.judge.benchmark import JudgedBenchmark
-from eval_models.ocr.registry import make_reader
+from eval_models.ocr.asked import AskedReader
 from imageevalkit.evaluation.benchmark import Benchmark, Judged, Score
 from imageevalkit.evaluation.question import Answer, Message, Picture, Question, Reply, Sampling
 from imageevalkit.items import Item
@@ -58,8 +58,7 @@ class OcrTextBenchmark(TextBenchmark):
     def __init__(self, name: str, version: str, reader: str) -> None:
         self.name = name
         self.version = version
-        self._name_of_reader = reader
-        self._reader = make_reader(reader)
+        self._reader = AskedReader(reader)
 
     @property
     def evaluator(self) -> Evaluator:
@@ -70,12 +69,7 @@ class OcrTextBenchmark(TextBenchmark):
 
     def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
         """The text read in each image, as readings finish."""
-        from eval_models.ocr.parallel import read_many
-
-        question_of = {question.pictures[0].path: question for question in questions}
-        for reading in read_many(self._name_of_reader, question_of, workers):
-            reply = None if reading.text is None else Reply(reading.text)
-            yield Answer(question_of[reading.path], reply, reading.error, reading.seconds)
+        return self._reader.ask(questions, workers)
 
     def parse(self, question: Question, reply: Reply) -> str:
         """The text itself: an empty reading is a score of 0, not a failure."""

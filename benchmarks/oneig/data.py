@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -34,12 +35,15 @@ def read_prompts(folder: Path, edition: Edition) -> list[Prompt]:
     try:
         prompts = [_prompt(row, edition, expected, answers, asked) for row in rows]
     except (KeyError, ValueError, TypeError, AttributeError) as error:
+        what = f"{type(error).__name__}: {error}"
         raise CellFailure(
-            f"the files of {edition.name} in {folder} do not belong together ({type(error).__name__}: {error}); {remedy}"
+            f"the files of {edition.name} in {folder} do not belong together ({what}); {remedy}"
         ) from None
     sizes = {name: sum(prompt.class_item == name for prompt in prompts) for name in edition.sizes}
     if sizes != dict(edition.sizes) or len({(p.class_item, p.id) for p in prompts}) != len(prompts):
-        raise CellFailure(f"{folder / edition.prompt_file} does not hold the {edition.name} prompts; {remedy}")
+        raise CellFailure(
+            f"{folder / edition.prompt_file} does not hold the {edition.name} prompts; {remedy}"
+        )
     return prompts
 
 
@@ -82,7 +86,7 @@ def _read(path: Path, remedy: str, parse: Callable[[str], T]) -> T:
 
 
 def _rows(text: str) -> list[dict[str, str]]:
-    rows = list(csv.DictReader(text.splitlines(keepends=True)))
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
     if any(None in row or None in row.values() for row in rows):
         raise ValueError("a row has another number of columns")
     return rows

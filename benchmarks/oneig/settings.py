@@ -39,7 +39,7 @@ class Settings:
                 raise UserError(
                     f"OneIG has no setting '{name}'{suggest(name, names)}; it takes {', '.join(names)}"
                 )
-        values = {name: _READ[name](name, value) for name, value in given.items()}
+        values: dict[str, Any] = {name: _READ[name](name, value) for name, value in given.items()}
         return cls(**values)
 
     @property
@@ -55,16 +55,22 @@ class Settings:
 def _tasks(name: str, value: Any) -> tuple[Task, ...]:
     words = value.replace(",", " ").replace(";", " ").split() if isinstance(value, str) else value
     if not isinstance(words, list) or not words:
-        raise UserError(f'OneIG\'s {name} are {value!r}: name some of {", ".join(TASKS)} (tasks="text,style")')
+        raise UserError(
+            f'OneIG\'s {name} are {value!r}: name some of {", ".join(TASKS)} (tasks="text,style")'
+        )
     for word in words:
         if word not in TASKS:
-            raise UserError(f"OneIG has no task {word!r}{suggest(str(word), TASKS)}; it has {', '.join(TASKS)}")
+            raise UserError(
+                f"OneIG has no task {word!r}{suggest(str(word), TASKS)}; it has {', '.join(TASKS)}"
+            )
     return tuple(task for task in TASKS if task in words)
 
 
 def _rules(name: str, value: Any) -> Rules:
     if value not in RULES:
-        raise UserError(f"OneIG's {name} are {value!r}: use official or corrected{suggest(str(value), RULES)}")
+        raise UserError(
+            f"OneIG's {name} are {value!r}: use official or corrected{suggest(str(value), RULES)}"
+        )
     return cast(Rules, value)
 
 

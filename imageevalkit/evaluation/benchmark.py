@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,8 +79,8 @@ class Benchmark(ABC):
     def questions(self, item: Item, image: Picture) -> Sequence[Question]:
         """What to ask about the ``image`` of ``item``: always the same, with names that differ."""
 
-    def has_answered(self) -> None:  # noqa: B027 - most evaluators have no use for it
-        """Told before :meth:`ask` when some of the questions were answered in an earlier run."""
+    def has_answered(self, answerers: Collection[str]) -> None:  # noqa: B027 - most have no use for it
+        """Told before :meth:`ask` who (by id) answered some of the questions in an earlier run."""
 
     def holdup(self) -> str:
         """What holds the answers back now, in a few words for the progress line; called from another thread."""
@@ -124,7 +124,7 @@ def module_of(name: str) -> Any | None:
     """The module ``benchmark.py`` in the folder of the benchmark, or None when the benchmark has none.
 
     It offers ``make(judge) -> Benchmark`` and ``check_judge(judge) -> str`` (the full name of a judge, ``''``
-    meaning the default; raises UserError), and imports nothing heavy. See :func:`rules_of` for settings.
+    meaning the default; raises UserError), or ``configured`` (see :func:`rules_of`); it imports nothing heavy.
     """
     folder = benchmark_folder(name)
     if not (folder / "benchmark.py").is_file():
@@ -135,13 +135,17 @@ def module_of(name: str) -> Any | None:
         raise UserError(
             f"benchmarks/{folder.name}/benchmark.py cannot be imported: {type(error).__name__}: {one_line(error)}"
         ) from error
-    for function in ("make", "check_judge"):
+    for function in () if _is_configurable(module) else ("make", "check_judge"):
         if not callable(getattr(module, function, None)):
             raise UserError(
                 f"benchmarks/{folder.name}/benchmark.py lacks the function {function}(judge); "
                 "benchmarks/wise/benchmark.py is an example"
             )
     return module
+
+
+def _is_configurable(module: Any) -> bool:
+    return callable(getattr(module, "configured", None))
 
 
 def rules_of(name: str, given: Mapping[str, Any]) -> Any | None:
@@ -155,7 +159,7 @@ def rules_of(name: str, given: Mapping[str, Any]) -> Any | None:
         UserError: an unknown or malformed setting, or any for a benchmark that takes none.
     """
     module = module_of(name)
-    if module is not None and hasattr(module, "configured"):
+    if module is not None and _is_configurable(module):
         return module.configured(given)
     if given:
         raise UserError(f"benchmark {name} takes no settings, but '{next(iter(given))}' is given")

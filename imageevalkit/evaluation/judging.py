@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
@@ -108,7 +109,8 @@ class _Asking:
         }
         self._judgements = Judgements(cell, benchmark, items, pictures, options.retry_unparsed)
         self._reused = 0
-        self._failed = 0
+        self._failed: Counter[str] = Counter()
+        self._answered: set[str] = set()
         self._note = ""
         self.usd: float | None = None
 
@@ -118,8 +120,11 @@ class _Asking:
         self._reused = total - len(waiting)
         print(f"{self._reused} of {total} questions are answered, {len(waiting)} to ask", flush=True)
         self._report(force=True)
-        if self._judgements.replies:
-            self._benchmark.has_answered()
+        self._answered = {
+            self._answerer(self._judgements.questions[request]) for request in self._judgements.replies
+        }
+        if self._answered:
+            self._benchmark.has_answered(self._answered)
         problem = ""
         with JsonlWriter(self._cell.judgements) as writer, Watch(self._report_holdup):
             # a question comes back here when its reply held no score and the benchmark asks for that again
@@ -136,10 +141,10 @@ class _Asking:
                 for answer in answers:
                     self._take(answer, writer)
                     self._report()
-                    if self._failed >= _FIRST_FAILURES and not self._judgements.replies:
-                        return (
-                            f"the first {self._failed} questions all failed: {redact(one_line(answer.error))}"
-                        )
+                    who = self._answerer(answer.question)
+                    if self._failed[who] >= _FIRST_FAILURES and who not in self._answered:
+                        reason = redact(one_line(answer.error))
+                        return f"the first {self._failed[who]} questions all failed: {reason}"
         except JudgeUnusable as error:
             problem = redact(one_line(error))
             print(f"the judge stopped answering: {problem}", flush=True)
@@ -171,6 +176,9 @@ class _Asking:
         name, reason = failed[0] if failed else next(unparsed)
         return Verdict(verdict, None, f"{name}: {reason}" if len(judgements) > 1 else reason, replies, parsed)
 
+    def _answerer(self, question: Question) -> str:
+        return self._benchmark.answerer(question).id
+
     def _open_again(self) -> list[Question]:
         """Open for another try in this run: what failed has had its own."""
         found = self._judgements
@@ -185,10 +193,11 @@ class _Asking:
         request = self._judgements.request(question)
         if answer.reply is None:
             judgement = self._judgements.add_failure(request, redact(answer.error))
-            self._failed += 1
+            self._failed[self._answerer(question)] += 1
             print(f"{question.item} {question.name}: judge failed: {judgement.reason}", flush=True)
         else:
             judgement = self._judgements.add_reply(request, answer.reply)
+            self._answered.add(self._answerer(question))
             if answer.reply.usd is not None:
                 self.usd = (self.usd or 0.0) + answer.reply.usd
         writer.append(self._record(answer, request, judgement))
@@ -198,7 +207,7 @@ class _Asking:
         record = {
             "item": question.item,
             "question": question.name,
-            "evaluator": self._benchmark.answerer(question).id,
+            "evaluator": self._answerer(question),
             "request": request,
             "status": judgement.status,
             "raw": reply.text if reply else None,
@@ -228,7 +237,7 @@ class _Asking:
                 done=len(self._judgements.known),
                 total=len(self._judgements.questions),
                 reused=self._reused,
-                failed=self._failed,
+                failed=self._failed.total(),
                 note=self._note,
             ),
             force,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from PIL import Image
 
-import eval_models.judge.benchmark
+import eval_models.judge.asked
 from benchmarks.geneval2.benchmark import GenEval2Benchmark, make
 from custom_datasets.dataset_cls.t2i.geneval2 import GenEval2
 from imageevalkit import assets
@@ -75,7 +75,7 @@ def judged_by(
 ) -> tuple[GenEval2Benchmark, FunctionJudge]:
     """The benchmark with such a judge; ``templates`` None: with the prompts of its data folder."""
     judge = FunctionJudge(answering)
-    monkeypatch.setattr(eval_models.judge.benchmark, "make_judge", lambda name, options: judge)
+    monkeypatch.setattr(eval_models.judge.asked, "make_judge", lambda name, options: judge)
     name = "transformers:qwen3-vl-8b"
     return make(name) if templates is None else GenEval2Benchmark(name, templates), judge
 

@@ -76,7 +76,7 @@ def make_wise(
     if not (folder / folder_name).exists():
         write_data(folder, name)
     told = FunctionJudge(lambda question: Reply(say(question)))
-    monkeypatch.setattr("eval_models.judge.benchmark.make_judge", lambda *_: told)
+    monkeypatch.setattr("eval_models.judge.asked.make_judge", lambda *_: told)
     return module.make(module.check_judge(judge)), told
 
 

@@ -1,0 +1,31 @@
+"""An encoder as the answerer of a benchmark's questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from eval_models.encoders.interface import Encoder
+from eval_models.judge.asked import digest, without_packages
+from imageevalkit.evaluation.question import Answer, Question
+from imageevalkit.results import Evaluator
+
+
+class AskedEncoder:
+    """``encoder``, called ``name`` ("csd+se") in records; ``official``: its weights are the official ones."""
+
+    def __init__(self, name: str, encoder: Encoder, official: bool) -> None:
+        self._name = name
+        self._encoder = encoder
+        self._official = official
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """Named by a hash of weights and settings; versions of packages are among its details only."""
+        identity = self._encoder.identity
+        name = f"{self._name}/{digest(without_packages(identity))[:8]}"
+        return Evaluator(name, self._official, {"encoder": identity})
+
+    def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
+        """See ``Encoder``; images are prepared on as many cores as the job has."""
+        return self._encoder.ask(questions)
