@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -153,6 +154,19 @@ def format_of(path: Path) -> str:
 
 
 def map_threads(function: Callable[[T], R], values: Iterable[T], threads: int) -> Iterator[R]:
-    """``map`` on a thread pool, in order: hashing and decoding release the interpreter lock."""
+    """``map`` on a thread pool, in order: hashing and decoding release the interpreter lock.
+
+    Nothing is begun that lies further ahead than twice ``threads``: results may be large, and their taker slow.
+    """
+    ahead: deque[Future[R]] = deque()
     with ThreadPoolExecutor(threads) as pool:
-        yield from pool.map(function, values)
+        try:
+            for value in values:
+                ahead.append(pool.submit(function, value))
+                if len(ahead) > 2 * threads:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for future in ahead:
+                future.cancel()

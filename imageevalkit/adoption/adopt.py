@@ -1,98 +1,108 @@
-"""Adopt one cell: copy the images byte for byte, record where they came from, notice what changed since."""
+"""Adopt one cell: copy the images, record where they came from, notice what changed since."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from imageevalkit import fingerprint as fp
+from imageevalkit.adoption.found import Found, Missing, Piece
+from imageevalkit.adoption.taking import Taken, Wanted, take
 from imageevalkit.cell import Cell
+from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure
 from imageevalkit.generation.contract import ItemFailed
-from imageevalkit.generation.records import (
-    FAILED,
-    OK,
-    OutcomeWriter,
-    image_is_intact,
-    last_records,
-)
-from imageevalkit.images import CorruptImage, facts
+from imageevalkit.generation.records import FAILED, OK, OutcomeWriter, last_records
+from imageevalkit.grids import Grid
+from imageevalkit.images import map_threads
 from imageevalkit.items import Item
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.progress import Progress, ProgressWriter
 
 STAGE = "adopt"
+_MOST_THREADS = 8
 
 
-def settings_of(source: Path) -> dict[str, Any]:
-    """What stands in the place of a model's settings: images of two places are never one score."""
-    return {"images": "made elsewhere", "source": str(source.absolute())}
+def settings_of(source: Path, found: Mapping[str, Found]) -> dict[str, Any]:
+    """What stands in the place of a model's settings: images of two places, or cut in two ways, are never one score."""
+    grids = sorted({str(one.grid) for one in found.values() if isinstance(one, Piece)})
+    return {
+        "images": "made elsewhere",
+        "source": str(source.absolute()),
+        **({"grid": "; ".join(grids)} if grids else {}),
+    }
 
 
 def adopt_cell(
     cell: Cell,
     items: Sequence[Item],
     source: Path,
-    found: Mapping[str, Path],
+    found: Mapping[str, Found],
     progress: ProgressWriter,
     overwrite: bool = False,
     log: Callable[[str], None] = print,
 ) -> Outcome:
-    """Make the images of ``cell`` those of ``found`` (files below ``source`` by item id).
+    """Make the images of ``cell`` those of ``found`` (below ``source``, by item id).
 
-    What is the same as before is left alone; an item without a file is recorded as failed, never as blank. Images
-    of another source are replaced only with ``overwrite``.
+    Files are copied byte for byte, cells of a file as PNG. What is the same as before is left alone; an item without
+    an image, or with a black cell, is recorded as failed, never as blank. Images of another source are replaced only
+    with ``overwrite``.
 
     Raises:
         CellFailure: nothing was found, or the cell holds images that nobody said to replace, or the disk is full.
     """
-    if not found:
-        raise CellFailure(nothing_found(cell, items, source))
-    records = last_records(cell)
-    may_replace(cell, items, source, overwrite)
-    key = fp.remember(cell.fingerprints, settings_of(source), {})
+    check_found(cell, items, source, found)
+    settings = settings_of(source, found)
+    may_replace(cell, items, settings, overwrite)
+    key = fp.remember(cell.fingerprints, settings, {})
+    copied, missing = 0, dict[str, str]()
     writer = OutcomeWriter(cell, key)
-    copied, missing = 0, [item for item in items if item.id not in found]
     try:
-        for n, item in enumerate(items, 1):
-            path = found.get(item.id)
-            if path is None:
-                _record_missing(writer, item, records.get(item.id), source)
-            else:
-                copied += _copy(writer, item, path, records.get(item.id), key)
+        for n, taken in enumerate(_taken(cell, items, source, found, key), 1):
+            if taken.failure:
+                missing[taken.item.id] = taken.failure
+            if taken.changed:
+                copied += _save(writer, taken)
             progress.report(
                 Progress(cell.key, STAGE, n, len(items), n - copied, len(missing)), n == len(items)
             )
     finally:
         writer.close()
-    log(f"{cell.key}: {copied} images copied from {source}, {len(found) - copied} were here")
+    log(f"{cell.key}: {copied} images copied from {source}, {len(items) - len(missing) - copied} were here")
+    for item, reason in missing.items():
+        log(f"missing: {item}: {reason}")
     if missing:
-        log("missing: " + ", ".join(item.id for item in missing))
-        named = ", ".join(item.path.name for item in missing[:3]) + (", …" if len(missing) > 3 else "")
+        lacking = [item.path.name for item in items if item.id in missing]
+        named = ", ".join(lacking[:3]) + (", …" if len(lacking) > 3 else "")
         return Outcome(INCOMPLETE, f"{len(missing)} of {len(items)} images are not in {source}: {named}")
     return Outcome(COMPLETE, f"{len(items)} images of {source}")
 
 
-def nothing_found(cell: Cell, items: Sequence[Item], source: Path) -> str:
-    """What to say where ``source`` holds no image of the benchmark."""
+def check_found(cell: Cell, items: Sequence[Item], source: Path, found: Mapping[str, Found]) -> None:
+    """Whether ``source`` holds any image of the benchmark. Raises CellFailure: none."""
+    if any(not isinstance(one, Missing) for one in found.values()):
+        return
+    for one in found.values():
+        if isinstance(one, Missing):
+            raise CellFailure(one.reason)
     if source.is_file():
-        return f"no prompt of {cell.benchmark} is in {source}"
+        raise CellFailure(f"no prompt of {cell.benchmark} is in {source}")
     names = ", ".join(str(item.path.relative_to(cell.folder / "images")) for item in items[:3])
-    return (
+    raise CellFailure(
         f"no image of {cell.benchmark} is in {source}: files are named as in the official layout; the "
         f"{len(items)} items of this run begin with {names}"
     )
 
 
-def may_replace(cell: Cell, items: Sequence[Item], source: Path, overwrite: bool) -> None:
-    """Whether the images of ``cell`` may become those of ``source``.
+def may_replace(cell: Cell, items: Sequence[Item], settings: Mapping[str, Any], overwrite: bool) -> None:
+    """Whether the images of ``cell`` may become those of ``settings``, as :func:`settings_of` gives them.
 
     Raises:
         CellFailure: it holds images that nobody said to replace.
     """
-    known, records, settings = fp.known(cell.fingerprints), last_records(cell), settings_of(source)
+    known, records = fp.known(cell.fingerprints), last_records(cell)
     for record in records.values():
         before = known.get(record.get("fingerprint", ""), {})
         if record["status"] != OK or before == settings:
@@ -104,7 +114,7 @@ def may_replace(cell: Cell, items: Sequence[Item], source: Path, overwrite: bool
             )
         if not overwrite:
             raise CellFailure(
-                f"{cell.key} holds the images of {before['source']}; --overwrite replaces them, another model name "
+                f"{cell.key} holds the images of {_place(before)}; --overwrite replaces them, another model name "
                 "keeps both"
             )
     unrecorded = sum(item.id not in records and item.path.exists() for item in items)
@@ -115,27 +125,36 @@ def may_replace(cell: Cell, items: Sequence[Item], source: Path, overwrite: bool
         )
 
 
-def _copy(writer: OutcomeWriter, item: Item, path: Path, record: Mapping[str, Any] | None, key: str) -> bool:
-    """Copy ``path`` unless the same bytes are here; whether it was copied."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise CellFailure(f"{path} cannot be read: {error.strerror}") from None
-    sha256 = hashlib.sha256(data).hexdigest()
-    mine = record and record["status"] == OK and record.get("fingerprint") == key
-    if mine and record and record.get("image_sha256") == sha256 and image_is_intact(record, item.path):
+def _place(settings: Mapping[str, Any]) -> str:
+    return f"{settings['source']}" + (f" cut as grid={settings['grid']}" if "grid" in settings else "")
+
+
+def _taken(
+    cell: Cell, items: Sequence[Item], source: Path, found: Mapping[str, Found], key: str
+) -> Iterator[Taken]:
+    """What is to be kept of each item, in the order of the files: each is read once for all of its cells."""
+    records = {id: record for id, record in last_records(cell).items() if record.get("fingerprint") == key}
+    nothing, files = [], dict[tuple[Path, Grid | None], list[Wanted]]()
+    for item in items:
+        one, record = found.get(item.id), records.get(item.id)
+        if isinstance(one, Piece):
+            files.setdefault((one.path, one.grid), []).append(Wanted(item, one.index, record))
+        elif isinstance(one, Path):
+            files.setdefault((one, None), []).append(Wanted(item, None, record))
+        else:
+            reason = one.reason if one else f"there is no image of it in {source.absolute()}"
+            old = record and record["status"] != OK and record["error"]["text"] == reason
+            nothing.append(Taken(item, {}, changed=not old, failure=reason))
+    threads = min(_MOST_THREADS, available_cores())
+    lists = map_threads(lambda file: take(*file[0], file[1]), files.items(), threads)
+    return chain(nothing, chain.from_iterable(lists))
+
+
+def _save(writer: OutcomeWriter, taken: Taken) -> bool:
+    """Write what was taken; whether it is an image."""
+    if taken.data is None:
+        error = ItemFailed(taken.failure, attempts=0)
+        writer.save_failure(taken.item, error, FAILED, 0.0, None, taken.origin)
         return False
-    try:
-        found = facts(data)
-    except CorruptImage:
-        found = None  # the evaluation counts it as corrupt
-    writer.save_found(item, data, found, str(path.absolute()))
+    writer.save_found(taken.item, taken.data, taken.facts, taken.origin)
     return True
-
-
-def _record_missing(
-    writer: OutcomeWriter, item: Item, record: Mapping[str, Any] | None, source: Path
-) -> None:
-    text = f"there is no image of it in {source.absolute()}"
-    if not record or record["status"] == OK or (record.get("error") or {}).get("text") != text:
-        writer.save_failure(item, ItemFailed(text, attempts=0), FAILED, 0.0, None)

@@ -6,28 +6,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from imageevalkit.adoption.found import Found
 from imageevalkit.images import IMAGE_SUFFIXES
 from imageevalkit.items import Item
 
 
-def find_images(source: Path, items: Sequence[Item], dataset: Any) -> dict[str, Path]:
-    """The files for ``items`` in ``source``, by item id; items without one are left out.
+def find_images(source: Path, items: Sequence[Item], dataset: Any) -> dict[str, Found]:
+    """The images of ``items`` in ``source``, by item id; items without one are left out.
 
-    A dataset class with a method ``find_images(source, items)`` knows its own layouts (a JSON file of paths, say) and
-    returns None for one it does not. Else the official layout counts: the item's path below ``images/``, with any
-    suffix of an image, in ``source`` or in ``source/images``, whichever holds more of them.
+    A dataset class with a method ``find_images(source, items)`` knows its own layouts (a JSON file of paths, or
+    several images in one file) and returns None for one it does not. Else the official layout counts: the item's
+    path below ``images/``, with any suffix of an image, in ``source`` or in ``source/images``, whichever holds more
+    of them.
 
     Raises:
         CellFailure: ``source`` is there but cannot be read as what it seems to be.
     """
     if finder := getattr(dataset, "find_images", None):
-        found: Mapping[str, Path] | None = finder(source, items)
+        found: Mapping[str, Found] | None = finder(source, items)
         if found is not None:
             return dict(found)
     return max((_in_layout(root, items) for root in (source, source / "images")), key=len)
 
 
-def _in_layout(root: Path, items: Sequence[Item]) -> dict[str, Path]:
+def _in_layout(root: Path, items: Sequence[Item]) -> dict[str, Found]:
     there = _by_stem(root)
     return {item.id: there[stem] for item in items if (stem := _stem(item)) in there}
 

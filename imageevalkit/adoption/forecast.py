@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from imageevalkit.adoption.adopt import may_replace, nothing_found
+from imageevalkit.adoption.adopt import check_found, may_replace, settings_of
 from imageevalkit.adoption.finding import find_images
-from imageevalkit.errors import CellFailure, ExitStatus, run_main
+from imageevalkit.adoption.found import Missing, Piece
+from imageevalkit.errors import ExitStatus, run_main
 from imageevalkit.forecasting import tell_forecasts
 from imageevalkit.items import items_of
 from imageevalkit.jobs import cell_of
@@ -26,10 +27,12 @@ def forecast(key: str, options: dict[str, Any]) -> str:
     items = items_of(dataset, cell, options["limit"])
     source = Path(options["sources"][cell.benchmark])
     found = find_images(source, items, dataset)
-    if not found:
-        raise CellFailure(nothing_found(cell, items, source))
-    may_replace(cell, items, source, options["overwrite"])
-    return f"{key}: {len(found)} of {len(items)} images are in {source}"
+    check_found(cell, items, source, found)
+    may_replace(cell, items, settings_of(source, found), options["overwrite"])
+    there = [one for one in found.values() if not isinstance(one, Missing)]
+    grids = {one.path for one in there if isinstance(one, Piece)}
+    split = f", in {len(grids)} grids (their black cells, if any, are not images)" if grids else ""
+    return f"{key}: {len(there)} of {len(items)} images are in {source}{split}"
 
 
 def main() -> ExitStatus:

@@ -92,10 +92,13 @@ class OutcomeWriter:
         )
         commit_part(item.path)
 
-    def save_found(self, item: Item, data: bytes, facts: images.ImageFacts | None, source: str) -> None:
+    def save_found(
+        self, item: Item, data: bytes, facts: images.ImageFacts | None, origin: Mapping[str, Any]
+    ) -> None:
         """Save an image made elsewhere, byte for byte: how, and with which seed, is not known.
 
-        ``facts`` is None for one that does not decode.
+        ``facts`` is None for one that does not decode. ``origin`` are fields that say where it was: ``source``, the
+        file, and for a cell of it ``source_sha256`` and ``cell``, its index from 0.
 
         Raises:
             CellFailure: the disk is full.
@@ -111,14 +114,22 @@ class OutcomeWriter:
             size=facts and facts.size,
             flat=facts and facts.flat,
             image_sha256=hashlib.sha256(data).hexdigest(),
-            source=source,
+            **origin,
         )
         commit_part(item.path)
 
     def save_failure(
-        self, item: Item, error: Exception, status: str, seconds: float, blank: tuple[int, int] | None
+        self,
+        item: Item,
+        error: Exception,
+        status: str,
+        seconds: float,
+        blank: tuple[int, int] | None,
+        origin: Mapping[str, Any] | None = None,
     ) -> None:
         """Save a ``refused`` or ``failed`` outcome; ``blank`` is the size of a white placeholder to leave, or None.
+
+        ``origin`` as in :meth:`save_found`, of a place made elsewhere where an image should have been.
 
         Raises:
             CellFailure: the disk is full.
@@ -136,6 +147,7 @@ class OutcomeWriter:
             placeholder=bool(blank),
             **_billed(error.bill if isinstance(error, GenerationError) else None),
             error={"class": type(error).__name__, "text": one_line(error)},
+            **(origin or {}),
         )
         if blank:
             commit_part(item.path)

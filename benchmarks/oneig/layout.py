@@ -1,0 +1,125 @@
+"""Where images of OneIG-Bench that were made elsewhere lie: one file for each image, or one grid for each prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from imageevalkit.adoption.found import Found, Missing, Piece
+from imageevalkit.errors import CellFailure, suggest
+from imageevalkit.grids import Grid
+from imageevalkit.images import IMAGE_SUFFIXES
+from imageevalkit.items import Item
+
+_ID_LENGTH = 3
+
+
+def find_images(
+    source: Path, items: Sequence[Item], grid: Grid | None, model: str, images_per_prompt: int
+) -> dict[str, Found]:
+    """The images of ``items`` in ``source`` or in ``source/images``, by item id.
+
+    Of three layouts, the one that holds most of them counts: ``<class_item>/<id>_<repetition>.png``, one file for
+    each image; the official ``<class_item>/<model>/<id>….webp``, where the first three characters of a name are the
+    id; and ``<class_item>/<id>.webp``. The files of the latter two are a ``grid`` each, of ``images_per_prompt``
+    cells; without a ``grid`` they can be the images of prompts with one image only. Any suffix of an image will do,
+    and files of no item are passed over.
+
+    Several files for one item are ambiguous (the official alignment and text scores skip such prompts): its images
+    are missing, for that reason.
+
+    Raises:
+        CellFailure: the grid is not given, or does not have ``images_per_prompt`` cells; or there is nothing but
+            folders of other models.
+    """
+    roots = (source, source / "images")
+    single = _most([_files(items, root, "", _stem, _name_of) for root in roots])
+    combined = _most(
+        [_files(items, root, "", _stem, _id_of) for root in roots]
+        + [_files(items, root, model, _prefix, _id_of) for root in roots]
+    )
+    if not single and not combined:
+        _check_model(roots, items, model)
+    if len(single) >= len(combined):
+        return {item: files[0] if len(files) == 1 else _several(files) for item, files in single.items()}
+    grid = _checked(source, grid, images_per_prompt)
+    index = {item.id: int(item.data["repetition"]) - 1 for item in items}
+    return {
+        item: Piece(files[0], grid, index[item]) if len(files) == 1 else _several(files)
+        for item, files in combined.items()
+    }
+
+
+def _files(
+    items: Sequence[Item],
+    root: Path,
+    below: str,
+    key_of_file: Callable[[Path], str],
+    key_of_item: Callable[[Item], str],
+) -> dict[str, list[Path]]:
+    """The files in ``root/<class_item>/below`` that have the key of an item, by item id."""
+    classes = {item.data["class_item"] for item in items}
+    there = {name: _by_key(root / name / below, key_of_file) for name in classes}
+    files = {item.id: there[item.data["class_item"]].get(key_of_item(item), []) for item in items}
+    return {item: paths for item, paths in files.items() if paths}
+
+
+def _by_key(folder: Path, key_of: Callable[[Path], str]) -> dict[str, list[Path]]:
+    files: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
+            files.setdefault(key_of(path), []).append(path)
+    return files
+
+
+def _stem(path: Path) -> str:
+    return path.stem
+
+
+def _prefix(path: Path) -> str:
+    return path.name[:_ID_LENGTH]
+
+
+def _id_of(item: Item) -> str:
+    return str(item.data["id"])
+
+
+def _name_of(item: Item) -> str:
+    return f"{item.data['id']}_{item.data['repetition']}"
+
+
+def _most(candidates: Sequence[dict[str, list[Path]]]) -> dict[str, list[Path]]:
+    return max(candidates, key=len)
+
+
+def _several(files: Sequence[Path]) -> Missing:
+    names = ", ".join(path.name for path in files[:3]) + (", …" if len(files) > 3 else "")
+    return Missing(f"{len(files)} files in {files[0].parent} may be it ({names}): leave one")
+
+
+def _checked(source: Path, grid: Grid | None, images_per_prompt: int) -> Grid:
+    if grid is None and images_per_prompt == 1:
+        return Grid(1, 1)
+    if grid is None:
+        raise CellFailure(
+            f"{source} holds one file for each prompt, which has {images_per_prompt} images: say how they are laid "
+            f"out, rows,cols: --ds_kwargs grid={Grid.nearest_square(images_per_prompt)}"
+        )
+    if grid.cells != images_per_prompt:
+        raise CellFailure(
+            f"a grid of {grid} has {grid.cells} images, but images_per_prompt is {images_per_prompt}: set both alike "
+            f"in --ds_kwargs, images_per_prompt={grid.cells} or another grid"
+        )
+    return grid
+
+
+def _check_model(roots: Sequence[Path], items: Sequence[Item], model: str) -> None:
+    """Raises CellFailure: there are folders of models, but none of ``model``."""
+    classes = {item.data["class_item"] for item in items}
+    folders = [root / name for root in roots for name in sorted(classes) if (root / name).is_dir()]
+    models = sorted({path.name for folder in folders for path in folder.iterdir() if path.is_dir()})
+    if models and model not in models:
+        raise CellFailure(
+            f"{folders[0]} has folders of {', '.join(models[:5])}, none of {model}{suggest(model, models)}: "
+            "--model_names takes the name of one of them"
+        )
