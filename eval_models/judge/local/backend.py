@@ -17,9 +17,10 @@ from eval_models.judge.local.one_image import OneImage
 from eval_models.judge.local.prompts import Inputs, Prepared, Prompts
 from eval_models.judge.local.sampling import check_question
 from eval_models.judge.local.settings import TransformersSettings
-from eval_models.judge.local.weights import WeightsSource, find_weights, package_versions
+from eval_models.judge.local.weights import find_weights, package_versions
 from eval_models.judge.options import JudgeOptions
 from eval_models.judge.registry import JudgeChoice
+from eval_models.weights_source import WeightsSource
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.evaluation.question import Answer, JudgeUnusable, Question, Reply
 from imageevalkit.secrets import one_line

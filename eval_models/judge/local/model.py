@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from eval_models.judge.local.processor import load_processor
 from eval_models.judge.local.settings import TransformersSettings
-from eval_models.judge.local.weights import WeightsSource, missing_package
+from eval_models.judge.local.weights import missing_package
+from eval_models.weights_source import WeightsSource
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.load_errors import why_not_loaded
 
