@@ -1,0 +1,176 @@
+"""The summary of one or several models in the rows of AISBench's summarizer.
+
+    python -m benchmarks.oneig.summary --model_names "a;b" --ds_name oneig-zh
+
+prints the table of models that were evaluated, one column each.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from benchmarks.oneig.editions import CHINESE, ENGLISH, Edition
+from benchmarks.oneig.metric import TOTAL, official_name
+from imageevalkit.arguments import Arguments
+from imageevalkit.cell import Cell, output_root
+from imageevalkit.errors import ExitStatus, UserError, run_main, suggest
+from imageevalkit.launch.terminal import columns_of
+from imageevalkit.report.leaderboard import board_of
+from imageevalkit.result_files import standing
+from imageevalkit.results import Metric, Result
+
+_EDITIONS: Mapping[str, Edition] = {edition.name: edition for edition in (ENGLISH, CHINESE)}
+_HEADER = ("dataset", "version", "metric", "mode")
+_MODE = "gen"
+_NONE = "-"
+
+
+class _Row(NamedTuple):
+    """``metric`` is our name of what AISBench calls ``shown`` of ``dataset``; a part of another row has no version."""
+
+    dataset: str
+    shown: str
+    metric: str
+    factor: float = 100.0
+    has_version: bool = True
+
+
+class Column(NamedTuple):
+    """One model's metrics under its name."""
+
+    name: str
+    metrics: Mapping[str, Metric]
+
+
+def summary_files(version: str, columns: Sequence[Column], edition: Edition) -> dict[str, str]:
+    """``summary.csv``, ``summary.md`` and ``summary.txt``: "accuracy" on a scale of 100, all with 2 decimals."""
+    table = summary_table(version, columns, edition)
+    return {"summary.csv": _csv(table), "summary.md": _markdown(table), "summary.txt": aligned(table)}
+
+
+def summary_table(version: str, columns: Sequence[Column], edition: Edition) -> list[list[str]]:
+    """The header and a row for each metric of ``edition``; "-" where a model has no value."""
+    table = [[*_HEADER, *(column.name for column in columns)]]
+    for row in _rows(edition):
+        values = [_shown(column.metrics.get(row.metric), row.factor) for column in columns]
+        table.append([row.dataset, version if row.has_version else _NONE, row.shown, _MODE, *values])
+    return table
+
+
+def _rows(edition: Edition) -> list[_Row]:
+    return [
+        _Row("oneig_alignment", "accuracy", "alignment"),
+        _Row("oneig_text", "accuracy", "text"),
+        *(_Row("oneig_text", part, f"text/{part}", 1.0) for part in ("ED", "CR", "WAC")),
+        _Row("oneig_reasoning", "accuracy", "reasoning"),
+        _Row("oneig_style", "accuracy", "style"),
+        _Row("oneig_diversity", "accuracy", "diversity"),
+        _Row("oneig_total", "accuracy", TOTAL, has_version=False),
+        *(
+            _Row(f"oneig_diversity_{name}", "accuracy", f"diversity/{name}", has_version=False)
+            for name in edition.sizes
+        ),
+    ]
+
+
+def _shown(metric: Metric | None, factor: float) -> str:
+    return _NONE if metric is None or metric.value is None else f"{factor * metric.value:.2f}"
+
+
+def _csv(table: Sequence[Sequence[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(table)
+    return text.getvalue()
+
+
+def _markdown(table: Sequence[Sequence[str]]) -> str:
+    header, *rows = ([cell.replace("|", "\\|") for cell in row] for row in table)
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def aligned(table: Sequence[Sequence[str]]) -> str:
+    """The columns of ``table`` two spaces apart."""
+    widths = [max(map(columns_of, column)) for column in zip(*table, strict=True)]
+    lines = (
+        "  ".join(cell + " " * (width - columns_of(cell)) for cell, width in zip(row, widths, strict=True))
+        for row in table
+    )
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def main() -> ExitStatus:
+    """Print the summary of models that were evaluated.
+
+    Raises:
+        UserError: a model has no result, or the models have none that were measured alike.
+    """
+    parser = Arguments("python -m benchmarks.oneig.summary", "The summary of several models, side by side.")
+    parser.add_argument("--model_names", required=True, help='names, as in eval.sh: "a;b"')
+    parser.add_argument("--ds_name", default=ENGLISH.name, help=f"{' or '.join(_EDITIONS)}")
+    args = parser.parse_args()
+    if args.ds_name not in _EDITIONS:
+        raise UserError(
+            f"--ds_name {args.ds_name} is no OneIG benchmark{suggest(args.ds_name, _EDITIONS)}; "
+            f"there are {', '.join(_EDITIONS)}"
+        )
+    models = list(dict.fromkeys(name.strip() for name in args.model_names.split(";") if name.strip()))
+    if not models:
+        raise UserError('--model_names is empty; name models that were evaluated: "a;b"')
+    results = _comparable([_results(model, args.ds_name) for model in models])
+    first = results[0]
+    columns = [_column(result) for result in results]
+    print(aligned(summary_table(first.benchmark_version, columns, _EDITIONS[args.ds_name])), end="")
+    limit = f", the first {first.limit} items only" if first.limit else ""
+    print(f"{args.ds_name}, measured by {first.evaluator.id}{limit}")
+    for result in results:
+        if result.withheld:
+            print(f"withheld: {result.model}: {result.withheld}")
+    return ExitStatus.COMPLETE
+
+
+def _results(model: str, benchmark: str) -> list[Result]:
+    """One by each evaluator, the latest first."""
+    cell = Cell(model, benchmark)
+    found = standing(cell)
+    if not found:
+        known = [path.parent.parent.name for path in output_root().glob(f"*/{benchmark}/{cell.result.name}")]
+        raise UserError(
+            f"{model} has no result of {benchmark} in {cell.folder} that can be read{suggest(model, known)}; "
+            f'evaluate it: bash eval.sh --model_names "{model}" --ds_names "{benchmark}"'
+        )
+    return found
+
+
+def _comparable(of_models: Sequence[Sequence[Result]]) -> list[Result]:
+    """One result of each model, all measured alike."""
+    for one in of_models[0]:
+        alike = [[other for other in results if board_of(other) == board_of(one)] for results in of_models]
+        if all(alike):
+            return [results[0] for results in alike]
+    latest = [(results[0].model, board_of(results[0])) for results in of_models]
+    (model, board), (other, its_board) = latest[0], next(pair for pair in latest if pair[1] != latest[0][1])
+    what, here, there = next(
+        (name, mine, its)
+        for name, mine, its in zip(board._fields, board, its_board, strict=True)
+        if mine != its
+    )
+    raise UserError(
+        f"{model} and {other} cannot stand side by side: their {what} is {here} and {there} (limit 0: all items); "
+        "evaluate both alike"
+    )
+
+
+def _column(result: Result) -> Column:
+    if result.withheld:
+        return Column(result.model, {})
+    instead = {name: result.metrics.get(official_name(name)) for name in ("text", "reasoning", TOTAL)}
+    official = {name: metric for name, metric in instead.items() if metric}
+    return Column(result.model, result.metrics | (official if result.treatment == "official" else {}))
+
+
+if __name__ == "__main__":
+    run_main(main)
