@@ -1,0 +1,225 @@
+"""Images through an encoder: each once, in batches that fit, few at a time; and which weights an encoder has."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from eval_models.encoders.batches import run_batches
+from eval_models.encoders.device import choose_device
+from eval_models.encoders.interface import EncoderOptions
+from eval_models.encoders.weights import WEIGHTS, find
+from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.evaluation.question import Encoding, Picture, Question
+from imageevalkit.images import sha256_file
+from tests.support.image_questions import ask_about, save_image
+
+
+def pictures(folder: Path, count: int) -> list[Picture]:
+    return [save_image(folder / f"{n}.png", (20 + n, 24), seed=n) for n in range(count)]
+
+
+def run(questions: Sequence[Question], forward: Any, batch_size: int = 2) -> list[tuple[str, Any, str]]:
+    """Item, features and error of each question; what is prepared is the image's size."""
+    options = EncoderOptions(batch_size=batch_size)
+    found = run_batches(questions, lambda image: image.size, forward, options)
+    return [(encoded.question.item, encoded.features, encoded.error) for encoded in found]
+
+
+def test_every_image_in_order_in_batches(tmp_path: Path) -> None:
+    batches: list[int] = []
+
+    def forward(batch: list[Any]) -> list[int]:
+        batches.append(len(batch))
+        return [width for width, _ in batch]
+
+    questions = [ask_about(picture, "?") for picture in pictures(tmp_path, 5)]
+    assert run(questions, forward) == [(str(n), 20 + n, "") for n in range(5)]
+    assert batches == [2, 2, 1]
+    assert run([], forward) == []
+
+
+def test_an_image_that_questions_share_is_read_and_encoded_once(tmp_path: Path) -> None:
+    (picture,) = pictures(tmp_path, 1)
+    copy = tmp_path / "copy.png"
+    shutil.copyfile(picture.path, copy)
+    questions = [
+        ask_about(picture, "baroque"),
+        ask_about(picture, "clay", name="r"),
+        ask_about(Picture(copy, sha256_file(copy)), "clay"),
+        # other pixels
+        ask_about(picture._replace(encoding=Encoding("JPEG")), "clay", name="s"),
+    ]
+    batches: list[int] = []
+    prepared: list[Any] = []
+
+    def prepare(image: Image.Image) -> int:
+        prepared.append(image)
+        return len(prepared)
+
+    def forward(batch: list[Any]) -> list[Any]:
+        batches.append(len(batch))
+        return batch
+
+    found = list(run_batches(questions, prepare, forward, EncoderOptions(batch_size=8)))
+    assert (len(prepared), batches) == (2, [2])
+    names = [(e.question.item, e.question.name, e.features) for e in found]
+    shared = names[0][2]
+    assert names[:3] == [("0", "q", shared), ("0", "r", shared), ("copy", "q", shared)]
+    assert names[3][2] != shared
+
+
+def test_the_model_sees_what_the_encoding_leaves(tmp_path: Path) -> None:
+    noise = Image.effect_noise((40, 40), 90).convert("RGB")
+    noise.save(tmp_path / "noise.png")
+    plain = Picture(tmp_path / "noise.png", sha256_file(tmp_path / "noise.png"))
+    jpeg = plain._replace(encoding=Encoding("JPEG"))
+    noise.save(tmp_path / "default.jpg")
+    options = EncoderOptions(batch_size=1)
+    found = [
+        encoded.features
+        for encoded in run_batches(
+            [ask_about(plain, "?"), ask_about(jpeg, "?")], Image.Image.tobytes, list, options
+        )
+    ]
+    with Image.open(tmp_path / "default.jpg") as default:
+        assert found == [noise.tobytes(), default.tobytes()]
+    assert found[0] != found[1]
+
+
+def test_what_does_not_decode_is_an_error_and_the_others_go_on(tmp_path: Path) -> None:
+    good = pictures(tmp_path, 3)
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(good[0].path.read_bytes()[:-40])
+    gone = Picture(tmp_path / "gone.png", "0" * 64)
+    asked = [good[0], Picture(broken, "1" * 64), good[1], gone, good[2]]
+    found = run([ask_about(picture, "?") for picture in asked], lambda batch: batch)
+    assert [item for item, features, _ in found if features] == ["0", "1", "2"]
+    errors = {item: error for item, _, error in found if error}
+    assert errors.keys() == {"broken", "gone"}
+    assert errors["broken"].startswith("unreadable image: ")
+    assert "gone.png" in errors["gone"]
+
+
+def test_where_memory_runs_out_batches_are_halved_for_good(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    tried: list[int] = []
+
+    def forward(batch: list[Any]) -> list[Any]:
+        tried.append(len(batch))
+        if len(batch) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return batch
+
+    questions = [ask_about(picture, "?") for picture in pictures(tmp_path, 13)]
+    found = run(questions, forward, batch_size=8)
+    assert [item for item, _, _ in found] == [str(n) for n in range(13)]
+    assert tried == [8, 4, 2, 2, 2, 2, 2, 2, 1]
+    said = capsys.readouterr().out
+    assert said.count("out of GPU memory") == 2
+    assert "from now on 2 images in one forward pass" in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [("OutOfMemoryError", "too little GPU memory is free for one image"), ("AcceleratorError", "failed")],
+)
+def test_a_model_that_cannot_go_on_is_one_line(tmp_path: Path, kind: str, says: str) -> None:
+    import torch
+
+    def forward(batch: list[Any]) -> list[Any]:
+        raise getattr(torch, kind)("CUDA error: an illegal memory access\nmore words", 0)
+
+    with pytest.raises(CellFailure, match=says) as error:
+        run([ask_about(picture, "?") for picture in pictures(tmp_path, 3)], forward)
+    assert "\n" not in str(error.value)
+
+
+def test_only_a_few_batches_are_in_memory_and_nothing_works_on(tmp_path: Path) -> None:
+    started = 0
+    lock = threading.Lock()
+
+    def prepare(image: Image.Image) -> int:
+        nonlocal started
+        with lock:
+            started += 1
+        return started
+
+    questions = [ask_about(picture, "?") for picture in pictures(tmp_path, 40)]
+    options = EncoderOptions(batch_size=2)
+    encoded = run_batches(questions, prepare, lambda batch: batch, options)
+    before = threading.active_count()
+    for done in range(1, 11):
+        next(encoded)
+        assert started <= done + 4 * options.batch_size
+    encoded.close()  # type: ignore[attr-defined]  # an interrupted run
+    assert threading.active_count() == before
+    assert started < 30
+
+
+def test_a_device_that_is_not_there_is_one_line() -> None:
+    assert choose_device(EncoderOptions(device="cpu")) == "cpu"
+    with pytest.raises(CellFailure, match="cannot use the device 'gpu'") as error:
+        choose_device(EncoderOptions(device="gpu"))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "origin"),
+    [
+        ("csd", "drive.google.com/file/d/1FX0xs8p-C7Ob-h5Y4cUhTeOepHzXv_46"),
+        ("csd_clip", "/ViT-L-14.pt"),
+        ("dreamsim", "dreamsim_ensemble_checkpoint.zip"),
+    ],
+)
+def test_missing_files_say_where_to_get_them(tmp_path: Path, name: str, origin: str) -> None:
+    place = tmp_path / "nowhere"
+    with pytest.raises(CellFailure) as error:
+        find(name, EncoderOptions(weights={name: str(place)}))
+    message = str(error.value)
+    assert f"'{name}'" in message and str(place) in message and origin in message
+    assert f"""--ds_kwargs 'weights={{"{name}": "/path"}}'""" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("name", sorted(n for n, place in WEIGHTS.items() if not place.startswith("/")))
+def test_missing_hub_weights_are_one_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(CellFailure) as error:
+        find(name, EncoderOptions())
+    assert WEIGHTS[name] in str(error.value) and "encoders: " in str(error.value)
+    assert "\n" not in str(error.value)
+    place = str(tmp_path / "no" / "folder")
+    with pytest.raises(CellFailure, match=r"are not at .*/no/folder; the hub has it as"):
+        find(name, EncoderOptions(weights={name: place}))
+
+
+def test_an_unknown_name_is_the_users_error() -> None:
+    with pytest.raises(UserError, match=r"unknown weights 'cds' \(did you mean 'csd'\?\)"):
+        find("se", EncoderOptions(weights={"cds": "/x"}))
+
+
+def test_weights_are_told_by_content_and_not_by_place(tmp_path: Path) -> None:
+    def identity(place: Path) -> dict[str, Any]:
+        return find("se", EncoderOptions(weights={"se": str(place)})).identity
+
+    first, second = tmp_path / "a" / "se", tmp_path / "elsewhere"
+    first.mkdir(parents=True)
+    (first / "model.safetensors").write_bytes(b"weights")
+    shutil.copytree(first, second)
+    assert identity(first) == identity(second)
+    assert str(tmp_path) not in str(identity(first))
+    (second / "model.safetensors").write_bytes(b"Weights")
+    assert identity(first) != identity(second)
