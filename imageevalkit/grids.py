@@ -9,8 +9,8 @@ from PIL import Image
 
 from imageevalkit.errors import UserError
 
-# OneIG-Benchmark 41b49831, text2image.py: what stands for a prompt none of whose images could be made
-_SIZE_WITHOUT_IMAGES = (1024, 1024)
+NO_IMAGE_SIZE = (1024, 1024)
+"""Of a black cell of a prompt none of whose images could be made (OneIG-Benchmark 41b49831, text2image.py)."""
 
 
 class Box(NamedTuple):
@@ -88,7 +88,7 @@ class Grid(NamedTuple):
         """
         if len(images) != self.cells:
             raise ValueError(f"{len(images)} images are not the {self.cells} cells of grid {self}")
-        width, height = next((image.size for image in images if image), _SIZE_WITHOUT_IMAGES)
+        width, height = next((image.size for image in images if image), NO_IMAGE_SIZE)
         whole = Image.new("RGB", (self.cols * width, self.rows * height))
         for n, (image, box) in enumerate(zip(images, self.boxes(whole.size), strict=True), 1):
             if image is None:

@@ -1,8 +1,9 @@
-"""The benchmark data kept beside the repository for development; never part of it."""
+"""Benchmark data and official code kept beside the repository for development; never part of it."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,3 +17,13 @@ def shared_mirror() -> Path:
     if not folder.is_dir():
         pytest.skip("no SHARED_MIRROR and no ../shared/mirror")
     return folder
+
+
+def official_source(repo: str, commit: str, path: str) -> str:
+    """A file of the bare clone ``<owner>+<name>/repo`` of ``repo``, to run beside ours; skips the test without one."""
+    clones = Path(os.environ.get("OFFICIAL_CLONES") or REPO.parent / ".mirror")
+    command = ["git", "-C", str(clones / repo.replace("/", "+") / "repo"), "show", f"{commit}:{path}"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False)
+    if shown.returncode:
+        pytest.skip(f"no OFFICIAL_CLONES and no ../.mirror with {repo} at {commit[:8]}")
+    return shown.stdout

@@ -1,0 +1,194 @@
+"""The official combined files of a cell's images: all images of a prompt in one, for the official scripts.
+
+    python -m benchmarks.oneig.grids --model_name MODEL --ds_name oneig-zh --grid 1,4
+
+They go to ``output/MODEL/DS/official_grids/images/<class_item>/MODEL/<id>.webp``. The official scripts read the numbers
+of a grid the other way round (:class:`Grid`): ours of 1,4 is ``--image_grid 4,1`` there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from PIL import Image
+from tqdm import tqdm
+
+from imageevalkit.arguments import Arguments
+from imageevalkit.atomic import write_atomic
+from imageevalkit.cell import REPO, Cell, output_root
+from imageevalkit.cores import available_cores
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say, suggest
+from imageevalkit.generation.records import OK, last_records
+from imageevalkit.grids import NO_IMAGE_SIZE, Grid
+from imageevalkit.images import CorruptImage, decode, map_threads
+from imageevalkit.items import Item, items_of
+
+# Lossless, or black cells are not black any more (spec quirk G2). Of the lossless settings the fastest by a factor of
+# three; files are 10 % larger than with the default effort.
+_WEBP: dict[str, Any] = {"lossless": True, "quality": 0, "method": 0}
+_LONGEST_SIDE = 16383
+
+
+def main() -> ExitStatus:
+    """Write the files; INCOMPLETE when some of their cells are black."""
+    parser = Arguments(
+        "python -m benchmarks.oneig.grids", "Write a cell's images as the official grid files."
+    )
+    parser.add_argument("--model_name", required=True)
+    parser.add_argument("--ds_name", default="oneig", choices=("oneig", "oneig-zh"))
+    parser.add_argument("--grid", type=Grid.parse, help="rows,cols; the default is as square as can be")
+    parser.add_argument("--out", type=Path, help="default: output/MODEL/DS/official_grids")
+    args = parser.parse_args()
+    sys.path.insert(0, str(REPO / "infer"))
+    from custom_datasets.load_dataset import load_dataset
+
+    cell = Cell(args.model_name, args.ds_name)
+    out = args.out or cell.folder / "official_grids"
+    return write_grids(cell, items_of(load_dataset(args.ds_name), cell), args.grid, out)
+
+
+def write_grids(cell: Cell, items: Sequence[Item], grid: Grid | None, out: Path) -> ExitStatus:
+    """Write the grid file of every prompt of which an image was made or tried; those up to date are left.
+
+    Raises:
+        UserError: there are more images for a prompt than ``grid`` has cells.
+        CellFailure: there are no images; some files could not be made, all others are; or the disk is full.
+    """
+    repetitions = max(int(item.data["repetition"]) for item in items)
+    grid = grid or Grid.nearest_square(repetitions)
+    if grid.cells < repetitions:
+        raise UserError(f"--grid {grid} has {grid.cells} cells, but a prompt has {repetitions} images")
+    prompts = _tried_prompts(cell, items, out)
+    if not any(place.made for prompt in prompts for place in prompt.places):
+        others = [path.parent.name for path in output_root().glob(f"*/{cell.benchmark}")]
+        raise CellFailure(
+            f"{cell.key} has no images{suggest(cell.model, others)}: make them with "
+            f"bash eval.sh --model_names {cell.model} --ds_names {cell.benchmark}"
+        )
+    results = map_threads(lambda prompt: _write(prompt, grid), prompts, available_cores())
+    bar = tqdm(results, total=len(prompts), desc="grids", unit="file", disable=None)
+    return _tell(list(bar), grid, out)
+
+
+class _Place(NamedTuple):
+    """One image of a prompt, as it is on record.
+
+    ``made``: a whole image is to be there. ``sha256`` is None where nothing says how it was made. ``time`` is when it
+    was last made or tried, in seconds since 1970; 0 for never.
+    """
+
+    path: Path
+    made: bool
+    sha256: str | None
+    time: float
+
+
+class _Prompt(NamedTuple):
+    target: Path
+    places: Sequence[_Place]
+
+
+class _Written(NamedTuple):
+    """What became of one file: ``missing`` counts its black cells, ``problem`` says why there is none."""
+
+    new: bool = False
+    missing: int = 0
+    problem: str = ""
+
+
+def _tried_prompts(cell: Cell, items: Sequence[Item], out: Path) -> list[_Prompt]:
+    records = last_records(cell)
+    prompts: dict[Path, list[_Place]] = {}
+    for item in sorted(items, key=lambda item: int(item.data["repetition"])):
+        target = out / "images" / item.data["class_item"] / cell.model / f"{item.data['id']}.webp"
+        prompts.setdefault(target, []).append(_place(item, records.get(item.id)))
+    return [_Prompt(*prompt) for prompt in prompts.items() if any(place.time for place in prompt[1])]
+
+
+def _place(item: Item, record: Mapping[str, Any] | None) -> _Place:
+    changed = item.path.stat().st_mtime if item.path.is_file() else 0.0
+    if record is None:
+        return _Place(item.path, bool(changed), None, changed)
+    noted = datetime.fromisoformat(record["time"]).timestamp()
+    made = record["status"] == OK and record.get("size") is not None  # one made elsewhere may not decode
+    return _Place(item.path, made, record.get("image_sha256"), max(changed, noted))
+
+
+def _write(prompt: _Prompt, grid: Grid) -> _Written:
+    missing = sum(not place.made for place in prompt.places)
+    if _is_current(prompt, grid):
+        return _Written(missing=missing)
+    try:
+        images = [_image(place) if place.made else None for place in prompt.places]
+        data = _encoded(grid.combine([*images, *[None] * (grid.cells - len(images))]))
+    except ValueError as error:
+        prompt.target.unlink(missing_ok=True)  # one of images that are no more
+        return _Written(problem=f"no {prompt.target}: {error}")
+    write_atomic(prompt.target, data)
+    return _Written(new=True, missing=missing)
+
+
+def _is_current(prompt: _Prompt, grid: Grid) -> bool:
+    """Whether the file is newer than all its images, and laid out as ``grid``."""
+    try:
+        if prompt.target.stat().st_mtime <= max(place.time for place in prompt.places):
+            return False
+        first = next((place.path for place in prompt.places if place.made), None)
+        width, height = _size(first) if first else NO_IMAGE_SIZE
+        return _size(prompt.target) == (grid.cols * width, grid.rows * height)
+    except (OSError, Image.DecompressionBombError):
+        return False  # not there, or no image: what is wrong shows when all are read in full
+
+
+def _size(path: Path) -> tuple[int, int]:
+    with Image.open(path) as image:
+        return image.size
+
+
+def _image(place: _Place) -> Image.Image:
+    """The image. Raises ValueError: it is gone, does not decode, or is not the one that was recorded."""
+    try:
+        data = place.path.read_bytes()
+        if place.sha256 in (None, hashlib.sha256(data).hexdigest()):
+            return decode(data)
+    except (OSError, CorruptImage):
+        pass
+    raise ValueError(
+        f"{place.path.name} is gone, damaged or not the one that was made; the command that made it repairs it"
+    )
+
+
+def _encoded(whole: Image.Image) -> bytes:
+    if max(whole.size) > _LONGEST_SIDE:
+        raise ValueError(
+            f"its {whole.width}×{whole.height} px are more than the {_LONGEST_SIDE} px a side that WebP holds; "
+            "another --grid may fit"
+        )
+    buffer = io.BytesIO()
+    whole.save(buffer, "WEBP", **_WEBP)
+    return buffer.getvalue()
+
+
+def _tell(written: Sequence[_Written], grid: Grid, out: Path) -> ExitStatus:
+    new = sum(one.new for one in written)
+    problems = [one.problem for one in written if one.problem]
+    left = len(written) - new - len(problems)
+    say(f"{new} grids of {grid} written to {out / 'images'}, {left} were up to date")
+    if grid.rows != grid.cols:
+        say(f"the official scripts read these as --image_grid {grid.cols},{grid.rows}")
+    if missing := sum(one.missing for one in written):
+        say(f"{missing} cells are black: their images were not made")
+    if problems:
+        more = f"; and {len(problems) - 1} others" if len(problems) > 1 else ""
+        raise CellFailure(f"{problems[0]}{more}")
+    return ExitStatus.INCOMPLETE if missing else ExitStatus.COMPLETE
+
+
+if __name__ == "__main__":
+    run_main(main)

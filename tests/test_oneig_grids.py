@@ -1,0 +1,192 @@
+"""The official combined files of a cell: lossless, black where an image is missing, made again when one changed."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from benchmarks.oneig import grids
+from benchmarks.oneig.grids import write_grids
+from custom_datasets import load_dataset
+from imageevalkit.adoption import finding
+from imageevalkit.adoption.adopt import adopt_cell
+from imageevalkit.adoption.forecast import forecast
+from imageevalkit.cell import Cell
+from imageevalkit.errors import CellFailure, ExitStatus, UserError
+from imageevalkit.grids import Grid, is_black
+from imageevalkit.items import items_of
+from imageevalkit.progress import ProgressWriter
+from tests.support.generation import generate
+from tests.support.grid_images import CELL, PROMPTS, NoiseModel, TinyOneIG, noise, same
+
+GRIDS = [Grid(2, 2), Grid(1, 4), Grid(4, 1)]
+
+
+def make(dataset: TinyOneIG | None = None, model: NoiseModel | None = None, limit: int | None = None) -> None:
+    dataset = dataset or TinyOneIG()
+    dataset.data = dataset.data[:limit]
+    generate(model or NoiseModel(), dataset, cell=CELL)
+
+
+def write(out: Path, grid: Grid | None = None, dataset: TinyOneIG | None = None) -> ExitStatus:
+    return write_grids(CELL, (dataset or TinyOneIG()).items(), grid, out)
+
+
+def opened(path: Path) -> Image.Image:
+    image = Image.open(path)
+    image.load()
+    return image
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_files_hold_the_very_pixels_in_the_official_layout(tmp_path: Path, grid: Grid) -> None:
+    make()
+    assert write(tmp_path, grid) == ExitStatus.COMPLETE
+    assert sorted(path for path in (tmp_path / "images").rglob("*") if path.is_file()) == [
+        tmp_path / f"images/{class_item}/m/{id}.webp" for class_item, id in PROMPTS
+    ]
+    for class_item, id in PROMPTS:
+        whole = opened(tmp_path / f"images/{class_item}/m/{id}.webp")
+        assert whole.format == "WEBP"
+        assert whole.size == (12 * grid.cols, 8 * grid.rows)
+        for n, cell in enumerate(grid.split(whole), 1):
+            assert same(cell, opened(CELL.folder / f"images/{class_item}/{id}_{n}.png"))
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_there_and_back(tmp_path: Path, grid: Grid) -> None:
+    make(model=NoiseModel(refused=[("anime 001", 44)]))
+    assert write(tmp_path, grid) == ExitStatus.INCOMPLETE
+    dataset, other = TinyOneIG(4, grid), Cell("other", "oneig")
+    items = items_of(dataset, other)
+    found = finding.find_images(tmp_path, items, dataset)
+    adopt_cell(other, items, tmp_path, found, ProgressWriter())
+    for item, twin in zip(items, dataset.items(), strict=True):
+        assert item.path.exists() == twin.path.exists()
+        assert not item.path.exists() or same(opened(item.path), opened(twin.path))
+    assert sum(item.path.exists() for item in items) == 11
+
+
+def test_a_missing_image_is_black_and_stays_so_where_the_lossy_helper_loses_it(tmp_path: Path) -> None:
+    size = (64, 48)
+    make(model=NoiseModel(refused=[("anime 001", 44)], size=size))
+    assert write(tmp_path) == ExitStatus.INCOMPLETE
+    whole = opened(tmp_path / "images/anime/m/001.webp")
+    assert [is_black(cell) for cell in Grid(2, 2).split(whole)] == [False, True, False, False]
+    lossy = io.BytesIO()
+    whole.save(lossy, "WEBP")  # Pillow's defaults, as text2image.py saves
+    assert not any(is_black(cell) for cell in Grid(2, 2).split(Image.open(lossy)))
+
+
+def test_a_prompt_without_any_image_is_all_black_and_one_not_begun_has_no_file(tmp_path: Path) -> None:
+    make(model=NoiseModel(refused=[("anime 000", seed) for seed in (43, 44, 45, 46)]), limit=2)
+    assert write(tmp_path) == ExitStatus.INCOMPLETE
+    black, begun = (opened(tmp_path / f"images/anime/m/{id}.webp") for id in ("000", "001"))
+    assert black.size == (2048, 2048) and is_black(black)
+    assert [is_black(cell) for cell in Grid(2, 2).split(begun)] == [False, True, True, True]
+    assert not (tmp_path / "images/human").exists()
+
+
+def test_only_what_changed_is_written_again(tmp_path: Path) -> None:
+    make()
+    write(tmp_path)
+    files = sorted(tmp_path.rglob("*.webp"))
+    old = _stamp(files)
+    assert write(tmp_path) == ExitStatus.COMPLETE
+    assert [path.stat().st_mtime for path in files] == [old] * 3
+    # the record, the image, and the layout each make a file out of date
+    (CELL.folder / "images/anime/001_2.png").unlink()
+    make(model=NoiseModel(refused=[("anime 001", 44)]))
+    os.utime(CELL.folder / "images/human/000_1.png")
+    assert write(tmp_path) == ExitStatus.INCOMPLETE
+    assert [path.stat().st_mtime == old for path in files] == [True, False, False]
+    assert is_black(Grid(2, 2).split(opened(files[1]))[1])
+    write(tmp_path, Grid(1, 4))
+    assert [opened(path).size for path in files] == [(48, 8)] * 3
+
+
+def test_a_damaged_image_is_an_error_and_leaves_no_old_file(tmp_path: Path) -> None:
+    make()
+    write(tmp_path)
+    noise(7).save(CELL.folder / "images/anime/000_3.png")
+    with pytest.raises(
+        CellFailure, match=r"no .*anime/m/000\.webp: 000_3\.png is gone, damaged or not the one"
+    ):
+        write(tmp_path)
+    assert not (tmp_path / "images/anime/m/000.webp").exists()
+    assert (tmp_path / "images/human/m/000.webp").exists()
+
+
+def test_images_of_several_sizes_are_an_error_of_their_prompt(tmp_path: Path) -> None:
+    make(limit=3)
+    make(model=NoiseModel(size=(8, 12)))
+    with pytest.raises(CellFailure, match=r"image 2 has 8×12 px, the first one 12×8 px; and 2 others"):
+        write(tmp_path)
+
+
+def test_what_webp_cannot_hold_is_one_line(tmp_path: Path) -> None:
+    make(model=NoiseModel(size=(4096, 1)))
+    with pytest.raises(CellFailure, match=r"16384×1 px are more than the 16383 px a side that WebP holds"):
+        write(tmp_path, Grid(1, 4))
+    assert write(tmp_path, Grid(2, 2)) == ExitStatus.COMPLETE
+
+
+def test_the_default_is_as_square_as_the_number_of_images_allows(tmp_path: Path) -> None:
+    squares = {n: str(Grid.nearest_square(n)) for n in (1, 2, 3, 4, 6, 9, 12)}
+    assert squares == {1: "1,1", 2: "1,2", 3: "1,3", 4: "2,2", 6: "2,3", 9: "3,3", 12: "3,4"}
+    make(TinyOneIG(2))
+    write(tmp_path, None, TinyOneIG(2))
+    assert opened(tmp_path / "images/anime/m/000.webp").size == (24, 8)
+    with pytest.raises(UserError, match="--grid 1,1 has 1 cells, but a prompt has 2 images"):
+        write(tmp_path, Grid(1, 1), TinyOneIG(2))
+
+
+def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(load_dataset, "load_dataset", lambda name: TinyOneIG())
+    make()
+
+    def run(*words: str) -> ExitStatus:
+        monkeypatch.setattr("sys.argv", ["grids", *words])
+        return grids.main()
+
+    assert run("--model_name", "m", "--grid", "1,4") == ExitStatus.COMPLETE
+    folder = CELL.folder / "official_grids/images"
+    told = capsys.readouterr().out.splitlines()
+    assert told[-2:] == [
+        f"3 grids of 1,4 written to {folder}, 0 were up to date",
+        "the official scripts read these as --image_grid 4,1",
+    ]
+    assert (folder / "human/m/000.webp").exists()
+    with pytest.raises(
+        CellFailure, match=r"mm/oneig has no images \(did you mean 'm'\?\): make them with bash"
+    ):
+        run("--model_name", "mm")
+    with pytest.raises(UserError, match="grid 'wide' is not rows,cols"):
+        run("--model_name", "m", "--grid", "wide")
+
+
+def test_a_forecast_counts_the_cells_of_grids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make()
+    write(tmp_path)
+    (tmp_path / "images/anime/m/000 2.webp").write_bytes(b"")
+    monkeypatch.setattr(load_dataset, "load_dataset", lambda name: TinyOneIG(4, Grid(2, 2)))
+    options = {"limit": None, "sources": {"oneig": str(tmp_path)}, "overwrite": False}
+    with pytest.raises(CellFailure, match="generated here"):
+        forecast("m/oneig", options)
+    assert forecast("other/oneig", options) == (
+        f"other/oneig: 8 of 12 images are in {tmp_path}, in 2 grids (their black cells, if any, are not images)"
+    )
+
+
+def _stamp(files: list[Path]) -> float:
+    """Give files the exact time of now: that of a file just written is a clock tick old. Returns after that tick."""
+    now = time.time()
+    for path in files:
+        os.utime(path, (now, now))
+    time.sleep(0.02)
+    return files[0].stat().st_mtime
