@@ -81,11 +81,13 @@ declare -gA EVAL_ENV_MAP=(
   ['wise-verified']=''
   ['wise-rewrite']=''
   ['geneval2']=''
+  ['oneig']='oneig'
+  ['oneig-zh']='oneig'
   ['transformers']='transformers'
   ['vllm']='vllm'
 )
 
-# GPUs that evaluating a benchmark takes; 0 = none, '' = those that its judge takes.
+# GPUs that evaluating a benchmark takes; 0 = none, '' = those that its judge takes, or one for its own models.
 declare -gA EVAL_GPU_MAP=(
   ['quicktext']=''
   ['longtext']=''
@@ -93,6 +95,8 @@ declare -gA EVAL_GPU_MAP=(
   ['wise-verified']=''
   ['wise-rewrite']=''
   ['geneval2']=''
+  ['oneig']=''
+  ['oneig-zh']=''
 )
 
 # Who measures. The evaluator is part of the score's name: two of them never share a leaderboard column.
@@ -103,6 +107,8 @@ declare -gA JUDGE_MAP=(
   ['wise-verified']='qwen3.5-35b-a3b'
   ['wise-rewrite']='gpt-4o-2024-05-13'
   ['geneval2']='qwen3-vl-8b'
+  ['oneig']='qwen2.5-vl-7b'
+  ['oneig-zh']='qwen2.5-vl-7b'
 )
 
 # Settings of a judge ("name=value,name=value"), by its name: where a served one is reached and the variable of its

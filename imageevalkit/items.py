@@ -33,6 +33,12 @@ class Item:
     input_list: Sequence[Any] | None
     data: Mapping[str, Any]
 
+    @property
+    def model(self) -> str:
+        """The name of the model whose image it is."""
+        cell = self.path.parents[len(PurePosixPath(self.id).parts) - 1]
+        return cell.parent.relative_to(output_root()).as_posix()
+
     @cached_property
     def prompt_sha256(self) -> str:
         """Hash of everything the model is shown: text, and the input images' files (else their pixels)."""

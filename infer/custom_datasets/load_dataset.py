@@ -21,6 +21,8 @@ DATASET_SETTINGS: dict[str, DatasetSetting] = {
     "wise-verified": DatasetSetting("t2i", ".dataset_cls.t2i.wise", "WiseVerifiedBench"),
     "wise-rewrite": DatasetSetting("t2i", ".dataset_cls.t2i.wise", "WiseRewriteBench"),
     "geneval2": DatasetSetting("t2i", ".dataset_cls.t2i.geneval2", "GenEval2"),
+    "oneig": DatasetSetting("t2i", ".dataset_cls.t2i.oneig", "OneIGBench"),
+    "oneig-zh": DatasetSetting("t2i", ".dataset_cls.t2i.oneig", "OneIGZhBench"),
 }
 
 
