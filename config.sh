@@ -72,8 +72,9 @@ declare -gA INFER_ENV_MAP=(
   ['diffusers']='diffusers'
 )
 
-# A benchmark that needs several environments names them separated by spaces. Where it names none, a judge that runs
-# in transformers takes the environment ['transformers']; a judge that a run serves itself takes ['vllm'].
+# A benchmark that needs several environments names them separated by spaces. Where it names none, image encoders take
+# the environment ['encoders'], else a judge that runs in transformers takes ['transformers']; a judge that a run serves
+# itself takes ['vllm'].
 declare -gA EVAL_ENV_MAP=(
   ['quicktext']=''
   ['longtext']=''
@@ -81,13 +82,14 @@ declare -gA EVAL_ENV_MAP=(
   ['wise-verified']=''
   ['wise-rewrite']=''
   ['geneval2']=''
-  ['oneig']='oneig'
-  ['oneig-zh']='oneig'
+  ['oneig']=''
+  ['oneig-zh']=''
+  ['encoders']='oneig'
   ['transformers']='transformers'
   ['vllm']='vllm'
 )
 
-# GPUs that evaluating a benchmark takes; 0 = none, '' = those that its judge takes, or one for its own models.
+# GPUs that evaluating a benchmark takes; 0 = none, '' = those that its judge takes, and one for encoders.
 declare -gA EVAL_GPU_MAP=(
   ['quicktext']=''
   ['longtext']=''

@@ -46,7 +46,7 @@ class Configured(NamedTuple):
     settings: Settings
 
     @property
-    def uses_gpu(self) -> bool:
+    def uses_encoders(self) -> bool:
         """Whether a task has encoders."""
         return not set(self.settings.tasks) <= set(JUDGED)
 

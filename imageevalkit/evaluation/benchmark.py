@@ -153,7 +153,7 @@ def rules_of(name: str, given: Mapping[str, Any]) -> Any | None:
 
     That is its module; or, where the module offers ``configured(given)``, what this returns: it has ``make`` and
     ``check_judge`` as the module has (no judge, ``""``, where the settings leave nothing to ask one), and
-    ``uses_gpu``, whether it measures with models of its own.
+    ``uses_encoders``, whether it measures with image encoders.
 
     Raises:
         UserError: an unknown or malformed setting, or any for a benchmark that takes none.

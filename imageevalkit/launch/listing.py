@@ -16,6 +16,7 @@ from imageevalkit.launch.judge_settings import (
     environment_of,
     runs_elsewhere,
 )
+from imageevalkit.launch.own_environment import own_environment
 
 
 def listing(config: Config) -> str:
@@ -59,14 +60,19 @@ def _evaluation(config: Config, benchmark: str) -> str:
         given = configured_settings(config, benchmark)
         judge = check_judge(benchmark, config.maps.get("JUDGE_MAP", {}).get(benchmark, ""), given)
         choice = find(judge)
-        problem = _judge_problem(config, benchmark, choice) if choice else ""
+        own = own_environment(config, benchmark, given)
+        problem = _judge_problem(config, choice, bool(own)) if choice else ""
     except UserError as error:
         return str(error)
-    return problem or _environment(config, "EVAL_ENV_MAP", benchmark, f"--benchmark {benchmark}")
+    return problem or _program(own, "python", f"--benchmark {benchmark}")
 
 
-def _judge_problem(config: Config, benchmark: str, choice: JudgeChoice) -> str:
-    """What its judge needs to start; empty when it could. Raises UserError for wrong settings of it."""
+def _judge_problem(config: Config, choice: JudgeChoice, in_own: bool) -> str:
+    """What a judge needs to start; empty when it could. ``in_own``: its benchmark has an environment of its own.
+
+    Raises:
+        UserError: wrong settings of the judge.
+    """
     kwargs = configured_kwargs(config, choice)
     if runs_elsewhere(choice, kwargs):
         try:
@@ -75,8 +81,8 @@ def _judge_problem(config: Config, benchmark: str, choice: JudgeChoice) -> str:
             return f"its judge {choice.name}: {error}"
         return ""
     backend = choice.setting.backend
-    if backend == "transformers" and config.maps.get("EVAL_ENV_MAP", {}).get(benchmark):
-        return ""  # it runs in the benchmark's own environment
+    if backend == "transformers" and in_own:
+        return ""  # it runs there
     program = "vllm" if backend == "vllm" else "python"
     state = _program(environment_of(config, choice, kwargs), program, f"--judge {backend}")
     return "" if state == "ready" else f"{state} (its judge is {choice.name})"

@@ -11,7 +11,7 @@ from imageevalkit.benchmark_settings import environ_of
 from imageevalkit.cell import REPO, Cell, log_root, output_root
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import UserError, suggest
-from imageevalkit.evaluation.benchmark import module_of, rules_of
+from imageevalkit.evaluation.benchmark import module_of
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch import registry
 from imageevalkit.launch.adopt_job import adopt_job
@@ -21,6 +21,7 @@ from imageevalkit.launch.environments import DRIVER_ENV, python_of
 from imageevalkit.launch.generate_jobs import Run, generate_jobs, visible_gpus
 from imageevalkit.launch.judges import JudgeNeeds, check_kwargs_map, judge_needs
 from imageevalkit.launch.options import Options
+from imageevalkit.launch.own_environment import own_environment, uses_encoders
 from imageevalkit.launch.serving_jobs import serving_jobs
 
 _EVALUATE_RETRIES = 1  # a crash may pass
@@ -120,7 +121,7 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: dict[str, str]
     script = REPO / "eval" / f"{benchmark}.sh"
     if not script.is_file():
         raise UserError(f"benchmark {benchmark} has no evaluation script: eval/{benchmark}.sh is missing")
-    environment = run.config.maps.get("EVAL_ENV_MAP", {}).get(benchmark, "")
+    environment = own_environment(run.config, benchmark, run.ds_kwargs[benchmark])
     for part in environment.split():
         python_of(part, f"benchmark {benchmark}", f"bash utils/make_env.sh --benchmark {benchmark}")
     if not environment and needs.environment:
@@ -157,13 +158,12 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: dict[str, str]
 def _gpus(run: Run, benchmark: str, needs: JudgeNeeds) -> int:
     """GPUs of evaluating ``benchmark``: those that EVAL_GPU_MAP says.
 
-    An empty entry leaves it to the judge, and to the models of its own that the benchmark measures with.
+    An empty entry leaves it to the judge and to the encoders.
     """
     count = run.config.maps.get("EVAL_GPU_MAP", {}).get(benchmark, "")
     if not count:
-        rules = rules_of(benchmark, run.ds_kwargs[benchmark])
-        own = min(1, visible_gpus()) if run.options.asks_judges and getattr(rules, "uses_gpu", False) else 0
-        return max(needs.gpus, own)
+        encodes = run.options.asks_judges and uses_encoders(benchmark, run.ds_kwargs[benchmark])
+        return max(needs.gpus, min(1, visible_gpus()) if encodes else 0)
     if not count.isdecimal():
         raise UserError(f"EVAL_GPU_MAP['{benchmark}'] in config.sh is '{count}': use a whole number")
     if int(count) and int(count) > visible_gpus():
