@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eval_models.encoders.device import free_memory
@@ -77,7 +78,14 @@ def encode_texts(texts: Sequence[str], source: WeightsSource, device: str) -> di
 
 
 def load_tokenizer(source: WeightsSource) -> Any:
-    """The checkpoint's own fast tokenizer, which puts the first token itself."""
+    """The checkpoint's own fast tokenizer, which puts the first token itself.
+
+    Raises:
+        CellFailure: there is none, or it does not load.
+    """
+    folder = Path(source.model_path)
+    if folder.is_dir() and not (folder / "tokenizer.json").is_file():
+        raise CellFailure(f"encoders: {folder} lacks tokenizer.json; download the checkpoint whole")
     try:
         from transformers import PreTrainedTokenizerFast
 
@@ -105,8 +113,8 @@ def load_llama(source: WeightsSource, device: str) -> Any:
     """The LLM in bfloat16.
 
     transformers' own class on purpose, not the code of the hub's repository: that makes a Llama bidirectional by
-    overriding ``_update_causal_mask``, which transformers has not called since 4.53, so that it would be causal and
-    every score wrong without a word. Here :func:`last_states` passes the mask itself.
+    overriding ``_update_causal_mask``, which today's transformers does not call: it would be causal, and every score
+    wrong without a word. Here :func:`last_states` passes the mask itself.
 
     Raises:
         CellFailure: it does not load, or lacks weights.
@@ -125,6 +133,8 @@ def load_llama(source: WeightsSource, device: str) -> Any:
             # an implementation that takes a mask of our own, as the official runs use
             attn_implementation="sdpa",
             output_loading_info=True,
+            # told by name below
+            ignore_mismatched_sizes=True,
         )
         _check_loaded(source, loaded)
         return model.to(device).eval()

@@ -70,7 +70,8 @@ _PARTS = (
 class DreamSimEncoder:
     """An :class:`eval_models.encoders.interface.Encoder` for questions of one message: (picture,).
 
-    The text of a reply is as :func:`embedding_text` makes it. The embedding is the ensemble's (DINO, CLIP, OpenCLIP, each with LoRA), of mean 0 and length 1, in float32.
+    The text of a reply is as :func:`embedding_text` makes it. The embedding is the ensemble's (DINO, CLIP and OpenCLIP,
+    each with LoRA), in float32, of mean 0 and length 1.
     """
 
     def __init__(self, options: EncoderOptions) -> None:
