@@ -92,7 +92,7 @@ def test_a_limit_does_not_change_what_a_file_is(tmp_path: Path) -> None:
 
 def test_a_grid_must_be_told_and_fit(tmp_path: Path) -> None:
     write_official(tmp_path, SQUARE)
-    with pytest.raises(CellFailure, match=r"each prompt, which has 4 images: .* --ds_kwargs grid=2,2$"):
+    with pytest.raises(CellFailure, match=r"each prompt, which has 4 images: .* --ds_kwargs \"grid='2,2'\"$"):
         find(tmp_path, TinyOneIG(4), limit=2)
     with pytest.raises(
         CellFailure, match=r"3,3 has 9 images, but images_per_prompt is 4: .*images_per_prompt=9"

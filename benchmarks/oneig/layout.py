@@ -103,7 +103,7 @@ def _checked(source: Path, grid: Grid | None, images_per_prompt: int) -> Grid:
     if grid is None:
         raise CellFailure(
             f"{source} holds one file for each prompt, which has {images_per_prompt} images: say how they are laid "
-            f"out, rows,cols: --ds_kwargs grid={Grid.nearest_square(images_per_prompt)}"
+            f"out, rows,cols: --ds_kwargs \"grid='{Grid.nearest_square(images_per_prompt)}'\""
         )
     if grid.cells != images_per_prompt:
         raise CellFailure(

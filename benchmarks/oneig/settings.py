@@ -19,7 +19,7 @@ IMAGES_PER_PROMPT = 4
 class Settings:
     """``tasks`` are in the official order. ``rules`` "official" gives the official numbers, quirks included,
     "corrected" those without (README, "OneIG-Bench"). ``grid`` is how images made elsewhere are pasted together: one
-    for all models, or one by model. ``weights``, ``device`` and ``batch_size`` are the encoders'.
+    for all models, or one by model; it says ``images_per_prompt`` too. ``weights``, ``device`` and ``batch_size`` are the encoders'.
     """
 
     tasks: Sequence[Task] = TASKS
@@ -40,6 +40,8 @@ class Settings:
                     f"OneIG has no setting '{name}'{suggest(name, names)}; it takes {', '.join(names)}"
                 )
         values: dict[str, Any] = {name: _READ[name](name, value) for name, value in given.items()}
+        if "grid" in values:
+            values.setdefault("images_per_prompt", _cells(values["grid"]))
         return cls(**values)
 
     @property
@@ -86,6 +88,16 @@ def _grid(name: str, value: Any) -> Grid | dict[str, Grid]:
     if isinstance(value, list):
         value = ",".join(map(str, value))
     return Grid.parse(str(value))
+
+
+def _cells(grid: Grid | Mapping[str, Grid]) -> int:
+    """How many images of a prompt ``grid`` holds; those of several models hold as many, or they do not compare."""
+    cells = {one.cells for one in grid.values()} if isinstance(grid, Mapping) else {grid.cells}
+    if len(cells) != 1:
+        raise UserError(
+            "OneIG's grid has another number of cells for one model than for another: run them apart"
+        )
+    return cells.pop()
 
 
 def _texts(name: str, value: Any) -> dict[str, str]:
