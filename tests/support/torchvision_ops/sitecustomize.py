@@ -1,8 +1,8 @@
 """Declares torchvision's compiled operators where its build does not load beside the installed torch.
 
 PyPI's torchvision is compiled against the CUDA build of torch; beside the CPU build its library does not load, and
-its Python part then fails to import for want of two operators' declarations. They are declared here as soon as
-torchvision is imported, without a computation behind them: transforms and models work, calling such an operator fails.
+its Python part then fails to import for want of two operators' declarations. In that case they are declared here,
+without a computation behind them: transforms and models work, calling such an operator fails.
 This folder on PYTHONPATH does that for a whole process.
 """
 
@@ -23,7 +23,7 @@ _DECLARATIONS = (
 _libraries: list[Any] = []
 
 
-class _BeforeTorchvision(MetaPathFinder):
+class _FindTorchvision(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
@@ -35,7 +35,7 @@ class _BeforeTorchvision(MetaPathFinder):
 
 
 class _Declaring(Loader):
-    """A loader that declares the operators before the module runs (looking a module up runs nothing)."""
+    """The loader of torchvision, with a second attempt."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -48,13 +48,22 @@ class _Declaring(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        import torch
+        try:
+            self._loader.exec_module(module)
+        except RuntimeError as error:
+            if "operator torchvision::" not in str(error):
+                raise
+            _declare()
+            self._loader.exec_module(module)
 
-        library = torch.library.Library("torchvision", "FRAGMENT")
-        for declaration in _DECLARATIONS:
-            library.define(declaration)
-        _libraries.append(library)
-        self._loader.exec_module(module)
+
+def _declare() -> None:
+    import torch
+
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for declaration in _DECLARATIONS:
+        library.define(declaration)
+    _libraries.append(library)
 
 
-sys.meta_path.insert(0, _BeforeTorchvision())
+sys.meta_path.insert(0, _FindTorchvision())

@@ -1,0 +1,158 @@
+"""DreamSim by its real package, at its real size with random weights; and the embeddings' form and distance."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval_models.encoders import perceptual
+from eval_models.encoders.embedding import distance, embedding_text, read_embedding
+from eval_models.encoders.interface import EncoderOptions
+from eval_models.encoders.perceptual import DreamSimEncoder
+from imageevalkit.cell import REPO
+from imageevalkit.errors import CellFailure
+from tests.support.dreamsim_run import SIZES
+
+FILES = (
+    "dino_vitb16_pretrain.pth",
+    "clip_vitb16_pretrain.pth.tar",
+    "open_clip_vitb16_pretrain.pth.tar",
+    "ensemble_lora/adapter_config.json",
+    "ensemble_lora/adapter_model.safetensors",
+    "facebookresearch_dino_main/hubconf.py",
+    "checkpoints/dino_vitbase16_pretrain.pth",
+)
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What :mod:`tests.support.dreamsim_run` found; skips where the package is not installed beside the tests."""
+    packages = Path(os.environ.get("DREAMSIM_PACKAGES") or Path(sys.prefix) / "dreamsim-packages")
+    if not (packages / "dreamsim").is_dir():
+        pytest.skip(f"no DREAMSIM_PACKAGES, and test.sh has not installed {packages}")
+    paths = (REPO, REPO / "tests" / "support" / "torchvision_ops", packages)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.dreamsim_run", str(tmp_path_factory.mktemp("dreamsim"))],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("{"))
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def test_distances_of_batches_are_the_packages_of_single_pairs(said: Mapping[str, Any]) -> None:
+    assert said["same_pixels"]
+    embeddings = {item: read_embedding(text) for item, text in said["replies"]}
+    assert sorted(embeddings) == [str(seed) for seed in range(len(SIZES))]
+    for one, other, expected in said["distances"]:
+        assert expected > 1e-3
+        assert distance(embeddings[str(one)], embeddings[str(other)]) == pytest.approx(expected, abs=2e-6)
+
+
+def test_embeddings_are_of_mean_0_and_length_1_and_the_same_for_the_same_image(
+    said: Mapping[str, Any],
+) -> None:
+    by_item: dict[str, set[str]] = {}
+    for item, text in said["replies"]:
+        by_item.setdefault(item, set()).add(text)
+        values = read_embedding(text)
+        assert math.fsum(value * value for value in values) == pytest.approx(1, abs=1e-6)
+        assert math.fsum(values) == pytest.approx(0, abs=1e-5)
+    assert len(said["replies"]) == len(SIZES) + 1
+    assert all(len(texts) == 1 for texts in by_item.values())
+
+
+def test_loading_leaves_the_folder_and_the_identity_as_they_were(said: Mapping[str, Any]) -> None:
+    assert said["added"] == []
+    assert said["identity"] == said["identity_after"]
+    assert said["identity"]["packages"]["dreamsim"] == "0.2.1"
+    assert all(said["identity"]["weights"].values())
+
+
+def test_weights_that_peft_would_leave_random_are_found(said: Mapping[str, Any]) -> None:
+    # of twelve blocks of three models
+    assert len(said["lacking"]) == 36
+    assert all(name.endswith("attn.qkv.lora_B.weight") for name in said["lacking"])
+
+
+@pytest.mark.parametrize(
+    ("missing", "url"),
+    [
+        ("clip_vitb16_pretrain.pth.tar", "v0.2.0-checkpoints/dreamsim_ensemble_checkpoint.zip"),
+        ("ensemble_lora/adapter_model.safetensors", "v0.2.0-checkpoints/dreamsim_ensemble_checkpoint.zip"),
+        ("facebookresearch_dino_main/hubconf.py", "github.com/facebookresearch/dino"),
+        ("checkpoints/dino_vitbase16_pretrain.pth", "dl.fbaipublicfiles.com/dino/"),
+    ],
+)
+def test_a_missing_file_is_one_line_with_where_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, url: str
+) -> None:
+    monkeypatch.setattr(perceptual, "package_versions", lambda *names: dict.fromkeys(names, "1"))
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    encoder = DreamSimEncoder(EncoderOptions({"dreamsim": str(tmp_path)}))
+    assert encoder.identity["weights"]["ensemble_lora"]
+    (tmp_path / missing).unlink()
+    with pytest.raises(CellFailure) as failure:
+        _ = DreamSimEncoder(EncoderOptions({"dreamsim": str(tmp_path)})).identity
+    line = str(failure.value)
+    assert missing in line and url in line and str(tmp_path) in line and "\n" not in line
+
+
+def test_no_folder_at_all_is_one_line_with_where_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(perceptual, "package_versions", lambda *names: {})
+    with pytest.raises(CellFailure, match=r"dreamsim_ensemble_checkpoint\.zip"):
+        _ = DreamSimEncoder(EncoderOptions({"dreamsim": str(tmp_path / "nowhere")})).identity
+
+
+@pytest.mark.skipif(importlib.util.find_spec("dreamsim") is not None, reason="the package is installed here")
+def test_a_missing_package_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(CellFailure, match=r"package dreamsim is missing .*make_env\.sh"):
+        _ = DreamSimEncoder(EncoderOptions({"dreamsim": str(tmp_path)})).identity
+
+
+def test_an_embedding_comes_back_as_the_float32_values_it_was() -> None:
+    assert embedding_text([1.0, -2.5]) == '{"embedding": "AACAPwAAIMA="}'
+    values = [0.1, -1e-30, 3e38]
+    found = read_embedding(embedding_text(values))
+    assert list(found) == pytest.approx(values, rel=1e-7)
+    assert list(read_embedding(embedding_text(found))) == list(found)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[1]", '{"embedding": "%"}', '{"embedding": "AAA="}', '{"embedding": 1}']
+)
+def test_another_text_is_no_embedding(text: str) -> None:
+    with pytest.raises(ValueError, match="no embedding"):
+        read_embedding(text)
+
+
+def test_the_distance_is_one_less_the_cosine_whatever_the_lengths() -> None:
+    assert distance([1, 0], [0, 2]) == 1
+    assert distance([3, 4], [6, 8]) == pytest.approx(0, abs=1e-15)
+    assert distance([3, 4], [-3, -4]) == 2
+    assert distance([1, 0], [1, 1]) == pytest.approx(1 - math.sqrt(0.5))
+
+
+@pytest.mark.parametrize(("a", "b"), [([1, 0], [1, 0, 0]), ([0, 0], [1, 0])])
+def test_what_has_no_distance_is_said(a: list[float], b: list[float]) -> None:
+    with pytest.raises(ValueError, match="distance"):
+        distance(a, b)
