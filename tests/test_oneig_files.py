@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from benchmarks.oneig import summary
-from benchmarks.oneig.editions import CHINESE, ENGLISH
+from benchmarks.oneig.editions import CHINESE, ENGLISH, Edition
 from benchmarks.oneig.metric import metrics
 from benchmarks.oneig.official_csv import official_files
 from benchmarks.oneig.samples import Templates, sample_files
@@ -25,11 +25,12 @@ from benchmarks.oneig.text_metric import max_tokens
 from imageevalkit.cell import Cell
 from imageevalkit.errors import ExitStatus, UserError
 from imageevalkit.results import Coverage, Evaluator, Metric, Result, write_result
-from tests.support.oneig_official_runs import MODEL, TASKS_OF, OfficialRun, official_runs
+from tests.support.oneig_official_runs import MODEL, TASKS_OF, OfficialRun, official_runs, scored_prompts
 from tests.support.oneig_scored import image_of, real_prompts
 
 # pandas takes these means, and another version of it adds in another order
 BY_PANDAS = {"alignment", "reasoning", "style", "total average"}
+EDITIONS = pytest.mark.parametrize("edition", [ENGLISH, CHINESE], ids=lambda edition: edition.name)
 TEMPLATES = Templates("{question}. Yes or no?", "Read.")
 
 
@@ -119,8 +120,10 @@ def test_the_official_analysis_finds_the_same(runs: Mapping[str, OfficialRun], n
         assert {found[f"text/{length}_ED"].value for length in ("short", "middle", "long")} == {None}
 
 
-@pytest.mark.parametrize("edition", [ENGLISH, CHINESE], ids=lambda edition: edition.name)
-def test_the_official_program_asks_for_as_many_tokens(runs: Mapping[str, OfficialRun], edition: Any) -> None:
+@EDITIONS
+def test_the_official_program_asks_for_as_many_tokens(
+    runs: Mapping[str, OfficialRun], edition: Edition
+) -> None:
     run = runs[f"{edition.name}/whole"]
     prompts = [one.prompt for one in run.scored if one.prompt.class_item == "text"]
     ours = {prompt.id: max_tokens(prompt, "official", edition.language) for prompt in prompts}
@@ -128,13 +131,13 @@ def test_the_official_program_asks_for_as_many_tokens(runs: Mapping[str, Officia
     assert set(ours.values()) == ({128, 256} if edition is ENGLISH else {128})
 
 
-def test_corrected_tables_take_nothing_from_other_prompts(runs: Mapping[str, OfficialRun]) -> None:
-    run = runs["oneig/gaps"]
-    text = table(official_files(run.scored, ["text"], "corrected", "en", MODEL)["text_prompt_score_EN.csv"])
+def test_corrected_tables_take_nothing_from_other_prompts() -> None:
+    scored = scored_prompts(ENGLISH, "gaps")
+    text = table(official_files(scored, ["text"], "corrected", "en", MODEL)["text_prompt_score_EN.csv"])
     assert [prompt for prompt, score in text if not score] == [
         "112"
     ]  # its images count there, if they are black
-    gone = [ScoredPrompt(one.prompt, [ScoredImage(None)]) for one in run.scored]
+    gone = [ScoredPrompt(one.prompt, [ScoredImage(None)]) for one in scored]
     files = official_files(gone, TASKS, "corrected", "en", MODEL)
     assert files["reasoning_score_EN.csv"] == f",reasoning\n{MODEL},\n"
     assert "text_score_EN.csv" not in files
@@ -213,14 +216,11 @@ def text_again(result: Mapping[str, Any], chinese: bool, rules: Rules) -> float:
 
 
 @pytest.mark.parametrize("rules", RULES)
-@pytest.mark.parametrize("name", ["oneig/gaps", "oneig-zh/gaps"])
-def test_metrics_can_be_recomputed_from_the_samples(
-    runs: Mapping[str, OfficialRun], name: str, rules: Rules
-) -> None:
-    run = runs[name]
-    language = run.edition.language
-    files = sample_files(run.scored, TASKS, rules, language, MODEL, TEMPLATES)
-    found = metrics(run.scored, TASKS, rules, language)
+@EDITIONS
+def test_metrics_can_be_recomputed_from_the_samples(edition: Edition, rules: Rules) -> None:
+    language, scored = edition.language, scored_prompts(edition, "gaps")
+    files = sample_files(scored, TASKS, rules, language, MODEL, TEMPLATES)
+    found = metrics(scored, TASKS, rules, language)
     results = {task: json.loads(files[f"oneig_{task}.json"]) for task in TASKS}
     for task in TASKS:
         assert results[task]["accuracy"] == pytest.approx(100 * (found[task].value or 0), rel=1e-15)
@@ -259,11 +259,11 @@ def test_metrics_can_be_recomputed_from_the_samples(
     check("oneig_total", mean([results[task]["accuracy"] / 100 for task in TASKS]))
 
 
-def test_what_a_sample_tells(runs: Mapping[str, OfficialRun]) -> None:
-    run = runs["oneig/gaps"]
-    files = sample_files(run.scored, TASKS, "official", "en", MODEL, TEMPLATES)
+def test_what_a_sample_tells() -> None:
+    scored = scored_prompts(ENGLISH, "gaps")
+    files = sample_files(scored, TASKS, "official", "en", MODEL, TEMPLATES)
     assert list(files) == [f"oneig_{task}.json" for task in TASKS]
-    assert files == sample_files(run.scored[::-1], TASKS, "official", "en", MODEL, TEMPLATES)
+    assert files == sample_files(scored[::-1], TASKS, "official", "en", MODEL, TEMPLATES)
     samples = {task: json.loads(files[f"oneig_{task}.json"])["details"] for task in TASKS}
     common = {"id", "class_item", "image_path", "image_paths", "grid", "num_splits"}
     assert samples["alignment"][0].keys() == {*common, "score", "judge_details"}
