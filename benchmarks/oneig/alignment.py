@@ -14,7 +14,7 @@ _ALSO_YES = frozenset({"yes", "是", "是的"})
 def parsed_answer(answer: str, rules: Rules) -> str:
     """The answer as it is compared with :data:`YES`.
 
-    Official: as it came. Corrected: "Yes" in any case, with punctuation or space around, and in Chinese.
+    Official: as it came. Corrected: "Yes" in any case, with space around or punctuation behind it, or in Chinese.
     """
     if rules == "official":
         return answer

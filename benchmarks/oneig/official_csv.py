@@ -1,4 +1,7 @@
-"""The CSV files of the official programs, as they would write them for one model (and without the time in the name)."""
+"""The CSV files of the official programs, as they would write them for one model (and without the time in the name).
+
+The last digit of means that they leave to pandas (alignment, reasoning, style, total average) is that of no version.
+"""
 
 from __future__ import annotations
 

@@ -11,10 +11,19 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.oneig.data import read_prompts
 from benchmarks.oneig.editions import CHINESE, ENGLISH, Edition
-from benchmarks.oneig.scored import Prompt
+from benchmarks.oneig.scored import Prompt, ScoredImage, Similarity, StyleSimilarities
 from imageevalkit.cell import REPO
 from tests.support.mirror import shared_mirror
 
+_ANSWERS = ("Yes", "Yes", "Yes", "Yes", "No", "No", "Yes.", "yes", "是", "")
+# of length 1, with inner products that are exact in binary
+_EMBEDDINGS = (
+    (1.0, 0.0, 0.0, 0.0),
+    (0.0, 1.0, 0.0, 0.0),
+    (0.5, 0.5, 0.5, 0.5),
+    (0.5, -0.5, 0.5, -0.5),
+    (0.5, 0.5, -0.5, -0.5),
+)
 NOTHING = ("No text recognized", "No text recognized.")
 
 
@@ -58,3 +67,22 @@ def transcriptions(raw: str, seed: int) -> list[str]:
         *NOTHING,
         "",
     ]
+
+
+def image_of(prompt: Prompt, place: int) -> ScoredImage:
+    """An image with answers of every task; the same each time."""
+    rng = random.Random(f"{prompt.class_item}/{prompt.id}/{place}")
+    of_question = {question: rng.choice(_ANSWERS) for question in prompt.questions.values()}
+    low = -0.6 if rng.random() < 0.2 else 0.0
+    return ScoredImage(
+        REPO / f"output/m/oneig/images/{prompt.class_item}/{prompt.id}_{place + 1}.png",
+        answers={number: of_question[question] for number, question in prompt.questions.items()},
+        reading=rng.choice(transcriptions(prompt.expected_text, place)) if prompt.expected_text else "",
+        similarity=Similarity(rng.uniform(-0.1, 0.5), rng.uniform(-0.1, 0.5)),
+        style=StyleSimilarities(
+            [rng.uniform(low, low + 0.6) for _ in range(3)],
+            [rng.randrange(256) / 256 + low for _ in range(3)],
+            [rng.uniform(low, low + 0.6) for _ in range(3)],
+        ),
+        embedding=rng.choice(_EMBEDDINGS),
+    )
