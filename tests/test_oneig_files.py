@@ -20,7 +20,7 @@ from benchmarks.oneig.metric import metrics
 from benchmarks.oneig.official_csv import official_files
 from benchmarks.oneig.samples import Templates, sample_files
 from benchmarks.oneig.scored import RULES, TASKS, Rules, ScoredImage, ScoredPrompt, Task
-from benchmarks.oneig.summary import Column, summary_files
+from benchmarks.oneig.summary_table import Column, summary_files
 from benchmarks.oneig.text_metric import max_tokens
 from imageevalkit.cell import Cell
 from imageevalkit.errors import ExitStatus, UserError

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from eval_models.encoders import perceptual
-from eval_models.encoders.embedding import distance, embedding_text, read_embedding
+from eval_models.encoders.embedding import distances, embedding_text, read_embedding
 from eval_models.encoders.interface import EncoderOptions
 from eval_models.encoders.perceptual import DreamSimEncoder
 from imageevalkit.cell import REPO
@@ -61,7 +61,9 @@ def test_distances_of_batches_are_the_packages_of_single_pairs(said: Mapping[str
     assert sorted(embeddings) == [str(seed) for seed in range(len(SIZES))]
     for one, other, expected in said["distances"]:
         assert expected > 1e-3
-        assert distance(embeddings[str(one)], embeddings[str(other)]) == pytest.approx(expected, abs=2e-6)
+        assert distances([embeddings[str(one)], embeddings[str(other)]])[0][1] == pytest.approx(
+            expected, abs=2e-6
+        )
 
 
 def test_embeddings_are_of_mean_0_and_length_1_and_the_same_for_the_same_image(
@@ -146,13 +148,13 @@ def test_another_text_is_no_embedding(text: str) -> None:
 
 
 def test_the_distance_is_one_less_the_cosine_whatever_the_lengths() -> None:
-    assert distance([1, 0], [0, 2]) == 1
-    assert distance([3, 4], [6, 8]) == pytest.approx(0, abs=1e-15)
-    assert distance([3, 4], [-3, -4]) == 2
-    assert distance([1, 0], [1, 1]) == pytest.approx(1 - math.sqrt(0.5))
+    assert distances([[1, 0], [0, 2]])[0] == [0, 1]
+    assert distances([[3, 4], [6, 8]])[0][1] == pytest.approx(0, abs=1e-15)
+    assert distances([[3, 4], [-3, -4]])[0][1] == 2
+    assert distances([[1, 0], [1, 1]])[0][1] == pytest.approx(1 - 0.5**0.5)
 
 
 @pytest.mark.parametrize(("a", "b"), [([1, 0], [1, 0, 0]), ([0, 0], [1, 0])])
 def test_what_has_no_distance_is_said(a: list[float], b: list[float]) -> None:
     with pytest.raises(ValueError, match="distance"):
-        distance(a, b)
+        distances([a, b])

@@ -10,7 +10,7 @@ from benchmarks.oneig.questions import ALIGNMENT_PROMPT, TEXT_PROMPT
 from benchmarks.oneig.samples import Templates, sample_files
 from benchmarks.oneig.scored import ScoredPrompt
 from benchmarks.oneig.settings import Settings
-from benchmarks.oneig.summary import Column, summary_files
+from benchmarks.oneig.summary_table import Column, summary_files
 from imageevalkit.results import Metric
 
 

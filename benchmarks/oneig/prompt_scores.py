@@ -20,6 +20,7 @@ from benchmarks.oneig.scored import (
     Task,
 )
 from benchmarks.oneig.text_metric import Comparison
+from eval_models.encoders.embedding import distances
 
 CLASSES = tuple(CHINESE.sizes)
 """The classes of prompts in the official order; English has no multilingualism."""
@@ -109,13 +110,9 @@ def pair_distances(scored: ScoredPrompt, rules: Rules) -> list[PairDistance]:
     images = scorable(scored, "diversity", rules)
     if len(images) < 2:
         return []
-    import numpy as np
-
-    embeddings = np.asarray([image.embedding for image in images.values()], dtype=np.float64)
-    embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
-    distances = (1 - embeddings @ embeddings.T).tolist()
+    found = distances([image.embedding for image in images.values() if image.embedding is not None])
     pairs = itertools.combinations(enumerate(images), 2)
-    return [PairDistance(i, j, distances[row][column]) for (row, i), (column, j) in pairs]
+    return [PairDistance(i, j, found[row][column]) for (row, i), (column, j) in pairs]
 
 
 def comparisons(scored: ScoredPrompt, rules: Rules, language: Language) -> list[Comparison]:

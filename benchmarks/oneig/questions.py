@@ -77,7 +77,7 @@ def parsed_reply(question: str, reply: Reply) -> Any:
         return reply.text  # what is no "Yes" is a no, what is no text costs edits: nothing is malformed
     try:
         if task == "diversity":
-            return len(read_embedding(reply.text))
+            return len(_finite(read_embedding(reply.text)))
         found = json.loads(reply.text)
         if task == "reasoning":
             return _finite(Similarity(float(found["official"]), float(found["exact"])))

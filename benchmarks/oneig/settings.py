@@ -19,7 +19,8 @@ IMAGES_PER_PROMPT = 4
 class Settings:
     """``tasks`` are in the official order. ``rules`` "official" gives the official numbers, quirks included,
     "corrected" those without (README, "OneIG-Bench"). ``grid`` is how images made elsewhere are pasted together: one
-    for all models, or one by model; it says ``images_per_prompt`` too. ``weights``, ``device`` and ``batch_size`` are the encoders'.
+    for all models, or one by model; it says ``images_per_prompt`` too. ``weights``, ``device`` and ``batch_size`` are
+    the encoders'.
     """
 
     tasks: Sequence[Task] = TASKS

@@ -1,14 +1,12 @@
-"""An image's embedding as the text of an answer, and how far two are apart: no torch, no numpy."""
+"""An image's embedding as the text of an answer, and how far two are apart: no torch."""
 
 from __future__ import annotations
 
 import base64
 import json
-import math
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
-from operator import mul
 
 
 def embedding_text(values: Iterable[float]) -> str:
@@ -30,24 +28,25 @@ def read_embedding(text: str) -> Sequence[float]:
     return _little_endian(values)
 
 
-def distance(a: Sequence[float], b: Sequence[float]) -> float:
-    """DreamSim's distance of two images by their embeddings: 1 - cosine, 0 (the same) to 2.
+def distances(embeddings: Sequence[Sequence[float]]) -> list[list[float]]:
+    """DreamSim's distance of each two of ``embeddings``: 1 - cosine, 0 (the same) to 2.
 
     The package computes it in float32; here the same values are float64 (differences below 1e-6).
 
     Raises:
         ValueError: the embeddings are not as long as each other, or one is zero.
     """
-    if len(a) != len(b):
-        raise ValueError(f"embeddings of {len(a)} and {len(b)} values have no distance")
-    lengths = math.sqrt(_dot(a, a) * _dot(b, b))
-    if not lengths:
+    import numpy as np
+
+    if len({len(embedding) for embedding in embeddings}) != 1:
+        raise ValueError("embeddings of different lengths have no distance")
+    vectors = np.asarray(embeddings, dtype=np.float64)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    if not lengths.all():
         raise ValueError("an embedding of zeros has no distance")
-    return 1.0 - _dot(a, b) / lengths
-
-
-def _dot(a: Sequence[float], b: Sequence[float]) -> float:
-    return math.fsum(map(mul, a, b))
+    vectors /= lengths
+    found: list[list[float]] = (1 - vectors @ vectors.T).tolist()
+    return found
 
 
 def _little_endian(values: array[float]) -> array[float]:

@@ -14,8 +14,9 @@ from imageevalkit.jobs import COMPLETE, INCOMPLETE, Job
 from imageevalkit.launch.pace import Pace
 from imageevalkit.launch.process import plain
 from imageevalkit.launch.summary import INTERRUPTED, JobSummary, StageSummary
-from imageevalkit.launch.terminal import STATE_WIDTH, Paint, clock, columns_of, fit, short_path
+from imageevalkit.launch.terminal import STATE_WIDTH, Paint, clock, fit, short_path
 from imageevalkit.money import dollars
+from imageevalkit.text_width import columns_of
 
 _PLAIN_INTERVAL = 10.0  # seconds between two lines about one cell: a log should stay readable
 _PLAIN_CELLS = 5  # at once; of more each has its line less often

@@ -10,7 +10,8 @@ from typing import TextIO
 from imageevalkit.jobs import COMPLETE
 from imageevalkit.launch.process import plain
 from imageevalkit.launch.summary import SKIPPED, JobSummary, RunSummary
-from imageevalkit.launch.terminal import STATE_WIDTH, Paint, clock, columns_of, short_path
+from imageevalkit.launch.terminal import STATE_WIDTH, Paint, clock, short_path
+from imageevalkit.text_width import columns_of
 
 
 def print_table(summary: RunSummary, stream: TextIO, environ: Mapping[str, str] = os.environ) -> None:

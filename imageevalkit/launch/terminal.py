@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
@@ -11,6 +10,7 @@ from typing import TextIO
 from imageevalkit.cell import REPO
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE
 from imageevalkit.launch.summary import BLOCKED, INTERRUPTED, SKIPPED
+from imageevalkit.text_width import columns_of
 
 _BAR = 16
 _GREEN, _YELLOW, _RED = "32", "33", "31"
@@ -51,24 +51,13 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
-def columns_of(text: str) -> int:
-    """Columns that ``text`` takes on a terminal; Chinese characters take two."""
-    return sum(_columns(char) for char in text)
-
-
-def _columns(char: str) -> int:
-    if unicodedata.combining(char):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
-
-
 def fit(text: str, columns: int) -> str:
     """``text``, cut to ``columns`` with an ellipsis where it is longer."""
     if columns_of(text) <= columns:
         return text
     kept, used = "", 1
     for char in text:
-        used += _columns(char)
+        used += columns_of(char)
         if used > columns:
             break
         kept += char
