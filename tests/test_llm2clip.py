@@ -16,7 +16,7 @@ from PIL import Image
 from eval_models.encoders import llm2clip, llm2vec
 from eval_models.encoders.interface import EncoderOptions
 from eval_models.encoders.llm2clip import Llm2ClipEncoder
-from eval_models.encoders.llm2clip_model import load_llm2clip
+from eval_models.encoders.llm2clip_model import Llm2Clip, load_llm2clip
 from eval_models.encoders.llm2vec import (
     encode_texts,
     last_states,
@@ -232,6 +232,32 @@ def test_official_scores_are_those_of_autocast(replies: Mapping[tuple[str, str],
         assert value == pytest.approx(exact[key], abs=0.02)
 
 
+def test_only_the_official_half_computes_under_autocast(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU bfloat16 weights give the same without it, on a GPU they do not."""
+    import torch
+
+    seen = set()
+
+    def spy(name: str) -> None:
+        real = getattr(Llm2Clip, name)
+
+        def method(model: Any, values: Any) -> Any:
+            features = real(model, values)
+            seen.add((name, torch.is_autocast_enabled("cpu"), features.dtype))
+            return features
+
+        monkeypatch.setattr(Llm2Clip, name, method)
+
+    for name in ("image_features", "text_features"):
+        spy(name)
+    answers(tiny.weights, tiny.questions[:1])
+    assert seen == {
+        (name, autocast, dtype)
+        for name in ("image_features", "text_features")
+        for autocast, dtype in ((True, torch.bfloat16), (False, torch.float32))
+    }
+
+
 def test_one_by_one_is_as_in_batches(tiny: Tiny, replies: Mapping[tuple[str, str], Answer]) -> None:
     alone = {}
     for question in tiny.questions[:: len(TEXTS) + 1]:
@@ -248,15 +274,20 @@ def test_each_text_and_each_image_is_encoded_once_and_the_llm_is_gone_before_the
     encoded: list[int] = []
     llms: list[weakref.ref[Any]] = []
     images: list[int] = []
+    freed: list[bool] = []
 
     def states(model: Any, texts: Sequence[Sequence[int]]) -> Any:
         llms.append(weakref.ref(model))
         encoded.append(len(texts))
         return last_states(model, texts)
 
-    def load(source: WeightsSource, device: str) -> Any:
+    def free() -> None:
         gc.collect()
-        assert llms and all(llm() is None for llm in llms)
+        # what is still referred to now keeps its GPU memory
+        freed.append(bool(llms) and all(llm() is None for llm in llms))
+
+    def load(source: WeightsSource, device: str) -> Any:
+        assert freed == [True]
         return load_llm2clip(source, device)
 
     def forward(models: Any, batch: list[Any]) -> Any:
@@ -265,6 +296,7 @@ def test_each_text_and_each_image_is_encoded_once_and_the_llm_is_gone_before_the
 
     real_forward = llm2clip._Models.forward
     monkeypatch.setattr(llm2vec, "last_states", states)
+    monkeypatch.setattr(llm2vec, "free_memory", free)
     monkeypatch.setattr(llm2clip, "load_llm2clip", load)
     monkeypatch.setattr(llm2clip._Models, "forward", forward)
     answers(tiny.weights, tiny.questions, batch_size=3)
