@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from eval_models.encoders import batches
 from eval_models.encoders.batches import run_batches
 from eval_models.encoders.device import choose_device
 from eval_models.encoders.interface import EncoderOptions
@@ -33,15 +34,15 @@ def run(questions: Sequence[Question], forward: Any, batch_size: int = 2) -> lis
 
 
 def test_every_image_in_order_in_batches(tmp_path: Path) -> None:
-    batches: list[int] = []
+    sizes: list[int] = []
 
     def forward(batch: list[Any]) -> list[int]:
-        batches.append(len(batch))
+        sizes.append(len(batch))
         return [width for width, _ in batch]
 
     questions = [ask_about(picture, "?") for picture in pictures(tmp_path, 5)]
     assert run(questions, forward) == [(str(n), 20 + n, "") for n in range(5)]
-    assert batches == [2, 2, 1]
+    assert sizes == [2, 2, 1]
     assert run([], forward) == []
 
 
@@ -56,7 +57,7 @@ def test_an_image_that_questions_share_is_read_and_encoded_once(tmp_path: Path) 
         # other pixels
         ask_about(picture._replace(encoding=Encoding("JPEG")), "clay", name="s"),
     ]
-    batches: list[int] = []
+    sizes: list[int] = []
     prepared: list[Any] = []
 
     def prepare(image: Image.Image) -> int:
@@ -64,11 +65,11 @@ def test_an_image_that_questions_share_is_read_and_encoded_once(tmp_path: Path) 
         return len(prepared)
 
     def forward(batch: list[Any]) -> list[Any]:
-        batches.append(len(batch))
+        sizes.append(len(batch))
         return batch
 
     found = list(run_batches(questions, prepare, forward, EncoderOptions(batch_size=8)))
-    assert (len(prepared), batches) == (2, [2])
+    assert (len(prepared), sizes) == (2, [2])
     names = [(e.question.item, e.question.name, e.features) for e in found]
     shared = names[0][2]
     assert names[:3] == [("0", "q", shared), ("0", "r", shared), ("copy", "q", shared)]
@@ -144,26 +145,30 @@ def test_a_model_that_cannot_go_on_is_one_line(tmp_path: Path, kind: str, says: 
     assert "\n" not in str(error.value)
 
 
-def test_only_a_few_batches_are_in_memory_and_nothing_works_on(tmp_path: Path) -> None:
-    started = 0
+@pytest.mark.parametrize(("device", "ahead"), [("cpu", 0), ("cuda:0", 2)])
+def test_only_a_few_batches_are_in_memory_and_nothing_works_on(
+    device: str, ahead: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a GPU the next batches are prepared meanwhile; a model on the CPU has all cores for itself."""
+    monkeypatch.setattr(batches, "choose_device", lambda options: device)
+    prepared = 0
     lock = threading.Lock()
 
     def prepare(image: Image.Image) -> int:
-        nonlocal started
+        nonlocal prepared
         with lock:
-            started += 1
-        return started
+            prepared += 1
+        return prepared
 
     questions = [ask_about(picture, "?") for picture in pictures(tmp_path, 40)]
-    options = EncoderOptions(batch_size=2)
-    encoded = run_batches(questions, prepare, lambda batch: batch, options)
-    before = threading.active_count()
-    for done in range(1, 11):
-        next(encoded)
-        assert started <= done + 4 * options.batch_size
+    threads = threading.active_count()
+    encoded = run_batches(questions, prepare, lambda batch: batch, EncoderOptions(batch_size=2))
+    for done in range(2, 20, 2):
+        next(encoded), next(encoded)
+        assert done <= prepared <= done + 2 * ahead
     encoded.close()  # type: ignore[attr-defined]  # an interrupted run
-    assert threading.active_count() == before
-    assert started < 30
+    assert threading.active_count() == threads
+    assert prepared < 40
 
 
 def test_a_device_that_is_not_there_is_one_line() -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from eval_models.encoders.device import free_memory
+from eval_models.encoders.device import choose_device, free_memory
 from eval_models.encoders.interface import EncoderOptions
 from eval_models.judge.local.pictures import open_picture
 from imageevalkit.cores import available_cores
@@ -22,6 +22,8 @@ from imageevalkit.secrets import one_line
 
 # More decode faster than any GPU encodes, and only hold memory.
 _MOST_THREADS = 16
+# Beside a GPU. A model on the CPU uses all cores: threads beside it would make its own wait for each other.
+_BATCHES_AHEAD = 2
 
 
 class Encoded(NamedTuple):
@@ -68,16 +70,12 @@ def run_batches(
         CellFailure: not even one picture fits into memory, or the model fails.
     """
     model = _Model(forward, options.batch_size)
-    batch: list[_Ready] = []
-    for ready in _ahead(_tasks(questions), prepare, 2 * options.batch_size):
-        if ready.error:
-            yield from (Encoded(question, None, ready.error) for question in ready.task.questions)
-            continue
-        batch.append(ready)
-        if len(batch) >= model.batch_size:
-            yield from model.run(batch)
-            batch = []
-    yield from model.run(batch)
+    ahead = 0 if choose_device(options) == "cpu" else _BATCHES_AHEAD
+    for batch in _prepared(_tasks(questions), prepare, options.batch_size, ahead):
+        for ready in batch:
+            if ready.error:
+                yield from (Encoded(question, None, ready.error) for question in ready.task.questions)
+        yield from model.run([ready for ready in batch if not ready.error])
 
 
 def _tasks(questions: Sequence[Question]) -> list[_Task]:
@@ -89,17 +87,20 @@ def _tasks(questions: Sequence[Question]) -> list[_Task]:
     return [_Task(*found) for found in about.values()]
 
 
-def _ahead(tasks: Sequence[_Task], prepare: Callable[[Image.Image], Any], ahead: int) -> Iterator[_Ready]:
-    """Each of ``tasks``, ready, in order; at most ``ahead`` more are ready or on their way."""
+def _prepared(
+    tasks: Sequence[_Task], prepare: Callable[[Image.Image], Any], batch_size: int, ahead: int
+) -> Iterator[list[_Ready]]:
+    """``tasks`` in order, ready, in batches; ``ahead`` more are ready or on their way."""
     threads = ThreadPoolExecutor(min(_MOST_THREADS, available_cores()), "prepare")
-    upcoming: deque[Future[_Ready]] = deque()
+    upcoming: deque[list[Future[_Ready]]] = deque()
     try:
-        for task in tasks:
-            upcoming.append(threads.submit(_ready, task, prepare))
+        for start in range(0, len(tasks), batch_size):
+            batch = tasks[start : start + batch_size]
+            upcoming.append([threads.submit(_ready, task, prepare) for task in batch])
             if len(upcoming) > ahead:
-                yield upcoming.popleft().result()
-        while upcoming:
-            yield upcoming.popleft().result()
+                yield [future.result() for future in upcoming.popleft()]
+        for futures in upcoming:
+            yield [future.result() for future in futures]
     finally:
         threads.shutdown(cancel_futures=True)
 
