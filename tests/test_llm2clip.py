@@ -16,7 +16,7 @@ from PIL import Image
 from eval_models.encoders import llm2clip, llm2vec
 from eval_models.encoders.interface import EncoderOptions
 from eval_models.encoders.llm2clip import Llm2ClipEncoder
-from eval_models.encoders.llm2clip_model import load_llm2clip
+from eval_models.encoders.llm2clip_model import Llm2Clip, load_llm2clip
 from eval_models.encoders.llm2vec import (
     encode_texts,
     last_states,
@@ -117,23 +117,22 @@ def test_the_first_token_sees_the_last_one(tiny: Tiny) -> None:
     model = load_llama(tiny.text_source, "cpu").float()
     with torch.inference_mode():
         one, other = ([1, 2, 3, 4, last] for last in (5, 6))
-        changed = last_states(model, [one])[0][0] - last_states(model, [other])[0][0]
+        changed = last_states(model, one)[0] - last_states(model, other)[0]
         # what transformers makes of the same model without a mask, or with a two-dimensional one
         causal = [model(input_ids=torch.tensor([ids])).last_hidden_state[0, 0] for ids in (one, other)]
     assert changed.abs().max() > 0.01
     assert torch.equal(*causal)
 
 
-def test_texts_of_a_batch_do_not_see_each_other_nor_their_padding(tiny: Tiny) -> None:
+def test_a_texts_vector_has_the_same_bits_whatever_else_is_asked(tiny: Tiny) -> None:
     import torch
 
-    model = load_llama(tiny.text_source, "cpu").float()
-    texts = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11], [12]]
-    with torch.inference_mode():
-        for together, text in zip(last_states(model, texts), texts, strict=True):
-            (alone,) = last_states(model, [text])
-            assert together.shape == (len(text), WIDTH)
-            assert torch.allclose(together, alone, atol=1e-5)
+    together = encode_texts([*TEXTS, *ODD_TEXTS, *TEXTS], tiny.text_source, "cpu")
+    assert list(together) == [*TEXTS, *ODD_TEXTS]
+    for text in TEXTS:
+        alone = encode_texts([text], tiny.text_source, "cpu")[text]
+        assert torch.equal(alone.official, together[text].official)
+        assert torch.equal(alone.exact, together[text].exact)
 
 
 @pytest.mark.parametrize("text", [*TEXTS, *ODD_TEXTS])
@@ -232,11 +231,37 @@ def test_official_scores_are_those_of_autocast(replies: Mapping[tuple[str, str],
         assert value == pytest.approx(exact[key], abs=0.02)
 
 
+def test_only_the_official_half_computes_under_autocast(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU bfloat16 weights give the same without it, on a GPU they do not."""
+    import torch
+
+    seen = set()
+
+    def spy(name: str) -> None:
+        real = getattr(Llm2Clip, name)
+
+        def method(model: Any, values: Any) -> Any:
+            features = real(model, values)
+            seen.add((name, torch.is_autocast_enabled("cpu"), features.dtype))
+            return features
+
+        monkeypatch.setattr(Llm2Clip, name, method)
+
+    for name in ("image_features", "text_features"):
+        spy(name)
+    answers(tiny.weights, tiny.questions[:1])
+    assert seen == {
+        (name, autocast, dtype)
+        for name in ("image_features", "text_features")
+        for autocast, dtype in ((True, torch.bfloat16), (False, torch.float32))
+    }
+
+
 def test_one_by_one_is_as_in_batches(tiny: Tiny, replies: Mapping[tuple[str, str], Answer]) -> None:
     alone = {}
     for question in tiny.questions[:: len(TEXTS) + 1]:
         alone.update(answers(tiny.weights, [question], batch_size=1))
-    for kind, close in (("exact", 1e-3), ("official", 0.01)):
+    for kind, close in (("exact", 1e-5), ("official", 0.005)):
         expected = cosines(alone, kind)
         found = cosines(replies, kind)
         assert {key: found[key] for key in expected} == pytest.approx(expected, abs=close)
@@ -245,18 +270,23 @@ def test_one_by_one_is_as_in_batches(tiny: Tiny, replies: Mapping[tuple[str, str
 def test_each_text_and_each_image_is_encoded_once_and_the_llm_is_gone_before_the_images(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoded: list[int] = []
+    encoded: list[Sequence[int]] = []
     llms: list[weakref.ref[Any]] = []
     images: list[int] = []
+    freed: list[bool] = []
 
-    def states(model: Any, texts: Sequence[Sequence[int]]) -> Any:
+    def states(model: Any, ids: Sequence[int]) -> Any:
         llms.append(weakref.ref(model))
-        encoded.append(len(texts))
-        return last_states(model, texts)
+        encoded.append(ids)
+        return last_states(model, ids)
+
+    def free() -> None:
+        gc.collect()
+        # what is still referred to now keeps its GPU memory
+        freed.append(bool(llms) and all(llm() is None for llm in llms))
 
     def load(source: WeightsSource, device: str) -> Any:
-        gc.collect()
-        assert llms and all(llm() is None for llm in llms)
+        assert freed == [True]
         return load_llm2clip(source, device)
 
     def forward(models: Any, batch: list[Any]) -> Any:
@@ -265,10 +295,11 @@ def test_each_text_and_each_image_is_encoded_once_and_the_llm_is_gone_before_the
 
     real_forward = llm2clip._Models.forward
     monkeypatch.setattr(llm2vec, "last_states", states)
+    monkeypatch.setattr(llm2vec, "free_memory", free)
     monkeypatch.setattr(llm2clip, "load_llm2clip", load)
     monkeypatch.setattr(llm2clip._Models, "forward", forward)
     answers(tiny.weights, tiny.questions, batch_size=3)
-    assert sum(encoded) == len(TEXTS)
+    assert len(encoded) == len({*map(tuple, encoded)}) == len(TEXTS)
     assert images == [3, 1]
 
 
@@ -290,7 +321,7 @@ def test_pickled_weights_answer_as_the_others_do(
     question = tiny.questions[0]
     key = question.item, question.text
     found = answers(weights, [question])
-    assert cosines(found, "exact")[key] == pytest.approx(cosines(replies, "exact")[key], abs=1e-3)
+    assert cosines(found, "exact")[key] == pytest.approx(cosines(replies, "exact")[key], abs=1e-5)
 
 
 def test_the_identity_names_weights_and_precisions_and_no_place(tiny: Tiny, tmp_path: Path) -> None:

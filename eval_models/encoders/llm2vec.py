@@ -21,8 +21,6 @@ _HEADER = "<|start_header_id|>user<|end_header_id|>\n\n"
 _END = "<|eot_id|>"
 # The official code puts this before the text and takes it out again; in a text it would be taken out as well.
 _MARK = "!@#$%^&*()"
-# A batch of texts this long is enough to make good use of the weights that it reads.
-_BATCH = 8
 # of a causal language model; the encoder is without a head
 _NOT_NEEDED = frozenset(("lm_head.weight", "rotary_emb.inv_freq"))
 
@@ -47,23 +45,22 @@ class Tokens(NamedTuple):
 def encode_texts(texts: Sequence[str], source: WeightsSource, device: str) -> dict[str, Vectors]:
     """The vectors of each different one of ``texts``. The LLM is loaded for it and freed again.
 
+    One text at a time, as the official code: a text's vector then has the same bits whatever else is asked, in a
+    resumed run too. A batch would save seconds of a run, for these texts are long enough to keep a GPU busy.
+
     Raises:
         CellFailure: it does not load, is not all there, or does not fit into memory.
     """
     import torch
 
     tokenizer = load_tokenizer(source)
-    # alike in length, so that little is padding
-    tokens = sorted(((text, tokenize(tokenizer, text)) for text in {*texts}), key=lambda t: len(t[1].ids))
     model = load_llama(source, device)
     vectors: dict[str, Vectors] = {}
     try:
         with torch.inference_mode():
-            for at in range(0, len(tokens), _BATCH):
-                batch = tokens[at : at + _BATCH]
-                states = last_states(model, [found.ids for _, found in batch])
-                for (text, found), state in zip(batch, states, strict=True):
-                    vectors[text] = _pool(state, found.pooled)
+            for text in dict.fromkeys(texts):
+                tokens = tokenize(tokenizer, text)
+                vectors[text] = _pool(last_states(model, tokens.ids), tokens.pooled)
     except torch.OutOfMemoryError as error:
         raise CellFailure(
             f"encoders: too little GPU memory is free for {source.model_path} (about 17 GB); give the job a "
@@ -144,23 +141,17 @@ def load_llama(source: WeightsSource, device: str) -> Any:
         raise does_not_load(source, error) from error
 
 
-def last_states(model: Any, texts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-    """The last hidden states (tokens, width) of each of ``texts`` (token ids), every token seeing its whole text."""
+def last_states(model: Any, ids: Sequence[int]) -> torch.Tensor:
+    """The last hidden states (tokens, width) of a text of token ``ids``, every token seeing all others."""
     import torch
 
-    longest = max(map(len, texts))
-    ids = torch.zeros((len(texts), longest), dtype=torch.long)
-    padding = torch.ones((len(texts), longest), dtype=torch.bool)
-    for row, text in enumerate(texts):
-        ids[row, : len(text)] = torch.tensor(text)
-        padding[row, : len(text)] = False
-    # (batch, heads, from, to): no implementation makes a four-dimensional mask causal
-    mask = torch.zeros((len(texts), 1, longest, longest), dtype=model.dtype)
-    mask.masked_fill_(padding[:, None, None, :], torch.finfo(model.dtype).min)
+    # (batch, heads, from, to): transformers uses a mask of four dimensions as it is, any other becomes causal
+    mask = torch.zeros((1, 1, len(ids), len(ids)), dtype=model.dtype, device=model.device)
     found = model(
-        input_ids=ids.to(model.device), attention_mask=mask.to(model.device), use_cache=False
+        input_ids=torch.tensor([ids], device=model.device), attention_mask=mask, use_cache=False
     ).last_hidden_state
-    return [found[row, : len(text)] for row, text in enumerate(texts)]
+    states: torch.Tensor = found[0]
+    return states
 
 
 def _pool(states: torch.Tensor, tokens: int) -> Vectors:

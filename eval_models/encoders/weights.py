@@ -38,7 +38,6 @@ _KNOWN = {
         "b8cca3fd41ae0c99ba7e8951adf17d267cdb84cd88be6f7c2e0eca1737a03836/ViT-L-14.pt",
     ),
     "se": _Known("xingpng/OneIG-StyleEncoder", "the SE style encoder"),
-    "llm2clip_processor": _Known("openai/clip-vit-large-patch14-336", "LLM2CLIP's image settings"),
     "llm2clip_vision": _Known("microsoft/LLM2CLIP-Openai-L-14-336", "LLM2CLIP's image encoder"),
     "llm2clip_text": _Known("microsoft/LLM2CLIP-Llama-3-8B-Instruct-CC-Finetuned", "LLM2CLIP's text encoder"),
     "dreamsim": _Known(
