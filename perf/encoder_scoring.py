@@ -26,7 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from PIL import Image
+from PIL import Image, ImageChops
 
 from eval_models.encoders.batches import run_batches
 from eval_models.encoders.csd import Csd, find_csd, load_csd
@@ -43,7 +43,7 @@ from tests.support.image_questions import ask_about
 from tests.support.tiny_encoders import STYLES, save_csd, save_references, save_se
 
 _SIDE, _PER_PROMPT, _TURNS = 768, 4, 5
-_SHAPE: dict[str, Any] = {"width": 256, "layers": 6, "patch": 32, "size": 224}
+_SHAPE: dict[str, Any] = {"width": 256, "layers": 4, "patch": 32, "size": 224}
 _LARGEST_DIFFERENCE = 1e-5  # of CSD's products and of the distances, both float32
 _LIMITS = {"style": 1.2, "diversity": 2.0}
 
@@ -156,14 +156,14 @@ def toolkit_diversity(
 
 def make_questions(folder: Path, count: int) -> list[Question]:
     """One about each of ``count`` images of soft shapes with some grain, as photographs have."""
+    grain = Image.effect_noise((_SIDE, _SIDE), 12).convert("RGB")
 
     def save(n: int) -> Picture:
         rng = random.Random(n)
         soft = Image.frombytes("RGB", (24, 24), rng.randbytes(1728)).resize((_SIDE, _SIDE))
-        grain = Image.effect_noise((_SIDE, _SIDE), 12).convert("RGB")
         path = folder / f"{n:04d}.png"
         # quickly: it is not packing that is measured
-        Image.blend(soft, grain, 0.2).save(path, compress_level=1)
+        Image.blend(soft, ImageChops.offset(grain, n), 0.2).save(path, compress_level=1)
         return Picture(path, sha256_file(path), encoding=Encoding("JPEG"))
 
     with ThreadPoolExecutor(available_cores()) as threads:

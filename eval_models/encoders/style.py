@@ -13,7 +13,7 @@ from eval_models.encoders.batches import Encoded, run_batches
 from eval_models.encoders.csd import Csd, CsdWeights, find_csd, load_csd
 from eval_models.encoders.device import choose_device, free_memory, to_device
 from eval_models.encoders.interface import EncoderOptions
-from eval_models.encoders.pixels import clip_pixels
+from eval_models.encoders.pixels import crop_centre, resize_shortest, to_floats
 from eval_models.encoders.replies import error_answer, number_answer
 from eval_models.encoders.se import Se, load_se
 from eval_models.encoders.weights import does_not_load, find, package_versions
@@ -130,10 +130,11 @@ class _Models(NamedTuple):
 
     def prepare(self, image: Image.Image) -> tuple[Any, Any]:
         """What each encoder takes of ``image``, in the way of the library that its authors used."""
-        return (
-            clip_pixels(image, self.csd.image_size, "torchvision"),
-            clip_pixels(image, self.se.image_size, "transformers"),
-        )
+        resized = resize_shortest(image, self.csd.image_size)
+        csd = to_floats(crop_centre(resized, self.csd.image_size, "torchvision"))
+        if self.se.image_size != self.csd.image_size:
+            resized = resize_shortest(image, self.se.image_size)
+        return csd, to_floats(crop_centre(resized, self.se.image_size, "transformers"))
 
     def forward(self, batch: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         """Style vectors (1, width) of both encoders, for each image."""
