@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from benchmarks.oneig.scored import RULES, TASKS, Rules, Task
 from eval_models.encoders.interface import EncoderOptions
+from eval_models.encoders.weights import check_names
 from imageevalkit.errors import UserError, suggest
 from imageevalkit.grids import Grid
 
@@ -104,6 +105,7 @@ def _cells(grid: Grid | Mapping[str, Grid]) -> int:
 def _texts(name: str, value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise UserError(f'OneIG\'s {name} are {value!r}: use {{"csd": "/path/checkpoint.pth"}}')
+    check_names(EncoderOptions(value))
     return value
 
 

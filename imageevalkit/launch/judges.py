@@ -54,9 +54,8 @@ def judge_needs(run: Run, benchmark: str) -> JudgeNeeds:
     choice = find(judge)
     if choice is None:
         if options.judge_kwargs:
-            raise UserError(
-                f"--judge_kwargs: benchmark {benchmark} is measured by '{judge or 'its script'}', which takes none"
-            )
+            asks = f"is measured by '{judge}', which takes none" if judge else "asks no judge"
+            raise UserError(f"--judge_kwargs: benchmark {benchmark} {asks}")
         return JudgeNeeds(environ)
     kwargs = {**configured_kwargs(run.config, choice), **options.judge_kwargs}
     if choice.setting.backend == "vllm":
