@@ -16,15 +16,11 @@ from PIL import Image
 from imageevalkit.errors import UserError
 from imageevalkit.grids import Grid, is_black
 from tests.support.grid_images import noise, same
-from tests.support.mirror import official_source
+from tests.support.official_oneig import official_source
 
 # those of seed 000's table, and their like with more rows than columns
 GRIDS = [Grid(1, 2), Grid(2, 2), Grid(1, 4), Grid(3, 3), Grid(2, 1), Grid(4, 1), Grid(1, 1)]
-_OFFICIAL = (
-    "OneIG-Bench/OneIG-Benchmark",
-    "41b49831e79e6dde5323618c164da1c4cf0f699d",
-    "scripts/utils/utils.py",
-)
+_OFFICIAL = "scripts/utils/utils.py"
 
 pytestmark = pytest.mark.parametrize("grid", GRIDS, ids=str)
 
@@ -127,8 +123,8 @@ def _jpeg(image: Image.Image) -> bytes:
 def _official_splitter() -> Callable[[str, tuple[int, int], str], list[str]]:
     """The official function, its reader of remote files replaced by Python's own."""
     functions: list[ast.stmt] = [
-        node for node in ast.parse(official_source(*_OFFICIAL)).body if isinstance(node, ast.FunctionDef)
+        node for node in ast.parse(official_source(_OFFICIAL)).body if isinstance(node, ast.FunctionDef)
     ]
     names: dict[str, Any] = {"Image": Image, "os": os, "megfile": types.SimpleNamespace(smart_open=open)}
-    exec(compile(ast.Module(functions, []), _OFFICIAL[-1], "exec"), names)
+    exec(compile(ast.Module(functions, []), _OFFICIAL, "exec"), names)
     return names["split_mxn_grid"]

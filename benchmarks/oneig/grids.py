@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -21,6 +22,7 @@ from tqdm import tqdm
 
 from imageevalkit.arguments import Arguments
 from imageevalkit.atomic import write_atomic
+from imageevalkit.benchmark_settings import environ_of
 from imageevalkit.cell import REPO, Cell, output_root
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say, suggest
@@ -42,12 +44,16 @@ def main() -> ExitStatus:
     )
     parser.add_argument("--model_name", required=True)
     parser.add_argument("--ds_name", default="oneig", choices=("oneig", "oneig-zh"))
-    parser.add_argument("--grid", type=Grid.parse, help="rows,cols; the default is as square as can be")
+    parser.add_argument(
+        "--grid", type=Grid.parse, help="rows,cols (default: 2,2, for the usual four images of a prompt)"
+    )
     parser.add_argument("--out", type=Path, help="default: output/MODEL/DS/official_grids")
     args = parser.parse_args()
     sys.path.insert(0, str(REPO / "infer"))
     from custom_datasets.load_dataset import load_dataset
 
+    if args.grid:  # it says how many images a prompt has, too
+        os.environ.update(environ_of({args.ds_name: {"grid": str(args.grid)}}))
     cell = Cell(args.model_name, args.ds_name)
     out = args.out or cell.folder / "official_grids"
     return write_grids(cell, items_of(load_dataset(args.ds_name), cell), args.grid, out)
