@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -142,9 +143,11 @@ def test_through_eval_sh_from_another_folder(tmp_path: Path) -> None:
         for n in range(24):
             Image.new("RGB", (64, 64), "white").save(theirs / language / f"{n:02d}.png")
     words = ("--ds_names", "quicktext", "--limit", "4")
-    several = run_eval(checkout, "--images", str(theirs), "--model_names", "a;b", *words)
-    assert several.returncode == 2
-    assert "--images holds the images of one model" in several.stderr
+    whose = run_eval(checkout, "--images", str(theirs), "--model_names", "a;b", *words)
+    assert whose.returncode == 1
+    assert "en/00.png is in no folder of its model: with several models in --model_names" in whose.stdout
+    assert not list((checkout / "output").glob("[ab]/*/images")), "one model's images are not the other's"
+    shutil.rmtree(checkout / "output")
     absent = run_eval(checkout, "--images", str(tmp_path / "no"), "--model_names", "a", *words)
     assert absent.returncode == 2
     assert f"--images: there is no {tmp_path / 'no'}" in absent.stderr
@@ -158,5 +161,13 @@ def test_through_eval_sh_from_another_folder(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     result = json.loads((checkout / "output/a/quicktext/result.json").read_text())
     assert result["coverage"]["judged"] == 4
+    for model in ("b", "org/c"):
+        shutil.copytree(theirs, tmp_path / "several" / model)
+    both = run_eval(checkout, "--images", str(tmp_path / "several"), "--model_names", "b;org/c", *words)
+    assert both.returncode == 0, both.stderr
+    records = (checkout / "output/org/c/quicktext/generation.jsonl").read_text().splitlines()
+    assert {json.loads(line)["source"] for line in records} <= {
+        str(path) for path in (tmp_path / "several/org/c").rglob("*.png")
+    }
     assert "4 images were made elsewhere: nothing says how" in result["notes"]
     assert result["provenance"]["model_settings"] == [{"images": "made elsewhere", "source": str(theirs)}]

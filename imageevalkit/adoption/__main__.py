@@ -51,7 +51,8 @@ def _adopt(cell: Cell, job: Job, progress: ProgressWriter) -> Outcome:
         dataset = load_dataset(cell.benchmark)
         items = items_of(dataset, cell, job.options["limit"])
         source = Path(job.options["sources"][cell.benchmark])
-        found = find_images(source, items, dataset)
+        among = Path(job.options["among"]) if job.options["among"] else None
+        found = find_images(source, items, dataset, among)
         return adopt_cell(cell, items, source, found, progress, job.options["overwrite"])
     except CellFailure as error:
         return Outcome(FAILED, one_line(error))

@@ -6,13 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from imageevalkit.adoption.found import Found
+from imageevalkit.adoption.found import Found, Piece
+from imageevalkit.errors import CellFailure
 from imageevalkit.images import IMAGE_SUFFIXES
 from imageevalkit.items import Item
 
 
-def find_images(source: Path, items: Sequence[Item], dataset: Any) -> dict[str, Found]:
+def find_images(
+    source: Path, items: Sequence[Item], dataset: Any, among: Path | None = None
+) -> dict[str, Found]:
     """The images of ``items`` in ``source``, by item id; items without one are left out.
+
+    ``among`` holds the images of several models: then each has a folder of its own somewhere on the way to its files.
 
     A dataset class with a method ``find_images(source, items)`` knows its own layouts (a JSON file of paths, or
     several images in one file) and returns None for one it does not. Else the official layout counts: the item's
@@ -20,13 +25,34 @@ def find_images(source: Path, items: Sequence[Item], dataset: Any) -> dict[str, 
     of them.
 
     Raises:
-        CellFailure: ``source`` is there but cannot be read as what it seems to be.
+        CellFailure: ``source`` is there but cannot be read as what it seems to be; or the images may be another
+            model's.
     """
+    found = _find(source, items, dataset)
+    if among is not None:
+        _check_whose(found, items[0].model, among)
+    return found
+
+
+def _find(source: Path, items: Sequence[Item], dataset: Any) -> dict[str, Found]:
     if finder := getattr(dataset, "find_images", None):
         found: Mapping[str, Found] | None = finder(source, items)
         if found is not None:
             return dict(found)
     return max((_in_layout(root, items) for root in (source, source / "images")), key=len)
+
+
+def _check_whose(found: Mapping[str, Found], model: str, among: Path) -> None:
+    for one in found.values():
+        path = one.path if isinstance(one, Piece) else one
+        if not isinstance(path, Path):
+            continue
+        below = path.relative_to(among) if path.is_relative_to(among) else path
+        if f"/{model}/" not in f"/{below.as_posix()}":
+            raise CellFailure(
+                f"{path} is in no folder of its model: with several models in --model_names, each has a folder below "
+                f"{among} ({model}/)"
+            )
 
 
 def _in_layout(root: Path, items: Sequence[Item]) -> dict[str, Found]:

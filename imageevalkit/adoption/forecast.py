@@ -26,7 +26,7 @@ def forecast(key: str, options: dict[str, Any]) -> str:
     dataset = load_dataset(cell.benchmark)
     items = items_of(dataset, cell, options["limit"])
     source = Path(options["sources"][cell.benchmark])
-    found = find_images(source, items, dataset)
+    found = find_images(source, items, dataset, Path(options["among"]) if options["among"] else None)
     check_found(cell, items, source, found)
     may_replace(cell, items, settings_of(source, found), options["overwrite"])
     there = [one for one in found.values() if not isinstance(one, Missing)]

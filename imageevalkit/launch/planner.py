@@ -14,7 +14,7 @@ from imageevalkit.errors import UserError, suggest
 from imageevalkit.evaluation.benchmark import module_of
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch import registry
-from imageevalkit.launch.adopt_job import adopt_job
+from imageevalkit.launch.adopt_jobs import adopt_jobs
 from imageevalkit.launch.benchmark_kwargs import benchmark_kwargs
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.environments import DRIVER_ENV, python_of
@@ -59,8 +59,7 @@ def make_plan(options: Options, config: Config) -> Plan:
     )
     jobs: list[Job] = []
     if options.images is not None:
-        adopting = adopt_job(run, options.images)
-        jobs += [adopting] if adopting else []
+        jobs += adopt_jobs(run, options.images)
     elif options.infer:
         jobs += generate_jobs(run, tasks)
     else:

@@ -1,4 +1,4 @@
-"""The job in place of generation when ``--images`` names a folder of images made elsewhere."""
+"""The jobs in place of generation when ``--images`` names a folder of images made elsewhere."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from imageevalkit.launch.environments import DRIVER_ENV
 from imageevalkit.launch.generate_jobs import Run
 
 
-def adopt_job(run: Run, images: Path) -> Job | None:
-    """The job that takes ``images`` as those of the run's one model; None when no cell can start.
+def adopt_jobs(run: Run, images: Path) -> list[Job]:
+    """The jobs that take ``images`` as those of the run's models; none for a model none of whose cells can start.
 
     Raises:
-        UserError: more than one model, or a folder that is not there.
+        UserError: a folder that is not there.
     """
-    options = run.options
-    if len(options.models) != 1:
-        raise UserError(
-            f"--images holds the images of one model, but {len(options.models)} are named: "
-            "give one name in --model_names, under which they are scored"
-        )
-    several = len(options.benchmarks) > 1
-    sources = {name: images / name if several else images for name in options.benchmarks}
-    for name, source in sources.items():
+    several = len(run.options.benchmarks) > 1
+    for name in run.options.benchmarks:
+        source = images / name if several else images
         if not source.exists():
             layout = f": with several benchmarks, it holds a folder for each ({name}/)" if several else ""
             raise UserError(f"--images: there is no {source}{layout}")
-    [model] = options.models
-    cells = run.open_cells(model)
-    if not cells:
-        return None
+    return [_adopt_job(run, images, model) for model in run.options.models if run.open_cells(model)]
+
+
+def _adopt_job(run: Run, images: Path, model: str) -> Job:
+    options, cells = run.options, run.open_cells(model)
+    sources = {name: images / name if len(options.benchmarks) > 1 else images for name in options.benchmarks}
+    several_models = len(options.models) > 1
+    if several_models:
+        # else the folders of models are where a benchmark's own layout has them
+        sources = {name: own if (own := base / model).is_dir() else base for name, base in sources.items()}
     name = f"adopt:{model}"
     return Job(
         name=name,
@@ -47,6 +47,7 @@ def adopt_job(run: Run, images: Path) -> Job | None:
         cores=run.cores,
         options={
             "sources": {name: str(source.absolute()) for name, source in sources.items()},
+            "among": str(images.absolute()) if several_models else "",
             "limit": options.limit,
             "overwrite": options.overwrite,
         },
