@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from benchmarks.oneig import summary
+from benchmarks.oneig.analysis_csv import analysis_files
 from benchmarks.oneig.editions import CHINESE, ENGLISH, Edition
+from benchmarks.oneig.fine_grained import metric_name
 from benchmarks.oneig.metric import metrics
 from benchmarks.oneig.official_csv import official_files
 from benchmarks.oneig.samples import Templates, sample_files
@@ -106,10 +108,14 @@ def test_the_official_analysis_finds_the_same(runs: Mapping[str, OfficialRun], n
         absent = "nan" if task == "style" else "-"
         for column, text in row.items():
             if column != "Model":
-                metric = f"{task}/{column.replace(', ', ',').replace(' ', '_')}"
+                metric = metric_name(task, column)
                 shown[metric] = text
                 ours[metric] = _three_decimals(found[metric]) if metric in found else absent
     assert ours == shown
+    written = analysis_files(found, TASKS, "official", run.edition.language, MODEL)
+    assert {
+        file.split()[0].lower(): next(csv.DictReader(text.splitlines())) for file, text in written.items()
+    } == run.fine_grained
     assert len(shown) == (10 if name.startswith("oneig-zh") else 20 if crashed else 29)
     numbers = {name for name, text in shown.items() if text not in ("nan", "-")}
     if name.endswith("whole"):

@@ -204,10 +204,15 @@ class OneIGBenchmark(Benchmark):
 
     def official_files(self, judged: Sequence[Judged]) -> dict[str, str]:
         """The official CSV files, AISBench's details of each task and, where none is missing, its summary."""
-        metrics = self.aggregate(judged) if all(one.score for one in judged) else None
-        model = judged[0].item.model
         return files(
-            self._scored(judged), self._settings, self._edition, model, self._templates, VERSION, metrics
+            self._scored(judged),
+            self._settings,
+            self._edition,
+            judged[0].item.model,
+            self._templates,
+            VERSION,
+            self.aggregate(judged),
+            complete=all(one.score for one in judged),
         )
 
     def _prompt(self, item: Item) -> Prompt:

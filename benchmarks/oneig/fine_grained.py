@@ -28,11 +28,20 @@ STYLES = tuple(style for styles in STYLE_GROUPS.values() for style in styles)
 """All 29, in the official order."""
 
 TEXT_PARTS = ("ED", "CR", "WAC")
-_TYPES = ("NP", "T, P")
-_LENGTHS = ("short", "middle", "long")
-_SUBJECTS = (
+TYPES = ("NP", "T, P")
+LENGTHS = ("short", "middle", "long")
+SUBJECTS = (
     *("geography", "computer science", "biology", "mathematics", "physics", "chemistry", "common sense"),
 )
+
+
+def metric_name(task: str, key: str) -> str:
+    """The metric of a group that the official script calls ``key``: "alignment/T,P", "reasoning/computer_science"."""
+    return f"{task}/{_part_of_name(key)}"
+
+
+def _part_of_name(key: str) -> str:
+    return key.replace(", ", ",").replace(" ", "_")
 
 
 def by_class(rows: Sequence[Row]) -> dict[str, Metric]:
@@ -50,14 +59,14 @@ def by_form(rows: Sequence[Row], rules: Rules, language: Language) -> dict[str, 
     if language == "zh":
         return {}
     return {
-        **_groups(rows, _TYPES, lambda prompt: prompt.type, rules),
-        **_groups(rows, _LENGTHS, lambda prompt: prompt.length, rules),
+        **_groups(rows, TYPES, lambda prompt: prompt.type, rules),
+        **_groups(rows, LENGTHS, lambda prompt: prompt.length, rules),
     }
 
 
 def by_subject(rows: Sequence[Row], rules: Rules) -> dict[str, Metric]:
     """Reasoning by the subject of the prompt."""
-    return _groups(rows, _SUBJECTS, lambda prompt: prompt.label, rules)
+    return _groups(rows, SUBJECTS, lambda prompt: prompt.label, rules)
 
 
 def _groups(
@@ -69,8 +78,7 @@ def _groups(
         if group:
             poisoned = rules == "official" and any(row.listed and row.score is None for row in group)
             metric = mean_metric([row.score for row in group])
-            name = key.replace(", ", ",").replace(" ", "_")
-            result[name] = Metric(None, metric.n) if poisoned else metric
+            result[_part_of_name(key)] = Metric(None, metric.n) if poisoned else metric
     return result
 
 
@@ -99,7 +107,7 @@ def text_by_length(rows: Sequence[TextRow], rules: Rules, language: Language) ->
     poisoned = rules == "official" and not all(row.compared for row in rows)
     result = {}
     for position, part in enumerate(TEXT_PARTS):
-        for length in _LENGTHS:
+        for length in LENGTHS:
             group = [text_metric.of_prompt(row.compared) for row in rows if row.prompt.length == length]
             if group:
                 scale = text_scale(part, language)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from benchmarks.oneig.analysis_csv import analysis_files
 from benchmarks.oneig.editions import Edition
 from benchmarks.oneig.official_csv import official_files
 from benchmarks.oneig.questions import ALIGNMENT_PROMPT, TEXT_PROMPT
@@ -21,10 +22,12 @@ def files(
     model: str,
     templates: Mapping[str, str],
     version: str,
-    metrics: Mapping[str, Metric] | None,
+    metrics: Mapping[str, Metric],
+    complete: bool,
 ) -> dict[str, str]:
-    """The text of each file by name; ``metrics`` None: images are missing, so that there is no summary."""
+    """The text of each file by name; the summary only of a ``complete`` run: it has no place to say what is missing."""
     said = Templates(templates[ALIGNMENT_PROMPT], templates[TEXT_PROMPT])
     asked = (prompts, settings.tasks, settings.rules, edition.language, model)
-    summary = summary_files(version, [Column(model, metrics)], edition) if metrics is not None else {}
-    return {**official_files(*asked), **sample_files(*asked, said), **summary}
+    analysis = analysis_files(metrics, settings.tasks, settings.rules, edition.language, model)
+    summary = summary_files(version, [Column(model, metrics)], edition) if complete else {}
+    return {**official_files(*asked), **analysis, **sample_files(*asked, said), **summary}
