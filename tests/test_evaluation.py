@@ -211,6 +211,33 @@ def test_a_killed_run_does_not_forget_the_tries_it_made() -> None:
     assert outcome.message.endswith("1 unparsed (once: 'hm' is no number; --retry_unparsed asks again)")
 
 
+def test_one_of_several_answerers_is_given_up_by_itself() -> None:
+    """What an encoder has answered, now or before, tells nothing of a judge that never does."""
+
+    class Two(FakeBenchmark):
+        def answerer(self, question: Question) -> Evaluator:
+            return Evaluator(question.name, official=False)
+
+        def questions(self, item: Item, image: Picture) -> Sequence[Question]:
+            message = (Message("user", (image, item.id)),)
+            return [Question(item.id, name, message, Sampling(1)) for name in ("encoder", "judge")]
+
+        def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
+            for question in sorted(questions, key=lambda question: question.name):
+                self.asked.append(question.name)
+                said = Reply("1") if question.name == "encoder" else None
+                yield Answer(question, said, "" if said else "the key is for another door")
+
+    generate(FakeModel(), FakeDataset(30))
+    for already in (0, 30):
+        two = Two()
+        with pytest.raises(CellFailure, match=r"the first 10 questions all failed: the key is for"):
+            evaluate(two, 30)
+        assert two.asked == ["encoder"] * (30 - already) + ["judge"] * 10
+    records = [json.loads(line) for line in CELL.judgements.read_text().splitlines()]
+    assert {record["evaluator"] for record in records} == {"encoder", "judge"}
+
+
 def test_a_judge_that_never_answers_is_given_up_and_is_no_result() -> None:
     class Mute(FakeBenchmark):
         def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:

@@ -223,10 +223,17 @@ class OneIGBenchmark(Benchmark):
 
     def _scored(self, judged: Sequence[Judged]) -> list[ScoredPrompt]:
         images: dict[tuple[str, str], list[ScoredImage]] = {}
+        attempted = set[tuple[str, str]]()
         for one in sorted(judged, key=lambda one: one.item.data["repetition"]):
             prompt = self._prompt(one.item)
             image = scored_image(
                 one.parsed, one.replies, prompt, path=one.image, black=one.item.id in self._black
             )
-            images.setdefault((prompt.class_item, prompt.id), []).append(image)
-        return [ScoredPrompt(self._prompts[key], found) for key, found in images.items()]
+            key = prompt.class_item, prompt.id
+            images.setdefault(key, []).append(image)
+            if one.attempted:
+                attempted.add(key)
+        return [
+            ScoredPrompt(self._prompts[key], found if key in attempted else ())
+            for key, found in images.items()
+        ]

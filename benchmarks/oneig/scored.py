@@ -81,7 +81,10 @@ class ScoredImage:
 
 @dataclass(frozen=True)
 class ScoredPrompt:
-    """A prompt with its images, as many as were to be made, in the order of their repetition."""
+    """A prompt with its images, as many as were to be made, in the order of their repetition.
+
+    Without images nobody has tried to make one: officially there is no file of the prompt, else one with black cells.
+    """
 
     prompt: Prompt
     images: Sequence[ScoredImage]

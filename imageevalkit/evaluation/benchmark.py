@@ -35,7 +35,8 @@ class Judged(NamedTuple):
     """All that is known of one item when every question was asked.
 
     ``replies`` and ``parsed`` are by the name of the question, and lack those without an answer or without a
-    score in it; ``score`` is None unless every question has one. ``image`` is None when there is none.
+    score in it; ``score`` is None unless every question has one. ``image`` is None when there is none; ``attempted`` is
+    False where nobody has tried to make one, so that an official evaluator would find no trace of it.
     """
 
     item: Item
@@ -43,6 +44,7 @@ class Judged(NamedTuple):
     replies: Mapping[str, Reply]
     parsed: Mapping[str, Any]
     score: Score | None
+    attempted: bool = True
 
 
 class Benchmark(ABC):

@@ -80,7 +80,7 @@ def evaluate_cell(
     if not any(verdict.score for verdict in verdicts.values()):
         # no result: a judge that cannot be used is no column of the leaderboard
         raise CellFailure(_nothing_judged(verdicts, problem, coverage))
-    judged = [_judged(item, to_judge.get(item.id), verdicts.get(item.id)) for item in items]
+    judged = [_judged(item, states[item.id], verdicts.get(item.id)) for item in items]
     metrics = benchmark.aggregate(judged)
     headline = (official_treatment and benchmark.official_headline) or benchmark.headline
     withheld = "" if coverage.complete or official_treatment else f"incomplete: {coverage.problems()}"
@@ -141,11 +141,10 @@ def _better(result: Result, asked: bool) -> Result | None:
     return None
 
 
-def _judged(item: Item, state: ImageState | None, verdict: Verdict | None) -> Judged:
-    image = state.path if state else None
+def _judged(item: Item, state: ImageState, verdict: Verdict | None) -> Judged:
     if verdict is None:
-        return Judged(item, image, {}, {}, None)
-    return Judged(item, image, verdict.replies, verdict.parsed, verdict.score)
+        return Judged(item, None, {}, {}, None, state.attempted)
+    return Judged(item, state.path, verdict.replies, verdict.parsed, verdict.score)
 
 
 def _coverage(states: Mapping[str, ImageState], verdicts: Mapping[str, Verdict]) -> Coverage:

@@ -22,7 +22,8 @@ GENERATED, REFUSED_ITEM, FAILED, BLANK, CORRUPT = "generated", "refused", "faile
 class ImageState(NamedTuple):
     """``status`` is one of coverage's five words; ``reason`` says why it is not ``generated``.
 
-    ``made_here`` is False for an image made elsewhere: there is no record of how.
+    ``made_here`` is False for an image made elsewhere: there is no record of how. ``attempted`` is False where nobody
+    has tried to make an image here, and there was none elsewhere.
     """
 
     status: str
@@ -31,6 +32,7 @@ class ImageState(NamedTuple):
     flat: bool = False
     reason: str = ""
     made_here: bool = True
+    attempted: bool = True
 
 
 def survey_images(cell: Cell, items: Sequence[Item]) -> dict[str, ImageState]:
@@ -70,12 +72,12 @@ def _state(item: Item, record: Mapping[str, Any] | None) -> ImageState:
             return ImageState(REFUSED_ITEM, item.path, reason=reason)
         if record.get("placeholder") and item.path.is_file():
             return ImageState(BLANK, item.path, images.sha256_file(item.path), reason=reason)
-        return ImageState(FAILED, item.path, reason=reason)
+        return ImageState(FAILED, item.path, reason=reason, attempted=record.get("source") != "")
     try:
         data = item.path.read_bytes()
     except FileNotFoundError:
         if record is None:
-            return ImageState(FAILED, item.path, reason="never generated")
+            return ImageState(FAILED, item.path, reason="never generated", attempted=False)
         return ImageState(CORRUPT, item.path, reason="the image is gone since it was generated")
     except OSError as error:
         return ImageState(CORRUPT, item.path, reason=f"the image cannot be read: {error.strerror}")
