@@ -31,7 +31,8 @@ def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str]) 
     kept = _folder(cell, result.evaluator.id)
     latest = _latest(cell)
     if latest and latest.evaluator.id != result.evaluator.id:
-        if latest.coverage.expected > result.coverage.expected:
+        incomplete = latest.coverage.complete and not result.coverage.complete
+        if latest.coverage.expected > result.coverage.expected or incomplete:
             _write(kept, cell, result, scores, official)  # a trial with another judge hides no full result
             return
         _move(cell.folder, _folder(cell, latest.evaluator.id), cell)

@@ -44,6 +44,15 @@ class FakeAnswerer:
             yield Answer(question, Reply(self._say(question)))
 
 
+class FakeJudge(FakeAnswerer):
+    """The official judge, but behind an API."""
+
+    label, backend, is_official = "judge/openai", "openai", True
+
+    def has_answered(self) -> None:
+        pass
+
+
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., OneIGBenchmark]:
     """Makes a benchmark with ``settings``; with fakes for all answerers unless ``judge`` is a real one's name."""
@@ -53,7 +62,8 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., OneIGBenchmark]:
         monkeypatch.setattr(oneig.judge_prompts, "load", lambda name: TEMPLATES)
         if not judge:
             by_task: dict[Task, Any] = {task: FakeAnswerer(task) for task in Settings.of(settings).tasks}
-            monkeypatch.setattr(oneig, "answerers", lambda *_: Answerers(by_task, None))
+            answerers = Answerers(by_task, FakeJudge("judge"))  # type: ignore[arg-type]
+            monkeypatch.setattr(oneig, "answerers", lambda *_: answerers)
         return OneIGBenchmark(edition, Settings.of(settings), judge)
 
     return made
@@ -283,6 +293,37 @@ def test_the_name_of_a_score_tells_rules_tasks_and_number_of_images(
     question = benchmarks[0].questions(item("anime", "000"), picture(item("anime", "000")))[0]
     hashes = {question.request_hash(benchmark.answerer(question)) for benchmark in benchmarks}
     assert len(hashes) == 1, "what was answered once is not asked again for other rules"
+
+
+def test_a_reader_reads_the_file_itself(make: Callable[..., OneIGBenchmark]) -> None:
+    one = item("text", "004")
+    (question,) = make(judge="ppocr", tasks="text").questions(one, picture(one))
+    (sent,) = question.pictures
+    assert (question.text, sent.encoding) == ("", None)
+    other = make(judge="ppocr", tasks="text", rules="corrected").questions(one, picture(one))
+    assert other == [question], "no rule changes what it is asked"
+
+
+def test_who_is_official(make: Callable[..., OneIGBenchmark]) -> None:
+    """The official code computes on CUDA: LLM2CLIP in float16, not in the CPU's bfloat16."""
+
+    def measured(precision: object, **settings: Any) -> bool:
+        benchmark = make(tasks="reasoning", **settings)
+        encoder = FakeAnswerer("llm2clip")
+        encoder.evaluator = Evaluator("llm2clip", False, {"encoder": {"precision": precision}})
+        benchmark._answerers = {"reasoning": encoder}
+        return benchmark.evaluator.official
+
+    assert measured({"weights": "bfloat16", "official": "float16"}) is True
+    assert measured({"weights": "bfloat16", "official": "bfloat16"}) is False
+    assert measured("float32") is True
+    assert measured("float32", weights={"se": "/mine"}) is False
+
+
+def test_the_summary_tells_rules_and_how_much_was_scored(make: Callable[..., OneIGBenchmark]) -> None:
+    benchmark = make(tasks="text", rules="corrected", images_per_prompt=1)
+    files = benchmark.official_files([text_read(benchmark, item("text", "000"), "Urban Areas")])
+    assert "oneig_text,oneig-41b4983-corrected-1-of-200-prompts,accuracy,gen," in files["summary.csv"]
 
 
 def test_headlines(make: Callable[..., OneIGBenchmark]) -> None:

@@ -175,7 +175,7 @@ def test_a_forecast_counts_the_cells_of_grids(tmp_path: Path, monkeypatch: pytes
     write(tmp_path)
     (tmp_path / "images/anime/m/000 2.webp").write_bytes(b"")
     monkeypatch.setattr(load_dataset, "load_dataset", lambda name: TinyOneIG(4, Grid(2, 2)))
-    options = {"limit": None, "sources": {"oneig": str(tmp_path)}, "overwrite": False}
+    options = {"limit": None, "sources": {"oneig": str(tmp_path)}, "among": "", "overwrite": False}
     with pytest.raises(CellFailure, match="generated here"):
         forecast("m/oneig", options)
     assert forecast("other/oneig", options) == (

@@ -66,7 +66,10 @@ def test_three_layouts(tmp_path: Path) -> None:
         for n in range(1, 5):
             (tmp_path / "ours/images" / class_item).mkdir(parents=True, exist_ok=True)
             noise(n).save(tmp_path / "ours/images" / class_item / f"{id}_{n}.JPEG", "JPEG")
-    official, plain, ours = (find(tmp_path / name, dataset) for name in ("official", "plain", "ours"))
+    official, plain = (find(tmp_path / name, dataset) for name in ("official", "plain"))
+    ours = find(tmp_path / "ours", TinyOneIG(4, None))
+    with pytest.raises(CellFailure, match=r"holds single images such as 000_1.JPEG: leave out grid='2,2'$"):
+        find(tmp_path / "ours", dataset)
     assert set(official) == set(plain) == set(ours) == wanted
     assert official["images/anime/001_3"] == Piece(tmp_path / "official/anime/m/001.png", SQUARE, 2)
     assert plain["images/human/000_4"] == Piece(tmp_path / "plain/human/000.jpg", SQUARE, 3)

@@ -400,7 +400,7 @@ def test_loading_has_a_bound(tmp_path: Path, make_server: Callable[..., JudgeSer
     server = make_server(timeout=0.6, loads=60, deaf=True)
     with pytest.raises(JudgeUnusable, match=r"was not ready after 0\.6 s \(start_timeout\)"):
         _address(tmp_path, server)
-    server.next_cell()
+    server.next_cell(makes_room=False)
     with pytest.raises(JudgeUnusable, match="was not ready"):
         _address(tmp_path, server)
     assert len(starts(tmp_path / "env/bin/starts.jsonl")) == 1
@@ -421,9 +421,25 @@ def test_a_server_that_keeps_dying_is_given_up_for_its_cell(
         "the server of judge judge died 2 times (exit status 1): RuntimeError: CUDA error: an illegal memory access; "
         f"log {tmp_path / 'judge.log'}"
     )
-    server.next_cell()
+    server.next_cell(makes_room=False)
     _address(tmp_path, server)
     assert len(starts(tmp_path / "env/bin/starts.jsonl")) == 3
+
+
+def test_a_server_makes_room_for_a_cell_with_models_of_its_own(
+    tmp_path: Path, make_server: Callable[..., JudgeServer]
+) -> None:
+    server, address = make_server(), tmp_path / "address"
+    _address(tmp_path, server)
+    server.next_cell(makes_room=False)
+    assert len(marked(str(tmp_path))) > 0, "another cell without any goes on with it"
+    server.next_cell(makes_room=True)
+    assert not marked(str(tmp_path))
+    assert server.tend() == "", "it does not start before somebody asks"
+    assert not address.exists()
+    assert not marked(str(tmp_path))
+    _address(tmp_path, server)
+    assert len(starts(tmp_path / "env/bin/starts.jsonl")) == 2
 
 
 def test_who_waits_learns_that_the_job_is_gone(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from eval_models.judge.registry import find
 from eval_models.ocr.asked import AskedReader
 from imageevalkit.assets import data_folder
 from imageevalkit.evaluation.answerer import Answerer
+from imageevalkit.results import Evaluator
 
 JUDGED: tuple[Task, ...] = ("alignment", "text")
 """The tasks with questions to a judge; the others have encoders."""
@@ -45,17 +46,28 @@ def answerers(
     return Answerers(found, asked)
 
 
+def is_official(part: Evaluator) -> bool:
+    """Whether a judge or reader is the official one; of an encoder, whether it computes in the official precision.
+
+    The official code runs on CUDA, where torch's autocast takes float16; on the CPU it takes bfloat16.
+    """
+    encoder = part.details.get("encoder")
+    if encoder is None:
+        return part.official
+    precision = encoder["precision"]
+    return not (isinstance(precision, dict) and precision.get("official") == "bfloat16")
+
+
 def _encoder(task: Task, name: str, settings: Settings) -> AskedEncoder:
     from eval_models.encoders.llm2clip import Llm2ClipEncoder
     from eval_models.encoders.perceptual import DreamSimEncoder
     from eval_models.encoders.style import StyleEncoder
 
     options = settings.encoder_options
-    official = not options.weights
     if task == "reasoning":
-        return AskedEncoder(_ENCODERS[task], Llm2ClipEncoder(options), official)
+        return AskedEncoder(_ENCODERS[task], Llm2ClipEncoder(options))
     if task == "style":
         data = data_folder(name)
         references = {"csd": data / "CSD_embed.pt", "se": data / "SE_embed.pt"}
-        return AskedEncoder(_ENCODERS[task], StyleEncoder(options, references), official)
-    return AskedEncoder(_ENCODERS[task], DreamSimEncoder(options), official)
+        return AskedEncoder(_ENCODERS[task], StyleEncoder(options, references))
+    return AskedEncoder(_ENCODERS[task], DreamSimEncoder(options))

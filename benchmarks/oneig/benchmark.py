@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from benchmarks.oneig.answerers import JUDGED, answerers
+from benchmarks.oneig.answerers import JUDGED, answerers, is_official
 from benchmarks.oneig.data import read_prompts
-from benchmarks.oneig.editions import ENGLISH, Edition
+from benchmarks.oneig.editions import ENGLISH, Edition, looks_at
 from benchmarks.oneig.image_scores import values_and_detail
 from benchmarks.oneig.metric import TOTAL, metrics, official_name
 from benchmarks.oneig.official import files
@@ -98,6 +99,11 @@ class OneIGBenchmark(Benchmark):
             other = {name: official_name(name) for name in ("text", "reasoning", TOTAL)}
             self.official_headline = tuple(other.get(name, name) for name in self.headline)
         self._black: set[str] = set()
+        if "text" in settings.tasks and not importlib.util.find_spec("rapidfuzz"):
+            raise CellFailure(
+                f"{edition.name}: package rapidfuzz is missing in this environment; bring it up to date with "
+                "bash utils/make_env.sh"
+            )
 
     @cached_property
     def evaluator(self) -> Evaluator:
@@ -115,7 +121,8 @@ class OneIGBenchmark(Benchmark):
             official=(
                 settings.rules == "official"
                 and settings.images_per_prompt == IMAGES_PER_PROMPT
-                and all(part.official for part in parts.values())
+                and not settings.weights
+                and all(map(is_official, parts.values()))
             ),
             details={
                 "rules": settings.rules,
@@ -129,14 +136,14 @@ class OneIGBenchmark(Benchmark):
         return self._answerers[task_of(question.name)].evaluator
 
     @property
-    def _sampling(self) -> dict[str, Any]:
-        """How the judge's replies are drawn.
+    def _sampling(self) -> dict[str, Any] | None:
+        """How the judge's replies are drawn; None without one.
 
         The official code leaves all to the checkpoint: Qwen2.5-VL is greedy in effect, with a repetition penalty of
         1.05; Qwen3-VL, AISBench's judge, draws. A server is told to be greedy; only vLLM knows the penalty.
         """
         if not self._judge:
-            return {}
+            return None
         if self._judge.backend == "transformers":
             return {"temperature": None, "seed": None if self._judge.is_official else _SEED}
         penalised = self._judge.backend == "vllm" and DEFAULT_JUDGE in self._judge.label
@@ -204,13 +211,16 @@ class OneIGBenchmark(Benchmark):
 
     def official_files(self, judged: Sequence[Judged]) -> dict[str, str]:
         """The official CSV files, AISBench's details of each task and, where none is missing, its summary."""
+        prompts, settings = self._scored(judged), self._settings
+        of_tasks = [p for p in self._prompts.values() if any(looks_at(task, p) for task in settings.tasks)]
+        part = "" if len(prompts) == len(of_tasks) else f"-{len(prompts)}-of-{len(of_tasks)}-prompts"
         return files(
-            self._scored(judged),
-            self._settings,
+            prompts,
+            settings,
             self._edition,
             judged[0].item.model,
             self._templates,
-            VERSION,
+            f"{VERSION}-{settings.rules}{part}",
             self.aggregate(judged),
             complete=all(one.score for one in judged),
         )

@@ -40,7 +40,12 @@ def find_images(
     )
     if not single and not combined:
         _check_model(roots, items, model)
-    if len(single) >= len(combined):
+    are_grids = grid is not None and grid.cells > 1
+    if are_grids and single and not combined:
+        raise CellFailure(
+            f"{source} holds single images such as {next(iter(single.values()))[0].name}: leave out grid='{grid}'"
+        )
+    if not are_grids and len(single) >= len(combined):
         return {item: files[0] if len(files) == 1 else _several(files) for item, files in single.items()}
     grid = _checked(source, grid, images_per_prompt)
     index = {item.id: int(item.data["repetition"]) - 1 for item in items}

@@ -31,11 +31,12 @@ def questions_about(
     edition: Edition,
     settings: Settings,
     prompts: Mapping[str, str],
-    sampling: Mapping[str, Any],
+    sampling: Mapping[str, Any] | None,
 ) -> list[Question]:
     """All questions of the tasks that look at ``prompt``; ``sampling`` is how the judge's replies are drawn.
 
-    Their names are the task, for alignment with the number of the question: ``alignment/3``.
+    None: there is no judge, and texts are read from the files as they are. Their names are the task, for alignment with
+    the number of the question: ``alignment/3``.
     """
     picture = image._replace(encoding=_JPEG)
     asked: list[tuple[str, tuple[str | Picture, ...], Sampling]] = []
@@ -43,14 +44,16 @@ def questions_about(
         if not looks_at(task, prompt):
             continue
         if task == "alignment":
-            drawn = Sampling(_ALIGNMENT_TOKENS, **sampling)
+            drawn = Sampling(_ALIGNMENT_TOKENS, **(sampling or {}))
             template = prompts[ALIGNMENT_PROMPT]
             asked += [
                 (f"alignment/{n}", (picture, template.format(question=question)), drawn)
                 for n, question in prompt.questions.items()
             ]
+        elif task == "text" and sampling is None:
+            asked.append((task, (image,), _NO_SAMPLING))
         elif task == "text":
-            drawn = Sampling(max_tokens(prompt, settings.rules, edition.language), **sampling)
+            drawn = Sampling(max_tokens(prompt, settings.rules, edition.language), **sampling or {})
             asked.append((task, (picture, prompts[TEXT_PROMPT]), drawn))
         elif task == "reasoning":
             asked.append((task, (picture, prompt.answer), _NO_SAMPLING))

@@ -20,8 +20,8 @@ IMAGES_PER_PROMPT = 4
 class Settings:
     """``tasks`` are in the official order. ``rules`` "official" gives the official numbers, quirks included,
     "corrected" those without (README, "OneIG-Bench"). ``grid`` is how images made elsewhere are pasted together: one
-    for all models, or one by model; it says ``images_per_prompt`` too. ``weights``, ``device`` and ``batch_size`` are
-    the encoders'.
+    for all models, or one by model; it says ``images_per_prompt`` too. ``weights`` and ``batch_size`` are those of
+    the encoders.
     """
 
     tasks: Sequence[Task] = TASKS
@@ -29,7 +29,6 @@ class Settings:
     images_per_prompt: int = IMAGES_PER_PROMPT
     grid: Grid | Mapping[str, Grid] | None = None
     weights: Mapping[str, str] = field(default_factory=dict)
-    device: str = ""
     batch_size: int = 32
 
     @classmethod
@@ -49,7 +48,7 @@ class Settings:
     @property
     def encoder_options(self) -> EncoderOptions:
         """What the encoders are told."""
-        return EncoderOptions(self.weights, self.device, self.batch_size)
+        return EncoderOptions(self.weights, batch_size=self.batch_size)
 
     def grid_of(self, model: str) -> Grid | None:
         """How the images of ``model`` that were made elsewhere are pasted together; None: nobody said."""
@@ -109,18 +108,11 @@ def _texts(name: str, value: Any) -> dict[str, str]:
     return value
 
 
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise UserError(f"OneIG's {name} is {value!r}: use a text such as cuda:0")
-    return value
-
-
 _READ = {
     "tasks": _tasks,
     "rules": _rules,
     "images_per_prompt": _count,
     "grid": _grid,
     "weights": _texts,
-    "device": _text,
     "batch_size": _count,
 }

@@ -12,19 +12,19 @@ from imageevalkit.results import Evaluator
 
 
 class AskedEncoder:
-    """``encoder``, called ``name`` ("csd+se") in records; ``official``: its weights are the official ones."""
+    """``encoder``, called ``name`` ("csd+se") in records."""
 
-    def __init__(self, name: str, encoder: Encoder, official: bool) -> None:
+    def __init__(self, name: str, encoder: Encoder) -> None:
         self._name = name
         self._encoder = encoder
-        self._official = official
 
     @cached_property
     def evaluator(self) -> Evaluator:
         """Named by a hash of weights and settings; versions of packages are among its details only."""
         identity = self._encoder.identity
         name = f"{self._name}/{digest(without_packages(identity))[:8]}"
-        return Evaluator(name, self._official, {"encoder": identity})
+        # whether its weights are the official ones is a matter of their content, which is in the identity
+        return Evaluator(name, official=False, details={"encoder": identity})
 
     def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
         """See ``Encoder``; images are prepared on as many cores as the job has."""

@@ -148,7 +148,7 @@ class _Model:
             if len(part) == 1:
                 raise CellFailure(
                     "encoders: too little GPU memory is free for one image; give the job a larger GPU "
-                    "(EVAL_GPU_MAP), or compute on the CPU with the device cpu"
+                    "(EVAL_GPU_MAP), or none, to compute on the CPU"
                 ) from error
         except Exception as error:  # of the device, or of a model that its images do not fit
             raise CellFailure(f"encoders: the model failed: {first_line(error)}") from error

@@ -143,9 +143,14 @@ def _taken(
             files.setdefault((one, None), []).append(Wanted(item, None, record))
         else:
             reason = one.reason if one else f"there is no image of it in {source.absolute()}"
-            old = record and record["status"] != OK and record["error"]["text"] == reason
             # an empty place: the survey tells what is not there from what failed
-            nothing.append(Taken(item, {"source": ""}, changed=not old, failure=reason))
+            origin = {"source": ""}
+            old = (
+                record
+                and record["status"] != OK
+                and (record["error"]["text"], record.get("source")) == (reason, origin["source"])
+            )
+            nothing.append(Taken(item, origin, changed=not old, failure=reason))
     threads = min(_MOST_THREADS, available_cores())
     lists = map_threads(lambda file: take(*file[0], file[1]), files.items(), threads)
     return chain(nothing, chain.from_iterable(lists))

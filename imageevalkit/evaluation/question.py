@@ -103,7 +103,7 @@ class Question:
         messages = [
             [m.role, [p.request if isinstance(p, Picture) else p for p in m.parts]] for m in self.messages
         ]
-        asked = [asdict(evaluator), messages, asdict(self.sampling), self.wanted]
+        asked = [evaluator.as_dict, messages, asdict(self.sampling), self.wanted]
         return hashlib.sha256(json.dumps(asked, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 

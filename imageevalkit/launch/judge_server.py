@@ -78,9 +78,17 @@ class JudgeServer:
         loads = self._process is not None and not self._healthy
         return f"loading judge {self._name} … {time.monotonic() - self._started:.0f} s" if loads else ""
 
-    def next_cell(self) -> None:
-        """Another cell begins: it is not to blame for what the one before did to the server."""
+    def next_cell(self, makes_room: bool) -> None:
+        """Another cell begins: it is not to blame for what the one before did to the server.
+
+        ``makes_room``: it has models of its own, which come first and need the GPUs; the server starts again when it
+        is asked.
+        """
         self._deaths = 0
+        if makes_room and self._process is not None:
+            self.stop()
+            self._healthy = False
+            self._address.forget()
         if self._given_up and not self._hopeless:
             self._given_up = False
             self._address.forget()

@@ -151,6 +151,7 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: dict[str, str]
         cores=run.cores,
         retries=_EVALUATE_RETRIES,
         leaves_outcomes=module_of(benchmark) is not None,
+        options={"uses_encoders": uses_encoders(benchmark, run.ds_kwargs[benchmark])},
     )
 
 
@@ -161,7 +162,8 @@ def _gpus(run: Run, benchmark: str, needs: JudgeNeeds) -> int:
     """
     count = run.config.maps.get("EVAL_GPU_MAP", {}).get(benchmark, "")
     if not count:
-        encodes = run.options.asks_judges and uses_encoders(benchmark, run.ds_kwargs[benchmark])
+        # rescoring too: an encoder on a GPU has another precision than on a CPU, and answers on record are of one
+        encodes = uses_encoders(benchmark, run.ds_kwargs[benchmark])
         return max(needs.gpus, min(1, visible_gpus()) if encodes else 0)
     if not count.isdecimal():
         raise UserError(f"EVAL_GPU_MAP['{benchmark}'] in config.sh is '{count}': use a whole number")

@@ -97,7 +97,7 @@ class _Serving:
     def _evaluate(self, cell: str, log: Path) -> Outcome:
         given: dict[str, Any] = self._job.options["cells"][cell]
         environ = _asker_environ(given["environ"])
-        self._server.next_cell()
+        self._server.next_cell(makes_room=given["uses_encoders"])
         for attempt in range(1, _ATTEMPTS + 1):
             title = f"{self._job.stage}:{cell} attempt {attempt}"
             status = self._wait(cell, guarded(given["command"], log, title, environ, self._lifeline))

@@ -93,7 +93,9 @@ def _job(run: Run, server: Server, jobs: Sequence[Job]) -> Job:
         options={
             "server": {**server._asdict(), "command": list(server.command)},
             "cells": {
-                cell: {"command": job.command, "environ": job.environ} for job in jobs for cell in job.cells
+                cell: {"command": job.command, "environ": job.environ, **job.options}
+                for job in jobs
+                for cell in job.cells
             },
         },
     )
