@@ -264,6 +264,17 @@ def test_a_trial_with_another_judge_hides_no_full_result() -> None:
     assert {cell.result.evaluator.id for cell in collect() if cell.result} == {"red-v1", "red-v2"}
 
 
+def test_an_incomplete_result_of_another_judge_hides_no_complete_one() -> None:
+    generate(FakeModel(), FakeDataset(5))
+    evaluate(FakeBenchmark("red-v1"))
+    outcome, shown = evaluate(FakeBenchmark("red-v2", {"images/00003": "judge dies"}))
+    assert outcome.state == FAILED
+    assert shown.evaluator.id == "red-v1"
+    (beside,) = (cell.result for cell in collect() if cell.result and cell.result.evaluator.id == "red-v2")
+    assert beside.coverage.judged == 3
+    assert evaluate(FakeBenchmark("red-v2"))[1].evaluator.id == "red-v2", "complete, it is the latest"
+
+
 class Waiting(FakeBenchmark):
     """Waits before its first answer, and says why."""
 

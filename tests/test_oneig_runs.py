@@ -7,15 +7,17 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
+from tests.support.fake_nvidia_smi import install_fake_nvidia_smi
 from tests.support.judge_server import JudgeServer
 from tests.support.mirror import shared_mirror
 from tests.support.tiny_encoders import save_csd, save_se
@@ -39,7 +41,13 @@ class Kit:
     weights: dict[str, str]
 
     def run(
-        self, benchmark: str, *more: str, limit: int = LIMIT, model: str = "reference-noise", **kwargs: Any
+        self,
+        benchmark: str,
+        *more: str,
+        limit: int = LIMIT,
+        model: str = "reference-noise",
+        environ: Mapping[str, str] = MappingProxyType({}),
+        **kwargs: Any,
     ) -> subprocess.CompletedProcess[str]:
         given = {"weights": self.weights, **kwargs}
         words = ["--model_names", model, "--ds_names", benchmark, "--limit", str(limit)]
@@ -49,9 +57,8 @@ class Kit:
         words += ["--ds_kwargs", ",".join(f"{name}={json.dumps(value)}" for name, value in given.items())]
         # what torchvision lacks here, and DreamSim's packages, for the evaluation's process
         paths = (self.checkout, REPO / "tests/support/torchvision_ops", PACKAGES)
-        return run_eval(
-            self.checkout, *words, *more, API_KEY="sk-judge-4711", PYTHONPATH=os.pathsep.join(map(str, paths))
-        )
+        own = {"API_KEY": "sk-judge-4711", "PYTHONPATH": os.pathsep.join(map(str, paths))}
+        return run_eval(self.checkout, *words, *more, **{**own, **environ})
 
     def folder(self, benchmark: str, model: str = "reference-noise") -> Path:
         return self.checkout / "output" / model / benchmark
@@ -260,10 +267,19 @@ def test_chinese_has_a_class_of_its_own_and_no_lengths(kit: Kit) -> None:
 
 
 def test_only_the_prompts_of_the_chosen_tasks_are_made(kit: Kit) -> None:
-    wanted = {"tasks": "style", "images_per_prompt": 2}
-    ended = kit.run("oneig", "--dry_run", model="reference-blank", limit=10_000, **wanted)
+    ended = kit.run(
+        "oneig", "--dry_run", model="reference-blank", limit=10_000, tasks="style", images_per_prompt=2
+    )
     assert f"{2 * 114} images to make" in ended.stdout
     assert f"{2 * 114} of {2 * 114} questions to ask of encoders/official/" in ended.stdout
+
+
+def test_rescoring_encoders_takes_the_gpu_that_they_ran_on(kit: Kit, tmp_path: Path) -> None:
+    """On a CPU they have another precision: who rescored there would find no answer."""
+    path = install_fake_nvidia_smi(tmp_path, ["GPU-1"])["PATH"]
+    for words, gpus in ((("--rescore",), 1), ((), 1)):
+        ended = kit.run("oneig", "--dry_run", *words, tasks="style", environ={"PATH": path})
+        assert f", {gpus} GPUs, " in ended.stdout.split("evaluate:")[1].splitlines()[0]
 
 
 @pytest.mark.parametrize(
