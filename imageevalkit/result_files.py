@@ -16,7 +16,8 @@ from pathlib import Path
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell
-from imageevalkit.results import Result, read_result, write_result
+from imageevalkit.jsonl import read_jsonl
+from imageevalkit.results import Coverage, Result, read_result, write_result
 
 _KEPT = "evaluators"
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
@@ -31,13 +32,18 @@ def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str]) 
     kept = _folder(cell, result.evaluator.id)
     latest = _latest(cell)
     if latest and latest.evaluator.id != result.evaluator.id:
-        incomplete = latest.coverage.complete and not result.coverage.complete
-        if latest.coverage.expected > result.coverage.expected or incomplete:
+        if _covers_more(latest.coverage, result.coverage):
             _write(kept, cell, result, scores, official)  # a trial with another judge hides no full result
             return
         _move(cell.folder, _folder(cell, latest.evaluator.id), cell)
     _write(cell.folder, cell, result, scores, official)
     shutil.rmtree(kept, ignore_errors=True)
+
+
+def _covers_more(one: Coverage, other: Coverage) -> bool:
+    if one.expected == other.expected:
+        return one.complete and not other.complete
+    return one.expected > other.expected
 
 
 def _write(folder: Path, cell: Cell, result: Result, scores: str, official: Mapping[str, str]) -> None:
@@ -66,12 +72,27 @@ def others(cell: Cell) -> list[tuple[Path, Path]]:
     return [(result, result.parent / cell.scores.name) for result in found]
 
 
-def forget(cell: Cell) -> None:
-    """Remove all results of ``cell``: they describe images that are not there any more."""
-    cell.result.unlink(missing_ok=True)
-    cell.scores.unlink(missing_ok=True)
-    shutil.rmtree(cell.official, ignore_errors=True)
-    shutil.rmtree(cell.folder / _KEPT, ignore_errors=True)
+def covered(cell: Cell) -> dict[Path, frozenset[str] | None]:
+    """The items that each result of ``cell`` tells something of, by its folder; None where that is not known."""
+    folders = [cell.folder, *(result.parent for result, _ in others(cell))]
+    return {
+        folder: _items(folder / cell.scores.name)
+        for folder in folders
+        if (folder / cell.result.name).exists()
+    }
+
+
+def _items(scores: Path) -> frozenset[str] | None:
+    return frozenset(record.get("item", "") for record in read_jsonl(scores)) if scores.is_file() else None
+
+
+def forget(cell: Cell, folder: Path) -> None:
+    """Remove the result of ``cell`` in ``folder``: it describes images that are not there any more."""
+    (folder / cell.result.name).unlink(missing_ok=True)
+    (folder / cell.scores.name).unlink(missing_ok=True)
+    shutil.rmtree(folder / cell.official.name, ignore_errors=True)
+    if folder != cell.folder:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _latest(cell: Cell) -> Result | None:

@@ -403,8 +403,38 @@ def test_the_results_of_two_evaluators_stand_side_by_side() -> None:
     corrupt = CELL.folder / "images/00001.png"
     corrupt.unlink()
     generate(FakeModel(), FakeDataset(3))
+    assert {cell.result.evaluator.id for cell in collect() if cell.result} == {"red-v1", "red/v2"}, (
+        "it is the same image again"
+    )
+    corrupt.unlink()
+    generate(Whiter(), FakeDataset(3))
     assert collect()[0].result is None, "no evaluator's result outlives the images"
     assert len(collect()) == 1
+
+
+class Whiter(FakeModel):
+    """Another image than :class:`FakeModel`'s for each prompt."""
+
+    def generate(self, prompt: str, seed: int = 42) -> Image.Image:
+        image: Image.Image = super().generate(prompt, seed)
+        image.putpixel((1, 1), (255, 255, 255))
+        return image
+
+
+def test_results_stand_when_images_of_other_items_are_added() -> None:
+    """A larger --limit, another task: what was measured of the first images still holds, also when it then fails."""
+    generate(FakeModel(), FakeDataset(3))
+    evaluate(FakeBenchmark("red-v1"), n=3)
+    evaluate(FakeBenchmark("red/v2"), n=3)
+    generate(FakeModel(), FakeDataset(5))
+    assert {cell.result.evaluator.id for cell in collect() if cell.result} == {"red-v1", "red/v2"}
+    assert not any(cell.result.withheld for cell in collect() if cell.result)
+    refusing = FakeModel(lambda prompt: (_ for _ in ()).throw(Refused("no")))
+    generate(refusing, FakeDataset(6))
+    assert evaluate(FakeBenchmark("red-v1"), n=6)[1].coverage.refused == 1
+    generate(FakeModel(), FakeDataset(6), GenerateOptions(retry_refused=True))
+    left = [cell.result.evaluator.id for cell in collect() if cell.result]
+    assert left == ["red/v2"], "of the six items one has an image now that it had not"
 
 
 def test_questions_that_are_the_same_are_asked_once() -> None:

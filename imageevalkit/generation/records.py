@@ -15,10 +15,11 @@ from imageevalkit import images
 from imageevalkit.api.budget import Bill
 from imageevalkit.atomic import commit_part, part_path, write_part
 from imageevalkit.cell import Cell
+from imageevalkit.errors import say
 from imageevalkit.generation.contract import Generated, GenerationError
 from imageevalkit.items import Item
 from imageevalkit.jsonl import JsonlWriter, read_jsonl
-from imageevalkit.result_files import forget
+from imageevalkit.result_files import covered, forget
 from imageevalkit.secrets import one_line
 
 OK, REFUSED, FAILED = "ok", "refused", "failed"
@@ -67,7 +68,8 @@ class OutcomeWriter:
         self._cell = cell
         self._fingerprint = fingerprint
         self._writer = JsonlWriter(cell.generation)
-        self._retired = False
+        self._before = {item: record.get("image_sha256") for item, record in last_records(cell).items()}
+        self._covered: dict[Path, frozenset[str] | None] | None = None
 
     def save_image(self, item: Item, generated: Generated, image: Encoded, seconds: float) -> None:
         """Save an ``ok`` outcome: ``image`` as :func:`encoded` gives it, ``seconds`` of wall time.
@@ -76,7 +78,8 @@ class OutcomeWriter:
             CellFailure: the disk is full.
         """
         write_part(item.path, image.data)
-        self._retire_results()
+        sha256 = hashlib.sha256(image.data).hexdigest()
+        self._retire_results(item, sha256)
         self._append(
             item,
             OK,
@@ -86,7 +89,7 @@ class OutcomeWriter:
             requested_size=generated.requested_size,
             size=image.size,
             flat=image.flat,
-            image_sha256=hashlib.sha256(image.data).hexdigest(),
+            image_sha256=sha256,
             **_billed(generated.bill),
             **({"extra": generated.extra} if generated.extra else {}),
         )
@@ -104,7 +107,8 @@ class OutcomeWriter:
             CellFailure: the disk is full.
         """
         write_part(item.path, data)
-        self._retire_results()
+        sha256 = hashlib.sha256(data).hexdigest()
+        self._retire_results(item, sha256)
         self._append(
             item,
             OK,
@@ -113,7 +117,7 @@ class OutcomeWriter:
             seed=None,
             size=facts and facts.size,
             flat=facts and facts.flat,
-            image_sha256=hashlib.sha256(data).hexdigest(),
+            image_sha256=sha256,
             **origin,
         )
         commit_part(item.path)
@@ -138,7 +142,7 @@ class OutcomeWriter:
         if blank:
             write_part(item.path, images.encode(Image.new("RGB", blank, "white"), item.path))
         if there != bool(blank):  # one more try that failed changes no image: all measurements still hold
-            self._retire_results()
+            self._retire_results(item)
         self._append(
             item,
             status,
@@ -155,11 +159,20 @@ class OutcomeWriter:
             # an image of other settings, or an older placeholder, must not stand for this item any longer
             item.path.unlink(missing_ok=True)
 
-    def _retire_results(self) -> None:
-        """A score of images that are being replaced or joined by others describes nothing any more."""
-        if not self._retired:
-            forget(self._cell)
-            self._retired = True
+    def _retire_results(self, item: Item, sha256: str | None = None) -> None:
+        """Results that tell something of ``item`` describe nothing any more, unless its image is the same again.
+
+        Those of other items, as of a run with a smaller limit, stand.
+        """
+        if sha256 and sha256 == self._before.get(item.id):
+            return
+        if self._covered is None:
+            self._covered = covered(self._cell)
+        for folder, items in list(self._covered.items()):
+            if items is None or item.id in items:
+                say(f"{self._cell.key}: the result in {folder} goes: the image of {item.id} is another now")
+                forget(self._cell, folder)
+                del self._covered[folder]
 
     def _append(self, item: Item, status: str, seconds: float, attempts: int, **more: Any) -> None:
         prompt = item.prompt if item.prompt is not None else _texts(item)
