@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
-
-from PIL import Image
+from typing import TYPE_CHECKING, NamedTuple
 
 from imageevalkit.errors import UserError
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 NO_IMAGE_SIZE = (1024, 1024)
 """Of a black cell of a prompt none of whose images could be made (OneIG-Benchmark 41b49831, text2image.py)."""
@@ -86,6 +87,8 @@ class Grid(NamedTuple):
         Raises:
             ValueError: there are more or fewer than the grid has cells, or one is of another size than the first.
         """
+        from PIL import Image
+
         if len(images) != self.cells:
             raise ValueError(f"{len(images)} images are not the {self.cells} cells of grid {self}")
         width, height = next((image.size for image in images if image), NO_IMAGE_SIZE)

@@ -168,7 +168,7 @@ def test_a_black_image_is_padding_officially(make: Callable[..., OneIGBenchmark]
         ),
     ]
     assert official.aggregate(judged)["text"].n == 1
-    assert any("1 images are entirely black and left out" in note for note in official.notes(judged))
+    assert any("1 image is entirely black: left out" in note for note in official.notes(judged))
     (sample,) = json.loads(official.official_files(judged)["oneig_text.json"])["details"]
     assert [one["grid_idx"] for one in sample["ocr_details"]] == [1, 2]
 

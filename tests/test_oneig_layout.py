@@ -141,7 +141,8 @@ def test_black_cells_are_no_images(tmp_path: Path) -> None:
     outcome = adopt(tmp_path, TinyOneIG(4, SQUARE))
     assert (outcome.state, outcome.message) == (
         INCOMPLETE,
-        f"2 of 12 images are not in {tmp_path}: 000_2.png, 000_4.png",
+        "2 of 12 images are not to be had: anime/000_2.png, anime/000_4.png (the first: cell 2 of "
+        f"{tmp_path / 'anime/m/000.png'} is black: the official padding for an image that was not made)",
     )
     states = survey_images(CELL, TinyOneIG().items())
     assert [states[f"images/anime/000_{n}"].status for n in (1, 2, 3, 4)] == ["generated", "failed"] * 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from benchmarks.oneig.scored import Task
@@ -17,6 +17,13 @@ from imageevalkit.results import Evaluator
 
 JUDGED: tuple[Task, ...] = ("alignment", "text")
 """The tasks with questions to a judge; the others have encoders."""
+
+WEIGHTS_OF: Mapping[Task, Sequence[str]] = {
+    "reasoning": ("llm2clip_vision", "llm2clip_text"),
+    "style": ("csd", "se"),
+    "diversity": ("dreamsim",),
+}
+"""The names of the weights that each task's encoders always need."""
 
 _ENCODERS = {"reasoning": "llm2clip", "style": "csd+se", "diversity": "dreamsim"}
 

@@ -7,25 +7,25 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from benchmarks.oneig.answerers import JUDGED, answerers, is_official
+from benchmarks.oneig.answerers import JUDGED, WEIGHTS_OF, answerers, is_official
 from benchmarks.oneig.data import read_prompts
 from benchmarks.oneig.editions import ENGLISH, Edition, looks_at
 from benchmarks.oneig.image_scores import values_and_detail
 from benchmarks.oneig.metric import TOTAL, metrics, official_name
 from benchmarks.oneig.official import files
 from benchmarks.oneig.questions import parsed_reply, questions_about, scored_image, task_of
-from benchmarks.oneig.scored import RULES, TASKS, Prompt, ScoredImage, ScoredPrompt
+from benchmarks.oneig.scored import RULES, TASKS, Prompt, ScoredImage, ScoredPrompt, Task
 from benchmarks.oneig.settings import IMAGES_PER_PROMPT, Settings
+from eval_models.encoders.weights import missing_files
 from eval_models.judge.asked import digest
 from eval_models.judge.registry import JUDGE_SETTINGS, choose
-from eval_models.ocr.registry import check_reader
+from eval_models.ocr.registry import READERS, check_reader
 from imageevalkit import judge_prompts
 from imageevalkit.assets import data_folder
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.benchmark import Benchmark, Judged, Score
 from imageevalkit.evaluation.question import Answer, Picture, Question, Reply
 from imageevalkit.grids import is_black
-from imageevalkit.images import decode
 from imageevalkit.items import Item
 from imageevalkit.results import Evaluator, Metric
 
@@ -45,6 +45,12 @@ class Configured(NamedTuple):
 
     edition: Edition
     settings: Settings
+    of_images_elsewhere: Sequence[str] = ("grid",)
+
+    def missing(self) -> list[str]:
+        """Weights of the tasks' encoders that have to be put here by hand, and are not."""
+        names = [name for task in self.settings.tasks for name in WEIGHTS_OF.get(task, ())]
+        return missing_files(names, self.settings.encoder_options)
 
     @property
     def uses_encoders(self) -> bool:
@@ -63,6 +69,8 @@ class Configured(NamedTuple):
         judge = judge or DEFAULT_JUDGE
         if judge in JUDGE_SETTINGS or ":" in judge:
             return choose(judge).full_name
+        if "alignment" in tasks and judge not in READERS:
+            return choose(judge).full_name  # which tells of the judges that there are
         reader = check_reader(judge)
         if "alignment" in tasks:
             others = ",".join(task for task in self.settings.tasks if task != "alignment")
@@ -109,7 +117,7 @@ class OneIGBenchmark(Benchmark):
     def evaluator(self) -> Evaluator:
         """Named by the judge, the rules, and a hash of all answerers, the tasks and the number of images."""
         settings = self._settings
-        parts = {task: answerer.evaluator for task, answerer in self._answerers.items()}
+        parts = self._parts
         decisive = {
             "answerers": {task: part.id for task, part in parts.items()},
             "rules": settings.rules,
@@ -132,8 +140,21 @@ class OneIGBenchmark(Benchmark):
             },
         )
 
+    @cached_property
+    def _parts(self) -> dict[Task, Evaluator]:
+        """Who answers for each task. Raises CellFailure for all that miss something, not only for the first."""
+        parts, problems = {}, []
+        for task, answerer in self._answerers.items():
+            try:
+                parts[task] = answerer.evaluator
+            except CellFailure as error:
+                problems.append(str(error))
+        if problems:
+            raise CellFailure("; ".join(dict.fromkeys(problems)))
+        return parts
+
     def answerer(self, question: Question) -> Evaluator:
-        return self._answerers[task_of(question.name)].evaluator
+        return self._parts[task_of(question.name)]
 
     @property
     def _sampling(self) -> dict[str, Any] | None:
@@ -155,7 +176,7 @@ class OneIGBenchmark(Benchmark):
 
     def questions(self, item: Item, image: Picture) -> Sequence[Question]:
         """None about a black image under official rules: the official splitter takes it for padding."""
-        if image.flat and self._settings.rules == "official" and is_black(decode(image.path.read_bytes())):
+        if image.flat and self._settings.rules == "official" and _is_black(image):
             self._black.add(item.id)
             return []
         prompt = self._prompt(item)
@@ -189,7 +210,7 @@ class OneIGBenchmark(Benchmark):
         return Score(
             item.id,
             values,
-            {"class_item": prompt.class_item, "id": prompt.id, "label": prompt.label},
+            {"class_item": prompt.class_item, **({"label": prompt.label} if prompt.label else {})},
             detail,
         )
 
@@ -202,10 +223,16 @@ class OneIGBenchmark(Benchmark):
         """The rules, and what they took out."""
         rules, per_prompt = self._settings.rules, self._settings.images_per_prompt
         (other,) = set(RULES) - {rules}
-        said = [f"scored by the {rules} rules (the other choice is {other}), {per_prompt} images per prompt"]
-        if self._black:
+        images = f"{per_prompt} images per prompt" if per_prompt > 1 else "one image per prompt"
+        said = [f"scored by the {rules} rules (the other choice is {other}), {images}"]
+        if self._settings.grid:
             said.append(
-                f"{len(self._black)} images are entirely black and left out, as the official splitter does"
+                f"images that were made elsewhere were cut out of grids (rows,cols): {self._settings.grid_text}"
+            )
+        if self._black:
+            left_out = "image is" if len(self._black) == 1 else "images are"
+            said.append(
+                f"{len(self._black)} {left_out} entirely black: left out, as the official splitter does"
             )
         return said
 
@@ -247,3 +274,10 @@ class OneIGBenchmark(Benchmark):
             ScoredPrompt(self._prompts[key], found if key in attempted else ())
             for key, found in images.items()
         ]
+
+
+def _is_black(picture: Picture) -> bool:
+    # the driver reads this module before any package is there
+    from imageevalkit.images import decode
+
+    return is_black(decode(picture.path.read_bytes()))

@@ -9,7 +9,7 @@ from typing import Any, cast
 from benchmarks.oneig.scored import RULES, TASKS, Rules, Task
 from eval_models.encoders.interface import EncoderOptions
 from eval_models.encoders.weights import check_names
-from imageevalkit.errors import UserError, suggest
+from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.grids import Grid
 
 IMAGES_PER_PROMPT = 4
@@ -42,17 +42,45 @@ class Settings:
                 )
         values: dict[str, Any] = {name: _READ[name](name, value) for name, value in given.items()}
         if "grid" in values:
-            values.setdefault("images_per_prompt", _cells(values["grid"]))
-        return cls(**values)
+            cells = _cells(values["grid"])
+            if values.setdefault("images_per_prompt", cells) != cells:
+                raise UserError(
+                    f"OneIG's grid has {cells} cells, but images_per_prompt is {values['images_per_prompt']}: leave "
+                    "that out"
+                )
+        settings = cls(**values)
+        if settings.images_per_prompt == 1 and "diversity" in settings.tasks:
+            others = ",".join(task for task in settings.tasks if task != "diversity")
+            raise UserError(
+                "OneIG's diversity compares the images of a prompt, but images_per_prompt is 1: choose other tasks "
+                f"(tasks='{others or 'alignment'}')"
+            )
+        return settings
 
     @property
     def encoder_options(self) -> EncoderOptions:
         """What the encoders are told."""
         return EncoderOptions(self.weights, batch_size=self.batch_size)
 
+    @property
+    def grid_text(self) -> str:
+        """``grid`` for a reader."""
+        grids = self.grid.items() if isinstance(self.grid, Mapping) else [("", self.grid)]
+        return ", ".join(f"{model} {grid}".strip() for model, grid in grids)
+
     def grid_of(self, model: str) -> Grid | None:
-        """How the images of ``model`` that were made elsewhere are pasted together; None: nobody said."""
-        return self.grid.get(model) if isinstance(self.grid, Mapping) else self.grid
+        """How the images of ``model`` that were made elsewhere are pasted together; None: nobody said.
+
+        Raises:
+            CellFailure: it was said of other models only.
+        """
+        if not isinstance(self.grid, Mapping):
+            return self.grid
+        if model not in self.grid:
+            raise CellFailure(
+                f"the setting grid names {', '.join(self.grid)}, but not {model}{suggest(model, self.grid)}"
+            )
+        return self.grid[model]
 
 
 def _tasks(name: str, value: Any) -> tuple[Task, ...]:

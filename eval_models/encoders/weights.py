@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,6 +59,13 @@ def check_names(options: EncoderOptions) -> None:
             raise UserError(
                 f"unknown weights '{name}'{suggest(name, WEIGHTS)}; known: {', '.join(sorted(WEIGHTS))}"
             )
+
+
+def missing_files(names: Iterable[str], options: EncoderOptions) -> list[str]:
+    """A line for each of ``names`` that is no hub id and is not where it should be. Needs no package."""
+    places = {name: Path(options.weights.get(name, WEIGHTS[name])).expanduser() for name in names}
+    by_hand = {name: p for name, p in places.items() if _KNOWN[name].origin or not may_be_hub_id(str(p))}
+    return [_missing(name, str(place)) for name, place in by_hand.items() if not place.exists()]
 
 
 def find(name: str, options: EncoderOptions) -> WeightsSource:

@@ -74,10 +74,17 @@ def adopt_cell(
     for item, reason in missing.items():
         log(f"missing: {item}: {reason}")
     if missing:
-        lacking = [item.path.name for item in items if item.id in missing]
+        lacking = [_shown(item) for item in items if item.id in missing]
         named = ", ".join(lacking[:3]) + (", …" if len(lacking) > 3 else "")
-        return Outcome(INCOMPLETE, f"{len(missing)} of {len(items)} images are not in {source}: {named}")
+        why = next(iter(missing.values()))
+        return Outcome(
+            INCOMPLETE, f"{len(missing)} of {len(items)} images are not to be had: {named} (the first: {why})"
+        )
     return Outcome(COMPLETE, f"{len(items)} images of {source}")
+
+
+def _shown(item: Item) -> str:
+    return item.id.removeprefix("images/") + item.path.suffix
 
 
 def check_found(cell: Cell, items: Sequence[Item], source: Path, found: Mapping[str, Found]) -> None:

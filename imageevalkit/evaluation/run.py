@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from imageevalkit import assets
@@ -198,7 +197,7 @@ def _notes(states: Mapping[str, ImageState], coverage: Coverage, asked_again: in
         notes.append(f"{foreign} images were made elsewhere: nothing says how")
     if coverage.flat:
         notes.append(f"{coverage.flat} images are one flat colour")
-    corrupt = [f"{Path(i).name}: {s.reason}" for i, s in states.items() if s.status == CORRUPT]
+    corrupt = [f"{i.removeprefix('images/')}: {s.reason}" for i, s in states.items() if s.status == CORRUPT]
     if corrupt:
         notes.append(f"corrupt: {'; '.join(corrupt[:3])}{' …' if len(corrupt) > 3 else ''}")
     return notes

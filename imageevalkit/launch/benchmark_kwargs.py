@@ -25,7 +25,14 @@ def benchmark_kwargs(options: Options, config: Config, benchmark: str) -> dict[s
     """
     given = {**configured_settings(config, benchmark), **options.ds_kwargs}
     try:
-        rules_of(benchmark, given)
+        rules = rules_of(benchmark, given)
+        if options.infer and options.images is None:
+            for name in getattr(rules, "of_images_elsewhere", ()):
+                if name in given:
+                    raise UserError(
+                        f"the setting {name} of {benchmark} is about images made elsewhere (--images), but this run "
+                        "makes its own: leave it out"
+                    )
     except UserError as error:
         hint = ""
         if options.ds_kwargs and len(options.benchmarks) > 1:

@@ -1,4 +1,4 @@
-"""The environment that evaluating a benchmark takes, whatever its judge."""
+"""What evaluating a benchmark takes by itself, whatever its judge: an environment, weights."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ _ENCODERS = "encoders"
 def uses_encoders(benchmark: str, given: Mapping[str, Any]) -> bool:
     """Whether ``benchmark`` with the settings ``given`` measures with image encoders."""
     return bool(getattr(rules_of(benchmark, given), "uses_encoders", False))
+
+
+def missing_here(benchmark: str, given: Mapping[str, Any]) -> list[str]:
+    """A line for each thing that evaluating ``benchmark`` lacks on this machine, as far as the driver can tell."""
+    missing = getattr(rules_of(benchmark, given), "missing", None)
+    return list(missing()) if missing else []
 
 
 def own_environment(config: Config, benchmark: str, given: Mapping[str, Any]) -> str:

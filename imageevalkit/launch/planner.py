@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from imageevalkit import assets
 from imageevalkit.benchmark_settings import environ_of
@@ -21,7 +22,7 @@ from imageevalkit.launch.environments import DRIVER_ENV, python_of
 from imageevalkit.launch.generate_jobs import Run, generate_jobs, visible_gpus
 from imageevalkit.launch.judges import JudgeNeeds, check_kwargs_map, judge_needs
 from imageevalkit.launch.options import Options
-from imageevalkit.launch.own_environment import own_environment, uses_encoders
+from imageevalkit.launch.own_environment import missing_here, own_environment, uses_encoders
 from imageevalkit.launch.serving_jobs import serving_jobs
 
 _EVALUATE_RETRIES = 1  # a crash may pass
@@ -46,16 +47,15 @@ def make_plan(options: Options, config: Config) -> Plan:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     cores = available_cores()
     side_by_side = min(cores, len(options.models) * len(options.benchmarks))
+    ds_kwargs = {name: benchmark_kwargs(options, config, name) for name in options.benchmarks}
     run = Run(
         options=options,
         config=config,
         folder=log_root() / "runs" / f"{stamp}-{os.getpid()}",
         stamp=f"{stamp}-{os.getpid()}",
         cores=max(1, cores // side_by_side) if options.parallel else cores,
-        blocked=_blocked(options),
-        ds_kwargs={
-            benchmark: benchmark_kwargs(options, config, benchmark) for benchmark in options.benchmarks
-        },
+        blocked=_blocked(options, ds_kwargs),
+        ds_kwargs=ds_kwargs,
     )
     jobs: list[Job] = []
     if options.images is not None:
@@ -91,13 +91,16 @@ def _check_maps(config: Config, tasks: dict[str, str]) -> None:
     check_kwargs_map(config)
 
 
-def _blocked(options: Options) -> dict[str, str]:
-    blocked = {}
+def _blocked(options: Options, ds_kwargs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Why cells cannot start, by cell: told before an image is made, and paid for."""
+    blocked: dict[str, str] = {}
     for benchmark in options.benchmarks:
         problems = assets.check(benchmark)
-        for model in options.models:
-            if problems:
-                blocked[Cell(model, benchmark).key] = assets.explain(problems, benchmark)
+        reason = assets.explain(problems, benchmark) if problems else ""
+        if not reason and options.evaluate:
+            reason = "; ".join(missing_here(benchmark, ds_kwargs[benchmark]))
+        if reason:
+            blocked |= {Cell(model, benchmark).key: reason for model in options.models}
     return blocked
 
 
