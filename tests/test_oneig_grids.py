@@ -34,7 +34,7 @@ def make(dataset: TinyOneIG | None = None, model: NoiseModel | None = None, limi
 
 
 def write(out: Path, grid: Grid | None = None, dataset: TinyOneIG | None = None) -> ExitStatus:
-    return write_grids(CELL, (dataset or TinyOneIG()).items(), grid, out)
+    return write_grids(CELL, (dataset or TinyOneIG()).items(), grid, out, CELL.model)
 
 
 def opened(path: Path) -> Image.Image:

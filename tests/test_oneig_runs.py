@@ -228,6 +228,7 @@ def test_official_grids_of_our_images_score_the_same(all_tasks: Kit) -> None:
     out = all_tasks.checkout.parent / "grids"
     # a square grid has its axes either way; a row has not
     words = ["--model_name", "reference-noise", "--ds_name", "oneig", "--grid", "1,2", "--out", str(out)]
+    words += ["--as_model", "elsewhere"]
     made = subprocess.run(
         [str(all_tasks.checkout / ".venv/bin/python"), "-m", "benchmarks.oneig.grids", *words],
         cwd=all_tasks.checkout,
@@ -237,9 +238,7 @@ def test_official_grids_of_our_images_score_the_same(all_tasks: Kit) -> None:
         check=False,
     )
     assert made.returncode == 0, made.stdout + made.stderr
-    assert len(list((out / "images").glob("*/reference-noise/*.webp"))) == PROMPTS
-    for folder in (out / "images").glob("*"):
-        (folder / "reference-noise").rename(folder / "elsewhere")
+    assert len(list((out / "images").glob("*/elsewhere/*.webp"))) == PROMPTS
     images = ("--images", str(out))
     without = all_tasks.run("oneig", *images, model="elsewhere", images_per_prompt=PER_PROMPT)
     assert without.returncode == 1
@@ -291,7 +290,26 @@ def test_rescoring_encoders_takes_the_gpu_that_they_ran_on(kit: Kit, tmp_path: P
         ("oneig", (), {"images_per_prompt": 0}, "images_per_prompt is 0: use a whole number of at least 1"),
         ("oneig", (), {"grid": "2x2"}, "grid '2x2' is not rows,cols"),
         ("oneig", (), {"weights": {"cds": "x"}}, "unknown weights 'cds' (did you mean 'csd'?)"),
-        ("oneig", ("--judges", "oneig=ppocr"), {}, "alignment needs a judge that answers questions"),
+        ("oneig", (), {"grid": "2,2"}, "the setting grid of oneig is about images made elsewhere (--images)"),
+        (
+            "oneig",
+            (),
+            {"grid": "2,2", "images_per_prompt": 9},
+            "grid has 4 cells, but images_per_prompt is 9",
+        ),
+        (
+            "oneig",
+            (),
+            {"images_per_prompt": 1},
+            "choose other tasks (tasks='alignment,text,reasoning,style')",
+        ),
+        (
+            "oneig",
+            ("--judges", "oneig=ppocr"),
+            {"tasks": "alignment,text"},
+            "alignment needs a judge that answers questions",
+        ),
+        ("oneig", ("--judges", "oneig=gpt-4p"), {"tasks": "alignment"}, "unknown judge 'gpt-4p'"),
         ("wise", (), {"tasks": "text"}, "benchmark wise takes no settings"),
     ],
 )
@@ -309,6 +327,7 @@ def test_missing_weights_are_one_line(kit: Kit) -> None:
     ended = kit.run("oneig", model="reference-blank", tasks="style", weights=gone, limit=4)
     assert ended.returncode == 1
     assert "the weights 'se' (the SE style encoder) are not at /nowhere/se" in ended.stdout
+    assert not kit.folder("oneig", "reference-blank").exists(), "no image is made, and paid for, before"
     assert "Traceback" not in ended.stdout + ended.stderr
     assert not (kit.folder("oneig", "reference-blank") / "result.json").exists()
 

@@ -47,7 +47,8 @@ def main() -> ExitStatus:
     parser.add_argument(
         "--grid", type=Grid.parse, help="rows,cols (default: 2,2, for the usual four images of a prompt)"
     )
-    parser.add_argument("--out", type=Path, help="default: output/MODEL/DS/official_grids")
+    parser.add_argument("--as_model", help="the name of the folders of images (default: the model's own)")
+    parser.add_argument("--out", type=Path, help="holds images/ (default: output/MODEL/DS/official_grids)")
     args = parser.parse_args()
     sys.path.insert(0, str(REPO / "infer"))
     from custom_datasets.load_dataset import load_dataset
@@ -56,11 +57,14 @@ def main() -> ExitStatus:
         os.environ.update(environ_of({args.ds_name: {"grid": str(args.grid)}}))
     cell = Cell(args.model_name, args.ds_name)
     out = args.out or cell.folder / "official_grids"
-    return write_grids(cell, items_of(load_dataset(args.ds_name), cell), args.grid, out)
+    items = items_of(load_dataset(args.ds_name), cell)
+    return write_grids(cell, items, args.grid, out, args.as_model or cell.model)
 
 
-def write_grids(cell: Cell, items: Sequence[Item], grid: Grid | None, out: Path) -> ExitStatus:
+def write_grids(cell: Cell, items: Sequence[Item], grid: Grid | None, out: Path, name: str) -> ExitStatus:
     """Write the grid file of every prompt of which an image was made or tried; those up to date are left.
+
+    They go to ``out/images/<class_item>/name/``.
 
     Raises:
         UserError: there are more images for a prompt than ``grid`` has cells.
@@ -70,7 +74,7 @@ def write_grids(cell: Cell, items: Sequence[Item], grid: Grid | None, out: Path)
     grid = grid or Grid.nearest_square(repetitions)
     if grid.cells < repetitions:
         raise UserError(f"--grid {grid} has {grid.cells} cells, but a prompt has {repetitions} images")
-    prompts = _tried_prompts(cell, items, out)
+    prompts = _tried_prompts(cell, items, out, name)
     if not any(place.made for prompt in prompts for place in prompt.places):
         others = [path.parent.name for path in output_root().glob(f"*/{cell.benchmark}")]
         raise CellFailure(
@@ -108,11 +112,11 @@ class _Written(NamedTuple):
     problem: str = ""
 
 
-def _tried_prompts(cell: Cell, items: Sequence[Item], out: Path) -> list[_Prompt]:
+def _tried_prompts(cell: Cell, items: Sequence[Item], out: Path, name: str) -> list[_Prompt]:
     records = last_records(cell)
     prompts: dict[Path, list[_Place]] = {}
     for item in sorted(items, key=lambda item: int(item.data["repetition"])):
-        target = out / "images" / item.data["class_item"] / cell.model / f"{item.data['id']}.webp"
+        target = out / "images" / item.data["class_item"] / name / f"{item.data['id']}.webp"
         prompts.setdefault(target, []).append(_place(item, records.get(item.id)))
     return [_Prompt(*prompt) for prompt in prompts.items() if any(place.time for place in prompt[1])]
 

@@ -47,8 +47,13 @@ def main() -> ExitStatus:
     limit = f", the first {first.limit} items only" if first.limit else ""
     print(f"{args.ds_name}, measured by {first.evaluator.id}{limit}")
     for result in results:
+        coverage = result.coverage
         if result.withheld:
             print(f"withheld: {result.model}: {result.withheld}")
+        elif not coverage.complete:
+            print(
+                f"{result.model}: {coverage.judged} of {coverage.expected} items, the others treated officially"
+            )
     return ExitStatus.COMPLETE
 
 
@@ -78,9 +83,9 @@ def _comparable(of_models: Sequence[Sequence[Result]]) -> list[Result]:
         for name, mine, its in zip(board._fields, board, its_board, strict=True)
         if mine != its
     )
+    shown = [number or "all items" for number in (here, there)] if what == "limit" else [here, there]
     raise UserError(
-        f"{model} and {other} cannot stand side by side: their {what} is {here} and {there} (limit 0: all items); "
-        "evaluate both alike"
+        f"{model} and {other} cannot stand side by side: their {what} is {shown[0]} and {shown[1]}; evaluate both alike"
     )
 
 
