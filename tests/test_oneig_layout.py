@@ -134,6 +134,16 @@ def test_several_files_for_one_prompt_are_ambiguous(tmp_path: Path) -> None:
         adopt(tmp_path, TinyOneIG(4, SQUARE))
 
 
+def test_a_grid_that_does_not_divide_is_told(tmp_path: Path) -> None:
+    write_official(tmp_path, SQUARE)
+    path = tmp_path / "anime/m/000.png"
+    with Image.open(path) as grid:
+        grid.resize((grid.width + 1, grid.height)).save(path)
+    outcome = adopt(tmp_path, TinyOneIG(4, SQUARE))
+    assert outcome.state == COMPLETE
+    assert outcome.message.endswith("; 4 are of grids that do not divide evenly: is the grid right?")
+
+
 def test_black_cells_are_no_images(tmp_path: Path) -> None:
     write_official(tmp_path, SQUARE)
     path = tmp_path / "anime/m/000.png"

@@ -327,7 +327,9 @@ def test_missing_weights_are_one_line(kit: Kit) -> None:
     ended = kit.run("oneig", model="reference-blank", tasks="style", weights=gone, limit=4)
     assert ended.returncode == 1
     assert "the weights 'se' (the SE style encoder) are not at /nowhere/se" in ended.stdout
-    assert not kit.folder("oneig", "reference-blank").exists(), "no image is made, and paid for, before"
+    assert not list(kit.folder("oneig", "reference-blank").rglob("*.png")), (
+        "no image is made, and paid for, before"
+    )
     assert "Traceback" not in ended.stdout + ended.stderr
     assert not (kit.folder("oneig", "reference-blank") / "result.json").exists()
 

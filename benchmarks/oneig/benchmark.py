@@ -23,6 +23,7 @@ from eval_models.ocr.registry import READERS, check_reader
 from imageevalkit import judge_prompts
 from imageevalkit.assets import data_folder
 from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.evaluation.answerer import Answerer
 from imageevalkit.evaluation.benchmark import Benchmark, Judged, Score
 from imageevalkit.evaluation.question import Answer, Picture, Question, Reply
 from imageevalkit.grids import is_black
@@ -107,6 +108,7 @@ class OneIGBenchmark(Benchmark):
             other = {name: official_name(name) for name in ("text", "reasoning", TOTAL)}
             self.official_headline = tuple(other.get(name, name) for name in self.headline)
         self._black: set[str] = set()
+        self._asked: Answerer | None = None
         if "text" in settings.tasks and not importlib.util.find_spec("rapidfuzz"):
             raise CellFailure(
                 f"{edition.name}: package rapidfuzz is missing in this environment; bring it up to date with "
@@ -189,6 +191,8 @@ class OneIGBenchmark(Benchmark):
             self._judge.has_answered()
 
     def holdup(self) -> str:
+        if self._asked and self._asked is not self._judge:
+            return f"{self._asked.evaluator.id.partition('/')[0]} loads and measures"
         return self._judge.holdup() if self._judge else ""
 
     def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
@@ -196,6 +200,7 @@ class OneIGBenchmark(Benchmark):
         for answerer in dict.fromkeys(self._answerers.values()):
             mine = [q for q in questions if self._answerers[task_of(q.name)] is answerer]
             if mine:
+                self._asked = answerer
                 yield from answerer.ask(mine, workers)
 
     def parse(self, question: Question, reply: Reply) -> Any:

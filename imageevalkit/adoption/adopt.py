@@ -57,10 +57,11 @@ def adopt_cell(
     settings = settings_of(source, found)
     may_replace(cell, items, settings, overwrite)
     key = fp.remember(cell.fingerprints, settings, {})
-    copied, missing = 0, dict[str, str]()
+    copied, uneven, missing = 0, 0, dict[str, str]()
     writer = OutcomeWriter(cell, key)
     try:
         for n, taken in enumerate(_taken(cell, items, source, found, key), 1):
+            uneven += taken.uneven
             if taken.failure:
                 missing[taken.item.id] = taken.failure
             if taken.changed:
@@ -80,7 +81,8 @@ def adopt_cell(
         return Outcome(
             INCOMPLETE, f"{len(missing)} of {len(items)} images are not to be had: {named} (the first: {why})"
         )
-    return Outcome(COMPLETE, f"{len(items)} images of {source}")
+    told = f"; {uneven} are of grids that do not divide evenly: is the grid right?" if uneven else ""
+    return Outcome(COMPLETE, f"{len(items)} images of {source}{told}")
 
 
 def _shown(item: Item) -> str:

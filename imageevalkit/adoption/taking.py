@@ -36,14 +36,16 @@ class Wanted(NamedTuple):
 class Taken(NamedTuple):
     """What is to be kept of one item; ``origin`` are the fields of its record that say where it was.
 
-    ``failure`` says why there is no image. ``data`` is None where there is none, or where nothing ``changed`` since
-    the item's record. ``facts`` is None for bytes that do not decode.
+    ``failure`` says why there is no image. ``uneven``: the grid's size does not divide, so that a rest was dropped.
+    ``data`` is None where there is none, or where nothing ``changed`` since the item's record. ``facts`` is None for
+    bytes that do not decode.
     """
 
     item: Item
     origin: Mapping[str, Any]
     changed: bool = True
     failure: str = ""
+    uneven: bool = False
     data: bytes | None = None
     facts: ImageFacts | None = None
 
@@ -93,15 +95,17 @@ def _cells(wanted: Sequence[Wanted], data: bytes, sha256: str, path: Path, grid:
     if not fresh:
         return taken
     try:
-        cells = grid.split(decode(data))
+        whole = decode(data)
+        cells = grid.split(whole)
     except CorruptImage as error:
         return taken + [Taken(*one, failure=f"{path} does not decode ({error})") for one in fresh]
     except ValueError as error:
         return taken + [Taken(*one, failure=f"{path}: {error}") for one in fresh]
-    return taken + [_cell(item, origin, cells[origin["cell"]]) for item, origin in fresh]
+    uneven = bool(whole.width % grid.cols or whole.height % grid.rows)
+    return taken + [_cell(item, origin, cells[origin["cell"]], uneven) for item, origin in fresh]
 
 
-def _cell(item: Item, origin: Mapping[str, Any], cell: Image.Image) -> Taken:
+def _cell(item: Item, origin: Mapping[str, Any], cell: Image.Image, uneven: bool) -> Taken:
     if is_black(cell):
         place = f"cell {origin['cell'] + 1} of {origin['source']}"
         return Taken(
@@ -110,7 +114,7 @@ def _cell(item: Item, origin: Mapping[str, Any], cell: Image.Image) -> Taken:
     buffer = io.BytesIO()
     cell.save(buffer, "PNG", **FAST_PNG)
     known = ImageFacts(cell.size, "PNG", cell.mode, is_flat(cell))
-    return Taken(item, origin, data=buffer.getvalue(), facts=known)
+    return Taken(item, origin, uneven=uneven, data=buffer.getvalue(), facts=known)
 
 
 def _stands(record: Mapping[str, Any], item: Item) -> bool:
