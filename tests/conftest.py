@@ -32,3 +32,14 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ImageServer]:
         monkeypatch.setenv("BASE_URL", running.base_url)
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         yield running
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Threads only wait for each other on models this small."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
