@@ -13,6 +13,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell
@@ -42,7 +43,8 @@ def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str]) 
 
 def _covers_more(one: Coverage, other: Coverage) -> bool:
     if one.expected == other.expected:
-        return one.complete and not other.complete
+        # both lack the images that could not be had; what counts is who has said something of all others
+        return one.judged == one.generated and other.judged < other.generated
     return one.expected > other.expected
 
 
@@ -72,25 +74,37 @@ def others(cell: Cell) -> list[tuple[Path, Path]]:
     return [(result, result.parent / cell.scores.name) for result in found]
 
 
-def covered(cell: Cell) -> dict[Path, frozenset[str] | None]:
-    """The items that each result of ``cell`` tells something of, by its folder; None where that is not known."""
+class Basis(NamedTuple):
+    """What a result knew of an item: the SHA-256 of its image (None: there was none), and whether one was attempted."""
+
+    image_sha256: str | None
+    attempted: bool
+
+
+def bases(cell: Cell) -> dict[Path, dict[str, Basis] | None]:
+    """What each result of ``cell`` rests on, by its folder and by item; None where that is not known."""
     folders = [cell.folder, *(result.parent for result, _ in others(cell))]
     return {
-        folder: _items(folder / cell.scores.name)
+        folder: _basis(folder / cell.scores.name)
         for folder in folders
         if (folder / cell.result.name).exists()
     }
 
 
-def _items(scores: Path) -> frozenset[str] | None:
-    return frozenset(record.get("item", "") for record in read_jsonl(scores)) if scores.is_file() else None
+def _basis(scores: Path) -> dict[str, Basis] | None:
+    try:
+        records = read_jsonl(scores) if scores.is_file() else []
+        return {r["item"]: Basis(r["image_sha256"], r["attempted"]) for r in records} or None
+    except (KeyError, TypeError):  # of a version that did not say
+        return None
 
 
 def forget(cell: Cell, folder: Path) -> None:
     """Remove the result of ``cell`` in ``folder``: it describes images that are not there any more."""
-    (folder / cell.result.name).unlink(missing_ok=True)
-    (folder / cell.scores.name).unlink(missing_ok=True)
     shutil.rmtree(folder / cell.official.name, ignore_errors=True)
+    (folder / cell.scores.name).unlink(missing_ok=True)
+    # last: who finds it without scores takes it for one that rests on everything
+    (folder / cell.result.name).unlink(missing_ok=True)
     if folder != cell.folder:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -28,12 +28,14 @@ from imageevalkit.evaluation.question import (
 from imageevalkit.evaluation.run import evaluate_cell
 from imageevalkit.generation.cell_run import GenerateOptions
 from imageevalkit.generation.contract import Refused
+from imageevalkit.generation.records import last_records
 from imageevalkit.items import Item
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, Outcome
 from imageevalkit.progress import PROGRESS_ENV, Progress, ProgressWriter
 from imageevalkit.report.collect import collect
+from imageevalkit.result_files import standing
 from imageevalkit.results import Evaluator, Metric, Result, read_result, validate
-from tests.support.generation import FakeDataset, FakeModel, generate, items
+from tests.support.generation import FakeAsyncModel, FakeDataset, FakeModel, generate, items
 
 CELL = Cell("m", "fake")
 _ASK = AskOptions()
@@ -402,10 +404,11 @@ def test_the_results_of_two_evaluators_stand_side_by_side() -> None:
     assert json.loads((CELL.official / "reds.json").read_text()) == ["42", "43", "44"]
     corrupt = CELL.folder / "images/00001.png"
     corrupt.unlink()
+    time.sleep(1.1)  # results state whole seconds
     generate(FakeModel(), FakeDataset(3))
-    assert {cell.result.evaluator.id for cell in collect() if cell.result} == {"red-v1", "red/v2"}, (
-        "it is the same image again"
-    )
+    same_again = [cell.result for cell in collect() if cell.result]
+    assert [result.evaluator.id for result in same_again] == ["red-v1", "red/v2"]
+    assert not any(result.withheld for result in same_again)
     corrupt.unlink()
     generate(Whiter(), FakeDataset(3))
     assert collect()[0].result is None, "no evaluator's result outlives the images"
@@ -419,6 +422,60 @@ class Whiter(FakeModel):
         image: Image.Image = super().generate(prompt, seed)
         image.putpixel((1, 1), (255, 255, 255))
         return image
+
+
+def test_a_result_goes_once_however_many_threads_store_images() -> None:
+    generate(FakeModel(), FakeDataset(40))
+    evaluate(FakeBenchmark("red-v1"), n=40)
+    evaluate(FakeBenchmark("red/v2"), n=40)
+
+    class WhiterAtOnce(FakeAsyncModel, Whiter):
+        pass
+
+    # other settings: every image is another one
+    outcome = generate(WhiterAtOnce(), FakeDataset(40), GenerateOptions(overwrite=True, workers=12), steps=2)
+    assert outcome.state == COMPLETE, outcome.message
+    assert standing(CELL) == []
+    assert all(record["status"] == "ok" for record in last_records(CELL).values())
+
+
+def test_a_result_goes_when_a_placeholder_takes_the_place_of_an_image() -> None:
+    generate(FakeModel(), FakeDataset(3))
+    evaluate(FakeBenchmark(), n=3)
+    (CELL.folder / "images/00001.png").write_bytes(b"torn")
+
+    def fail(prompt: str) -> None:
+        raise RuntimeError("out of memory")
+
+    generate(FakeModel(fail), FakeDataset(3), GenerateOptions(blank_on_error=True))
+    assert standing(CELL) == []
+
+
+def test_a_result_goes_when_an_image_that_it_lacked_is_there_again() -> None:
+    generate(FakeModel(), FakeDataset(3))
+    (CELL.folder / "images/00001.png").unlink()
+    assert evaluate(FakeBenchmark(), n=3, official=True)[1].coverage.judged == 2
+    generate(FakeModel(), FakeDataset(3))
+    assert standing(CELL) == [], "it is the image on record, but not one that was measured"
+
+
+def test_a_result_goes_when_what_nobody_tried_has_failed() -> None:
+    """Official treatments differ between the two."""
+    generate(FakeModel(), FakeDataset(2))
+    evaluate(FakeBenchmark(), n=3, official=True)
+    generate(FakeModel(lambda prompt: (_ for _ in ()).throw(Refused("no"))), FakeDataset(3))
+    assert standing(CELL) == []
+
+
+def test_of_two_results_that_lack_the_same_image_the_fuller_stays_on_top() -> None:
+    generate(FakeModel(lambda prompt: refuse(prompt, "prompt 4")), FakeDataset(5))
+    evaluate(FakeBenchmark("red-v1"))
+    assert evaluate(FakeBenchmark("red-v2", {"images/00001": "judge dies"}))[1].evaluator.id == "red-v1"
+
+
+def refuse(prompt: str, refused: str) -> None:
+    if prompt == refused:
+        raise Refused("policy")
 
 
 def test_results_stand_when_images_of_other_items_are_added() -> None:

@@ -178,6 +178,8 @@ def _scores(benchmark: Benchmark, states: Mapping[str, ImageState], verdicts: Ma
         record: dict[str, Any] = {
             "item": item,
             "status": verdict.verdict,
+            "image_sha256": state.sha256 or None,
+            "attempted": state.attempted,
             "values": score.values if score else {},
             "keys": score.keys if score else {},
             "evaluator": benchmark.evaluator.id,

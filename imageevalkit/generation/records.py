@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -19,7 +20,7 @@ from imageevalkit.errors import say
 from imageevalkit.generation.contract import Generated, GenerationError
 from imageevalkit.items import Item
 from imageevalkit.jsonl import JsonlWriter, read_jsonl
-from imageevalkit.result_files import covered, forget
+from imageevalkit.result_files import Basis, bases, forget
 from imageevalkit.secrets import one_line
 
 OK, REFUSED, FAILED = "ok", "refused", "failed"
@@ -68,8 +69,8 @@ class OutcomeWriter:
         self._cell = cell
         self._fingerprint = fingerprint
         self._writer = JsonlWriter(cell.generation)
-        self._before = {item: record.get("image_sha256") for item, record in last_records(cell).items()}
-        self._covered: dict[Path, frozenset[str] | None] | None = None
+        self._bases: dict[Path, dict[str, Basis] | None] | None = None
+        self._retiring = threading.Lock()
 
     def save_image(self, item: Item, generated: Generated, image: Encoded, seconds: float) -> None:
         """Save an ``ok`` outcome: ``image`` as :func:`encoded` gives it, ``seconds`` of wall time.
@@ -79,7 +80,7 @@ class OutcomeWriter:
         """
         write_part(item.path, image.data)
         sha256 = hashlib.sha256(image.data).hexdigest()
-        self._retire_results(item, sha256)
+        self._retire_results(item, Basis(sha256, True))
         self._append(
             item,
             OK,
@@ -108,7 +109,7 @@ class OutcomeWriter:
         """
         write_part(item.path, data)
         sha256 = hashlib.sha256(data).hexdigest()
-        self._retire_results(item, sha256)
+        self._retire_results(item, Basis(sha256, True))
         self._append(
             item,
             OK,
@@ -138,11 +139,11 @@ class OutcomeWriter:
         Raises:
             CellFailure: the disk is full.
         """
-        there = item.path.exists()
-        if blank:
-            write_part(item.path, images.encode(Image.new("RGB", blank, "white"), item.path))
-        if there != bool(blank):  # one more try that failed changes no image: all measurements still hold
-            self._retire_results(item)
+        placeholder = images.encode(Image.new("RGB", blank, "white"), item.path) if blank else None
+        if placeholder is not None:
+            write_part(item.path, placeholder)
+        sha256 = hashlib.sha256(placeholder).hexdigest() if placeholder is not None else None
+        self._retire_results(item, Basis(sha256, (origin or {}).get("source") != ""))
         self._append(
             item,
             status,
@@ -159,20 +160,19 @@ class OutcomeWriter:
             # an image of other settings, or an older placeholder, must not stand for this item any longer
             item.path.unlink(missing_ok=True)
 
-    def _retire_results(self, item: Item, sha256: str | None = None) -> None:
-        """Results that tell something of ``item`` describe nothing any more, unless its image is the same again.
+    def _retire_results(self, item: Item, now: Basis) -> None:
+        """Remove the results that rest on another image of ``item`` than there is ``now``.
 
-        Those of other items, as of a run with a smaller limit, stand.
+        Those that tell nothing of it, as of a run with a smaller limit, and those of the same image stand.
         """
-        if sha256 and sha256 == self._before.get(item.id):
-            return
-        if self._covered is None:
-            self._covered = covered(self._cell)
-        for folder, items in list(self._covered.items()):
-            if items is None or item.id in items:
-                say(f"{self._cell.key}: the result in {folder} goes: the image of {item.id} is another now")
-                forget(self._cell, folder)
-                del self._covered[folder]
+        with self._retiring:  # images are stored by several threads
+            if self._bases is None:
+                self._bases = bases(self._cell)
+            for folder, basis in list(self._bases.items()):
+                if basis is None or basis.get(item.id, now) != now:
+                    say(f"{self._cell.key}: the result in {folder} goes: {item.id} is not what it was")
+                    forget(self._cell, folder)
+                    del self._bases[folder]
 
     def _append(self, item: Item, status: str, seconds: float, attempts: int, **more: Any) -> None:
         prompt = item.prompt if item.prompt is not None else _texts(item)

@@ -150,6 +150,8 @@ def _without_stale(result: Result, made: Records, scored: Records) -> tuple[Resu
 def _is_newer(record: dict[str, Any], score: dict[str, Any], measured: datetime) -> bool:
     if record.get("status") != "ok" and score.get("status") == "not_generated":
         return False  # it had no image then and has none now: another try that failed changes no score
+    if record.get("status") == "ok" and score.get("image_sha256"):
+        return bool(score["image_sha256"] != record.get("image_sha256"))  # it may be the same again
     time = _time(record.get("time"))
     return bool(time and time > measured)
 
