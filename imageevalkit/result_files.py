@@ -1,8 +1,8 @@
 """The results of one cell by several evaluators: the latest lies in the cell's folder, the others below it.
 
-``evaluators/<evaluator>/`` holds the files that the folder of the cell held when another evaluator took its place
-(which one with fewer items never does), so that comparing two judges costs no result, and going back to the first
-asks nothing again.
+``evaluators/<evaluator>/`` holds the files that the folder of the cell held when another evaluator took its place, and
+those of one that did not take it, since it knows less. So comparing two judges costs no result, and going back to the
+first asks nothing again.
 """
 
 from __future__ import annotations

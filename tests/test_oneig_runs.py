@@ -334,6 +334,28 @@ def test_missing_weights_are_one_line(kit: Kit) -> None:
     assert not (kit.folder("oneig", "reference-blank") / "result.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        (
+            "~nosuchuser/csd.pth",
+            "the weights 'csd' cannot be looked for at ~nosuchuser/csd.pth: RuntimeError",
+        ),
+        (f"/{'x' * 300}", "the weights 'csd' cannot be looked for at /xxx"),
+    ],
+)
+def test_a_place_that_cannot_be_looked_at_blocks_its_own_cell_only(kit: Kit, place: str, line: str) -> None:
+    ended = kit.run("oneig", "--dry_run", tasks="style", weights={"csd": place}, limit=4)
+    assert ended.returncode == 1
+    assert f"blocked reference-noise/oneig: encoders: {line}" in ended.stdout
+    assert "Traceback" not in ended.stdout + ended.stderr
+
+
+def test_a_folder_of_dreamsim_that_is_not_whole_is_told_before(kit: Kit, tmp_path: Path) -> None:
+    ended = kit.run("oneig", "--dry_run", tasks="diversity", weights={"dreamsim": str(tmp_path)}, limit=4)
+    assert f"DreamSim's folder {tmp_path} lacks dino_vitb16_pretrain.pth, " in ended.stdout
+
+
 def test_texts_are_read_offline_by_a_text_reader(kit: Kit) -> None:
     """Neither a judge, nor a GPU, nor an environment with torch."""
     ended = kit.run(

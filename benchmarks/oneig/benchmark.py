@@ -230,10 +230,6 @@ class OneIGBenchmark(Benchmark):
         (other,) = set(RULES) - {rules}
         images = f"{per_prompt} images per prompt" if per_prompt > 1 else "one image per prompt"
         said = [f"scored by the {rules} rules (the other choice is {other}), {images}"]
-        if self._settings.grid:
-            said.append(
-                f"images that were made elsewhere were cut out of grids (rows,cols): {self._settings.grid_text}"
-            )
         if self._black:
             left_out = "image is" if len(self._black) == 1 else "images are"
             said.append(

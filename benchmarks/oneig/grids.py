@@ -30,6 +30,7 @@ from imageevalkit.generation.records import OK, last_records
 from imageevalkit.grids import NO_IMAGE_SIZE, Grid
 from imageevalkit.images import CorruptImage, decode, map_threads
 from imageevalkit.items import Item, items_of
+from imageevalkit.launch.config import check_name
 
 # Lossless, or black cells are not black any more (spec quirk G2). Of the lossless settings the fastest: a tenth of the
 # time of the default effort for files that are a tenth larger.
@@ -58,7 +59,8 @@ def main() -> ExitStatus:
     cell = Cell(args.model_name, args.ds_name)
     out = args.out or cell.folder / "official_grids"
     items = items_of(load_dataset(args.ds_name), cell)
-    return write_grids(cell, items, args.grid, out, args.as_model or cell.model)
+    name = cell.model if args.as_model is None else check_name(args.as_model)
+    return write_grids(cell, items, args.grid, out, name)
 
 
 def write_grids(cell: Cell, items: Sequence[Item], grid: Grid | None, out: Path, name: str) -> ExitStatus:

@@ -19,11 +19,11 @@ def find_images(
 ) -> dict[str, Found]:
     """The images of ``items`` in ``source`` or in ``source/images``, by item id.
 
-    Of three layouts, the one that holds most of them counts: ``<class_item>/<id>_<repetition>.png``, one file for
-    each image; the official ``<class_item>/<model>/<id>….webp``, where the first three characters of a name are the
-    id; and ``<class_item>/<id>.webp``. The files of the latter two are a ``grid`` each, of ``images_per_prompt``
-    cells; without a ``grid`` they can be the images of prompts with one image only. Any suffix of an image will do,
-    and files of no item are passed over.
+    Of three layouts, the one that holds most of them counts (with a ``grid`` of several cells, of the latter two):
+    ``<class_item>/<id>_<repetition>.png``, one file for each image; the official ``<class_item>/<model>/<id>….webp``,
+    where the first three characters of a name are the id; and ``<class_item>/<id>.webp``. The files of the latter two
+    are a ``grid`` each, of ``images_per_prompt`` cells; without a ``grid`` they can be the images of prompts with one
+    image only. Any suffix of an image will do, and files of no item are passed over.
 
     Several files for one item are ambiguous (the official alignment and text scores skip such prompts): its images
     are missing, for that reason.

@@ -62,12 +62,6 @@ class Settings:
         """What the encoders are told."""
         return EncoderOptions(self.weights, batch_size=self.batch_size)
 
-    @property
-    def grid_text(self) -> str:
-        """``grid`` for a reader."""
-        grids = self.grid.items() if isinstance(self.grid, Mapping) else [("", self.grid)]
-        return ", ".join(f"{model} {grid}".strip() for model, grid in grids)
-
     def grid_of(self, model: str) -> Grid | None:
         """How the images of ``model`` that were made elsewhere are pasted together; None: nobody said.
 
@@ -112,7 +106,7 @@ def _count(name: str, value: Any) -> int:
 
 
 def _grid(name: str, value: Any) -> Grid | dict[str, Grid]:
-    if isinstance(value, dict):
+    if isinstance(value, dict) and value:
         return {str(model): Grid.parse(str(text)) for model, text in value.items()}
     if isinstance(value, list):
         value = ",".join(map(str, value))
@@ -130,7 +124,7 @@ def _cells(grid: Grid | Mapping[str, Grid]) -> int:
 
 
 def _texts(name: str, value: Any) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+    if not isinstance(value, dict) or not all(isinstance(text, str) and text for text in value.values()):
         raise UserError(f'OneIG\'s {name} are {value!r}: use {{"csd": "/path/checkpoint.pth"}}')
     check_names(EncoderOptions(value))
     return value

@@ -9,10 +9,11 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
+from eval_models.encoders import dreamsim_files
 from eval_models.encoders.batches import Encoded, run_batches
 from eval_models.encoders.device import choose_device, free_memory, to_device
 from eval_models.encoders.embedding import embedding_text
@@ -31,40 +32,6 @@ if TYPE_CHECKING:
 
 SIZE = 224
 _PACKAGES = ("dreamsim", "torchvision", "peft")
-_LORA = "ensemble_lora"
-_LORA_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-
-
-class _Part(NamedTuple):
-    """Files and folders that the package reads or else downloads, and how to get them."""
-
-    names: tuple[str, ...]
-    how: str
-
-
-_PARTS = (
-    _Part(
-        (
-            "dino_vitb16_pretrain.pth",
-            "clip_vitb16_pretrain.pth.tar",
-            "open_clip_vitb16_pretrain.pth.tar",
-            f"{_LORA}/adapter_config.json",
-        ),
-        "unpack https://github.com/ssundaram21/dreamsim/releases/download/v0.2.0-checkpoints/"
-        "dreamsim_ensemble_checkpoint.zip there",
-    ),
-    # torch.hub's names for the repository, and for what its hubconf.py downloads
-    _Part(
-        ("facebookresearch_dino_main/hubconf.py",),
-        "unpack https://github.com/facebookresearch/dino/archive/refs/heads/main.zip there and rename "
-        "its folder dino-main to facebookresearch_dino_main",
-    ),
-    _Part(
-        ("checkpoints/dino_vitbase16_pretrain.pth",),
-        "put https://dl.fbaipublicfiles.com/dino/dino_vitbase16_pretrain/dino_vitbase16_pretrain.pth "
-        "into its folder checkpoints",
-    ),
-)
 
 
 class DreamSimEncoder:
@@ -82,9 +49,10 @@ class DreamSimEncoder:
         """See the interface. The folder counts by the files that the package reads: Python leaves others there."""
         packages = package_versions(*_PACKAGES)
         folder = Path(self._weights().model_path)
+        files = dreamsim_files.entries()
         return {
             "encoder": "dreamsim",
-            "weights": {entry: weights_of(str(folder / entry)).get("weights", "") for entry in _entries()},
+            "weights": {entry: weights_of(str(folder / entry)).get("weights", "") for entry in files},
             "precision": "float32",
             "packages": packages,
         }
@@ -108,12 +76,8 @@ class DreamSimEncoder:
     def _weights(self) -> WeightsSource:
         source = find("dreamsim", self._options)
         folder = Path(source.model_path)
-        for part in _PARTS:
-            absent = [name for name in part.names if not (folder / name).exists()]
-            if absent:
-                raise _missing(folder, absent, part.how)
-        if not any((folder / _LORA / name).exists() for name in _LORA_WEIGHTS):
-            raise _missing(folder, [f"{_LORA}/{_LORA_WEIGHTS[0]}"], _PARTS[0].how)
+        if lacks := dreamsim_files.problem(folder):
+            raise CellFailure(lacks)
         return source
 
 
@@ -124,17 +88,6 @@ def prepare(image: Image.Image) -> np.ndarray:
 
 def _embed(model: Any, device: str, pixels: list[np.ndarray]) -> list[np.ndarray]:
     return list(model.embed(to_device(pixels, device)).float().cpu().numpy())
-
-
-def _entries() -> list[str]:
-    """What the package reads in the folder; of the DINO code, the files that make the model."""
-    hub = "facebookresearch_dino_main"
-    names = [name for part in _PARTS for name in part.names if not name.startswith((_LORA, hub))]
-    return [*names, _LORA, f"{hub}/hubconf.py", f"{hub}/vision_transformer.py"]
-
-
-def _missing(folder: Path, names: Sequence[str], how: str) -> CellFailure:
-    return CellFailure(f"encoders: DreamSim's folder {folder} lacks {', '.join(names)}; {how}")
 
 
 def _load(source: WeightsSource, device: str) -> Any:
@@ -148,12 +101,12 @@ def _load(source: WeightsSource, device: str) -> Any:
         try:
             with _quiet():
                 model, _ = dreamsim(pretrained=True, device=device, cache_dir=links)
-            lacking = _lora_not_loaded(model, Path(links) / _LORA, device)
+            lacking = _lora_not_loaded(model, Path(links) / dreamsim_files.LORA, device)
         except Exception as error:  # torch, peft and the code in the folder raise what they like
             raise does_not_load(source, error) from error
     if lacking:
         raise CellFailure(
-            f"encoders: {source.model_path}/{_LORA} does not fit the package dreamsim: it lacks "
+            f"encoders: {source.model_path}/{dreamsim_files.LORA} does not fit the package dreamsim: it lacks "
             f"{', '.join(lacking[:3])}{' …' if len(lacking) > 3 else ''}"
         )
     return model

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from eval_models import weights_source
+from eval_models.encoders import dreamsim_files
 from eval_models.encoders.interface import EncoderOptions
 from eval_models.weights_source import WeightsSource, WeightsUser
 from imageevalkit.cell import REPO
@@ -62,10 +63,21 @@ def check_names(options: EncoderOptions) -> None:
 
 
 def missing_files(names: Iterable[str], options: EncoderOptions) -> list[str]:
-    """A line for each of ``names`` that is no hub id and is not where it should be. Needs no package."""
-    places = {name: Path(options.weights.get(name, WEIGHTS[name])).expanduser() for name in names}
-    by_hand = {name: p for name, p in places.items() if _KNOWN[name].origin or not may_be_hub_id(str(p))}
-    return [_missing(name, str(place)) for name, place in by_hand.items() if not place.exists()]
+    """A line for each of ``names`` that is no hub id and is not where it should be, or not whole. Needs no package."""
+    lines = [_problem_of_file(name, options.weights.get(name, WEIGHTS[name])) for name in names]
+    return [line for line in lines if line]
+
+
+def _problem_of_file(name: str, place: str) -> str:
+    if may_be_hub_id(place) and not _KNOWN[name].origin:
+        return ""
+    try:
+        path = Path(place).expanduser()
+        if not path.exists():
+            return _missing(name, place)
+        return dreamsim_files.problem(path) if name == "dreamsim" else ""
+    except (OSError, RuntimeError) as error:  # no such user, no permission, too long a name
+        return f"encoders: the weights '{name}' cannot be looked for at {place}: {first_line(error)}"
 
 
 def find(name: str, options: EncoderOptions) -> WeightsSource:

@@ -74,15 +74,16 @@ def adopt_cell(
     log(f"{cell.key}: {copied} images copied from {source}, {len(items) - len(missing) - copied} were here")
     for item, reason in missing.items():
         log(f"missing: {item}: {reason}")
+    doubt = f"; {uneven} are of grids that do not divide evenly: is the grid right?" if uneven else ""
     if missing:
         lacking = [_shown(item) for item in items if item.id in missing]
         named = ", ".join(lacking[:3]) + (", …" if len(lacking) > 3 else "")
-        why = next(iter(missing.values()))
+        why = next(missing[item.id] for item in items if item.id in missing)
         return Outcome(
-            INCOMPLETE, f"{len(missing)} of {len(items)} images are not to be had: {named} (the first: {why})"
+            INCOMPLETE,
+            f"{len(missing)} of {len(items)} images are not to be had: {named} (the first: {why}){doubt}",
         )
-    told = f"; {uneven} are of grids that do not divide evenly: is the grid right?" if uneven else ""
-    return Outcome(COMPLETE, f"{len(items)} images of {source}{told}")
+    return Outcome(COMPLETE, f"{len(items)} images of {source}{doubt}")
 
 
 def _shown(item: Item) -> str:

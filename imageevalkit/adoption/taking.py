@@ -89,7 +89,7 @@ def _cells(wanted: Sequence[Wanted], data: bytes, sha256: str, path: Path, grid:
         elif record["status"] != OK:
             taken.append(Taken(item, origin, changed=False, failure=record["error"]["text"]))
         elif _stands(record, item):
-            taken.append(Taken(item, origin, changed=False))
+            taken.append(Taken(item, origin, changed=False, uneven=bool(record.get("uneven"))))
         else:
             fresh.append((item, origin))
     if not fresh:
@@ -101,11 +101,11 @@ def _cells(wanted: Sequence[Wanted], data: bytes, sha256: str, path: Path, grid:
         return taken + [Taken(*one, failure=f"{path} does not decode ({error})") for one in fresh]
     except ValueError as error:
         return taken + [Taken(*one, failure=f"{path}: {error}") for one in fresh]
-    uneven = bool(whole.width % grid.cols or whole.height % grid.rows)
-    return taken + [_cell(item, origin, cells[origin["cell"]], uneven) for item, origin in fresh]
+    uneven = {"uneven": True} if whole.width % grid.cols or whole.height % grid.rows else {}
+    return taken + [_cell(item, origin | uneven, cells[origin["cell"]]) for item, origin in fresh]
 
 
-def _cell(item: Item, origin: Mapping[str, Any], cell: Image.Image, uneven: bool) -> Taken:
+def _cell(item: Item, origin: Mapping[str, Any], cell: Image.Image) -> Taken:
     if is_black(cell):
         place = f"cell {origin['cell'] + 1} of {origin['source']}"
         return Taken(
@@ -114,7 +114,7 @@ def _cell(item: Item, origin: Mapping[str, Any], cell: Image.Image, uneven: bool
     buffer = io.BytesIO()
     cell.save(buffer, "PNG", **FAST_PNG)
     known = ImageFacts(cell.size, "PNG", cell.mode, is_flat(cell))
-    return Taken(item, origin, uneven=uneven, data=buffer.getvalue(), facts=known)
+    return Taken(item, origin, uneven="uneven" in origin, data=buffer.getvalue(), facts=known)
 
 
 def _stands(record: Mapping[str, Any], item: Item) -> bool:

@@ -82,6 +82,7 @@ def evaluate_cell(
     judged = [_judged(item, states[item.id], verdicts.get(item.id)) for item in items]
     metrics = benchmark.aggregate(judged)
     headline = (official_treatment and benchmark.official_headline) or benchmark.headline
+    origin = provenance(cell, items, data_sha256, benchmark.judge_id)
     withheld = "" if coverage.complete or official_treatment else f"incomplete: {coverage.problems()}"
     result = Result(
         model=cell.model,
@@ -93,9 +94,9 @@ def evaluate_cell(
         headline=[] if withheld else list(headline),
         treatment="official" if official_treatment else "withhold",
         limit=limit,
-        provenance=provenance(cell, items, data_sha256, benchmark.judge_id),
+        provenance=origin,
         withheld=withheld,
-        notes=[*_notes(states, coverage, asked_again), *benchmark.notes(judged)],
+        notes=[*_notes(states, coverage, asked_again, origin), *benchmark.notes(judged)],
     )
     if kept := _better(result, asking.ask):
         if not coverage.complete:
@@ -190,13 +191,17 @@ def _scores(benchmark: Benchmark, states: Mapping[str, ImageState], verdicts: Ma
     return "\n".join(lines) + "\n"
 
 
-def _notes(states: Mapping[str, ImageState], coverage: Coverage, asked_again: int) -> list[str]:
+def _notes(
+    states: Mapping[str, ImageState], coverage: Coverage, asked_again: int, origin: Mapping[str, Any]
+) -> list[str]:
     notes = []
     if asked_again:
         notes.append(f"{asked_again} questions were asked more often than officially (--retry_unparsed)")
     foreign = sum(not state.made_here for state in states.values() if state.status == GENERATED)
     if foreign:
-        notes.append(f"{foreign} images were made elsewhere: nothing says how")
+        grids = {settings["grid"] for settings in origin["model_settings"] if "grid" in settings}
+        cut = f", and cut out of grids (rows,cols {', '.join(sorted(grids))})" if grids else ""
+        notes.append(f"{foreign} images were made elsewhere{cut}: nothing says how")
     if coverage.flat:
         notes.append(f"{coverage.flat} images are one flat colour")
     corrupt = [f"{i.removeprefix('images/')}: {s.reason}" for i, s in states.items() if s.status == CORRUPT]

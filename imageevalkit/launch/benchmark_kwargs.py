@@ -26,16 +26,18 @@ def benchmark_kwargs(options: Options, config: Config, benchmark: str) -> dict[s
     given = {**configured_settings(config, benchmark), **options.ds_kwargs}
     try:
         rules = rules_of(benchmark, given)
-        if options.infer and options.images is None:
-            for name in getattr(rules, "of_images_elsewhere", ()):
-                if name in given:
-                    raise UserError(
-                        f"the setting {name} of {benchmark} is about images made elsewhere (--images), but this run "
-                        "makes its own: leave it out"
-                    )
     except UserError as error:
         hint = ""
         if options.ds_kwargs and len(options.benchmarks) > 1:
             hint = "; --ds_kwargs goes to all benchmarks of a run, DS_KWARGS_MAP has settings for each"
         raise UserError(f"{error}{hint}") from None
+    for name in getattr(rules, "of_images_elsewhere", ()):
+        if name in given and options.infer and options.images is None:
+            where = (
+                "--ds_kwargs" if name in options.ds_kwargs else f"DS_KWARGS_MAP['{benchmark}'] in config.sh"
+            )
+            raise UserError(
+                f"{where}: the setting {name} of {benchmark} is about images made elsewhere (--images), but this run "
+                "makes its own: leave it out"
+            )
     return given

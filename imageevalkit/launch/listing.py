@@ -16,7 +16,7 @@ from imageevalkit.launch.judge_settings import (
     environment_of,
     runs_elsewhere,
 )
-from imageevalkit.launch.own_environment import own_environment
+from imageevalkit.launch.own_environment import missing_here, own_environment
 
 
 def listing(config: Config) -> str:
@@ -62,9 +62,13 @@ def _evaluation(config: Config, benchmark: str) -> str:
         choice = find(judge)
         own = own_environment(config, benchmark, given)
         problem = _judge_problem(config, choice, bool(own)) if choice else ""
+        state = _program(own, "python", f"--benchmark {benchmark}")
+        if not problem and state == "ready":
+            missing = missing_here(benchmark, given)
+            problem = "needs weights that are put here by hand; --dry_run names them" if missing else ""
     except UserError as error:
         return str(error)
-    return problem or _program(own, "python", f"--benchmark {benchmark}")
+    return problem or state
 
 
 def _judge_problem(config: Config, choice: JudgeChoice, in_own: bool) -> str:
