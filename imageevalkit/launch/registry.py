@@ -23,7 +23,7 @@ def _registry(module: str) -> Any:
 
 
 def benchmark_tasks() -> dict[str, str]:
-    """The task (``t2i`` or ``edit``) of every registered benchmark."""
+    """The task (``t2i``, ``edit`` or ``subject``) of every registered benchmark."""
     settings = _registry("custom_datasets.load_dataset").DATASET_SETTINGS
     return {name: setting.task for name, setting in settings.items()}
 
@@ -63,6 +63,8 @@ def resolve_model(name: str, task: str, use_api: bool, kwargs: dict[str, Any]) -
     if entry.get("api") and not use_api:
         raise UserError(f"model '{name}' is reached through an API: add --use_api true")
     merged = {**entry.get("model_kwargs", {}), **kwargs}
+    if "model_path" in kwargs and "revision" not in kwargs:
+        merged.pop("revision", None)  # the commit of the entry's own repository
     generic = entry["module"] == registry.API_SETTINGS[task]["module"]
     if generic and merged.get("endpoint") == registry.API_ENDPOINT:
         del merged["endpoint"]  # said or not, the images are the same
