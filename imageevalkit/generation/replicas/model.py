@@ -22,7 +22,12 @@ async def load_replicated(replicas: Replicas, run: CellRun) -> ReplicatedModel:
         CellFailure: it does not load.
     """
     replicas.say = run.making.log
-    return ReplicatedModel(replicas, await replicas.load(run.task, run.setting, str(run.log_path)))
+    chunks = math.ceil(len(run.todo) / _batch_size(run.setting))
+    return ReplicatedModel(replicas, await replicas.load(run.task, run.setting, str(run.log_path), chunks))
+
+
+def _batch_size(setting: Mapping[str, Any]) -> int:
+    return max(1, int(setting.get("model_kwargs", {}).get("batch_size", 1)))
 
 
 class ReplicatedModel:
@@ -34,7 +39,7 @@ class ReplicatedModel:
 
     def __init__(self, replicas: Replicas, model: Model) -> None:
         self._replicas, self._model = replicas, model
-        self._batch = max(1, int(model.setting.get("model_kwargs", {}).get("batch_size", 1)))
+        self._batch = _batch_size(model.setting)
         # for every worker: what it makes, its next chunk, one that waits, one that is being stored
         self.room = 4 * replicas.size * self._batch
         self._log = ""

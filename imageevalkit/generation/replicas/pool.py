@@ -72,16 +72,16 @@ class Replicas:
         self._numbers = itertools.count()
         self._last_death = ""
 
-    async def load(self, key: str, setting: Mapping[str, Any], log: str) -> Model:
-        """Have the model ``setting`` loaded, by every worker as it has no more of others to do.
+    async def load(self, key: str, setting: Mapping[str, Any], log: str, chunks: int) -> Model:
+        """Have the model ``setting`` loaded, by as many workers as ``chunks`` need; returns when one has.
 
-        Returns when it is loaded in one.
+        Workers that have chunks of another model finish them first.
 
         Raises:
             CellFailure: it does not load in any worker.
         """
         self._models[key] = model = Model(key, setting, log)
-        self.start(1)
+        self.start(chunks)
         self._go_on()
         await model.settled.wait()
         if model.failure:
@@ -231,6 +231,8 @@ class Replicas:
                 if not worker.chunks:
                     self._have_loaded(worker, chunk.key)
                 return
+            if worker.chunks and (chunk.deaths or worker.chunks[0].deaths):
+                return  # made alone, so that the next death has one culprit: an answer may die with its worker too
             self._queue.remove(chunk)
             chunk.forget_the_cancelled()
             if chunk.items:
