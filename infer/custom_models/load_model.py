@@ -7,7 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from custom_models.model_settings import api, diffusers_any, reference
+from custom_models.model_settings import (
+    api,
+    diffusers_any,
+    diffusers_others,
+    flux,
+    instruct_edit,
+    qwen_image,
+    reference,
+    stable_diffusion,
+    subject_driven,
+    transformers_models,
+)
 from custom_models.model_settings.api import API_ENDPOINT, API_MODELS, API_SETTINGS, api_setting
 
 __all__ = ["API_ENDPOINT", "API_MODELS", "API_SETTINGS", "MODEL_SETTINGS", "api_setting", "load_model"]
@@ -22,7 +33,18 @@ MODEL_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "subject": {},
 }
 
-_FAMILIES = (reference, diffusers_any, api)
+_FAMILIES = (
+    reference,
+    qwen_image,
+    flux,
+    stable_diffusion,
+    diffusers_others,
+    instruct_edit,
+    subject_driven,
+    transformers_models,
+    diffusers_any,
+    api,
+)
 
 for _task, _own in MODEL_SETTINGS.items():
     _shipped = (family.SETTINGS.get(_task, {}) for family in _FAMILIES)

@@ -1,28 +1,14 @@
-"""What every diffusers pipeline needs around it: loading, argument checks, seeds, refusals, clear errors."""
+"""What every diffusers pipeline needs around it: settings, seeds, refusals."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
-from imageevalkit.errors import suggest
-from imageevalkit.generation.contract import Generated, ModelUnusable, Refused
-from imageevalkit.load_errors import first_line, why_not_loaded
-
-_DTYPES = ("bfloat16", "float16", "float32")
-# set per image below, or they would change what one call returns
-_RESERVED = {
-    "prompt",
-    "image",
-    "generator",
-    "latents",
-    "num_images_per_prompt",
-    "output_type",
-    "return_dict",
-}
+from custom_models.model_utils import diffusers_loading as loading
+from imageevalkit.generation.contract import Generated, Refused
 
 
 class DiffusersModel:
@@ -30,12 +16,21 @@ class DiffusersModel:
 
     Args:
         model_path: a local pipeline folder or a Hugging Face repository id.
-        dtype: ``bfloat16``, ``float16`` or ``float32``.
+        dtype: ``bfloat16``, ``float16`` or ``float32``; or such a name for each part, and for all others
+            under ``default``: ``{"default": "bfloat16", "transformer": "float16"}``.
         device: a torch device; None takes cuda, else mps, else cpu.
         revision: branch, tag or commit of a hub repository.
         variant: weight variant such as ``fp16``.
         pipeline_class: a class of diffusers; None takes the one the folder names.
+        scheduler: a scheduler class of diffusers in place of the folder's, with that one's configuration.
+        safety_checker: False leaves out the one that a pipeline of Stable Diffusion has.
         generator_device: where the noise is drawn; ``cpu`` gives the same noise on every machine.
+        device_map: ``balanced`` spreads the parts of the pipeline over all GPUs of the replica.
+        offload: ``model`` keeps only the part at work on the GPU, ``sequential`` only the layer at work.
+        attention: attention backend as diffusers names them (``native``, ``flash``, ``_flash_3``, ``sage``,
+            ``xformers``, …).
+        compile: torch.compile the denoiser: slow first image, faster ones after it.
+        vae_slicing, vae_tiling: decode a batch image by image, an image tile by tile: less memory.
         call_settings: any argument of the pipeline's ``__call__`` (``num_inference_steps``,
             ``guidance_scale``, ``true_cfg_scale``, ``width``, ``height``, ``negative_prompt``,
             ``max_sequence_length``, …); one that is absent or None keeps the pipeline's default.
@@ -44,129 +39,104 @@ class DiffusersModel:
         ModelUnusable: the pipeline does not load, or takes no such argument; one line.
     """
 
+    reserved = frozenset(
+        ("prompt", "image", "generator", "latents", "num_images_per_prompt", "output_type", "return_dict")
+    )
+    """Arguments of the pipeline that are set for each image, or would change what one call returns."""
+
     def __init__(
         self,
         model_path: str,
-        dtype: str = "bfloat16",
+        *,
+        dtype: str | Mapping[str, str] = "bfloat16",
         device: str | None = None,
         revision: str | None = None,
         variant: str | None = None,
         pipeline_class: str | None = None,
+        scheduler: str | None = None,
+        safety_checker: bool = True,
         generator_device: str = "cpu",
+        device_map: str | None = None,
+        offload: str | None = None,
+        attention: str | None = None,
+        compile: bool = False,
+        vae_slicing: bool = False,
+        vae_tiling: bool = False,
         **call_settings: Any,
     ) -> None:
-        _check_environment()
-        if dtype not in _DTYPES:
-            raise ModelUnusable(
-                f"dtype '{dtype}' is not one of {', '.join(_DTYPES)}{suggest(dtype, _DTYPES)}"
-            )
+        loading.check_environment("diffusers")
+        loading.torch_dtype(dtype)
         self.model_name = Path(model_path).name
         self.dtype = dtype
-        self.device = _device(device)
-        self.generator_device = _device(generator_device)
+        self.device = loading.best_device(device)
+        self.generator_device = loading.best_device(generator_device)
         self.call_settings = {name: value for name, value in call_settings.items() if value is not None}
-        cls = _pipeline_class(model_path, pipeline_class, revision)
+        cls = loading.pipeline_class(model_path, pipeline_class, revision)
         self.pipeline_class = cls.__name__
         # before the weights are read: a typing slip should not cost minutes
-        _check_settings(cls, self.call_settings)
-        self._pipeline = _load(cls, model_path, dtype, self.device, revision, variant)
+        loading.check_settings(cls, self.call_settings, self.reserved, self._arguments())
+        options = loading.LoadOptions(
+            dtype,
+            self.device,
+            revision=revision,
+            variant=variant,
+            scheduler=scheduler,
+            safety_checker=safety_checker,
+            device_map=device_map,
+            offload=offload,
+            attention=attention,
+            compile=compile,
+            vae_slicing=vae_slicing,
+            vae_tiling=vae_tiling,
+        )
+        self._pipeline = loading.load_pipeline(cls, model_path, options, self._add_parts)
+
+    @classmethod
+    def _arguments(cls) -> set[str]:
+        """The names of the constructor's arguments, those of its base classes included."""
+        constructors = [
+            base.__init__ for base in cls.__mro__ if "__init__" in vars(base) and base is not object
+        ]
+        parameters = [p for init in constructors for p in inspect.signature(init).parameters.values()]
+        return {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} - {"self"}
+
+    def _add_parts(self, pipeline: Any) -> None:
+        """Load what ``pipeline`` needs besides, while it is still on the CPU."""
 
     def _call(self, seed: int, **inputs: Any) -> Generated:
         """Run the pipeline once. Raises Refused when its safety checker rejects the image."""
+        output = self._pipeline(**inputs, **self.call_settings, generator=self._generator(seed))
+        (result,) = self._results(output)
+        if isinstance(result, Refused):
+            raise result
+        return result
+
+    def _call_batch(self, seeds: Sequence[int], **inputs: Any) -> list[Generated | Refused]:
+        """Run the pipeline once for all ``seeds``; ``inputs`` are lists with one entry for each."""
+        # pipelines repeat a missing negative prompt for a batch, but few of them one that is given
+        settings = {
+            name: [value] * len(seeds) if "negative_prompt" in name and isinstance(value, str) else value
+            for name, value in self.call_settings.items()
+        }
+        generators = [self._generator(seed) for seed in seeds]
+        return self._results(self._pipeline(**inputs, **settings, generator=generators))
+
+    def _generator(self, seed: int) -> Any:
         import torch
 
-        generator = torch.Generator(self.generator_device).manual_seed(seed)
-        output = self._pipeline(**inputs, **self.call_settings, generator=generator)
+        return torch.Generator(self.generator_device).manual_seed(seed)
+
+    def _results(self, output: Any) -> list[Generated | Refused]:
+        """What the pipeline made, image by image."""
         # the checker hands out a black picture, which would be scored as if the model had drawn it
-        if any(getattr(output, "nsfw_content_detected", None) or []):
-            raise Refused("safety checker of the pipeline rejected the image")
-        image: Image.Image = output.images[0]
-        return Generated(image, requested_size=self._requested_size())
+        rejected = getattr(output, "nsfw_content_detected", None) or [False] * len(output.images)
+        return [
+            Refused("safety checker of the pipeline rejected the image")
+            if refused
+            else Generated(image, requested_size=self._requested_size())
+            for image, refused in zip(output.images, rejected, strict=True)
+        ]
 
     def _requested_size(self) -> tuple[int, int] | None:
         width, height = self.call_settings.get("width"), self.call_settings.get("height")
         return (width, height) if width and height else None
-
-
-def _check_environment() -> None:
-    try:
-        import diffusers  # noqa: F401
-        import torch  # noqa: F401
-    except ImportError as error:
-        raise ModelUnusable(
-            f"package {error.name} is missing in this environment; "
-            "name one in INFER_ENV_MAP that has requirements/model/diffusers.txt"
-        ) from error
-
-
-def _device(name: str | None) -> str:
-    """``name``, or the best device here. Raises ModelUnusable when torch has no such device."""
-    import torch
-
-    if name is None:
-        if torch.cuda.is_available():
-            return "cuda"
-        return "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except Exception as error:  # torch raises RuntimeError, AssertionError, AcceleratorError, … here
-        raise ModelUnusable(f"device '{name}' is not usable here: {first_line(error)}") from error
-    return name
-
-
-def _pipeline_class(model_path: str, name: str | None, revision: str | None) -> Any:
-    """The pipeline class, by ``name`` or from the model's ``model_index.json``."""
-    import diffusers
-
-    if name is None:
-        try:
-            config = diffusers.DiffusionPipeline.load_config(model_path, revision=revision)
-        except Exception as error:
-            raise ModelUnusable(why_not_loaded(model_path, error)) from error
-        name = str(config["_class_name"])
-        cls = getattr(diffusers, name, None)
-        if cls is None:
-            raise ModelUnusable(
-                f"{model_path} needs {name}, which diffusers {diffusers.__version__} does not have; "
-                "upgrade diffusers or write a model class"
-            )
-        return cls
-    cls = getattr(diffusers, name, None)
-    if cls is None:
-        known = [attribute for attribute in dir(diffusers) if attribute.endswith("Pipeline")]
-        raise ModelUnusable(
-            f"pipeline_class '{name}' is not in diffusers {diffusers.__version__}{suggest(name, known)}"
-        )
-    return cls
-
-
-def _check_settings(cls: Any, settings: dict[str, Any]) -> None:
-    """Raise ModelUnusable when the pipeline's ``__call__`` does not name a setting.
-
-    ``**kwargs`` of a pipeline does not count: it swallows what it does not know.
-    """
-    parameters = inspect.signature(cls.__call__).parameters.values()
-    own = inspect.signature(DiffusersModel.__init__).parameters.values()
-    named = {p.name for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD} - {"self"} - _RESERVED
-    for setting in settings:
-        if setting in _RESERVED:
-            raise ModelUnusable(f"'{setting}' cannot be set: it is chosen for each image")
-        if setting not in named:
-            constructor = {p.name for p in own if p.kind is not inspect.Parameter.VAR_KEYWORD} - {"self"}
-            hint = suggest(setting, named | constructor)
-            raise ModelUnusable(f"{cls.__name__} takes no argument '{setting}'{hint}")
-
-
-def _load(
-    cls: Any, model_path: str, dtype: str, device: str, revision: str | None, variant: str | None
-) -> Any:
-    import torch
-
-    options: dict[str, Any] = {"dtype": getattr(torch, dtype), "revision": revision, "variant": variant}
-    try:
-        pipeline = cls.from_pretrained(model_path, **options).to(device)
-    except Exception as error:
-        raise ModelUnusable(why_not_loaded(model_path, error)) from error
-    # its own bar would garble the log of the job
-    pipeline.set_progress_bar_config(disable=True)
-    return pipeline

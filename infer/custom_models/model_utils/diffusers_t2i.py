@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from custom_models.model_utils.diffusers_common import DiffusersModel
-from imageevalkit.generation.contract import Generated
+from imageevalkit.generation.contract import Generated, ModelUnusable, Refused
 
 
 class DiffusersT2I(DiffusersModel):
-    """Text to image; see :class:`DiffusersModel` for the settings."""
+    """Text to image; see :class:`DiffusersModel` for the settings.
+
+    Args:
+        prompt_suffix: added to every prompt as it is, for models whose authors recommend one.
+        batch_size: images that one call of the pipeline makes, 1 or more.
+    """
+
+    def __init__(
+        self, model_path: str, *, prompt_suffix: str = "", batch_size: int = 1, **settings: Any
+    ) -> None:
+        if type(batch_size) is not int or batch_size < 1:
+            raise ModelUnusable(f"batch_size must be a whole number from 1, not {batch_size!r}")
+        super().__init__(model_path, **settings)
+        self.prompt_suffix = str(prompt_suffix)
+        self.batch_size = batch_size
 
     def generate(self, prompt: str, seed: int = 42) -> Generated:
         """One image. Raises Refused when the pipeline's safety checker rejects it."""
-        return self._call(seed, prompt=prompt)
+        return self._call(seed, prompt=prompt + self.prompt_suffix)
+
+    def generate_batch(self, prompts: Sequence[str], seeds: Sequence[int]) -> list[Generated | Refused]:
+        """One image, or the safety checker's refusal, for each of ``prompts`` with its seed."""
+        if len(prompts) == 1:
+            try:
+                return [self.generate(prompts[0], seeds[0])]
+            except Refused as refusal:
+                return [refusal]
+        return self._call_batch(seeds, prompt=[prompt + self.prompt_suffix for prompt in prompts])

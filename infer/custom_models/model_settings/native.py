@@ -1,0 +1,67 @@
+"""How an entry of a model that diffusers or transformers loads by itself is written: the environment ``diffusers``.
+
+A comment beside an entry names the sources of its settings and, where they disagree, the alternatives; the default is
+what the model's authors recommend. Sources: "card" is the model's page on the hub or its authors' README, "pipeline"
+the default of diffusers 0.42.1, "TRIG" and "WISE" the benchmarks' papers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# What diffusers reads from a repository that also holds half-precision copies or checkpoints for other programs.
+PIPELINE_FILES = (
+    "*.json",
+    "*/*.txt",
+    "*/*.model",
+    "*/*.jinja",
+    "*/model.safetensors",
+    "*/model-*.safetensors",
+    "*/diffusion_pytorch_model.safetensors",
+    "*/diffusion_pytorch_model-*.safetensors",
+)
+# The half-precision copies themselves, with what has none.
+FP16_FILES = (
+    "*.json",
+    "*/*.txt",
+    "*/*.model",
+    "*/model.fp16*.safetensors",
+    "*/diffusion_pytorch_model.fp16*.safetensors",
+)
+# All folders: for repositories whose weights are not known to be in safetensors.
+PIPELINE_FOLDERS = ("model_index.json", "*/*")
+
+_CLASSES = {
+    "DiffusersT2I": ".model_utils.diffusers_t2i",
+    "DiffusersEdit": ".model_utils.diffusers_edit",
+    "DiffusersSubject": ".model_utils.diffusers_subject",
+    "FluxIPAdapter": ".model_utils.flux_ip_adapter",
+    "OmniGenEdit": ".model_utils.omnigen",
+    "OmniGenSubject": ".model_utils.omnigen",
+    "HQEdit": ".model_utils.hq_edit",
+    "BlipDiffusion": ".model_utils.blip_diffusion",
+    "JanusT2I": ".model_utils.janus",
+    "Emu3T2I": ".model_utils.emu3",
+}
+
+
+def native(
+    class_name: str,
+    model_path: str,
+    revision: str | None,
+    patterns: tuple[str, ...] = (),
+    entry: Mapping[str, Any] | None = None,
+    **model_kwargs: Any,
+) -> dict[str, Any]:
+    """An entry; ``entry`` has what it holds besides (``gpus``, ``assets``), None of ``model_kwargs`` is left out."""
+    kwargs = {"revision": revision, **model_kwargs}
+    return {
+        "model_path": model_path,
+        "module": _CLASSES[class_name],
+        "class": class_name,
+        "model_kwargs": {name: value for name, value in kwargs.items() if value is not None},
+        "api": False,
+        **({"patterns": list(patterns)} if patterns else {}),
+        **(entry or {}),
+    }

@@ -1,0 +1,24 @@
+"""Models for subject-driven generation alone; those that do more stand with their families."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from custom_models.model_settings.native import native
+
+SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
+    "subject": {
+        # Card and TRIG; both also have a negative prompt of many words, for which neg_prompt is there: without it the
+        # pipeline's default, an empty one, is used.
+        "blip-diffusion": native(
+            "BlipDiffusion",
+            "Salesforce/blipdiffusion",
+            None,
+            dtype="float16",
+            num_inference_steps=25,
+            guidance_scale=7.5,
+            width=512,
+            height=512,
+        ),
+    },
+}

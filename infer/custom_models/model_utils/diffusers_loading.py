@@ -1,0 +1,209 @@
+"""From a folder or hub id to a diffusers pipeline that is ready to run, and every reason why not in one line."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from imageevalkit.errors import suggest
+from imageevalkit.generation.contract import ModelUnusable
+from imageevalkit.load_errors import first_line, why_not_loaded
+
+_DTYPES = ("bfloat16", "float16", "float32")
+_OFFLOADS = {"model": "enable_model_cpu_offload", "sequential": "enable_sequential_cpu_offload"}
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How a pipeline is loaded and placed: see :class:`custom_models.model_utils.diffusers_common.DiffusersModel`."""
+
+    dtype: str | Mapping[str, str]
+    device: str
+    safety_checker: bool = True
+    revision: str | None = None
+    variant: str | None = None
+    scheduler: str | None = None
+    device_map: str | None = None
+    offload: str | None = None
+    attention: str | None = None
+    compile: bool = False
+    vae_slicing: bool = False
+    vae_tiling: bool = False
+
+
+def check_environment(*packages: str) -> None:
+    """Raise ModelUnusable when this environment lacks torch or one of ``packages``."""
+    for package in ("torch", *packages):
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            raise ModelUnusable(
+                f"package {error.name} is missing in this environment; "
+                "name one in INFER_ENV_MAP that has requirements/model/diffusers.txt"
+            ) from error
+
+
+def torch_dtype(dtype: str | Mapping[str, str]) -> Any:
+    """torch's type of that name, or one for each part by its name. Raises ModelUnusable for an unknown one."""
+    import torch
+
+    if isinstance(dtype, Mapping):
+        return {part: torch_dtype(name) for part, name in dtype.items()}
+    if dtype not in _DTYPES:
+        raise ModelUnusable(f"dtype '{dtype}' is not one of {', '.join(_DTYPES)}{suggest(dtype, _DTYPES)}")
+    return getattr(torch, dtype)
+
+
+def best_device(name: str | None) -> str:
+    """``name``, or the best device here. Raises ModelUnusable when torch has no such device."""
+    import torch
+
+    if name is None:
+        if torch.cuda.is_available():
+            return "cuda"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except Exception as error:  # torch raises RuntimeError, AssertionError, AcceleratorError, … here
+        raise ModelUnusable(f"device '{name}' is not usable here: {first_line(error)}") from error
+    return name
+
+
+def pipeline_class(model_path: str, name: str | None, revision: str | None) -> Any:
+    """The pipeline class, by ``name`` or from the model's ``model_index.json``. Raises ModelUnusable."""
+    import diffusers
+
+    if name is None:
+        try:
+            config = diffusers.DiffusionPipeline.load_config(model_path, revision=revision)
+        except Exception as error:
+            raise ModelUnusable(why_not_loaded(model_path, error)) from error
+        name = str(config["_class_name"])
+        cls = getattr(diffusers, name, None)
+        if cls is None:
+            raise ModelUnusable(
+                f"{model_path} needs {name}, which diffusers {diffusers.__version__} does not have; "
+                "upgrade diffusers or write a model class"
+            )
+        return cls
+    return _named(name, "pipeline_class", "Pipeline")
+
+
+def check_settings(cls: Any, settings: dict[str, Any], reserved: frozenset[str], own: set[str]) -> None:
+    """Raise ModelUnusable when the ``__call__`` of the pipeline ``cls`` does not name one of ``settings``.
+
+    ``**kwargs`` of a pipeline does not count: it swallows what it does not know. ``reserved`` are chosen for each
+    image; ``own`` are the constructor's arguments, among those that a misspelt one may have meant.
+    """
+    parameters = inspect.signature(cls.__call__).parameters
+    named = {p.name for p in parameters.values() if p.kind is not p.VAR_KEYWORD} - {"self"} - reserved
+    for setting in settings:
+        if setting in reserved:
+            raise ModelUnusable(f"'{setting}' cannot be set: it is chosen for each image")
+        if setting not in named:
+            hint = suggest(setting, named | own)
+            raise ModelUnusable(f"{cls.__name__} takes no argument '{setting}'{hint}")
+    cleaning = parameters.get("clean_caption")
+    if cleaning is not None and settings.get("clean_caption", cleaning.default):
+        # without these the pipeline only warns, and its prompts are others than everybody else's
+        for package in ("bs4", "ftfy"):
+            if importlib.util.find_spec(package) is None:
+                raise ModelUnusable(
+                    f"{cls.__name__} cleans captions with the package {package}, which is missing: "
+                    "pip install -r requirements/model/diffusers.txt, or set clean_caption=false"
+                )
+
+
+def load_pipeline(
+    cls: Any, model_path: str, options: LoadOptions, add_parts: Callable[[Any], None] = lambda pipeline: None
+) -> Any:
+    """The pipeline on its device; ``add_parts`` loads what it needs besides, before it is placed.
+
+    Raises:
+        ModelUnusable: it does not load, does not fit, or an option is not possible here.
+    """
+    named = {"revision": options.revision, "variant": options.variant, "device_map": options.device_map}
+    arguments: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    if not options.safety_checker:
+        arguments |= {"safety_checker": None, "requires_safety_checker": False}
+    try:
+        pipeline = cls.from_pretrained(model_path, dtype=torch_dtype(options.dtype), **arguments)
+        if options.scheduler:
+            scheduler = _named(options.scheduler, "scheduler", "Scheduler")
+            pipeline.scheduler = scheduler.from_config(pipeline.scheduler.config)
+        add_parts(pipeline)
+        _place(pipeline, options)
+    except ModelUnusable:
+        raise
+    except Exception as error:
+        raise ModelUnusable(why_not_loaded(model_path, error)) from error
+    for wanted, method in ((options.vae_slicing, "enable_slicing"), (options.vae_tiling, "enable_tiling")):
+        if wanted:
+            _vae_method(pipeline, method)()
+    denoiser = getattr(pipeline, "transformer", None) or getattr(pipeline, "unet", None)
+    if options.attention:
+        _set_attention(denoiser, options.attention)
+    if options.compile:
+        _compile(denoiser)
+    # its own bar would garble the log of the job
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
+
+
+def _place(pipeline: Any, options: LoadOptions) -> None:
+    if options.offload:
+        method = _OFFLOADS.get(options.offload)
+        if method is None:
+            raise ModelUnusable(f"offload '{options.offload}' is not one of {', '.join(_OFFLOADS)}")
+        if options.device == "cpu":
+            raise ModelUnusable(
+                f"offload={options.offload} moves weights between CPU and GPU, and there is no GPU"
+            )
+        getattr(pipeline, method)(device=options.device)
+    elif not options.device_map:
+        pipeline.to(options.device)
+
+
+def _named(name: str, option: str, ending: str) -> Any:
+    """The class ``name`` of diffusers."""
+    import diffusers
+
+    cls = getattr(diffusers, name, None)
+    if cls is None:
+        known = [attribute for attribute in dir(diffusers) if attribute.endswith(ending)]
+        raise ModelUnusable(
+            f"{option} '{name}' is not in diffusers {diffusers.__version__}{suggest(name, known)}"
+        )
+    return cls
+
+
+def _vae_method(pipeline: Any, name: str) -> Any:
+    method = getattr(getattr(pipeline, "vae", None), name, None)
+    if method is None:
+        raise ModelUnusable(f"the VAE of {type(pipeline).__name__} has no {name}")
+    return method
+
+
+def _set_attention(denoiser: Any, name: str) -> None:
+    """``name`` is one of diffusers' attention backends; a UNet of the older kind takes only xformers."""
+    try:
+        processors = getattr(denoiser, "attn_processors", {}).values()
+        if all(hasattr(processor, "_attention_backend") for processor in processors):
+            denoiser.set_attention_backend(name)
+        elif name == "xformers":
+            denoiser.enable_xformers_memory_efficient_attention()
+        else:
+            raise ModelUnusable(f"{type(denoiser).__name__} takes no attention backend but xformers")
+    except (ValueError, RuntimeError, ImportError) as error:
+        raise ModelUnusable(f"attention '{name}' is not usable here: {first_line(error)}") from error
+
+
+def _compile(denoiser: Any) -> None:
+    """Compile the denoiser: its repeated blocks where it names them, which takes a fraction of the time."""
+    if getattr(denoiser, "_repeated_blocks", None):
+        denoiser.compile_repeated_blocks()
+    else:
+        denoiser.compile()

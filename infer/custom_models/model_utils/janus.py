@@ -1,0 +1,46 @@
+"""Janus and Janus-Pro in the layout of transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from PIL import Image
+
+from custom_models.model_utils.transformers_common import TransformersImageModel
+from imageevalkit.generation.contract import Generated
+
+
+class JanusT2I(TransformersImageModel):
+    """Text to image in the checkpoint's only size (384 × 384 for Janus-Pro).
+
+    Args:
+        guidance_scale: weight of classifier-free guidance; above 1.
+        temperature: of the sampling; above 0.
+    """
+
+    model_class = "JanusForConditionalGeneration"
+    processor_class = "JanusProcessor"
+
+    def __init__(
+        self, model_path: str, *, guidance_scale: float = 5.0, temperature: float = 1.0, **settings: Any
+    ) -> None:
+        super().__init__(model_path, **settings)
+        # top_k=0: the authors draw from all tokens, transformers' default from the 50 most probable
+        self._sampling = {
+            "do_sample": True,
+            "guidance_scale": guidance_scale,
+            "temperature": temperature,
+            "top_k": 0,
+        }
+
+    def generate(self, prompt: str, seed: int = 42) -> Generated:
+        """One image, sampled with ``seed``."""
+        message = {"role": "user", "content": [{"type": "text", "text": prompt}]}
+        text = self._processor.apply_chat_template([message], add_generation_prompt=True)
+        inputs = self._processor(text=text, generation_mode="image", return_tensors="pt").to(self.device)
+        self._seed(seed)
+        tokens = self._model.generate(**inputs, generation_mode="image", **self._sampling)
+        decoded = self._model.decode_image_tokens(tokens)
+        (image,) = self._processor.post_process_multimodal_output(decoded, generation_mode="image")
+        assert isinstance(image, Image.Image)
+        return Generated(image)
