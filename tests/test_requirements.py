@@ -209,7 +209,7 @@ def resolved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[st
     trial = folder / "trial.txt"
     trial.write_text("pip\n")
     # not from the cache, which would hide that nothing new can be asked for
-    if error := resolve(trial, "3.12", folder, "--refresh"):
+    if error := ask_uv(trial, "3.12", folder, "--refresh"):
         assert "fetch" in error, error
         pytest.skip(f"PyPI cannot be reached: {error}")
     with ThreadPoolExecutor(3) as pool:
@@ -223,10 +223,12 @@ def resolve_list(name: str, python: str, folder: Path) -> str:
         kept = [line for line in path.read_text().splitlines() if "ignore-requires-python" not in line]
         path = folder / f"without-{path.name}"
         path.write_text("\n".join(kept))
-    return resolve(path, python, folder)
+    # an index that is asked hundreds of times may fail once: what is wrong is so twice
+    return ask_uv(path, python, folder) and ask_uv(path, python, folder, "--refresh")
 
 
-def resolve(path: Path, python: str, folder: Path, *options: str) -> str:
+def ask_uv(path: Path, python: str, folder: Path, *options: str) -> str:
+    """Why the list at ``path`` does not resolve for ``python``; empty: it does."""
     uv = pytest.importorskip("uv", reason="uv of requirements/dev.txt is not installed")
     config = folder / f"{path.stem}-{python}.toml"
     config.write_text("\n".join(map(metadata, SDISTS)))

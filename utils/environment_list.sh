@@ -54,10 +54,13 @@ share_environment() {
 
 no_list() {
   local known
+  local -a names=("${!lists[@]}")
+  # EVAL_ENV_MAP has benchmarks and judges
+  [[ $kind != model ]] || names+=("${!configured[@]}")
   known=$(printf '%s\n' "${!lists[@]}" | sort | paste -s -d ' ')
   [[ -z $environment ]] ||
     fail "no list is named after environment '$environment' of $kind '$name'; say which it is to hold: bash utils/make_env.sh --$kind LIST --path DIR (lists: $known)"
-  fail "unknown $kind '$name'$(suggestion "$name" "${!configured[@]}" "${!lists[@]}"): neither $map in config.sh nor requirements/$kind has it (lists: $known)"
+  fail "unknown $kind '$name'$(suggestion "$name" "${names[@]}"): neither $map in config.sh nor requirements/$kind has it (lists: $known)"
 }
 
 # The packages of a list and of those it includes, a line each.
