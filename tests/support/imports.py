@@ -32,7 +32,7 @@ def third_party(modules: Iterable[str], idle: Collection[str] = ()) -> dict[str,
             continue
         seen.add(name)
         is_idle = any(name == quiet or name.startswith(f"{quiet}.") for quiet in idle)
-        for imported, line, at_once in _imports(path):
+        for imported, line, at_once in _imports(name, path):
             if is_idle and not at_once:
                 continue
             if _is_ours(imported):
@@ -75,23 +75,25 @@ def _file(module: str) -> Path | None:
 
 
 @cache
-def _imports(path: Path) -> list[tuple[str, int, bool]]:
-    """Name, line, and whether it runs when the module is imported, of every import in a file."""
-    return list(_walk(ast.parse(path.read_text(encoding="utf-8")), path, at_once=True))
+def _imports(name: str, path: Path) -> list[tuple[str, int, bool]]:
+    """Name, line, and whether it runs when the module is imported, of every import in module ``name``'s file."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    return list(_walk(ast.parse(path.read_text(encoding="utf-8")), package, at_once=True))
 
 
-def _walk(node: ast.AST, path: Path, at_once: bool) -> Iterator[tuple[str, int, bool]]:
+def _walk(node: ast.AST, package: str, at_once: bool) -> Iterator[tuple[str, int, bool]]:
     if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
         return
     if isinstance(node, ast.Import):
         yield from ((alias.name, node.lineno, at_once) for alias in node.names)
     if isinstance(node, ast.ImportFrom):
-        assert not node.level, f"{path}:{node.lineno}: a relative import"
-        module = str(node.module)
+        # level 1 is the module's own package, 2 the one around it
+        above = package.rsplit(".", node.level - 1)[0] if node.level else ""
+        module = ".".join(filter(None, (above, node.module)))
         yield module, node.lineno, at_once
         if _is_ours(module):
             # each may be a module of the package
             yield from ((f"{module}.{alias.name}", node.lineno, at_once) for alias in node.names)
     inside = at_once and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     for child in ast.iter_child_nodes(node):
-        yield from _walk(child, path, inside)
+        yield from _walk(child, package, inside)
