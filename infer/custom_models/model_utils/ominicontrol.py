@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, ImageOps
+from PIL import Image
 
 from custom_models import authors_code
 from custom_models.model_utils.authors_loading import loading, usable_device
@@ -83,11 +83,17 @@ class OminiControlSubject:
         if len(subject.images) != 1:
             text = f"OminiControl takes exactly one image of the subject, the item has {len(subject.images)}"
             raise ItemFailed(text, attempts=0)
-        image = ImageOps.fit(subject.images[0], (_SIDE, _SIDE))
-        condition = self._omini.Condition(image, "subject", position_delta=_BESIDE)
+        condition = self._omini.Condition(_square(subject.images[0]), "subject", position_delta=_BESIDE)
         self._omini.seed_everything(seed)
         made = self._omini.generate(
             self._pipeline, prompt=subject.prompt, conditions=[condition], **self._settings
         )
         size = (self._settings["width"], self._settings["height"])
         return Generated(made.images[0], requested_size=size)
+
+
+def _square(image: Image.Image) -> Image.Image:
+    """The middle of ``image``, 512 x 512 pixels."""
+    side = min(image.size)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    return image.crop((left, top, left + side, top + side)).resize((_SIDE, _SIDE))
