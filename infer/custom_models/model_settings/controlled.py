@@ -37,10 +37,13 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "subject": {
         # examples/subject.ipynb: 8 steps; schnell's own 4 are for plain text to image
         "ominicontrol": {
-            "model_path": "Yuanshi/OminiControl",  # no revision of the weights is known: the newest
+            "model_path": "Yuanshi/OminiControl",
             "module": ".model_utils.ominicontrol",
             "class": "OminiControlSubject",
-            "model_kwargs": {"base_revision": _FLUX_SCHNELL},
+            "model_kwargs": {
+                "revision": "8450dad3d77eb1e8bbe148b2f8b3b05ddcc5135c",
+                "base_revision": _FLUX_SCHNELL,
+            },
             "patterns": ["omini/subject_512.safetensors"],
             "assets": [
                 {

@@ -28,7 +28,7 @@ _BAGEL_EDIT = {
     "cfg_renorm_type": "text_channel",
 }
 
-# no revision of the weights is known: the newest; of 2025-07 like the code
+# no commit of these weights and of the next ones is known here: the newest
 _OVIS_U1: dict[str, Any] = {
     "model_path": "AIDC-AI/Ovis-U1-3B",
     "module": ".model_utils.ovis_u1",
