@@ -223,12 +223,13 @@ def ovis_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("ovis_weights")
 def test_ovis_u1_text_to_image(build: Callable[..., Any]) -> None:
-    model = build("t2i", "ovis-u1")
-    assert image_of(model.generate("a red bus", 7)).size == (1024, 1024)
+    model = build("t2i", "ovis-u1", width=512)
+    assert image_of(model.generate("a red bus", 7)).size == (512, 1024)
     (call,) = calls("pipe_t2i")
     loaded = call.pop("model")
-    assert call == {"prompt": "a red bus", "height": 1024, "width": 1024, "steps": 50, "cfg": 5.0, "seed": 7}
+    assert call == {"prompt": "a red bus", "height": 1024, "width": 512, "steps": 50, "cfg": 5.0, "seed": 7}
     assert loaded.head.weight.dtype == torch.bfloat16 and not loaded.training
+    assert inspect.signature(type(model)).parameters["width"].default == 1024
     if importlib.util.find_spec("flash_attn") is None:
         assert loaded.config.llm_attn_implementation == "sdpa"
 
