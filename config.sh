@@ -86,6 +86,13 @@ declare -gA INFER_ENV_MAP=(
   ['gemini-3-pro-image']=''
   ['gemini-3.1-flash-image']=''
   ['diffusers']='diffusers'
+  ['bagel']='bagel'
+  ['bagel-think']='bagel'
+  ['ovis-u1']='ovis-u1'
+  ['lumina-dimoo']='lumina-dimoo'
+  ['ominicontrol']='ominicontrol'
+  ['ssr-encoder']='ssr-encoder'
+  ['freediff']='freediff'
 )
 
 # A benchmark that needs several environments names them separated by spaces. Where it names none, image encoders take
