@@ -120,6 +120,13 @@ declare -gA INFER_ENV_MAP=(
   ['janus-pro-7b']='diffusers'
   ['emu3']='diffusers'
   ['diffusers']='diffusers'
+  ['bagel']='bagel'
+  ['bagel-think']='bagel'
+  ['ovis-u1']='ovis-u1'
+  ['lumina-dimoo']='lumina-dimoo'
+  ['ominicontrol']='ominicontrol'
+  ['ssr-encoder']='ssr-encoder'
+  ['freediff']='freediff'
 )
 
 # A benchmark that needs several environments names them separated by spaces. Where it names none, image encoders take

@@ -106,7 +106,7 @@ def _environs(job: Job) -> list[dict[str, str]]:
     Raises:
         UserError: the GPUs that the job was given are too few for one.
     """
-    found = devices.environs(job.options.get("replica_gpus", job.gpus), job.options.get("replicas"))
+    found = devices.environs(job.options["replica_gpus"], job.options["replicas"])
     if not found:
         raise UserError(f"{job.name} needs {job.gpus} GPU(s), and CUDA_VISIBLE_DEVICES has fewer")
     return found

@@ -27,7 +27,7 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
         requests, server = _requests(job), describe_server(job)
         # the script of an evaluation says less than the environment it runs in
         program = requests[0].python if job.stage == "evaluate" and not server else job.command[0]
-        lines.append(f"{job.name}: {program}, {_gpus(job)}, {job.cores} cores")
+        lines.append(f"{job.name}: {program}, {gpus_of(job)}, {job.cores} cores")
         lines += server
         for request in requests:
             counts, counted = _forecast(request)
@@ -37,7 +37,8 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
     return "\n".join(lines), status
 
 
-def _gpus(job: Job) -> str:
+def gpus_of(job: Job) -> str:
+    """The GPUs that ``job`` takes, in words: ``up to 4 replicas × 2 GPUs``."""
     each, replicas = job.options.get("replica_gpus"), job.options.get("replicas") or 1
     if each:
         replicas = job.gpus_at_most // each

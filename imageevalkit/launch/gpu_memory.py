@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import time
@@ -86,6 +87,8 @@ class MemoryWatch:
         """Ask no more."""
         if self._process is not None:
             self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the driver, and not in our way
+                self._process.wait(1)
             self._forget()
 
     def _ask(self) -> None:
@@ -121,7 +124,7 @@ class MemoryWatch:
         }
         self._answer_began = self._began
         # a slow nvidia-smi shall not run all the time while a job waits
-        self._stale_at = now + min(5.0, max(1.0, 2 * (now - self._began)))
+        self._stale_at = now + min(10.0, max(2.0, 4 * (now - self._began)))
 
     def _forget(self) -> None:
         if self._process is not None and self._process.stdout:

@@ -33,6 +33,7 @@ class GpuPool:
         self._watch = MemoryWatch()
         self._ours: set[Gpu] = set()
         self._released: dict[Gpu, float] = {}
+        self._told: dict[Gpu, str] = {}
         self._too_small: dict[Gpu, str] = {}
         self._holders: dict[Gpu, tuple[float, str]] = {}
 
@@ -97,9 +98,10 @@ class GpuPool:
         """Those of ``free`` GPUs on which somebody who takes no lease has memory."""
         told = self._watch.read(max(self._released.values(), default=float("-inf")))
         if told is None:
-            return dict.fromkeys(free, "nvidia-smi is asked for its free memory")
+            return {gpu: self._told.get(gpu, "nvidia-smi is asked for its free memory") for gpu in free}
         found = ((gpu, self._problem(gpu, told[gpu.key])) for gpu in free if gpu.key in told)
-        return {gpu: problem for gpu, problem in found if problem}
+        self._told = {gpu: problem for gpu, problem in found if problem}
+        return self._told
 
     def _problem(self, gpu: Gpu, memory: Memory) -> str:
         needed = self._min_free.of(memory.total)
