@@ -92,5 +92,11 @@ export PYTHONPATH="$REPO${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUTF8=1
 # exec: the launcher becomes this process, so that Ctrl-C, SIGTERM and its exit status are the launcher's own
 exec 3< <(dump_config)
+# utils/prefetch.sh reads the same configuration
+program=launch
+if [[ ${1-} == --prefetch ]]; then
+  program=prefetching
+  shift
+fi
 # -P: the user's working folder must not shadow our packages or the standard library
-exec "$PYTHON_OF_DRIVER" -P -m imageevalkit.launch --config-fd 3 "$@"
+exec "$PYTHON_OF_DRIVER" -P -m "imageevalkit.$program" --config-fd 3 "$@"

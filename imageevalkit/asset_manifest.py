@@ -189,7 +189,9 @@ def _parse(value: Any, where: str) -> Asset:
             code=entry.of("code", _matches(_REPO)),
             commit=entry.of("commit", _matches(_COMMIT)),
             tree=entry.of("tree", _matches(_COMMIT)),
-            path=f"{CODE}/{entry.of('to', _matches(_NAME))}" if "to" in entry else entry.of("path", _is_place),
+            path=f"{CODE}/{entry.of('to', _matches(_NAME))}"
+            if "to" in entry
+            else entry.of("path", _is_place),
             licence=licence,
         )
     if "url" in entry:

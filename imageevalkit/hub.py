@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from imageevalkit.arguments import Arguments
@@ -92,7 +92,9 @@ def _attempt(asset: HubAsset, name: str, hashes: bool) -> str:
     listed = _listed(asset, commit)
     wanted = {path: listed[path] for path in chosen(listed, asset.patterns)}
     if not wanted:
-        raise CellFailure(f"{asset.hub}: none of its {len(listed)} files is one of {', '.join(asset.patterns)}")
+        raise CellFailure(
+            f"{asset.hub}: none of its {len(listed)} files is one of {', '.join(asset.patterns)}"
+        )
     _remove_wrong(asset, commit, wanted, hashes)
     _check_room(asset, commit, wanted)
     with HubBar(name, repo_folder(asset) / "blobs", snapshot_folder(asset, commit), wanted):
@@ -118,7 +120,9 @@ def _listed(asset: HubAsset, commit: str) -> dict[str, FileFacts]:
 
     tree = HfApi().list_repo_tree(asset.hub, recursive=True, revision=commit, repo_type=asset.type)
     return {
-        file.path: FileFacts(file.lfs.size, file.lfs.sha256) if file.lfs else FileFacts(file.size, "", file.blob_id)
+        file.path: FileFacts(file.lfs.size, file.lfs.sha256)
+        if file.lfs
+        else FileFacts(file.size, "", file.blob_id)
         for file in tree
         if isinstance(file, RepoFile)
     }

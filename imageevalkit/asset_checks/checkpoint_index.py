@@ -43,7 +43,7 @@ def _cut_short(path: Path) -> str:
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length)) if length <= _LONGEST_HEADER else None
+            header = json.loads(file.read(min(length, _LONGEST_HEADER)))
         end = max((t["data_offsets"][1] for name, t in header.items() if name != "__metadata__"), default=0)
         size = path.stat().st_size
     except (OSError, ValueError, TypeError, AttributeError, KeyError, IndexError):

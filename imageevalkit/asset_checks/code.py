@@ -48,12 +48,16 @@ def check_code(asset: CodeAsset, hashes: bool) -> Finding:
     if git_tree(record.files) != asset.tree:
         return Finding([f"{name}: its record {RECORD} was changed"])
     missing = [entry.path for entry in record.files if not os.path.lexists(folder / entry.path)]
-    changed = [
-        f"{entry.path} has other content"
-        for entry in record.files
-        if entry.path not in missing and entry_of(folder, folder / entry.path) != entry
-    ]
-    return Finding(of_files(name, missing, changed))
+    there = [entry for entry in record.files if entry.path not in missing]
+    return Finding(of_files(name, missing, [problem for e in there if (problem := _changed(folder, e))]))
+
+
+def _changed(folder: Path, entry: TreeEntry) -> str:
+    try:
+        is_same = entry_of(folder, folder / entry.path) == entry
+    except OSError as error:
+        return f"{entry.path} cannot be read ({error.strerror})"
+    return "" if is_same else f"{entry.path} has other content"
 
 
 def entries(folder: Path) -> list[TreeEntry]:
@@ -61,14 +65,11 @@ def entries(folder: Path) -> list[TreeEntry]:
     return [entry_of(folder, path) for path in _files(folder)]
 
 
-def entry_of(folder: Path, path: Path) -> TreeEntry | None:
-    """The file at ``path`` as git sees it; None where there is something else, or it cannot be read."""
-    try:
-        mode = path.lstat().st_mode
-        kind = "120000" if stat.S_ISLNK(mode) else "100755" if mode & stat.S_IXUSR else "100644"
-        return TreeEntry(kind, path.relative_to(folder).as_posix(), git_blob(path))
-    except OSError:
-        return None
+def entry_of(folder: Path, path: Path) -> TreeEntry:
+    """The file at ``path`` as git sees it. Raises OSError where there is none that can be read."""
+    mode = path.lstat().st_mode
+    kind = "120000" if stat.S_ISLNK(mode) else "100755" if mode & stat.S_IXUSR else "100644"
+    return TreeEntry(kind, path.relative_to(folder).as_posix(), git_blob(path))
 
 
 def read_record(folder: Path) -> CodeRecord | None:

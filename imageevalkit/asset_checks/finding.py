@@ -16,7 +16,7 @@ class Finding(NamedTuple):
 
 
 def of_files(name: str, missing: Sequence[str], wrong: Sequence[str]) -> list[str]:
-    """One line about the ``missing`` files of ``name`` (paths) and the ``wrong`` ones (sentences); none if all is well."""
+    """One line about the ``missing`` files of ``name`` (paths) and the ``wrong`` ones (sentences), or none."""
     parts = []
     if missing:
         count = "1 file is" if len(missing) == 1 else f"{len(missing)} files are"

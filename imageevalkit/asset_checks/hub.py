@@ -45,13 +45,17 @@ def check_hub(asset: HubAsset, hashes: bool) -> Finding:
     problems += [f"{name}: {problem}" for problem in index_problems(folder)]
     what = "sizes and contents" if hashes else "sizes"
     checked = f"{what} of {len(known)} files, and " * bool(known)
-    note = f"{name} was not fetched by prefetch: checked {checked}its indexes of weights; others may be missing"
+    note = (
+        f"{name} was not fetched by prefetch: checked {checked}its indexes of weights; others may be missing"
+    )
     return Finding(problems, [*notes, note])
 
 
 def _compared(name: str, folder: Path, files: Mapping[str, FileFacts], hashes: bool) -> list[str]:
     missing = [path for path in files if not is_there(folder / path)]
-    found = (wrong(folder / path, path, facts, hashes) for path, facts in files.items() if path not in missing)
+    found = (
+        wrong(folder / path, path, facts, hashes) for path, facts in files.items() if path not in missing
+    )
     return of_files(name, missing, [problem for problem in found if problem])
 
 
@@ -62,7 +66,9 @@ def _library_listing(asset: HubAsset, commit: str) -> dict[str, FileFacts]:
         if value["format_version"] != _TREE_FORMAT:
             return {}
         return {
-            path: FileFacts(file.get("lfs_size") or file["size"], file.get("lfs_sha256") or "", file["blob_id"])
+            path: FileFacts(
+                file.get("lfs_size") or file["size"], file.get("lfs_sha256") or "", file["blob_id"]
+            )
             for path, file in value["files"].items()
         }
     except (TypeError, KeyError, AttributeError):

@@ -50,4 +50,8 @@ def snapshot_folder(asset: HubAsset, commit: str) -> Path:
 def short_name(asset: HubAsset) -> str:
     """``org/name at 0123456`` for messages."""
     revision = asset.revision or ""
-    return f"{asset.hub} at {revision[:7] if _COMMIT.fullmatch(revision) else revision}" if revision else asset.hub
+    return (
+        f"{asset.hub} at {revision[:7] if _COMMIT.fullmatch(revision) else revision}"
+        if revision
+        else asset.hub
+    )

@@ -40,7 +40,9 @@ def check_url(asset: UrlAsset, hashes: bool) -> Finding:
         problems = [f"{asset.path} is missing"] if missing else problems
     notes = []
     if not problems and not facts:
-        notes = [f"{asset.path}: nobody has published its hash, and it was not fetched by prefetch: not verified"]
+        notes = [
+            f"{asset.path}: nobody has published its hash, and it was not fetched by prefetch: not verified"
+        ]
     return Finding(problems, notes)
 
 

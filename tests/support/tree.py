@@ -13,10 +13,13 @@ from imageevalkit.cell import REPO
 
 
 def copy_tree(target: Path) -> Path:
-    """Copy ``imageevalkit/``, ``utils/`` and ``requirements/`` below ``target``; return the copy's root."""
+    """Copy what the helpers run below ``target``; return the copy's root. It has no benchmarks."""
     root = target / "kit"
-    for folder in ("imageevalkit", "utils", "requirements"):
-        shutil.copytree(REPO / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    unwanted = shutil.ignore_patterns("__pycache__", "checkpoints", "code", "weights")
+    for folder in ("imageevalkit", "utils", "requirements", "infer", "eval_models"):
+        shutil.copytree(REPO / folder, root / folder, ignore=unwanted)
+    for file in ("eval.sh", "config.sh"):
+        shutil.copy2(REPO / file, root / file)
     return root
 
 
