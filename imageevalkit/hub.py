@@ -16,7 +16,7 @@ from pathlib import Path
 
 from imageevalkit.arguments import Arguments
 from imageevalkit.asset_checks.file_facts import FileFacts, is_there, wrong
-from imageevalkit.asset_checks.hub_cache import repo_folder, short_name, snapshot_folder
+from imageevalkit.asset_checks.hub_cache import is_commit, repo_folder, short_name, snapshot_folder
 from imageevalkit.asset_checks.hub_record import add_to_record, chosen
 from imageevalkit.asset_manifest import HubAsset
 from imageevalkit.errors import CellFailure, ExitStatus, run_main
@@ -85,10 +85,9 @@ def snapshot(asset: HubAsset, name: str = "", hashes: bool = False) -> str:
 
 
 def _attempt(asset: HubAsset, name: str, hashes: bool) -> str:
-    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub import snapshot_download
 
-    revision = HfApi().resolve_revision(asset.hub, repo_type=asset.type, revision=asset.revision)
-    commit = revision.resolved
+    commit = _commit(asset)
     listed = _listed(asset, commit)
     wanted = {path: listed[path] for path in chosen(listed, asset.patterns)}
     if not wanted:
@@ -101,16 +100,27 @@ def _attempt(asset: HubAsset, name: str, hashes: bool) -> str:
         complete_large_files(asset.hub, commit, asset.type, asset.patterns)
         folder = snapshot_download(
             asset.hub,
-            revision=revision,
+            revision=asset.revision or "main",  # which leaves a note on what that stands for
             repo_type=asset.type,
             allow_patterns=list(asset.patterns) or None,
             tqdm_class=Silent,
         )
+    if Path(folder).name != commit:
+        raise OSError(f"{asset.revision or 'main'} has become another commit meanwhile")
     lost = [path for path, facts in wanted.items() if _is_wrong(Path(folder), path, facts, hashes=False)]
     if lost:
         raise OSError(f"{lost[0]} did not arrive whole")
     add_to_record(asset, commit, listed)
     return folder
+
+
+def _commit(asset: HubAsset) -> str:
+    from huggingface_hub import HfApi
+
+    revision = asset.revision or "main"
+    if is_commit(revision):
+        return revision
+    return str(HfApi().repo_info(asset.hub, repo_type=asset.type, revision=revision).sha)
 
 
 def _listed(asset: HubAsset, commit: str) -> dict[str, FileFacts]:

@@ -12,6 +12,11 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _TRUE = frozenset({"1", "ON", "YES", "TRUE"})
 
 
+def is_commit(revision: str) -> bool:
+    """As opposed to a branch or tag, which may stand for another commit tomorrow."""
+    return _COMMIT.fullmatch(revision) is not None
+
+
 def is_offline() -> bool:
     """Whether the libraries may ask no hub, as they read it from the environment."""
     setting = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
@@ -34,7 +39,7 @@ def repo_folder(asset: HubAsset) -> Path:
 def commit_of(asset: HubAsset) -> str | None:
     """The commit that the revision of ``asset`` stood for when it was fetched; None: it never was."""
     revision = asset.revision or "main"
-    if _COMMIT.fullmatch(revision):
+    if is_commit(revision):
         return revision
     try:
         return (repo_folder(asset) / "refs" / revision).read_text(encoding="utf-8").strip() or None
@@ -50,8 +55,4 @@ def snapshot_folder(asset: HubAsset, commit: str) -> Path:
 def short_name(asset: HubAsset) -> str:
     """``org/name at 0123456`` for messages."""
     revision = asset.revision or ""
-    return (
-        f"{asset.hub} at {revision[:7] if _COMMIT.fullmatch(revision) else revision}"
-        if revision
-        else asset.hub
-    )
+    return f"{asset.hub} at {revision[:7] if is_commit(revision) else revision}" if revision else asset.hub

@@ -47,7 +47,7 @@ def fetch_code(asset: CodeAsset, name: str, mirror: Path | None) -> Finding:
 def _copy(source: Path, part: Path) -> None:
     if not source.is_dir():
         raise CellFailure(f"there is no folder {source}")
-    shutil.copytree(source, part, symlinks=True)
+    shutil.copytree(source, part, symlinks=True, ignore=shutil.ignore_patterns(".git"))
 
 
 def _download(asset: CodeAsset, name: str, part: Path) -> None:

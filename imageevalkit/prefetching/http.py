@@ -20,7 +20,7 @@ TRIES = 5
 _FIRST_WAIT = 2.0
 _LONGEST_WAIT = 120.0
 _TIMEOUT = (30, 60)  # seconds to connect, and without a byte
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16  # a chunk that is cut off is lost
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _HUB = "https://huggingface.co"
 
