@@ -26,9 +26,9 @@ def is_offline() -> bool:
 def cache_folder() -> Path:
     """Where all repositories are, by the variables and defaults of huggingface_hub."""
     environ = os.environ.get
-    cache = environ("HF_HUB_CACHE") or environ("HUGGINGFACE_HUB_CACHE")
-    home = environ("HF_HOME") or f"{environ('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
-    return Path(os.path.expandvars(cache or f"{home}/hub")).expanduser()
+    home = environ("HF_HOME", f"{environ('XDG_CACHE_HOME', '~/.cache')}/huggingface")
+    cache = environ("HF_HUB_CACHE", environ("HUGGINGFACE_HUB_CACHE", f"{home}/hub"))
+    return Path(os.path.expandvars(cache)).expanduser()
 
 
 def repo_folder(asset: HubAsset) -> Path:

@@ -89,7 +89,9 @@ class _Handler(BaseHTTPRequestHandler):
             if match[1] not in ("main", COMMIT):
                 return self._send(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
             return self._json({"id": "org/tiny", "sha": COMMIT, "tags": [], "siblings": []})
-        if re.fullmatch(rf"/api/(?:models|datasets)/org/[^/]+/tree/{COMMIT}", path):
+        if match := re.fullmatch(r"/api/(?:models|datasets)/org/[^/]+/tree/([^/]+)", path):
+            if match[1] != COMMIT:
+                return self._send(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
             return self._json(
                 [
                     {

@@ -52,8 +52,8 @@ def run(
 
 def environment(changes: Mapping[str, str]) -> dict[str, str]:
     """This process's environment with ``changes``; variables that would steer a helper are left out."""
-    steering = ("CONDA_BASE", "CUDA_BASE", "PYTHON", "HF_HOME", "HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE")
-    kept = {key: value for key, value in os.environ.items() if key not in steering}
+    steering = ("CONDA_BASE", "CUDA_BASE", "PYTHON", "HF_", "TRANSFORMERS_")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(steering)}
     return {**kept, **changes}
 
 
