@@ -45,11 +45,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "models--org--tiny"
 
 
-def fetch(monkeypatch: pytest.MonkeyPatch, asset: HubAsset = ASSET, hashes: bool = False) -> HubServer:
+def fetch(
+    monkeypatch: pytest.MonkeyPatch, asset: HubAsset = ASSET, hashes: bool = False, content_network: str = ""
+) -> HubServer:
     """What a server was asked for when it stood for the hub."""
     from huggingface_hub import constants
 
     with hub_server(FILES) as server:
+        server.content_network = content_network
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
         template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
@@ -125,6 +128,19 @@ def test_short_and_altered_files_are_fetched_anew(cache: Path, monkeypatch: pyte
     assert not fetch(monkeypatch).downloads(), "of the right size, and nobody asked for hashes"
     fetch(monkeypatch, hashes=True)
     assert (folder / "unet/config.json").read_bytes() == b"{}"
+
+
+def test_large_files_come_from_the_content_network_without_the_token(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imageevalkit.hub_resume.LARGE", 1)
+    monkeypatch.setenv("HF_TOKEN", "hf_nobodyshouldseethis")
+    with hub_server(FILES) as network:
+        asked = fetch(monkeypatch, content_network=network.url)
+    (download,) = network.downloads()
+    assert download.path.endswith("/unet/model-1.safetensors") and download.authorization is None
+    assert all(seen.authorization for seen in asked.downloads())
+    assert check_asset(ASSET, hashes=True) == Finding([], [])
 
 
 def test_of_other_patterns_the_record_knows_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

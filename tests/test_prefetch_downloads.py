@@ -253,6 +253,8 @@ def upstream(tmp_path: Path) -> Path:
     (folder / "models" / "net.py").write_text("class Net: ...\n")
     (folder / "run.sh").write_text("exit\n")
     (folder / "run.sh").chmod(0o755)
+    (folder / "models" / "__pycache__").mkdir()
+    (folder / "models" / "__pycache__" / "net.pyc").write_text("some authors have these in their repository")
     (folder / "latest").symlink_to("models")
     git(folder, "init", "-q")
     git(folder, "add", "-A")
@@ -292,13 +294,12 @@ def test_a_repository_is_verified_by_git_s_own_hash(
     put_archive(upstream, tmp_path / "web", wanted)
     fetch_from(tmp_path / "web", wanted, monkeypatch)
     folder = root / wanted.path
-    assert files(folder) == {"models/net.py", "run.sh", ".imageevalkit.json"}
+    assert files(folder) >= {"models/net.py", "models/__pycache__/net.pyc", "run.sh", ".imageevalkit.json"}
     assert (folder / "latest").is_symlink() and os.access(folder / "run.sh", os.X_OK)
     assert sorted(p.name for p in folder.parent.iterdir()) == ["net"]
 
     # what running it leaves is no problem
-    (folder / "models" / "__pycache__").mkdir()
-    (folder / "models" / "__pycache__" / "net.pyc").write_bytes(b"x")
+    (folder / "models" / "__pycache__" / "net.cpython-312.pyc").write_bytes(b"x")
     (folder / "result.txt").touch()
     assert is_fine(wanted)
     (folder / "run.sh").chmod(0o644)

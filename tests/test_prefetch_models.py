@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from imageevalkit.cell import REPO
 from tests.support.hub_server import COMMIT, HubServer, hub_server
 from tests.support.tree import copy_tree, lend_driver_environment, one_error, run
 
@@ -54,7 +56,7 @@ def cached(root: Path, name: str = "tiny") -> set[str]:
 
 
 def test_weights_of_all_tasks_are_fetched_once_then_checked_without_a_hub(root: Path, hub: HubServer) -> None:
-    weights = {
+    weights: dict[str, Any] = {
         "model_path": "org/tiny",
         "model_kwargs": {"revision": COMMIT},
         "patterns": ["*.json", "*.safetensors"],
@@ -142,14 +144,14 @@ def test_code_comes_out_of_a_mirror_and_weights_do_not(root: Path, tmp_path: Pat
 class TestEvaluators:
     """What ``--check`` misses of evaluators where nothing was fetched."""
 
+    @pytest.fixture(autouse=True)
+    def rules(self, root: Path) -> None:
+        """The benchmarks' code, without their lists of data."""
+        for source in (REPO / "benchmarks").glob("*/*.py"):
+            (root / "benchmarks" / source.parent.name).mkdir(exist_ok=True)
+            shutil.copy(source, root / "benchmarks" / source.parent.name)
+
     def missing(self, root: Path, benchmark: str, *options: str) -> str:
-        for file in ("benchmark.py",):
-            source = Path(__file__).parents[1] / "benchmarks"
-            for folder in source.iterdir():
-                if (folder / file).is_file() and not (root / "benchmarks" / folder.name).exists():
-                    (root / "benchmarks" / folder.name).mkdir()
-                    for module in folder.glob("*.py"):
-                        (root / "benchmarks" / folder.name / module.name).write_text(module.read_text())
         result = prefetch(root, "--check", "--ds_names", benchmark, *options)
         assert "Traceback" not in result.stderr
         return result.stdout + result.stderr

@@ -18,8 +18,9 @@ from imageevalkit.hashes import TreeEntry, git_blob, git_tree
 
 RECORD = ".imageevalkit.json"
 """In the folder: its commit and its files, as they were fetched."""
-# of a clone, and what Python writes beside modules
-_NOT_FILES = frozenset({".git", "__pycache__", RECORD})
+_NOT_FILES = frozenset({".git", RECORD})
+# Python writes them beside modules; but some authors have theirs in the repository
+_CACHE = "__pycache__"
 
 
 class CodeRecord(NamedTuple):
@@ -39,7 +40,7 @@ def check_code(asset: CodeAsset, hashes: bool) -> Finding:
         return Finding([f"{name} is missing"])
     record = read_record(folder)
     if record is None:  # put there by hand
-        other = hashes and git_tree(entries(folder)) != asset.tree
+        other = hashes and not _is_clone(folder, asset.tree)
         return Finding([f"{name} is not commit {asset.commit}, or was changed"] if other else [])
     if record.commit != asset.commit:
         return Finding([f"{name} is commit {record.commit} instead of {asset.commit}"])
@@ -61,8 +62,14 @@ def _changed(folder: Path, entry: TreeEntry) -> str:
 
 
 def entries(folder: Path) -> list[TreeEntry]:
-    """All files of ``folder`` as git sees them, but for those that never belong to a repository."""
+    """All files of ``folder`` as git sees them, but for git's own and ours."""
     return [entry_of(folder, path) for path in _files(folder)]
+
+
+def _is_clone(folder: Path, tree: str) -> bool:
+    files = entries(folder)
+    without_caches = [entry for entry in files if _CACHE not in entry.path.split("/")]
+    return tree in (git_tree(files), git_tree(without_caches))
 
 
 def entry_of(folder: Path, path: Path) -> TreeEntry:

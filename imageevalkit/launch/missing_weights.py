@@ -9,7 +9,6 @@ from imageevalkit.asset_checks.check import LocalFolder, Needed, check_asset
 from imageevalkit.asset_checks.hub_cache import is_offline
 from imageevalkit.asset_manifest import HubAsset
 from imageevalkit.assets import placed_assets
-from imageevalkit.cell import Cell
 from imageevalkit.errors import CellFailure
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.needs import evaluator_needs, model_needs
@@ -18,8 +17,8 @@ from imageevalkit.launch.options import Options
 _NAMED = 5
 
 
-def missing_of_model(options: Options, model: str, kwargs: Mapping[str, Any], cell: Cell, task: str) -> str:
-    """One line on what making the images of ``cell`` lacks, with the command that gets it; empty: nothing is known.
+def missing_of_model(options: Options, model: str, kwargs: Mapping[str, Any], task: str) -> str:
+    """One line on what ``model`` lacks for ``task``, with the command that gets it; empty: nothing is known.
 
     Files that the libraries would download themselves count only where they must not. Raises UserError like
     :func:`model_needs`.
@@ -33,8 +32,7 @@ def missing_of_model(options: Options, model: str, kwargs: Mapping[str, Any], ce
     command = f"bash utils/prefetch.sh --model_names {model}"
     own = ",".join(f"{name}={kwargs[name]}" for name in ("model_path", "revision") if name in kwargs)
     command += f' --custom_model_kwargses "{own}"' * bool(own)
-    made = "; --infer false scores the images there are" * cell.generation.exists()
-    return f"model {model}: {_some(missing)}. Run: {command}{_ELSEWHERE}{made}"
+    return f"model {model}: {_some(missing)}. Run: {command}{_ELSEWHERE}"
 
 
 def missing_of_evaluator(

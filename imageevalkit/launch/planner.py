@@ -97,6 +97,7 @@ def _blocked(
 ) -> dict[str, str]:
     """Why cells cannot start, by cell: told before an image is made, and paid for."""
     blocked: dict[str, str] = {}
+    makes_images = options.infer and options.images is None
     for benchmark in options.benchmarks:
         problems = assets.check(benchmark)
         reason = assets.explain(problems, benchmark) if problems else ""
@@ -104,13 +105,15 @@ def _blocked(
             reason = "; ".join(missing_here(benchmark, ds_kwargs[benchmark]))
         if not reason and options.evaluate and options.asks_judges:
             reason = missing_of_evaluator(options, config, benchmark, ds_kwargs[benchmark])
-        for model, kwargs in zip(options.models, options.model_kwargs, strict=True):
-            cell = Cell(model, benchmark)
-            why = reason
-            if not why and options.infer and options.images is None:
-                why = missing_of_model(options, model, kwargs, cell, tasks[benchmark])
-            if why:
-                blocked[cell.key] = why
+        if reason:
+            blocked |= {Cell(model, benchmark).key: reason for model in options.models}
+    for model, kwargs in zip(options.models, options.model_kwargs, strict=True) if makes_images else ():
+        for task in dict.fromkeys(tasks[benchmark] for benchmark in options.benchmarks):
+            if reason := missing_of_model(options, model, kwargs, task):
+                cells = [Cell(model, name) for name in options.benchmarks if tasks[name] == task]
+                for cell in cells:
+                    made = "; --infer false scores the images there are" * cell.generation.exists()
+                    blocked.setdefault(cell.key, reason + made)
     return blocked
 
 

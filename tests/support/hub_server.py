@@ -40,7 +40,8 @@ class HubServer(ThreadingHTTPServer):
 
     ``cut_after`` bytes of a file body the connection is dropped, for the next ``cuts`` downloads.
     ``failures`` requests about a repository are answered with ``failure_status`` first. ``stalls`` downloads end in
-    silence after ``cut_after`` bytes, until ``go_on`` is set.
+    silence after ``cut_after`` bytes, until ``go_on`` is set. Weights are at ``content_network``, another server's address,
+    where it is given.
     """
 
     daemon_threads = True
@@ -54,6 +55,7 @@ class HubServer(ThreadingHTTPServer):
         self.failures = 0
         self.failure_status = 503
         self.stalls = 0
+        self.content_network = ""
         self.go_on = threading.Event()
 
     @property
@@ -119,6 +121,9 @@ class _Handler(BaseHTTPRequestHandler):
             "X-Repo-Commit": COMMIT,
             "Accept-Ranges": "bytes",
         }
+        if self.server.content_network and name.endswith(LARGE_FILES):
+            place = {"Location": self.server.content_network + self.path, "X-Linked-Size": str(len(data))}
+            return self._send(302, b"", {**headers, **place, "X-Linked-Etag": headers["ETag"]})
         start = 0
         is_same = self.headers.get("If-Range", headers["ETag"]) == headers["ETag"]
         if is_same and (match := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")):
