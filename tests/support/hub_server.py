@@ -40,8 +40,8 @@ class HubServer(ThreadingHTTPServer):
 
     ``cut_after`` bytes of a file body the connection is dropped, for the next ``cuts`` downloads.
     ``failures`` requests about a repository are answered with ``failure_status`` first. ``stalls`` downloads end in
-    silence after ``cut_after`` bytes, until ``go_on`` is set. Weights are at ``content_network``, another server's address,
-    where it is given.
+    silence after ``cut_after`` bytes, until ``go_on`` is set. Weights are at ``content_network``, the address
+    of another server, where it is given.
     """
 
     daemon_threads = True
@@ -123,7 +123,8 @@ class _Handler(BaseHTTPRequestHandler):
         }
         if self.server.content_network and name.endswith(LARGE_FILES):
             place = {"Location": self.server.content_network + self.path, "X-Linked-Size": str(len(data))}
-            return self._send(302, b"", {**headers, **place, "X-Linked-Etag": headers["ETag"]})
+            self._send(302, b"", {**headers, **place, "X-Linked-Etag": headers["ETag"]})
+            return
         start = 0
         is_same = self.headers.get("If-Range", headers["ETag"]) == headers["ETag"]
         if is_same and (match := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")):
