@@ -14,6 +14,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from imageevalkit import hub, hub_resume
+from imageevalkit.asset_manifest import HubAsset
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
 from tests.support.hub_server import COMMIT, hub_server
@@ -501,10 +502,10 @@ def test_hub_that_stays_away_is_given_up_after_bounded_tries(
         calls.append(1)
         raise ConnectionError("no route to the hub")
 
-    monkeypatch.setattr(hub, "complete_large_files", refuse)
+    monkeypatch.setattr(hub, "_attempt", refuse)
     monkeypatch.setattr(hub, "_FIRST_WAIT", 0.01)
     with pytest.raises(CellFailure, match="no route to the hub"):
-        hub.snapshot("org/tiny", None, "model", [])
+        hub.snapshot(HubAsset("org/tiny"))
     assert len(calls) == hub.TRIES
     assert capsys.readouterr().err.count("no route to the hub; try ") == hub.TRIES - 1
 
