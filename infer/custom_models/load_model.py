@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from custom_models.model_settings import api, diffusers_any, reference
+from custom_models.model_settings import api, diffusers_any, reference, unified_t2i
 from custom_models.model_settings.api import API_ENDPOINT, API_MODELS, API_SETTINGS, api_setting
 
 __all__ = ["API_ENDPOINT", "API_MODELS", "API_SETTINGS", "MODEL_SETTINGS", "api_setting", "load_model"]
@@ -22,7 +22,7 @@ MODEL_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "subject": {},
 }
 
-_FAMILIES = (reference, diffusers_any, api)
+_FAMILIES = (reference, diffusers_any, unified_t2i, api)
 
 for _task, _own in MODEL_SETTINGS.items():
     _shipped = (family.SETTINGS.get(_task, {}) for family in _FAMILIES)

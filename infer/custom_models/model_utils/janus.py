@@ -25,7 +25,6 @@ class JanusT2I:
         revision: commit of a hub repository.
         cfg_weight: guidance w in ``unconditional + w * (conditional - unconditional)``, of logits.
         temperature: > 0; 1 draws from the model's own distribution.
-        dtype: a torch dtype's name; the authors use bfloat16.
         device: a torch device.
 
     Source: deepseek-ai/Janus@1daa72fa, generation_inference.py (settings, order of the calls).
@@ -40,7 +39,6 @@ class JanusT2I:
         revision: str | None = None,
         cfg_weight: float = 5.0,
         temperature: float = 1.0,
-        dtype: str = "bfloat16",
         device: str = "cuda",
     ) -> None:
         self.model_name = Path(model_path).name
@@ -56,7 +54,7 @@ class JanusT2I:
             self._processor: Any = VLChatProcessor.from_pretrained(folder)
             model = MultiModalityCausalLM.from_pretrained(folder)
             # after loading, as the authors do: it rounds the frequencies of the positions too
-            self._model: Any = model.to(getattr(torch, dtype)).to(self.device).eval()
+            self._model: Any = model.to(torch.bfloat16).to(self.device).eval()
 
     def generate(self, prompt: str, seed: int = 42) -> Image.Image:
         """One image of 384 x 384 pixels."""

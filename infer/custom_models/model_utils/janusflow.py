@@ -14,6 +14,7 @@ from custom_models.model_utils.janus import chat_prompt_ids, to_image
 from custom_models.model_utils.seeds import set_seeds
 
 _LATENT = (1, 4, 48, 48)  # of the SDXL autoencoder: 384 x 384 pixels
+_VAE_FILES = ("config.json", "diffusion_pytorch_model.safetensors")  # the repository has them thrice
 _GRID = 24  # the language model sees 2 x 2 latents as one token
 
 
@@ -26,7 +27,6 @@ class JanusFlowT2I:
         cfg_weight: guidance w in ``unconditional + w * (conditional - unconditional)``, of velocities.
         num_inference_steps: Euler steps from noise (t = 0) to image (t = 1).
         vae_path, vae_revision: the SDXL autoencoder, a folder or a hub repository at a commit.
-        dtype: a torch dtype's name; bfloat16, as float16 does not hold this autoencoder's values.
         device: a torch device.
 
     Source: deepseek-ai/Janus@1daa72fa, README.md "JanusFlow" (settings, order of the calls).
@@ -43,7 +43,6 @@ class JanusFlowT2I:
         num_inference_steps: int = 30,
         vae_path: str = "stabilityai/sdxl-vae",
         vae_revision: str | None = None,
-        dtype: str = "bfloat16",
         device: str = "cuda",
     ) -> None:
         self.model_name = Path(model_path).name
@@ -55,15 +54,16 @@ class JanusFlowT2I:
             from diffusers.models import AutoencoderKL
             from janus.janusflow.models import MultiModalityCausalLM, VLChatProcessor
 
-            self.device, self._dtype = usable_device(device), getattr(torch, dtype)
+            self.device = usable_device(device)
             folder = str(weights_folder(model_path, revision))
             self._processor: Any = VLChatProcessor.from_pretrained(folder)
             model = MultiModalityCausalLM.from_pretrained(folder)
             # after loading, as the authors do: it rounds the frequencies of the positions too
-            self._model: Any = model.to(self._dtype).to(self.device).eval()
+            self._model: Any = model.to(torch.bfloat16).to(self.device).eval()
         with loading(vae_path, "janus"):
-            vae = AutoencoderKL.from_pretrained(vae_path, revision=vae_revision)
-            self._vae: Any = vae.to(self._dtype).to(self.device).eval()
+            vae = AutoencoderKL.from_pretrained(str(weights_folder(vae_path, vae_revision, _VAE_FILES)))
+            # float16 does not hold this autoencoder's values
+            self._vae: Any = vae.to(torch.bfloat16).to(self.device).eval()
 
     def generate(self, prompt: str, seed: int = 42) -> Image.Image:
         """One image of 384 x 384 pixels."""
@@ -87,10 +87,10 @@ class JanusFlowT2I:
         mask = torch.ones(2, words.shape[1] + 1 + _GRID * _GRID, dtype=torch.int, device=self.device)
         mask[1, 1 : words.shape[1]] = 0
         # drawn on the CPU: the same noise whatever the GPU
-        latent = torch.randn(_LATENT, dtype=self._dtype).to(self.device)
+        latent = torch.randn(_LATENT, dtype=torch.bfloat16).to(self.device)
         step_length = torch.full_like(latent, 1 / self.num_inference_steps)
         for step in range(self.num_inference_steps):
-            time = torch.full((2,), step / self.num_inference_steps * 1000, dtype=self._dtype)
+            time = torch.full((2,), step / self.num_inference_steps * 1000, dtype=torch.bfloat16)
             both = self._velocity(words, mask, latent.expand(2, -1, -1, -1), time.to(self.device))
             conditional, unconditional = both.chunk(2)
             velocity = self.cfg_weight * conditional - (self.cfg_weight - 1) * unconditional
