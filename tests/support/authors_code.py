@@ -49,8 +49,9 @@ def import_instead(name: str, file: Path) -> None:
 
 def signatures(source: str) -> dict[str, list[tuple[str, str]]]:
     """``Class.method`` or ``function`` -> its parameters, each with its default ("" without one)."""
+    module = ast.parse(source)
     found = {}
-    for holder in (ast.parse(source), *(n for n in ast.parse(source).body if isinstance(n, ast.ClassDef))):
+    for holder in (module, *(node for node in module.body if isinstance(node, ast.ClassDef))):
         prefix = f"{holder.name}." if isinstance(holder, ast.ClassDef) else ""
         for node in holder.body:
             if isinstance(node, ast.FunctionDef):
