@@ -51,7 +51,9 @@ def signatures(source: str) -> dict[str, list[tuple[str, str]]]:
     """``Class.method`` or ``function`` -> its parameters, each with its default ("" without one)."""
     module = ast.parse(source)
     found = {}
-    for holder in (module, *(node for node in module.body if isinstance(node, ast.ClassDef))):
+    holders: list[ast.Module | ast.ClassDef] = [module]
+    holders += [node for node in module.body if isinstance(node, ast.ClassDef)]
+    for holder in holders:
         prefix = f"{holder.name}." if isinstance(holder, ast.ClassDef) else ""
         for node in holder.body:
             if isinstance(node, ast.FunctionDef):
