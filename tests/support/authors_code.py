@@ -19,7 +19,10 @@ SUPPORT = Path(__file__).parent
 
 @contextmanager
 def stand_in(name: str, code: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder ``stand_in_<name>`` as repository ``name`` below ``code``; its modules are forgotten afterwards."""
+    """The folder ``stand_in_<name>`` as repository ``name`` below ``code``.
+
+    Afterwards all modules below the folder that holds ``code`` are forgotten, and those from before are back.
+    """
     folder = code / name
     shutil.copytree(SUPPORT / f"stand_in_{name.replace('-', '_')}", folder)
     monkeypatch.setattr(authors_code, "CODE", code)
@@ -31,7 +34,7 @@ def stand_in(name: str, code: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     finally:
         for module, value in list(sys.modules.items()):
             origin = getattr(value, "__file__", None) or next(iter(getattr(value, "__path__", [])), "")
-            if str(origin).startswith(str(code)):
+            if str(origin).startswith(str(code.parent)):
                 del sys.modules[module]
         sys.modules.update(before)
 
