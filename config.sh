@@ -127,6 +127,13 @@ declare -gA INFER_ENV_MAP=(
   ['ominicontrol']='ominicontrol'
   ['ssr-encoder']='ssr-encoder'
   ['freediff']='freediff'
+  ['janus-1.3b']='janus'
+  ['janusflow-1.3b']='janus'
+  ['show-o']='show-o'
+  ['show-o-512']='show-o'
+  ['orthus-7b-base']='orthus'
+  ['orthus-7b-instruct']='orthus'
+  ['vila-u-7b-256']='vila-u'
 )
 
 # A benchmark that needs several environments names them separated by spaces. Where it names none, image encoders take
