@@ -130,7 +130,7 @@ def load_pipeline(
     if not options.safety_checker:
         arguments |= {"safety_checker": None, "requires_safety_checker": False}
     try:
-        pipeline = cls.from_pretrained(model_path, dtype=torch_dtype(options.dtype), **arguments)
+        pipeline = cls.from_pretrained(model_path, torch_dtype=torch_dtype(options.dtype), **arguments)
         if options.scheduler:
             scheduler = _named(options.scheduler, "scheduler", "Scheduler")
             pipeline.scheduler = scheduler.from_config(pipeline.scheduler.config)
