@@ -18,6 +18,10 @@ ENABLE_EVAL=true
 # true: jobs run side by side within GPUs and cores; false: one after another. Overridden by --parallel.
 PARALLEL=false
 
+# Copies of a local model that run side by side at most (empty: one for each of its groups of GPUs, one on the CPU).
+# Overridden by --replicas.
+REPLICAS=
+
 # A failed item leaves a white placeholder image. It is counted as blank, never as generated.
 GENERATE_BLANK_IMAGE_ON_ERROR=false
 
@@ -41,6 +45,18 @@ MAX_COST=
 API_KEY=""
 # Empty: https://api.openai.com/v1
 BASE_URL=""
+
+# ---- GPUs --------------------------------------------------------------------------------------------------
+# Jobs take GPUs that CUDA_VISIBLE_DEVICES allows, that no other run has, and of whose memory this much is free: a
+# percentage, or an amount (20GiB). Others are waited for.
+GPU_MIN_FREE_MEMORY="${GPU_MIN_FREE_MEMORY:-90%}"
+
+# true: take them whoever uses them, and reserve none.
+SHARE_GPUS="${SHARE_GPUS:-false}"
+
+# GPUs of one replica of a model; 0 = it runs on the CPU, '' or no entry = the `gpus` of its entry in the registry, else
+# one where there is one. A model has as many replicas as there are GPUs for (see REPLICAS).
+declare -gA INFER_GPU_MAP=()
 
 # ---- Places ------------------------------------------------------------------------------------------------
 # Environments named in the maps below live in ${CONDA_BASE}/envs.
@@ -70,6 +86,13 @@ declare -gA INFER_ENV_MAP=(
   ['gemini-3-pro-image']=''
   ['gemini-3.1-flash-image']=''
   ['diffusers']='diffusers'
+  ['bagel']='bagel'
+  ['bagel-think']='bagel'
+  ['ovis-u1']='ovis-u1'
+  ['lumina-dimoo']='lumina-dimoo'
+  ['ominicontrol']='ominicontrol'
+  ['ssr-encoder']='ssr-encoder'
+  ['freediff']='freediff'
 )
 
 # A benchmark that needs several environments names them separated by spaces. Where it names none, image encoders take

@@ -25,7 +25,8 @@ class Job:
     ``always`` (the report) starts when all in ``after`` have ended, however they ended. A job with
     ``leaves_outcomes`` False is a foreign script (the guide of seed 002 asks for no more than an exit status):
     its status 0 makes its cells complete. Of the jobs with the same ``turn`` (an API endpoint, say) one runs at
-    a time.
+    a time. ``gpus`` are those that a job must have; it can use up to ``gpus_at_most`` (never less than ``gpus``), a
+    multiple of ``gpus``: one replica more for each.
     """
 
     name: str
@@ -39,10 +40,14 @@ class Job:
     partial: bool = False
     leaves_outcomes: bool = True
     gpus: int = 0
+    gpus_at_most: int = 0
     cores: int = 1
     retries: int = 0
     turns: list[str] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gpus_at_most", max(self.gpus, self.gpus_at_most))
 
     @property
     def file_stem(self) -> str:
@@ -52,13 +57,19 @@ class Job:
 
 @dataclass(frozen=True)
 class Plan:
-    """All jobs of one run; ``run_folder`` holds this plan, progress files and outcomes."""
+    """All jobs of one run; ``run_folder`` holds this plan, progress files and outcomes.
+
+    Of a GPU that a job is given, at least ``gpu_min_free_memory`` is free (a percentage, or GiB) and no other run
+    has it, unless ``share_gpus``.
+    """
 
     run_folder: str
     parallel: bool
     jobs: list[Job]
     blocked: dict[str, str] = field(default_factory=dict)
     """Cells that cannot start, with the one-line reason (a missing benchmark file)."""
+    gpu_min_free_memory: str = "90%"
+    share_gpus: bool = False
 
     @property
     def cells(self) -> list[str]:

@@ -1,17 +1,12 @@
-"""The generate job: a model through all its benchmarks, or all API models at once (run by a launcher)."""
+"""The generate job: a local model through all its benchmarks, or all API models at once (run by a launcher)."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import functools
-import gc
-import os
 import signal
-import sys
-import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,45 +15,18 @@ from custom_models.load_model import load_model
 from imageevalkit import assets
 from imageevalkit.api.traffic import Traffic
 from imageevalkit.cell import Cell
-from imageevalkit.errors import CellFailure, ExitStatus, run_main, worst
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, worst
 from imageevalkit.generation.cell_run import CellRun, GenerateOptions
 from imageevalkit.generation.contract import GenerationError
 from imageevalkit.generation.records import spent_since
-from imageevalkit.generation.run import Planned, generate_cell, generate_together
+from imageevalkit.generation.replicas import devices
+from imageevalkit.generation.replicas.model import load_replicated
+from imageevalkit.generation.replicas.pool import Replicas
+from imageevalkit.generation.run import Planned, generate_together
 from imageevalkit.items import items_of
 from imageevalkit.jobs import STATUS_OF_STATE, Job, Outcome, Plan, cell_of, load_plan, write_outcome
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.secrets import one_line, redact
-
-
-class ModelHolder:
-    """The one model in memory; the next task's class replaces it, the next benchmark's does not."""
-
-    def __init__(self, traffic: Traffic) -> None:
-        self._traffic = traffic
-        self._task = ""
-        self._model: Any = None
-        self._failure = ""
-
-    def get(self, run: CellRun) -> Any:
-        """The model for the cell's task, loaded now if it is not yet.
-
-        Raises:
-            CellFailure: it does not load (and did not before: loading is tried once).
-        """
-        if run.task != self._task:
-            self._model, self._failure, self._task = None, "", run.task
-            _free_memory()
-            started = time.perf_counter()
-            try:
-                self._model = _load(self._traffic, run)
-            except CellFailure as error:
-                self._failure = str(error)
-            else:
-                run.making.log(f"model loaded in {time.perf_counter() - started:.1f} s")
-        if self._failure:
-            raise CellFailure(self._failure)
-        return self._model
 
 
 def _load(traffic: Traffic, run: CellRun) -> Any:
@@ -81,13 +49,6 @@ def _load(traffic: Traffic, run: CellRun) -> Any:
     return model
 
 
-def _free_memory() -> None:
-    gc.collect()
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
 def main() -> ExitStatus:
     """Run every cell of the job; the exit status is that of the worst."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -95,39 +56,23 @@ def main() -> ExitStatus:
     parser.add_argument("--job", required=True)
     args = parser.parse_args()
     plan = load_plan(args.plan)
-    job = plan.job(args.job)
-    if job.options["api"]:
-        return asyncio.run(_generate_all_at_once(plan, job, since=args.plan.stat().st_mtime))
-    return _generate_one_by_one(plan, job)
+    return asyncio.run(_generate(plan, plan.job(args.job), since=args.plan.stat().st_mtime))
 
 
-def _generate_one_by_one(plan: Plan, job: Job) -> ExitStatus:
-    progress, holder = ProgressWriter(), ModelHolder(_traffic(job))
-    statuses = []
-    for key, log in zip(job.cells, job.logs, strict=True):
-        cell = cell_of(key)
-        _switch_log(Path(log))
-        say = functools.partial(print, flush=True)
-        planned = Planned(cell, functools.partial(_open, cell, job, progress, say), say)
-        say(f"=== generate {key}")
-        outcome = generate_cell(planned, holder.get)
-        statuses.append(_settle(plan, planned, outcome))
-    return worst(statuses)
-
-
-async def _generate_all_at_once(plan: Plan, job: Job, since: float) -> ExitStatus:
-    """All cells of the job side by side; ``since`` is when the run began, in seconds since 1970."""
+async def _generate(plan: Plan, job: Job, since: float) -> ExitStatus:
+    """All cells of the job; ``since`` is when the run began, in seconds since 1970."""
     traffic = _traffic(job)
+    replicas = None if job.options["api"] else Replicas(_environs(job))
     progress = ProgressWriter()
     models: dict[str, list[Planned]] = {}
     for key, path in zip(job.cells, job.logs, strict=True):
         cell = cell_of(key)
         # a job that crashed and was started again must not spend the money twice
-        spent = spent_since(cell, since)
+        spent = spent_since(cell, since) if job.options["api"] else 0.0
         traffic.budget.spent += spent
         say = functools.partial(_append, Path(path))
         say(f"=== generate {key}")
-        planned = Planned(cell, functools.partial(_open, cell, job, progress, say, spent), say)
+        planned = Planned(cell, functools.partial(_open, cell, job, progress, Path(path), spent), say)
         models.setdefault(cell.model, []).append(planned)
     logs = {planned.cell: planned for cells in models.values() for planned in cells}
     statuses = []
@@ -135,16 +80,36 @@ async def _generate_all_at_once(plan: Plan, job: Job, since: float) -> ExitStatu
     def settle(cell: Cell, outcome: Outcome) -> None:
         statuses.append(_settle(plan, logs[cell], outcome))
 
-    making = asyncio.ensure_future(
-        generate_together(list(models.values()), functools.partial(_load, traffic), traffic.workers, settle)
-    )
+    loop = asyncio.get_running_loop()
+
+    def load(run: CellRun) -> Any:  # called in a thread
+        if replicas is None:
+            return _load(traffic, run)
+        return asyncio.run_coroutine_threadsafe(load_replicated(replicas, run), loop).result()
+
+    making = asyncio.ensure_future(generate_together(list(models.values()), load, traffic.workers, settle))
     # what is under way may be billed all the same: it goes on record before the process ends
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, making.cancel)
+    loop.add_signal_handler(signal.SIGTERM, making.cancel)
     try:
         await making
     except asyncio.CancelledError:
         return ExitStatus.TERMINATED
+    finally:
+        if replicas:
+            await replicas.close()
     return worst(statuses)
+
+
+def _environs(job: Job) -> list[dict[str, str]]:
+    """What sets the replicas of a local model apart; their number is that of the workers.
+
+    Raises:
+        UserError: the GPUs that the job was given are too few for one.
+    """
+    found = devices.environs(job.options["replica_gpus"], job.options["replicas"])
+    if not found:
+        raise UserError(f"{job.name} needs {job.gpus} GPU(s), and CUDA_VISIBLE_DEVICES has fewer")
+    return found
 
 
 def _traffic(job: Job) -> Traffic:
@@ -158,9 +123,7 @@ def _settle(plan: Plan, planned: Planned, outcome: Outcome) -> ExitStatus:
     return STATUS_OF_STATE[outcome.state]
 
 
-def _open(
-    cell: Cell, job: Job, progress: ProgressWriter, log: Callable[[str], None], spent: float = 0.0
-) -> CellRun:
+def _open(cell: Cell, job: Job, progress: ProgressWriter, log_path: Path, spent: float) -> CellRun:
     """Survey the cell, on which this run has ``spent`` so many USD before.
 
     Raises:
@@ -181,7 +144,8 @@ def _open(
             options["overwrite"], options["retry_refused"], options["blank_on_error"], options["workers"]
         ),
         progress,
-        log,
+        functools.partial(_append, log_path),
+        log_path,
     )
     run.making.max_cost, run.making.cost = options["max_cost"], spent or None
     return run
@@ -192,17 +156,6 @@ def _append(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.write(text + "\n")
-
-
-def _switch_log(path: Path) -> None:
-    """Send stdout and stderr, child processes' and C libraries' too, to ``path``."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.dup2(fd, 1)
-    os.dup2(fd, 2)
-    os.close(fd)
 
 
 if __name__ == "__main__":

@@ -616,3 +616,12 @@ def test_the_id_decides_the_endpoint_and_the_name_where_it_is_unknown(
 ) -> None:
     setting = resolve_model(name, "t2i", True, {"model_path": model_path})
     assert (setting["model_path"], setting["model_kwargs"]) == (model_path, kwargs)
+
+
+def test_a_served_local_model_is_asked_for_by_the_id_of_its_weights() -> None:
+    """Which is what vLLM-Omni and SGLang call it, unless they are told otherwise."""
+    assert resolve_model("flux.1-dev", "t2i", True, {})["model_path"] == "black-forest-labs/FLUX.1-dev"
+    assert resolve_model("flux.1-dev", "t2i", True, {})["model_kwargs"] == {}
+    assert resolve_model("flux.1-dev", "t2i", True, {"model_path": "flux"})["model_path"] == "flux"
+    assert resolve_model("diffusers", "t2i", True, {})["model_path"] == "diffusers"
+    assert resolve_model("unknown", "t2i", True, {})["model_path"] == "unknown"

@@ -16,7 +16,6 @@ from imageevalkit.errors import CellFailure
 from imageevalkit.generation.cell_run import CellRun, GenerateOptions
 from imageevalkit.generation.contract import Generated, ItemFailed, ModelUnusable, Refused
 from imageevalkit.generation.records import last_records
-from imageevalkit.generation.run import generate_cell
 from imageevalkit.images import encode
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE
 from tests.support.generation import (
@@ -27,6 +26,7 @@ from tests.support.generation import (
     items,
     picture,
     planned,
+    settle,
 )
 
 CELL = Cell("m", "fake")
@@ -81,7 +81,7 @@ def test_nothing_to_do_does_not_load_the_model() -> None:
     def load(run: CellRun) -> None:
         raise Loaded
 
-    assert generate_cell(planned(FakeDataset(2)), load).state == COMPLETE
+    assert settle(planned(FakeDataset(2)), load).state == COMPLETE
 
 
 def test_resume_of_ten_thousand_images_is_quick(capsys: pytest.CaptureFixture[str]) -> None:

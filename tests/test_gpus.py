@@ -1,21 +1,18 @@
-"""Which GPUs a run may use, with a fake nvidia-smi, and leases on them."""
+"""Which GPUs a run may use: a fake nvidia-smi under real environments, with and without MIG."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from imageevalkit.cell import REPO
 from imageevalkit.errors import UserError
-from imageevalkit.launch.gpus import Gpu, lease, visible_gpus
-from tests.support.fake_nvidia_smi import install_fake_nvidia_smi
+from imageevalkit.launch.gpus import Gpu, spell, too_few, visible_gpus
+from tests.support.fake_nvidia_smi import install_fake_nvidia_smi, times_asked
 
 UUIDS = ["GPU-aaaa1111-0", "GPU-bbbb2222-1", "GPU-cccc3333-2"]
+# the first GPU is divided in three, the last in two
+MIGS = {UUIDS[0]: ["MIG-a0", "MIG-a1", "MIG-a2"], UUIDS[2]: ["MIG-c0", "MIG-c1"]}
 
 
 @pytest.mark.parametrize(
@@ -26,19 +23,90 @@ UUIDS = ["GPU-aaaa1111-0", "GPU-bbbb2222-1", "GPU-cccc3333-2"]
         ("2,0", ["2", "0"], [UUIDS[2], UUIDS[0]]),
         (" 1 , 1", ["1"], [UUIDS[1]]),
         ("GPU-bbbb,0", ["GPU-bbbb", "0"], [UUIDS[1], UUIDS[0]]),
-        ("MIG-3f1c,MIG-GPU-aaaa1111-0/1/0", ["MIG-3f1c", "MIG-GPU-aaaa1111-0/1/0"], None),
+        (f"0,{UUIDS[0]}", ["0"], [UUIDS[0]]),
         ("0,-1,1", ["0"], [UUIDS[0]]),
         ("7", [], []),
         ("NoDevFiles", [], []),
     ],
 )
-def test_visible_gpus(tmp_path: Path, allowed: str | None, names: list[str], keys: list[str] | None) -> None:
+def test_visible_gpus(tmp_path: Path, allowed: str | None, names: list[str], keys: list[str]) -> None:
     environ = install_fake_nvidia_smi(tmp_path, UUIDS)
     if allowed is not None:
         environ["CUDA_VISIBLE_DEVICES"] = allowed
     gpus = visible_gpus(environ)
     assert [gpu.name for gpu in gpus] == names
-    assert [gpu.key for gpu in gpus] == (names if keys is None else keys)
+    assert [gpu.key for gpu in gpus] == keys
+    assert times_asked(tmp_path, "-L") == 0, "nothing is divided"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "names", "keys"),
+    [
+        # CUDA counts differently where it shows MIG devices, so that the whole GPU is named by its UUID
+        (None, ["MIG-a0", "MIG-a1", "MIG-a2", UUIDS[1], "MIG-c0", "MIG-c1"], None),
+        ("MIG-c1,MIG-a0", ["MIG-c1", "MIG-a0"], None),
+        ("2,1", ["MIG-c0", "MIG-c1", "1"], ["MIG-c0", "MIG-c1", UUIDS[1]]),
+        ("GPU-cccc", ["MIG-c0", "MIG-c1"], None),
+        ("MIG-a1,0", ["MIG-a1", "MIG-a0", "MIG-a2"], None),
+        # the name of drivers before R470: <GPU instance>/<compute instance>
+        (f"MIG-{UUIDS[0]}/7/1,MIG-a2", [f"MIG-{UUIDS[0]}/7/1", "MIG-a2"], ["MIG-a1", "MIG-a2"]),
+        (f"MIG-{UUIDS[0]}/8/0,MIG-a2", [f"MIG-{UUIDS[0]}/8/0"], ["MIG-a2"]),
+    ],
+)
+def test_mig_devices(tmp_path: Path, allowed: str | None, names: list[str], keys: list[str] | None) -> None:
+    environ = install_fake_nvidia_smi(tmp_path, UUIDS, migs=MIGS)
+    if allowed is not None:
+        environ["CUDA_VISIBLE_DEVICES"] = allowed
+    gpus = visible_gpus(environ)
+    assert [gpu.name for gpu in gpus] == names
+    assert [gpu.key for gpu in gpus] == (keys or names)
+
+
+def test_mig_devices_of_an_old_driver(tmp_path: Path) -> None:
+    """Before R470 nvidia-smi -L itself names them by GPU and instances."""
+    name = f"MIG-{UUIDS[0]}/1/0"
+    environ = install_fake_nvidia_smi(tmp_path, UUIDS[:1], migs={UUIDS[0]: [name]})
+    for allowed in ({}, {"CUDA_VISIBLE_DEVICES": name}):
+        assert visible_gpus(environ | allowed) == [Gpu(name, name)]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "says"),
+    [
+        (
+            "MIG-d0",
+            "CUDA_VISIBLE_DEVICES names MIG-d0, which is none of the devices that nvidia-smi -L shows",
+        ),
+        ("0,MIG-a", "names MIG-a, which fits 3 of the devices"),
+        (f"MIG-{UUIDS[0]}/3/0", f"names MIG-{UUIDS[0]}/3/0, which is none of the devices"),
+        (f"MIG-{UUIDS[1]}/7/0", "is none of the devices"),
+        ("GPU-dddd", "names GPU-dddd, which is none of the devices"),
+        ("GPU-", "fits 3 of the devices"),
+    ],
+)
+def test_a_device_that_is_not_there_is_one_clear_line(tmp_path: Path, allowed: str, says: str) -> None:
+    """MIG devices get new names when a GPU is divided anew: without them, a model would run on the CPU."""
+    environ = install_fake_nvidia_smi(tmp_path, UUIDS, migs=MIGS)
+    with pytest.raises(UserError) as caught:
+        visible_gpus(environ | {"CUDA_VISIBLE_DEVICES": allowed})
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_gpu_in_mig_mode_that_nobody_divided(tmp_path: Path) -> None:
+    environ = install_fake_nvidia_smi(tmp_path, UUIDS[:2], migs={UUIDS[0]: []})
+    assert visible_gpus(environ) == [Gpu(UUIDS[1], UUIDS[1])]
+    with pytest.raises(UserError, match=r"^GPU 0 is in MIG mode and has no MIG devices: make some .*$"):
+        visible_gpus(environ | {"CUDA_VISIBLE_DEVICES": "0"})
+
+
+def test_a_process_uses_one_mig_device_or_whole_gpus() -> None:
+    migs = [Gpu("MIG-a", "MIG-a"), Gpu("MIG-b", "MIG-b")]
+    whole = [Gpu("0", "GPU-0"), Gpu("1", "GPU-1")]
+    assert too_few([*migs, *whole], 2) == too_few(migs, 1) == ""
+    assert "only one MIG device, and of whole GPUs this machine shows 0" in too_few(migs, 2)
+    assert "of whole GPUs this machine shows 2" in too_few([*migs, *whole], 3)
+    assert too_few(whole, 3) == "this machine shows 2 (nvidia-smi and CUDA_VISIBLE_DEVICES decide)"
+    assert (spell(whole), spell(whole[:1]), spell(migs)) == ("GPUs 0, 1", "GPU 0", "MIG-a, MIG-b")
 
 
 def test_no_nvidia_smi_is_no_gpu(tmp_path: Path) -> None:
@@ -53,71 +121,7 @@ def test_a_failing_nvidia_smi_is_one_clear_line(tmp_path: Path) -> None:
     assert visible_gpus(environ | {"CUDA_VISIBLE_DEVICES": ""}) == []
 
 
-def test_a_gpu_is_leased_once(tmp_path: Path) -> None:
-    folder = tmp_path / "leases"
-    gpus = [Gpu(str(n), uuid) for n, uuid in enumerate(UUIDS)]
-    first = lease(gpus, 2, folder)
-    assert first and first.environ()["CUDA_VISIBLE_DEVICES"] == "0,1"
-    assert lease(gpus, 2, folder) is None
-    third = lease(gpus, 1, folder)  # the attempt for two kept none
-    assert third and third.gpus == [gpus[2]]
-    first.release()
-    again = lease(gpus, 2, folder)
-    assert again and again.gpus == gpus[:2]
-    none = lease(gpus, 0, folder)
-    assert none and none.environ() == {"CUDA_VISIBLE_DEVICES": ""}
-    again.release()
-    third.release()
-
-
-def test_a_lease_lives_as_long_as_a_process_that_inherited_it(tmp_path: Path) -> None:
-    held = lease([Gpu("0", "GPU-x")], 1, tmp_path / "leases")
-    assert held
-    process = subprocess.Popen(["sleep", "60"], pass_fds=held.fds)
-    held.release()
-    assert lease([Gpu("0", "GPU-x")], 1, tmp_path / "leases") is None
-    process.kill()
-    process.wait()
-    after = lease([Gpu("0", "GPU-x")], 1, tmp_path / "leases")
-    assert after
-    after.release()
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="needs to become two other users")
-def test_users_share_the_lease_folder(tmp_path: Path) -> None:
-    """The second user can neither write nor delete the first one's lock file, yet respects it."""
-    shared = Path("/tmp") / f"imageevalkit-test-{os.getpid()}"
-    code = (
-        "import os, sys; from pathlib import Path; from imageevalkit.launch.gpus import Gpu, lease\n"
-        "os.umask(0o077); os.setuid(int(sys.argv[1]))\n"
-        "held = lease([Gpu('0', 'GPU-a'), Gpu('1', 'GPU-b')], 1, Path(sys.argv[2]))\n"
-        "print(held.gpus[0].name, flush=True); sys.stdin.read()\n"
-    )
-
-    def user(uid: int) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", code, str(uid), str(shared)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": str(REPO)},
-        )
-
-    processes = []
-    try:
-        said = []
-        for uid in (12345, 12346):
-            processes.append(user(uid))
-            assert processes[-1].stdout
-            said.append(processes[-1].stdout.readline().strip())
-        assert said == ["0", "1"]
-    finally:
-        for process in processes:
-            process.communicate("")
-        shutil.rmtree(shared, ignore_errors=True)
-
-
-def test_an_unusable_lease_folder_is_one_clear_line(tmp_path: Path) -> None:
-    (tmp_path / "leases").write_text("in the way")
-    with pytest.raises(UserError, match=r"cannot use .*leases.* to reserve GPUs"):
-        lease([Gpu("0", "GPU-x")], 1, tmp_path / "leases")
+def test_statuses_of_nvidia_smi_that_are_no_failure(tmp_path: Path) -> None:
+    warned = f"WARNING: infoROM is corrupted at gpu 0000:1A:00.0\n0, {UUIDS[0]}, [N/A]"
+    assert visible_gpus(install_fake_nvidia_smi(tmp_path, [], warned, status=14)) == [Gpu("0", UUIDS[0])]
+    assert visible_gpus(install_fake_nvidia_smi(tmp_path, [], "No devices were found", status=6)) == []

@@ -31,6 +31,8 @@ def plan_of(checkout: Path, run: Path, seconds: float) -> Path:
         "max_cost": None,
         "blank_on_error": False,
         "workers": 1,
+        "replica_gpus": 0,
+        "replicas": None,
     }
     job = Job("generate:m", "generate", [], ["m/many"], [str(run / "many.log")], options=options)
     return Plan(str(run), False, [job]).save()

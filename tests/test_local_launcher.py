@@ -11,7 +11,6 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -20,10 +19,8 @@ import pytest
 from imageevalkit.errors import ExitStatus, UserError
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch import local
-from imageevalkit.launch.gpus import lease, visible_gpus
 from imageevalkit.launch.local import run_plan
 from imageevalkit.launch.summary import CellSummary, RunSummary
-from tests.support.fake_nvidia_smi import install_fake_nvidia_smi
 from tests.support.jobs import ESCAPING, done_job, launcher, marked, python_job, wait_for
 
 
@@ -234,54 +231,6 @@ def test_environment_of_a_job(
     out, err = capfd.readouterr()
     told = out + err + (tmp_path / "summary.json").read_text()
     assert "sk-secret" not in told
-
-
-def test_gpus_are_shared_out_between_jobs_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    uuids = [f"GPU-test-{os.getpid()}-{n}" for n in range(2)]
-    monkeypatch.setenv("PATH", install_fake_nvidia_smi(tmp_path, uuids)["PATH"])
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"1,{uuids[0]}")
-    monkeypatch.setattr(local, "available_cores", lambda: 8)
-    code = "(FOLDER/%r).write_text(os.environ['CUDA_VISIBLE_DEVICES']); time.sleep(1); outcome(%r,'generate')"
-    jobs = [
-        python_job(tmp_path, f"generate:{m}", code % (m, f"{m}/a"), [f"{m}/a"], gpus=n)
-        for m, n in [("one", 1), ("other", 1), ("both", 2), ("none", 0), ("three", 3)]
-    ]
-    try:
-        summary = run(tmp_path, jobs, parallel=True)
-    finally:
-        for uuid in uuids:
-            Path("/tmp/imageevalkit-gpus", uuid).unlink(missing_ok=True)
-    got = {m: (tmp_path / m).read_text() for m in ("one", "other", "both", "none")}
-    assert got == {"one": "1", "other": uuids[0], "both": f"1,{uuids[0]}", "none": ""}
-    assert "needs 3 GPUs, this run may use 2" in cell(summary, "three/a").message
-    assert [c.state for c in summary.cells].count("complete") == 4
-    seconds = {job.name: job.seconds for job in summary.jobs}
-    assert summary.seconds < sum(seconds.values()), "side by side"
-    assert seconds["generate:three"] == 0
-
-
-def test_waits_for_gpus_of_another_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    uuid = f"GPU-test-{os.getpid()}"
-    monkeypatch.setenv("PATH", install_fake_nvidia_smi(tmp_path, [uuid])["PATH"])
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    other = lease(visible_gpus(), 1)
-    assert other
-    jobs = [
-        python_job(tmp_path, "generate:m", "stamp('first'); outcome('m/a','generate')", ["m/a"], gpus=1),
-        python_job(tmp_path, "generate:n", "stamp('second'); outcome('n/a','generate')", ["n/a"]),
-    ]
-    timer = threading.Timer(1, other.release)
-    timer.start()
-    try:
-        summary = run(tmp_path, jobs)
-    finally:
-        timer.join()
-        Path("/tmp/imageevalkit-gpus", uuid).unlink()
-    assert summary.status is ExitStatus.COMPLETE and summary.seconds > 1
-    assert order(tmp_path, "second", "first") == ["first", "second"]
-    assert capfd.readouterr().err.count("generate:m needs a GPU; another run holds them") == 1
 
 
 # Order

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from imageevalkit import fingerprint as fp
@@ -35,7 +37,7 @@ class CellRun:
     """One cell from its survey to its outcome; ``todo`` are the items to make, in the benchmark's order.
 
     ``outcome`` is there from the start when the cell cannot be made (its images are stale). Nothing is
-    written before :meth:`begin`.
+    written before :meth:`begin`. ``log_path`` is where a model may print.
     """
 
     def __init__(
@@ -47,8 +49,9 @@ class CellRun:
         options: GenerateOptions,
         progress: ProgressWriter,
         log: Callable[[str], None],
+        log_path: Path = Path(os.devnull),
     ) -> None:
-        self.cell, self.task, self.setting = cell, task, setting
+        self.cell, self.task, self.setting, self.log_path = cell, task, setting, log_path
         self.outcome: Outcome | None = None
         self._settings = fp.settings_of(task, setting)
         self._found = found = survey(cell, items, self._settings)
@@ -89,7 +92,9 @@ class CellRun:
         self._model = model
         if self._found.reuse and hasattr(model, "has_made_images"):
             model.has_made_images()
-        packages = installed_packages()
+        if hasattr(model, "begin_cell"):
+            model.begin_cell(self)
+        packages = model.packages() if hasattr(model, "packages") else installed_packages()
         self.making.start(
             OutcomeWriter(self.cell, fp.remember(self.cell.fingerprints, self._settings, packages))
         )

@@ -15,7 +15,6 @@ from imageevalkit.api.retry import UnderWay, under_way
 from imageevalkit.cpu import on_cpu
 from imageevalkit.generation.cell_run import CellRun
 from imageevalkit.generation.contract import Generated
-from imageevalkit.generation.sequential import model_input
 from imageevalkit.items import Item
 
 # Once a cell is given up, requests already sent may still be answered (and are paid for): wait this long at most.
@@ -32,17 +31,18 @@ class Asker:
 
     def __init__(self, model: Any, load: Callable[[], Any], workers: int) -> None:
         self.model = model
-        # a model that sends through a limiter has others ready for when its items wait to be asked again
-        self.limited = hasattr(model, "use_traffic")
-        self.room = asyncio.Semaphore(max(4, 2 * workers) if self.limited else workers)
+        # one that queues items itself, for its limiter or its workers, has others ready when some wait
+        self.queues = hasattr(model, "expect")
+        room = max(4, 2 * workers) if self.queues else workers
+        self.room = asyncio.Semaphore(getattr(model, "room", room))
         self._load = load
         self.is_async = inspect.iscoroutinefunction(getattr(model, "generate_async", None))
         self._own = threading.local()
         self._threads = None if self.is_async else ThreadPoolExecutor(workers)
 
     def expect(self, items: int) -> None:
-        """Tell the model how many items of the cell have not begun: it tells an outage from a bad last few."""
-        if self.limited:
+        """Tell a model that queues its items how many of the cell have not begun: the last ones may differ."""
+        if self.queues:
             self.model.expect(items)
 
     async def ask(self, given: Any, seed: int) -> Any:
@@ -84,6 +84,11 @@ async def drain(cells: AsyncIterator[tuple[CellRun, Asker]], end: Callable[[Cell
             await cell.abandon()
 
 
+def model_input(task: str, item: Item) -> Any:
+    """What the contract of seed 002 hands to ``generate``: the prompt (t2i) or the input list."""
+    return item.prompt if task == "t2i" else item.input_list
+
+
 class _CellInFlight:
     def __init__(self, run: CellRun, asker: Asker, end: Callable[[CellRun], None]) -> None:
         self._run, self._asker, self._end = run, asker, end
@@ -101,7 +106,7 @@ class _CellInFlight:
                 self._asker.room.release()
                 break
             # a model that does not say whether a request is out may have one out at any time
-            state = UnderWay(sent=not self._asker.limited)
+            state = UnderWay(sent=not self._asker.queues)
             task = asyncio.create_task(self._make(item, state))
             self._tasks[task] = state
             task.add_done_callback(self._on_done)

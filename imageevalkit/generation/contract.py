@@ -67,3 +67,19 @@ class OnHold(GenerationError):
 
 class ModelUnusable(GenerationError):
     """No item can succeed (wrong key, unknown model, bad parameter): the cell stops at once."""
+
+
+class Raised(Exception):
+    """What a model's own code raised in another process: the error's class ``name``, its ``text`` and its ``trace``."""
+
+    def __init__(self, name: str, text: str, trace: str) -> None:
+        super().__init__(name, text, trace)
+        self.name, self.text, self.trace = name, text, trace
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def name_of(error: Exception) -> str:
+    """The class of ``error``, also where it was raised in another process."""
+    return error.name if isinstance(error, Raised) else type(error).__name__

@@ -18,7 +18,9 @@ from imageevalkit.generation.contract import (
     ItemFailed,
     ModelUnusable,
     OnHold,
+    Raised,
     Refused,
+    name_of,
 )
 from imageevalkit.generation.records import FAILED, REFUSED, OutcomeWriter, encoded
 from imageevalkit.items import Item
@@ -96,7 +98,7 @@ class Making:
         if isinstance(error, CellFailure):
             raise error
         refused = isinstance(error, Refused)
-        self.last_error = f"{type(error).__name__}: {one_line(error, 300)}"
+        self.last_error = f"{name_of(error)}: {one_line(error, 300)}"
         if isinstance(error, GenerationError):
             self._pay(error.bill)
         if isinstance(error, (ModelUnusable, OnHold)):
@@ -108,7 +110,8 @@ class Making:
         else:
             self.log(f"{item.id} {REFUSED if refused else FAILED}: {self.last_error}")
         if not isinstance(error, GenerationError):
-            self.log(redact("".join(traceback.format_exception(error))))
+            trace = error.trace if isinstance(error, Raised) else "".join(traceback.format_exception(error))
+            self.log(redact(trace))
         blank = self._blank_size(item) if self.blank_on_error and not refused else None
         self._writer.save_failure(item, error, REFUSED if refused else FAILED, seconds, blank)
         if refused:

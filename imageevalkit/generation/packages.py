@@ -15,6 +15,9 @@ _DISTRIBUTIONS = {
     "accelerate": "accelerate",
     "httpx2": "httpx2",
     "numpy": "numpy",
+    # where it is absent, torch's own attention stands in for it
+    "flash_attn": "flash-attn",
+    "peft": "peft",
 }
 
 

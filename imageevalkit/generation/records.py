@@ -17,7 +17,7 @@ from imageevalkit.api.budget import Bill
 from imageevalkit.atomic import commit_part, part_path, write_part
 from imageevalkit.cell import Cell
 from imageevalkit.errors import say
-from imageevalkit.generation.contract import Generated, GenerationError
+from imageevalkit.generation.contract import Generated, GenerationError, name_of
 from imageevalkit.items import Item
 from imageevalkit.jsonl import JsonlWriter, read_jsonl
 from imageevalkit.result_files import Basis, bases, forget
@@ -151,7 +151,7 @@ class OutcomeWriter:
             error.attempts if isinstance(error, GenerationError) else 1,
             placeholder=bool(blank),
             **_billed(error.bill if isinstance(error, GenerationError) else None),
-            error={"class": type(error).__name__, "text": one_line(error)},
+            error={"class": name_of(error), "text": one_line(error)},
             **(origin or {}),
         )
         if blank:

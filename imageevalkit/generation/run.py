@@ -1,4 +1,4 @@
-"""Generating cells: one after another on this machine's model, or all at once through an API."""
+"""Generating the cells of some models, each model's one after another without a gap."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from imageevalkit.cell import Cell
 from imageevalkit.errors import CellFailure
 from imageevalkit.generation.cell_run import CellRun
 from imageevalkit.generation.concurrent import Asker, drain
-from imageevalkit.generation.sequential import make_one_by_one
 from imageevalkit.jobs import FAILED, Outcome
 from imageevalkit.secrets import one_line, redact
 
@@ -36,37 +35,6 @@ class Planned(NamedTuple):
         except Exception as error:
             self.log(redact(traceback.format_exc()))
             return Outcome(FAILED, f"{type(error).__name__}: {one_line(error, 300)}")
-
-
-def generate_cell(planned: Planned, load: Load) -> Outcome:
-    """Make every missing image of one cell; ``load`` is called only when there is something to make."""
-
-    def make() -> Outcome:
-        run = planned.open()
-        if run.outcome:
-            return run.outcome
-        if run.todo:
-            run.making.report("loading model", force=True)
-            model = load(run)
-            run.begin(model)
-            asker = Asker(model, lambda: model, run.making.workers)
-            if asker.is_async:
-                asyncio.run(_drain_one(run, asker))
-            else:
-                make_one_by_one(model, run.task, run.todo, run.making)
-        return run.end()
-
-    return planned.outcome_of(make)
-
-
-async def _drain_one(run: CellRun, asker: Asker) -> None:
-    async def only() -> AsyncIterator[tuple[CellRun, Asker]]:
-        yield run, asker
-
-    try:
-        await drain(only(), lambda ended: None)
-    finally:
-        await asker.close()
 
 
 async def generate_together(

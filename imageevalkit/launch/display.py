@@ -20,6 +20,7 @@ from imageevalkit.text_width import columns_of
 
 _PLAIN_INTERVAL = 10.0  # seconds between two lines about one cell: a log should stay readable
 _PLAIN_CELLS = 5  # at once; of more each has its line less often
+_WAITING_INTERVAL = 300.0  # between two lines about a job that waits: it may do so for hours
 _REDRAW_INTERVAL = 0.2
 
 
@@ -30,6 +31,14 @@ class Running:
     job: Job
     seconds: float
     paces: Sequence[Pace]
+
+
+class Waiting(NamedTuple):
+    """A job that could start, had it GPUs; ``seconds`` since it first could."""
+
+    job: str
+    why: str
+    seconds: float
 
 
 class Money(NamedTuple):
@@ -44,7 +53,7 @@ class Money(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """The state of a run at one moment. ``waiting`` are lines about jobs that cannot start yet.
+    """The state of a run at one moment. ``waiting`` are the jobs that others keep from starting.
 
     ``money`` is None where no price is known.
     """
@@ -54,7 +63,7 @@ class View:
     cells_done: int
     cells_failed: int
     running: Sequence[Running] = ()
-    waiting: Sequence[str] = ()
+    waiting: Sequence[Waiting] = ()
     money: Money | None = None
 
 
@@ -65,14 +74,15 @@ class Display:
         self._stream = stream
         self._broken = False
         self._shown: dict[tuple[str, str], tuple[float, int]] = {}
-        self._announced: set[str] = set()
+        self._waiting_shown: dict[str, float] = {}
         self._money = ""
         self._money_shown = -math.inf
 
-    def job_started(self, job: Job, attempt: int) -> None:
-        """A job was started for the ``attempt``-th time."""
+    def job_started(self, job: Job, attempt: int, gpus: str = "") -> None:
+        """A job was started for the ``attempt``-th time, on ``gpus`` if it has any."""
         if attempt == 1:
-            self._line("started", f"{job.name}, log {short_path(job.logs[0])}")
+            on = f" on {gpus}" if gpus else ""
+            self._line("started", f"{job.name}{on}, log {short_path(job.logs[0])}")
 
     def job_retried(self, text: str) -> None:
         """A job crashed and is started again."""
@@ -99,10 +109,12 @@ class Display:
 
     def refresh(self, view: View) -> None:
         """Show ``view``; called several times a second."""
-        for text in view.waiting:
-            if text not in self._announced:
-                self._announced.add(text)
-                self._line("waiting", text)
+        now = time.monotonic()
+        for waiting in view.waiting:
+            if now - self._waiting_shown.get(waiting.job, -math.inf) >= _WAITING_INTERVAL:
+                self._waiting_shown[waiting.job] = now
+                so_far = f" (for {clock(waiting.seconds)})" if waiting.seconds >= _WAITING_INTERVAL else ""
+                self._line("waiting", f"{waiting.job} {waiting.why}{so_far}")
         # many cells in one log: the lines of all together should stay as readable as those of a few
         interval = _PLAIN_INTERVAL * max(1.0, sum(len(r.paces) for r in view.running) / _PLAIN_CELLS)
         for running in view.running:
@@ -152,7 +164,7 @@ class LiveDisplay(Display):
         self._block: list[str] = []
         self._drawn = 0.0
 
-    def job_started(self, job: Job, attempt: int) -> None:
+    def job_started(self, job: Job, attempt: int, gpus: str = "") -> None:
         pass  # it has a line in the block
 
     def job_ended(self, job: JobSummary) -> None:
@@ -190,7 +202,9 @@ class LiveDisplay(Display):
         lines = [fit(f"{head} · {clock(view.seconds)}{money}", columns - 1)]
         for running in view.running:
             lines += self._running_lines(running, columns - 1)
-        lines += [fit(f"waiting {plain(text)}", columns - 1) for text in view.waiting]
+        for waiting in view.waiting:
+            text = f"waiting {clock(waiting.seconds)} {waiting.job} {waiting.why}"
+            lines.append(fit(plain(text), columns - 1))
         # the cursor cannot move above the screen: a taller block would smear
         room = max(2, rows - 2)
         if len(lines) > room:

@@ -27,7 +27,7 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
         requests, server = _requests(job), describe_server(job)
         # the script of an evaluation says less than the environment it runs in
         program = requests[0].python if job.stage == "evaluate" and not server else job.command[0]
-        lines.append(f"{job.name}: {program}, {job.gpus} GPUs, {job.cores} cores")
+        lines.append(f"{job.name}: {program}, {gpus_of(job)}, {job.cores} cores")
         lines += server
         for request in requests:
             counts, counted = _forecast(request)
@@ -35,6 +35,18 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
             status = status if counted else ExitStatus.FAILED
     lines += [f"blocked {cell}: {reason}" for cell, reason in plan.blocked.items()]
     return "\n".join(lines), status
+
+
+def gpus_of(job: Job) -> str:
+    """The GPUs that ``job`` takes, in words: ``up to 4 replicas × 2 GPUs``."""
+    each, replicas = job.options.get("replica_gpus"), job.options.get("replicas") or 1
+    if each:
+        replicas = job.gpus_at_most // each
+        count = "1 replica" if replicas == 1 else f"up to {replicas} replicas"
+        return f"{count} × {each} {'GPU' if each == 1 else 'GPUs'}"
+    if each == 0 and replicas > 1 and not job.options["api"]:
+        return f"{replicas} replicas on the CPU"
+    return f"{job.gpus} GPUs"
 
 
 class _Request(NamedTuple):

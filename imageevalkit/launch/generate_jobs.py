@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from imageevalkit.benchmark_settings import environ_of
 from imageevalkit.cell import Cell, log_root
 from imageevalkit.errors import UserError
 from imageevalkit.jobs import Job
-from imageevalkit.launch import gpus, registry
+from imageevalkit.launch import gpu_needs, registry
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.environments import python_of
 from imageevalkit.launch.options import Options
@@ -47,12 +46,6 @@ class Run:
         """The cells of ``model`` that can start."""
         cells = [Cell(model, benchmark) for benchmark in self.options.benchmarks]
         return [cell for cell in cells if cell.key not in self.blocked]
-
-
-@functools.cache
-def visible_gpus() -> int:
-    """How many GPUs this run may use; asked only when something wants one (a login node's nvidia-smi may fail)."""
-    return len(gpus.visible_gpus())
 
 
 def generate_jobs(run: Run, tasks: Mapping[str, str]) -> list[Job]:
@@ -113,6 +106,7 @@ def _job(
     for model, settings in models.items():
         order = list(settings)
         cells += sorted(run.open_cells(model), key=lambda cell: order.index(tasks[cell.benchmark]))
+    each = max(_gpus_of(run, model, s) for model, settings in models.items() for s in settings.values())
     return Job(
         name=name,
         stage="generate",
@@ -120,7 +114,8 @@ def _job(
         cells=[cell.key for cell in cells],
         logs=run.logs(cells, "generate"),
         environ=environ_of(run.ds_kwargs),
-        gpus=max(_gpus_of(model, s) for model, settings in models.items() for s in settings.values()),
+        gpus=each,
+        gpus_at_most=gpu_needs.in_replicas(each, options.replicas),
         cores=run.cores,
         retries=_RETRIES,
         turns=sorted(
@@ -141,6 +136,8 @@ def _job(
             "workers": options.num_workers if options.use_api else 1,
             "requests_per_minute": options.requests_per_minute,
             "max_cost": options.max_cost,
+            "replica_gpus": each,
+            "replicas": options.replicas,
         },
     )
 
@@ -161,11 +158,15 @@ def _check_api(options: Options, model: str, setting: Mapping[str, Any]) -> None
         )
 
 
-def _gpus_of(model: str, setting: Mapping[str, Any]) -> int:
-    """GPUs of a model: what its entry declares, else one where there is one (a small model runs on the CPU too)."""
-    if setting.get("api") or setting.get("gpus") == 0:
+def _gpus_of(run: Run, model: str, setting: Mapping[str, Any]) -> int:
+    """GPUs of one replica: what INFER_GPU_MAP or the entry says, else one (a small model runs on the CPU too)."""
+    if setting.get("api"):
         return 0
+    where = f"INFER_GPU_MAP['{model}']"
+    count = gpu_needs.mapped(run.config.maps.get("INFER_GPU_MAP", {}).get(model, ""), where)
+    if count is not None:
+        return gpu_needs.require(count, f"{where} in config.sh: one replica of the model needs")
     declared = setting.get("gpus")
-    if declared and declared > visible_gpus():
-        raise UserError(f"model '{model}' needs {declared} GPU(s), but this machine shows {visible_gpus()}")
-    return declared or min(1, visible_gpus())
+    if declared is None:
+        return gpu_needs.one_if_any()
+    return gpu_needs.require(declared, f"model '{model}' needs")

@@ -1,154 +1,132 @@
-"""Which GPUs this run may use, and leases on them, so that two runs on one machine never share one."""
+"""Which GPUs this run may use: what CUDA_VISIBLE_DEVICES allows, MIG devices in place of a GPU in MIG mode."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-import subprocess
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from imageevalkit.errors import UserError
-
-# Not TMPDIR: every run of every user on the machine must look in the same place, and clusters set TMPDIR
-# per job.
-LEASES = Path("/tmp/imageevalkit-gpus")
-_QUERY_SECONDS = 60  # a driver that initialises many GPUs without persistence mode takes tens of seconds
+from imageevalkit.launch import nvidia_smi
+from imageevalkit.launch.nvidia_smi import Device
 
 
 class Gpu(NamedTuple):
-    """A GPU: ``name`` as CUDA_VISIBLE_DEVICES spells it (index, UUID or MIG id), ``key`` the same for all."""
+    """A GPU or MIG device: ``name`` as CUDA_VISIBLE_DEVICES spells it, ``key`` (UUID) the same for all."""
 
     name: str
     key: str
+
+    @property
+    def is_mig(self) -> bool:
+        """Whether it is a part of a GPU."""
+        return self.key.startswith("MIG-")
 
 
 def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[Gpu]:
     """The GPUs that ``environ`` allows, in its order and naming; none where there is no ``nvidia-smi``.
 
+    A GPU in MIG mode stands for its MIG devices, in its place.
+
     Raises:
-        UserError: ``nvidia-smi`` is there, but fails.
+        UserError: ``nvidia-smi`` fails, or does not know a UUID of CUDA_VISIBLE_DEVICES, or there is nothing but
+            GPUs in MIG mode that nobody has divided.
     """
     allowed = environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is not None and not allowed.strip():
         return []
-    uuids = _query(environ)
-    if allowed is None:
-        return [Gpu(index, uuid) for index, uuid in uuids.items()]
+    devices = nvidia_smi.devices(environ)
+    if not devices:
+        return []
+    meant: list[Device] = []
     found: dict[str, Gpu] = {}
-    for name in (part.strip() for part in allowed.split(",")):
-        key = _key(name, uuids)
-        if key is None:
+    for name in _all_names(devices) if allowed is None else allowed.split(","):
+        device, gpus = _meant(name.strip(), devices, environ)
+        if device is None:
             break  # CUDA too ignores everything from the first name it does not know
-        found.setdefault(key, Gpu(name, key))
+        meant.append(device)
+        for gpu in gpus:
+            found.setdefault(gpu.key, gpu)
+    if meant and not found:
+        raise UserError(
+            f"GPU {meant[0].index} is in MIG mode and has no MIG devices: make some (nvidia-smi mig -cgi … -C), "
+            "or run without GPUs: CUDA_VISIBLE_DEVICES="
+        )
     return list(found.values())
 
 
-def _key(name: str, uuids: Mapping[str, str]) -> str | None:
-    if name.startswith("MIG-"):
-        return name if uuids else None  # nvidia-smi's query lists whole GPUs only
-    if name.startswith("GPU-"):
-        return next((uuid for uuid in uuids.values() if uuid.startswith(name)), None)
-    return uuids.get(name)
+def fitting(gpus: Iterable[Gpu], count: int) -> list[Gpu]:
+    """Those of ``gpus`` of which a process can use ``count`` at once: of several, whole ones.
 
-
-def _query(environ: Mapping[str, str]) -> dict[str, str]:
-    command = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_QUERY_SECONDS, env=dict(environ), check=True
-        )
-    except FileNotFoundError:
-        return {}
-    except subprocess.TimeoutExpired:
-        raise UserError(
-            f"nvidia-smi did not answer within {_QUERY_SECONDS} s; check the GPU driver"
-        ) from None
-    except subprocess.CalledProcessError as error:
-        said = (error.stdout + error.stderr).strip().splitlines() or ["no message"]
-        raise UserError(
-            f"nvidia-smi failed ({said[-1]}); mend the driver, or run without GPUs: CUDA_VISIBLE_DEVICES="
-        ) from None
-    rows = (line.split(",") for line in done.stdout.splitlines() if "," in line)
-    return {index.strip(): uuid.strip() for index, uuid in rows}
-
-
-@dataclass(frozen=True)
-class Lease:
-    """GPUs held by this run. ``fds`` hold the locks: they are free when no process has them open."""
-
-    gpus: list[Gpu]
-    fds: list[int]
-
-    def environ(self) -> dict[str, str]:
-        """What makes a job see exactly these GPUs, in the naming that the run was given."""
-        visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpu.name for gpu in self.gpus)}
-        if self.gpus and "CUDA_VISIBLE_DEVICES" not in os.environ:
-            # the names are nvidia-smi's indices then, and CUDA's own order is another on mixed machines
-            visible["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        return visible
-
-    def release(self) -> None:
-        """Close this process's descriptors; a guard that still has them keeps the GPUs."""
-        for fd in self.fds:
-            os.close(fd)
-        self.fds.clear()
-
-
-def lease(gpus: Iterable[Gpu], count: int, folder: Path = LEASES) -> Lease | None:
-    """Lock ``count`` of ``gpus``, or None (and nothing locked) while fewer are free.
-
-    Raises:
-        UserError: the lock folder cannot be used.
+    The MIG User Guide, "CUDA Device Enumeration": a process enumerates a single MIG device.
     """
-    held = Lease([], [])
-    for gpu, fd in _locks(gpus, folder) if count else ():
-        held.gpus.append(gpu)
-        held.fds.append(fd)
-        if len(held.fds) == count:
-            break
-    if len(held.fds) < count:
-        held.release()
-        return None
-    return held
+    return [gpu for gpu in gpus if count <= 1 or not gpu.is_mig]
 
 
-def _locks(gpus: Iterable[Gpu], folder: Path) -> Iterator[tuple[Gpu, int]]:
-    for gpu in gpus:
-        try:
-            fd = _open(folder, gpu.key.replace("/", "_"))
-        except OSError as error:
-            raise UserError(
-                f"cannot use {error.filename or folder} to reserve GPUs ({error.strerror}); remove it"
-            ) from None
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            continue
-        yield gpu, fd
+def too_few(gpus: Sequence[Gpu], count: int) -> str:
+    """Why a process can never have ``count`` of ``gpus``; empty when it can."""
+    there = len(fitting(gpus, count))
+    if there >= count:
+        return ""
+    if len(gpus) > there:
+        return (
+            f"a process sees only one MIG device, and of whole GPUs this machine shows {there}: "
+            "take one, on a MIG device that is large enough"
+        )
+    return f"this machine shows {there} (nvidia-smi and CUDA_VISIBLE_DEVICES decide)"
 
 
-def _open(folder: Path, name: str) -> int:
-    """Open a lock file that belongs to whoever came first, without the right to write anyone else's."""
-    try:
-        folder.mkdir()
-        folder.chmod(0o1777)  # past the umask: the next user makes files here too
-    except FileExistsError:
-        pass
-    path = folder / name
-    # flock needs no write access. O_CREAT only where there is no file: fs.protected_regular refuses it on
-    # another user's file in a sticky folder.
-    flags = os.O_RDONLY | os.O_NOFOLLOW
-    try:
-        return os.open(path, flags)
-    except FileNotFoundError:
-        pass
-    try:
-        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
-    except FileExistsError:
-        return os.open(path, flags)
-    os.fchmod(fd, 0o644)  # past the umask: other users must be able to open it
-    return fd
+def spell(gpus: Sequence[Gpu]) -> str:
+    """``gpus`` for a message: ``GPUs 0, 1``, or their UUIDs."""
+    names = ", ".join(gpu.name for gpu in gpus)
+    if not all(gpu.name.isdecimal() for gpu in gpus):
+        return names
+    return f"{'GPU' if len(gpus) == 1 else 'GPUs'} {names}"
+
+
+def _all_names(devices: Sequence[Device]) -> list[str]:
+    # CUDA hides whole GPUs where it shows MIG devices: an index would count something else there
+    by_index = all(device.migs is None for device in devices)
+    return [device.index if by_index else device.uuid for device in devices]
+
+
+def _meant(
+    name: str, devices: Sequence[Device], environ: Mapping[str, str]
+) -> tuple[Device | None, list[Gpu]]:
+    """What ``name`` of CUDA_VISIBLE_DEVICES is: its GPU, and the devices that a job can be given."""
+    if name.startswith("MIG-"):
+        device, uuid = _mig(name, devices, environ)
+        return device, [Gpu(name, uuid)]
+    if name.startswith("GPU-"):
+        named = [device for device in devices if device.uuid.startswith(name)]
+        if len(named) != 1:
+            raise _unknown(name, len(named))
+    else:
+        named = [device for device in devices if device.index == name]
+    if not named:
+        return None, []
+    [device] = named
+    if device.migs is None:
+        return device, [Gpu(name, device.uuid)]
+    return device, [Gpu(mig, mig) for mig in device.migs.values()]
+
+
+def _mig(name: str, devices: Sequence[Device], environ: Mapping[str, str]) -> tuple[Device, str]:
+    known = [
+        (device, mig) for device in devices for mig in (device.migs or {}).values() if mig.startswith(name)
+    ]
+    exact = [(device, mig) for device, mig in known if mig == name]
+    if len(exact or known) == 1:
+        return (exact or known)[0]
+    uuid, _, instance = name.removeprefix("MIG-").partition("/")
+    for device in devices:
+        if instance and device.migs and device.uuid == uuid:
+            mig = nvidia_smi.mig_of_instance(device, instance, environ)
+            if mig:
+                return device, mig
+    raise _unknown(name, len(known))
+
+
+def _unknown(name: str, matches: int) -> UserError:
+    what = f"fits {matches} of the devices" if matches else "is none of the devices"
+    return UserError(f"CUDA_VISIBLE_DEVICES names {name}, which {what} that nvidia-smi -L shows")

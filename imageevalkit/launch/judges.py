@@ -13,8 +13,9 @@ from eval_models.judge.registry import JUDGE_SETTINGS, JudgeChoice, find
 from eval_models.judge.server_settings import ServerSettings, split_kwargs
 from imageevalkit.errors import UserError, suggest
 from imageevalkit.evaluation.benchmark import check_judge
+from imageevalkit.launch import gpu_needs
 from imageevalkit.launch.config import Config
-from imageevalkit.launch.generate_jobs import Run, visible_gpus
+from imageevalkit.launch.generate_jobs import Run
 from imageevalkit.launch.judge_settings import (
     configured_kwargs,
     endpoint_of,
@@ -139,11 +140,7 @@ def check_kwargs_map(config: Config) -> None:
 
 def _gpus(choice: JudgeChoice, given: Any) -> int:
     if given is None:
-        return min(1, visible_gpus()) if choice.setting.backend in ("transformers", "vllm") else 0
+        return gpu_needs.one_if_any() if choice.setting.backend in ("transformers", "vllm") else 0
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
         raise UserError(f"judge '{choice.name}': gpus is {given!r}: use a whole number")
-    if given > visible_gpus():
-        raise UserError(
-            f"judge '{choice.name}' wants {given} GPU(s), but this machine shows {visible_gpus()}"
-        )
-    return given
+    return gpu_needs.require(given, f"judge '{choice.name}' wants")

@@ -15,8 +15,11 @@ from pathlib import Path
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, worst
 from imageevalkit.jobs import FAILED, USABLE, Job, Plan
-from imageevalkit.launch.display import Money, Running, View, choose_display
-from imageevalkit.launch.gpus import Lease, lease, visible_gpus
+from imageevalkit.launch.display import Money, Running, View, Waiting, choose_display
+from imageevalkit.launch.gpu_leases import Lease
+from imageevalkit.launch.gpu_memory import MinFreeMemory
+from imageevalkit.launch.gpu_pool import GpuPool, Offer, Share
+from imageevalkit.launch.gpus import spell, visible_gpus
 from imageevalkit.launch.ledger import Ending, Ledger
 from imageevalkit.launch.pace import Pace, PaceReader
 from imageevalkit.launch.process import FINAL, describe_exit, job_environ, progress_path, start_guarded
@@ -24,6 +27,8 @@ from imageevalkit.launch.summary import INTERRUPTED, SKIPPED, RunSummary
 from imageevalkit.launch.table import print_table
 
 _TICK = 0.1
+# Two runs that look for GPUs at once may meet at a lock for a moment, and nvidia-smi is asked before every start.
+_TELL_AFTER = 1.0
 # Guards need 5 s of grace and a moment to kill; what is left after this hangs in the kernel.
 _STOP_LIMIT = 9.0
 # `timeout` and some wrappers deliver one signal twice: that is not a user losing patience.
@@ -77,12 +82,17 @@ class _Run:
         self._lock_fds = lock_fds
         self._display = choose_display(sys.stderr)
         self._cores = available_cores()
-        self._gpus = visible_gpus() if any(job.gpus for job in plan.jobs) else []
+        self._pool = GpuPool(
+            visible_gpus() if any(job.gpus for job in plan.jobs) else [],
+            MinFreeMemory.parse(plan.gpu_min_free_memory, "gpu_min_free_memory of the plan"),
+            plan.share_gpus,
+        )
         self._pending = list(plan.jobs)
         self._ledger = Ledger(plan, self._display)
         self._active: dict[asyncio.Task[None], _Active] = {}
         self._paces: list[PaceReader] = []
-        self._waiting_for_gpus: list[str] = []
+        self._waiting: dict[str, str] = {}
+        self._waiting_since: dict[str, float] = {}
         self._stop: signal.Signals | None = None
         self._stop_time = 0.0
         self._started = time.monotonic()
@@ -101,6 +111,7 @@ class _Run:
             self._display.close(self._money())
             return _save_and_print(self._summarize(), Path(self._plan.run_folder))
         finally:
+            self._pool.close()
             # whatever went wrong above: closing the lifeline ends every guard
             os.close(lifeline_end)
             os.close(self._lifeline)
@@ -128,43 +139,60 @@ class _Run:
                 await asyncio.sleep(_TICK)  # another run has the GPUs
 
     def _start_what_can(self) -> None:
-        self._waiting_for_gpus = []
-        for job in list(self._pending):
-            if not self._plan.parallel and (self._active or self._waiting_for_gpus):
-                return
-            verdict = self._ledger.verdict(job)
-            if verdict.skip:
-                self._pending.remove(job)
-                self._ledger.never_started(job, SKIPPED, verdict.skip)
-            elif verdict.ready:
-                self._start_if_room(job)
+        self._waiting = {}
+        if not self._plan.parallel and self._active:
+            return
+        starting: list[tuple[Job, int, Share]] = []
+        with self._pool.offer() as offer:
+            for job in list(self._pending):
+                if not self._plan.parallel and (starting or self._waiting):
+                    break
+                verdict = self._ledger.verdict(job)
+                if verdict.skip:
+                    self._give_up(job, SKIPPED, verdict.skip)
+                elif verdict.ready and (cores := self._room(job, starting)) is not None:
+                    share = self._reserve(job, offer)
+                    if share:
+                        starting.append((job, cores, share))
+            offer.grow()
+            for job, cores, share in starting:
+                self._start(job, cores, offer.lease(share))
+        now = time.monotonic()
+        self._waiting_since = {job: self._waiting_since.get(job, now) for job in self._waiting}
 
-    def _start_if_room(self, job: Job) -> None:
+    def _room(self, job: Job, starting: list[tuple[Job, int, Share]]) -> int | None:
+        """The cores that ``job`` gets beside what runs and what is ``starting``; None when it must wait for them."""
+        busy = [(active.job, active.cores) for active in self._active.values()]
+        busy += [(other, cores) for other, cores, _ in starting]
         cores = min(job.cores, self._cores) if self._plan.parallel else self._cores
-        if sum(active.cores for active in self._active.values()) + cores > self._cores:
-            return
-        if any(turn in active.job.turns for active in self._active.values() for turn in job.turns):
-            return
-        if job.gpus > len(self._gpus):
-            self._pending.remove(job)
-            self._ledger.never_started(job, FAILED, _too_few_gpus(job.gpus, len(self._gpus)))
-            return
+        if sum(taken for _, taken in busy) + cores > self._cores:
+            return None
+        return None if any(turn in other.turns for other, _ in busy for turn in job.turns) else cores
+
+    def _reserve(self, job: Job, offer: Offer) -> Share | None:
+        """The GPUs that ``job`` must have, or None: it waits for them, or will never have them."""
         try:
-            held = lease(self._gpus, job.gpus)
+            share = offer.reserve(job.gpus, job.gpus_at_most)
         except UserError as error:
-            self._pending.remove(job)
-            self._ledger.never_started(job, FAILED, str(error))
-            return
-        if held is None:
-            wanted = "a GPU" if job.gpus == 1 else f"{job.gpus} GPUs"
-            if not any(active.lease.gpus for active in self._active.values()):  # else they are our own
-                self._waiting_for_gpus.append(f"{job.name} needs {wanted}; another run holds them")
-            return
+            self._give_up(job, FAILED, str(error))
+            return None
+        if share is None and (problem := self._pool.never(job.gpus)):
+            gpus = "a GPU" if job.gpus == 1 else f"{job.gpus} GPUs"
+            self._give_up(job, FAILED, f"needs {gpus}, but {problem}")
+        elif share is None and (why := offer.why_not(job.gpus)):
+            self._waiting[job.name] = why
+        return share
+
+    def _start(self, job: Job, cores: int, lease: Lease) -> None:
         self._pending.remove(job)
         pace = PaceReader(progress_path(self._plan, job))
         self._paces.append(pace)
-        active = _Active(job, held, cores, pace, time.monotonic())
+        active = _Active(job, lease, cores, pace, time.monotonic())
         self._active[asyncio.create_task(self._run_job(active))] = active
+
+    def _give_up(self, job: Job, state: str, why: str) -> None:
+        self._pending.remove(job)
+        self._ledger.never_started(job, state, why)
 
     def _view(self) -> View:
         now = time.monotonic()
@@ -175,7 +203,11 @@ class _Run:
             cells_done=sum(state is not None for state in states),
             cells_failed=sum(state is not None and state not in USABLE for state in states),
             running=[Running(a.job, now - a.started, self._paces_of(a)) for a in self._active.values()],
-            waiting=self._waiting_for_gpus,
+            waiting=[
+                Waiting(job, why, seconds)
+                for job, why in self._waiting.items()
+                if (seconds := now - self._waiting_since[job]) >= _TELL_AFTER
+            ],
             money=self._money(),
         )
 
@@ -217,7 +249,7 @@ class _Run:
         active.pace.start_attempt()
         active.ended = asyncio.get_running_loop().create_future()
         active.process = start_guarded(job, environ, self._lifeline, held, active.attempts)
-        self._display.job_started(job, active.attempts)
+        self._display.job_started(job, active.attempts, spell(active.lease.gpus) if active.lease.gpus else "")
         return await active.ended
 
     def _worth_retry(self, job: Job, status: int) -> bool:
@@ -233,7 +265,7 @@ class _Run:
                     active.ended.set_result(status)
 
     def _end_job(self, active: _Active, status: int | None, problem: str = "") -> None:
-        active.lease.release()
+        self._pool.give_back(active.lease)
         active.pace.read()  # its last words, for the sum of money
         seconds = time.monotonic() - active.started
         stopped_by = self._stop.name if self._stop is not None else ""
@@ -285,8 +317,3 @@ def _save_and_print(summary: RunSummary, run_folder: Path) -> RunSummary:
     with contextlib.suppress(OSError):  # nobody reads it; the status must not become another one by that
         print_table(summary, sys.stdout)
     return summary
-
-
-def _too_few_gpus(wanted: int, there: int) -> str:
-    why = "nvidia-smi and CUDA_VISIBLE_DEVICES decide"
-    return f"needs {wanted} {'GPU' if wanted == 1 else 'GPUs'}, this run may use {there} ({why})"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.errors import UserError, suggest
+from imageevalkit.launch import gpu_memory
 from imageevalkit.launch.config import (
     Config,
     check_name,
@@ -41,6 +42,7 @@ OPTIONS: dict[str, Option] = {
     "--max_cost": Option("USD", "stop before the API images of this run cost more"),
     "--retry_refused": Option("", "send prompts again that an API refused"),
     "--parallel": Option("true|false", "run jobs side by side within GPUs and cores"),
+    "--replicas": Option("N", "copies of a local model side by side at most"),
     "--infer": Option("true|false", "make images"),
     "--eval": Option("true|false", "compute scores"),
     "--images": Option("DIR", "score images made elsewhere, in the official layout, in place of making them"),
@@ -77,6 +79,10 @@ class Options:
     """USD."""
     retry_refused: bool = False
     parallel: bool = False
+    replicas: int | None = None
+    """Most copies of a local model side by side; None: as many as GPUs allow, one on the CPU."""
+    gpu_min_free_memory: str = gpu_memory.DEFAULT
+    share_gpus: bool = False
     infer: bool = True
     evaluate: bool = True
     images: Path | None = None
@@ -152,6 +158,9 @@ def resolve(given: dict[str, str], config: Config) -> Options:
         max_cost=_amount(given, "--max_cost", config, "MAX_COST"),
         retry_refused=_flag(given, "--retry_refused"),
         parallel=_boolean(given, "--parallel", config, "PARALLEL", False),
+        replicas=_count(given, "--replicas", config, "REPLICAS"),
+        gpu_min_free_memory=config.scalars.get("GPU_MIN_FREE_MEMORY", "").strip() or gpu_memory.DEFAULT,
+        share_gpus=config.boolean("SHARE_GPUS", False),
         infer=_boolean(given, "--infer", config, "ENABLE_INFER", True),
         evaluate=_boolean(given, "--eval", config, "ENABLE_EVAL", True),
         images=_images(given, kwargses),
@@ -171,6 +180,7 @@ def resolve(given: dict[str, str], config: Config) -> Options:
             f"--missing_items is '{options.missing_items}': use withhold or official"
             f"{suggest(options.missing_items, _MISSING_ITEMS)}"
         )
+    gpu_memory.MinFreeMemory.parse(options.gpu_min_free_memory, "GPU_MIN_FREE_MEMORY in config.sh")
     if options.retry_unparsed and not options.asks_judges:
         raise UserError("--rescore asks the judges nothing, --retry_unparsed asks them again: leave one out")
     if not options.asks_judges and not options.evaluate:
@@ -230,6 +240,13 @@ def _boolean(given: dict[str, str], option: str, config: Config, variable: str, 
     if option in given:
         return parse_boolean(given[option], option)
     return config.boolean(variable, default)
+
+
+def _count(given: dict[str, str], option: str, config: Config, variable: str) -> int | None:
+    text, where = given.get(option), option
+    if text is None:
+        text, where = config.scalars.get(variable, ""), f"{variable} in config.sh"
+    return parse_count(text, where) if text.strip() or where == option else None
 
 
 def _amount(given: dict[str, str], option: str, config: Config, variable: str) -> float | None:

@@ -14,12 +14,12 @@ from imageevalkit.cores import available_cores
 from imageevalkit.errors import UserError, suggest
 from imageevalkit.evaluation.benchmark import module_of
 from imageevalkit.jobs import Job, Plan
-from imageevalkit.launch import registry
+from imageevalkit.launch import gpu_needs, registry
 from imageevalkit.launch.adopt_jobs import adopt_jobs
 from imageevalkit.launch.benchmark_kwargs import benchmark_kwargs
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.environments import DRIVER_ENV, python_of
-from imageevalkit.launch.generate_jobs import Run, generate_jobs, visible_gpus
+from imageevalkit.launch.generate_jobs import Run, generate_jobs
 from imageevalkit.launch.judges import JudgeNeeds, check_kwargs_map, judge_needs
 from imageevalkit.launch.options import Options
 from imageevalkit.launch.own_environment import missing_here, own_environment, uses_encoders
@@ -70,7 +70,14 @@ def make_plan(options: Options, config: Config) -> Plan:
         cells = [cell for model in options.models for cell in run.open_cells(model)]
         jobs += _evaluate_jobs(run, cells, after)
     jobs.append(_report_job(run, jobs))
-    return Plan(str(run.folder), options.parallel, jobs, run.blocked)
+    return Plan(
+        str(run.folder),
+        options.parallel,
+        jobs,
+        run.blocked,
+        gpu_min_free_memory=options.gpu_min_free_memory,
+        share_gpus=options.share_gpus,
+    )
 
 
 def _check_images_of(model: str) -> None:
@@ -88,6 +95,10 @@ def _check_maps(config: Config, tasks: dict[str, str]) -> None:
         for benchmark in config.maps.get(variable, {}):
             if benchmark not in tasks and (near := suggest(benchmark, tasks)):
                 raise UserError(f"{variable} in config.sh names unknown benchmark '{benchmark}'{near}")
+    models = registry.model_tasks()
+    for model in config.maps.get("INFER_GPU_MAP", {}):
+        if model not in models and (near := suggest(model, models)):
+            raise UserError(f"INFER_GPU_MAP in config.sh names unknown model '{model}'{near}")
     check_kwargs_map(config)
 
 
@@ -163,19 +174,13 @@ def _gpus(run: Run, benchmark: str, needs: JudgeNeeds) -> int:
 
     An empty entry leaves it to the judge and to the encoders.
     """
-    count = run.config.maps.get("EVAL_GPU_MAP", {}).get(benchmark, "")
-    if not count:
+    where = f"EVAL_GPU_MAP['{benchmark}']"
+    count = gpu_needs.mapped(run.config.maps.get("EVAL_GPU_MAP", {}).get(benchmark, ""), where)
+    if count is None:
         # rescoring too: an encoder on a GPU has another precision than on a CPU, and answers on record are of one
         encodes = uses_encoders(benchmark, run.ds_kwargs[benchmark])
-        return max(needs.gpus, min(1, visible_gpus()) if encodes else 0)
-    if not count.isdecimal():
-        raise UserError(f"EVAL_GPU_MAP['{benchmark}'] in config.sh is '{count}': use a whole number")
-    if int(count) and int(count) > visible_gpus():
-        raise UserError(
-            f"benchmark {benchmark} is evaluated on {count} GPU(s) (EVAL_GPU_MAP), "
-            f"but this machine shows {visible_gpus()}"
-        )
-    return int(count)
+        return max(needs.gpus, gpu_needs.one_if_any() if encodes else 0)
+    return gpu_needs.require(count, f"{where} in config.sh: evaluating the benchmark needs")
 
 
 def _report_job(run: Run, jobs: list[Job]) -> Job:

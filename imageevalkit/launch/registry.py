@@ -8,6 +8,7 @@ from typing import Any
 
 from imageevalkit.cell import REPO
 from imageevalkit.errors import UserError, suggest
+from imageevalkit.load_errors import may_be_hub_id
 from imageevalkit.secrets import one_line
 
 
@@ -45,13 +46,15 @@ def load_dataset(name: str) -> Any:
 def resolve_model(name: str, task: str, use_api: bool, kwargs: dict[str, Any]) -> dict[str, Any]:
     """The setting of model ``name`` for ``task`` with the user's ``kwargs`` merged in.
 
+    A local model that is served elsewhere (``use_api``) keeps nothing of its entry but the id.
+
     Raises:
         UserError: unknown, not made for the task, or only reachable the other way (API or local).
     """
     registry = _registry("custom_models.load_model")
     entry = registry.MODEL_SETTINGS.get(task, {}).get(name)
     if use_api and (entry is None or entry.get("api") is None or name in registry.API_MODELS):
-        entry = registry.api_setting(str(kwargs.get("model_path") or name), task, name)
+        entry = registry.api_setting(str(kwargs.get("model_path") or _served_as(name, entry)), task, name)
     if entry is None:
         known = model_tasks()
         if name in known:
@@ -69,3 +72,9 @@ def resolve_model(name: str, task: str, use_api: bool, kwargs: dict[str, Any]) -
     if generic and merged.get("endpoint") == registry.API_ENDPOINT:
         del merged["endpoint"]  # said or not, the images are the same
     return {**entry, "model_path": merged.pop("model_path", entry["model_path"]), "model_kwargs": merged}
+
+
+def _served_as(name: str, entry: dict[str, Any] | None) -> str:
+    """The id that servers of open models (vLLM-Omni, SGLang) give a registered one: that of its weights."""
+    path = str(entry["model_path"]) if entry else ""
+    return path if may_be_hub_id(path) else name

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class DatasetSetting(NamedTuple):
-    """``task`` is ``t2i``, ``edit`` or ``subject``; ``module`` is relative to this package; the class takes no arguments."""
+    """``task``: ``t2i``, ``edit`` or ``subject``; ``module`` is relative to this package; the class takes nothing."""
 
     task: str
     module: str

@@ -9,6 +9,7 @@ from typing import Any
 
 from custom_models.model_settings import (
     api,
+    controlled,
     diffusers_any,
     diffusers_others,
     flux,
@@ -18,6 +19,7 @@ from custom_models.model_settings import (
     stable_diffusion,
     subject_driven,
     transformers_models,
+    unified,
 )
 from custom_models.model_settings.api import API_ENDPOINT, API_MODELS, API_SETTINGS, api_setting
 
@@ -42,6 +44,8 @@ _FAMILIES = (
     instruct_edit,
     subject_driven,
     transformers_models,
+    unified,
+    controlled,
     diffusers_any,
     api,
 )

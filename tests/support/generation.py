@@ -10,7 +10,7 @@ from PIL import Image
 
 from imageevalkit.cell import Cell
 from imageevalkit.generation.cell_run import CellRun, GenerateOptions
-from imageevalkit.generation.run import Planned, generate_cell
+from imageevalkit.generation.run import Load, Planned, generate_together
 from imageevalkit.items import Item, items_of
 from imageevalkit.jobs import Outcome
 from imageevalkit.progress import ProgressWriter
@@ -82,7 +82,15 @@ def generate(
     **kwargs: Any,
 ) -> Outcome:
     """Run the engine for one cell in the current output folder; ``kwargs`` are the model's kwargs."""
-    return generate_cell(planned(dataset, options, cell, **kwargs), lambda run: model)
+    workers = options.workers if options else 1
+    return settle(planned(dataset, options, cell, **kwargs), lambda run: model, workers)
+
+
+def settle(cell: Planned, load: Load, workers: int = 1) -> Outcome:
+    """How ``cell`` ends."""
+    outcomes: list[Outcome] = []
+    asyncio.run(generate_together([[cell]], load, workers, lambda _, outcome: outcomes.append(outcome)))
+    return outcomes[0]
 
 
 def planned(

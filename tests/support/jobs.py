@@ -50,6 +50,7 @@ def python_job(
     always: bool = False,
     cores: int = 1,
     gpus: int = 0,
+    gpus_at_most: int = 0,
     retries: int = 0,
 ) -> Job:
     """A job that runs ``code``; its stage is the part of ``name`` before the colon."""
@@ -66,6 +67,7 @@ def python_job(
         always=always,
         cores=cores,
         gpus=gpus,
+        gpus_at_most=gpus_at_most,
         retries=retries,
     )
 

@@ -1,0 +1,249 @@
+"""The workers of one model, pulling chunks of items from one queue."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from imageevalkit.cell import REPO
+from imageevalkit.errors import CellFailure
+from imageevalkit.generation.contract import ModelUnusable, Raised
+from imageevalkit.generation.replicas.messages import Load, Made, Make, Ready, Said, Unloadable
+from imageevalkit.generation.replicas.queue import Chunk
+from imageevalkit.generation.replicas.replica import Replica
+from imageevalkit.secrets import one_line
+
+WORKER = (sys.executable, str(REPO / "infer" / "worker.py"))
+_DEPTH = 2
+"""Chunks that a worker has: the one it makes, and the next, so that it never waits for its parent."""
+_MOST_DEATHS = 5
+"""A worker that has died so often without an image in between is not started again."""
+_MOST_DEATHS_LOADING = 2
+_ITEM_DEATHS = 2
+"""An item on which so many workers have died is to blame, and fails."""
+
+
+class Model:
+    """A setting that workers can load. ``packages`` are known once it is ``loaded`` somewhere."""
+
+    def __init__(self, key: str, setting: Mapping[str, Any], log: str) -> None:
+        self.key, self.setting, self.log = key, setting, log
+        self.packages: Mapping[str, str] | None = None
+        self.failure = ""
+        self.settled = asyncio.Event()
+
+    def settle(self, failure: str = "") -> None:
+        self.failure = failure
+        self.settled.set()
+
+
+@dataclass
+class _Worker:
+    """``key``: the model it has; ``loading``: the one it loads now; ``cannot``: those that do not load in it.
+
+    ``chunks``: what it has been sent, in order; it is making the first.
+    """
+
+    replica: Replica
+    task: asyncio.Task[None] | None = None
+    connected: bool = False
+    key: str = ""
+    loading: str = ""
+    cannot: set[str] = field(default_factory=set)
+    chunks: list[Chunk] = field(default_factory=list)
+    deaths: int = 0
+    retired: bool = False
+
+
+class Replicas:
+    """The workers of one model; each of ``environs`` makes one see its own GPUs. Used within one event loop."""
+
+    def __init__(self, environs: Sequence[Mapping[str, str]], command: Sequence[str] = WORKER) -> None:
+        self.size = len(environs)
+        self.say: Callable[[str], None] = print
+        self._workers = [_Worker(Replica(command, environ)) for environ in environs]
+        self._models: dict[str, Model] = {}
+        self._queue: deque[Chunk] = deque()
+        self._numbers = itertools.count()
+        self._last_death = ""
+
+    async def load(self, key: str, setting: Mapping[str, Any], log: str, chunks: int) -> Model:
+        """Have the model ``setting`` loaded, by as many workers as ``chunks`` need; returns when one has.
+
+        Workers that have chunks of another model finish them first.
+
+        Raises:
+            CellFailure: it does not load in any worker.
+        """
+        self._models[key] = model = Model(key, setting, log)
+        self.start(chunks)
+        self._go_on()
+        await model.settled.wait()
+        if model.failure:
+            raise CellFailure(model.failure)
+        return model
+
+    def start(self, chunks: int) -> None:
+        """See that there are workers for so many chunks."""
+        for worker in self._workers[:chunks]:
+            if worker.task is None:
+                worker.task = asyncio.create_task(self._keep_running(worker))
+
+    def new_chunk(self, key: str, log: str) -> Chunk:
+        """An empty chunk of the model ``key``."""
+        return Chunk(next(self._numbers), key, log)
+
+    def submit(self, chunk: Chunk) -> None:
+        """Queue ``chunk``: each of its items is answered."""
+        self._queue.append(chunk)
+        self._go_on()
+
+    def holdup(self) -> str:
+        """What the progress line should tell; empty when all is well."""
+        if gone := sum(worker.retired for worker in self._workers):
+            return f"{gone} of {self.size} workers {'is' if gone == 1 else 'are'} gone"
+        working = [worker for worker in self._workers if worker.task]
+        if working and all(worker.loading or not worker.connected for worker in working):
+            return "loading model"
+        return ""
+
+    async def close(self) -> None:
+        """End all workers; whoever waits for one is told."""
+        tasks = [worker.task for worker in self._workers if worker.task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for model in self._models.values():
+            if not model.settled.is_set():
+                model.settle("stopped while the model was loading")
+
+    # One worker
+
+    async def _keep_running(self, worker: _Worker) -> None:
+        while not worker.retired:
+            try:
+                death = await worker.replica.run(
+                    lambda message: self._on_message(worker, message), lambda: self._on_start(worker)
+                )
+            except OSError as error:
+                death = Raised("WorkerDied", f"its process cannot be started: {error}", "")
+            self._on_death(worker, death)
+
+    def _on_start(self, worker: _Worker) -> None:
+        worker.connected = True
+        self._go_on()
+
+    def _on_message(self, worker: _Worker, message: Ready | Unloadable | Made | Said) -> None:
+        if isinstance(message, Made):
+            self._on_made(worker, message)
+        elif isinstance(message, Said):
+            self.say(message.text)
+        elif isinstance(message, Ready):
+            worker.key, worker.loading = message.key, ""
+            self.say(f"model loaded in {message.seconds:.1f} s")
+            model = self._models[message.key]
+            model.packages = message.packages
+            model.settle()
+        else:
+            worker.loading = ""
+            worker.cannot.add(message.key)
+            self.say(f"model does not load in a worker: {message.text}")
+            self._fail_what_nobody_can_make(message.text)
+        self._go_on()
+
+    def _on_made(self, worker: _Worker, message: Made) -> None:
+        chunk = worker.chunks.pop(0)
+        worker.deaths = 0
+        for item, returned in zip(chunk.items, message.answers, strict=True):
+            if item.answer.done():
+                continue  # cancelled
+            if isinstance(returned, Exception):
+                item.answer.set_exception(returned)
+            else:
+                item.answer.set_result(returned)
+
+    def _on_death(self, worker: _Worker, death: Raised) -> None:
+        worker.deaths += 1
+        most = _MOST_DEATHS_LOADING if worker.loading else _MOST_DEATHS
+        worker.retired = worker.deaths >= most
+        worker.connected, worker.key, worker.loading = False, "", ""
+        self._last_death = one_line(death, 300)
+        chunks, worker.chunks = worker.chunks, []
+        self._queue.extendleft(reversed(self._given_back(chunks, death)))
+        if worker.retired:
+            self.say(f"a worker died {worker.deaths} times in a row and is given up: {self._last_death}")
+            self.start(self.size)
+        else:
+            self.say(f"a worker died, and is started again; its items are made again: {self._last_death}")
+        self._fail_what_nobody_can_make(f"every worker died, the last one so: {self._last_death}")
+        self._go_on()
+
+    def _given_back(self, chunks: list[Chunk], death: Raised) -> list[Chunk]:
+        """What is left to do of ``chunks``, of which the worker was making the first when it died."""
+        left: list[Chunk] = []
+        for n, chunk in enumerate(chunks):
+            chunk.forget_the_cancelled()
+            if n:
+                left.append(chunk)
+            elif chunk.deaths + 1 >= _ITEM_DEATHS:
+                chunk.fail(death)
+            else:
+                # singly: the one that kills a worker must not take the others along
+                for item in chunk.items:
+                    single = self.new_chunk(chunk.key, chunk.log)
+                    single.items, single.deaths = [item], chunk.deaths + 1
+                    left.append(single)
+        return left
+
+    # The queue
+
+    def _fail_what_nobody_can_make(self, why: str) -> None:
+        for key, model in self._models.items():
+            if any(w.task and not w.retired and key not in w.cannot for w in self._workers):
+                continue
+            if not model.settled.is_set():
+                model.settle(f"model does not load: {why}")
+            for chunk in [chunk for chunk in self._queue if chunk.key == key]:
+                self._queue.remove(chunk)
+                chunk.fail(ModelUnusable(why))
+
+    def _go_on(self) -> None:
+        for depth in range(1, _DEPTH + 1):
+            for worker in self._workers:
+                # the last chunks of the queue are for whoever is free first
+                if depth == 1 or len(self._queue) >= self.size:
+                    self._feed(worker, depth)
+        for worker in self._workers:
+            if worker.connected and not worker.loading and not worker.chunks and self._models:
+                self._have_loaded(worker, next(reversed(self._models)))
+
+    def _feed(self, worker: _Worker, depth: int) -> None:
+        while worker.connected and not worker.loading and len(worker.chunks) < depth:
+            chunk = next((chunk for chunk in self._queue if chunk.key not in worker.cannot), None)
+            if chunk is None:
+                return
+            if chunk.key != worker.key:
+                if not worker.chunks:
+                    self._have_loaded(worker, chunk.key)
+                return
+            if worker.chunks and (chunk.deaths or worker.chunks[0].deaths):
+                return  # made alone, so that the next death has one culprit: an answer may die with its worker too
+            self._queue.remove(chunk)
+            chunk.forget_the_cancelled()
+            if chunk.items:
+                for item in chunk.items:
+                    item.state.sent = True
+                worker.chunks.append(chunk)
+                inputs = [item.given for item in chunk.items]
+                worker.replica.send(Make(inputs, [item.seed for item in chunk.items], chunk.log))
+
+    def _have_loaded(self, worker: _Worker, key: str) -> None:
+        if key not in worker.cannot and key != worker.key:
+            model = self._models[key]
+            worker.loading, worker.key = key, ""
+            worker.replica.send(Load(key, model.setting, model.log))

@@ -1,0 +1,85 @@
+"""One worker process as its parent sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from imageevalkit.generation.contract import Raised
+from imageevalkit.generation.replicas.messages import Broken, pack, read
+
+# A process that unloads tens of GB may take its time; it has nothing left to do.
+_PATIENCE = 5.0
+
+
+class Replica:
+    """A worker process with a GPU group of its own (``environ``), and what is under way there."""
+
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+        self._command, self._environ = command, environ
+        self._process: asyncio.subprocess.Process | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._broken: Raised | None = None
+
+    async def run(self, on_message: Callable[[Any], None], on_start: Callable[[], None]) -> Raised:
+        """Start the process and hand on all it says; returns when it is gone, with what it died of.
+
+        Raises:
+            OSError: no process can be started.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    str(theirs.fileno()),
+                    pass_fds=[theirs.fileno()],
+                    env={**os.environ, **self._environ},
+                    stdin=asyncio.subprocess.DEVNULL,
+                )
+            self._broken = None
+            reader, self._writer = await asyncio.open_connection(sock=ours)
+            on_start()
+            with contextlib.suppress(EOFError, OSError):
+                while True:
+                    message = await read(reader)
+                    if isinstance(message, Broken):
+                        self._broken = message.error
+                    else:
+                        on_message(message)
+            return self._broken or _exit_of(await self._process.wait())
+        finally:
+            await self.close()
+
+    def send(self, message: NamedTuple) -> None:
+        """Queue ``message`` for the process. A process that is gone reads nothing, and says so by its end."""
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(pack(message))
+
+    async def close(self) -> None:
+        """End the process."""
+        if self._writer is not None:
+            self._writer.close()
+        process, self._process = self._process, None
+        if process is None or process.returncode is not None:
+            return
+        try:
+            await asyncio.wait_for(process.wait(), _PATIENCE)
+        except asyncio.TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+def _exit_of(status: int) -> Raised:
+    if status >= 0:
+        return Raised("WorkerDied", f"its process ended with status {status}: the log has its last words", "")
+    name = signal.Signals(-status).name
+    # the kernel kills whoever takes the last memory, without a word to the process
+    hint = " (out of main memory?)" if name == "SIGKILL" else ""
+    return Raised("WorkerDied", f"its process was ended by {name}{hint}", "")

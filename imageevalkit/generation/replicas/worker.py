@@ -1,0 +1,271 @@
+"""A worker process: one replica of a model, asked through a socket; run by ``infer/worker.py``.
+
+The main thread only makes images. One thread receives, so that the next chunk is here when the last one is done;
+one sends, so that a GPU never waits for pixels to be handed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import functools
+import gc
+import inspect
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+from imageevalkit.generation.contract import Generated, GenerationError, Raised
+from imageevalkit.generation.packages import installed_packages
+from imageevalkit.generation.replicas.messages import (
+    Broken,
+    Load,
+    Made,
+    Make,
+    Ready,
+    Said,
+    Unloadable,
+    incoming,
+    pack,
+    portable,
+    receive,
+)
+from imageevalkit.secrets import one_line, redact
+
+_PR_SET_PDEATHSIG = 1
+_PARENT_GONE = 70  # an exit status that nobody is left to read
+
+
+def serve(connection: socket.socket, load_model: Callable[[Mapping[str, Any]], Any]) -> None:
+    """Answer the parent at the other end of ``connection`` until it closes it."""
+    _die_with_parent()
+    orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(connection, orders), daemon=True).start()
+    sender = _Sender(connection)
+    worker = _Worker(load_model, sender.send)
+    while (order := orders.get()) is not None and worker.obey(order):
+        pass
+    sender.close()
+
+
+def _die_with_parent() -> None:
+    """A parent that is killed must not leave a process that holds a GPU. (Elsewhere it ends a little later.)"""
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (OSError, AttributeError):
+        return
+
+
+def _listen(connection: socket.socket, orders: queue.SimpleQueue[Any]) -> None:
+    try:
+        while True:
+            orders.put(receive(connection))
+    except (EOFError, OSError):
+        orders.put(None)
+
+
+class _Sender:
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._messages: queue.SimpleQueue[NamedTuple | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def send(self, message: NamedTuple) -> None:
+        self._messages.put(message)
+
+    def close(self) -> None:
+        """Return when all is sent."""
+        self._messages.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (message := self._messages.get()) is not None:
+            try:
+                self._connection.sendall(pack(message))
+            except OSError:
+                os._exit(_PARENT_GONE)
+
+
+class _Worker:
+    def __init__(
+        self, load_model: Callable[[Mapping[str, Any]], Any], send: Callable[[NamedTuple], None]
+    ) -> None:
+        self._load_model, self._send = load_model, send
+        self._model: Any = None
+        self._generate: Callable[..., Any] | None = None
+        self._batch_size = 1
+        self._log = ""
+
+    def obey(self, order: Load | Make) -> bool:
+        """Do as told; whether this process can go on."""
+        self._switch_log(order.log)
+        if isinstance(order, Load):
+            self._load(order)
+            return True
+        try:
+            self._send(Made(self._make(order)))
+        except _BrokenProcess as error:
+            self._send(Broken(Raised(*error.args)))
+            return False
+        return True
+
+    def _switch_log(self, path: str) -> None:
+        """Send stdout and stderr, child processes' and C libraries' too, to ``path``."""
+        if path == self._log:
+            return
+        self._log = path
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(fd, 1)
+        os.dup2(fd, 2)
+        os.close(fd)
+
+    def _load(self, order: Load) -> None:
+        self._model = self._generate = None  # the other one's memory is needed
+        _free_memory()
+        started = time.perf_counter()
+        try:
+            self._model = self._load_model(order.setting)
+        except Exception as error:
+            if isinstance(error, GenerationError):
+                text = one_line(error)
+            else:
+                print(redact(traceback.format_exc()), flush=True)
+                text = f"{type(error).__name__}: {one_line(error, 300)}"
+            self._send(Unloadable(order.key, text))
+            return
+        self._generate = _generate_of(self._model)
+        self._batch_size = 1
+        if hasattr(self._model, "generate_batch"):
+            self._batch_size = max(1, int(getattr(self._model, "batch_size", 1)))
+        self._send(Ready(order.key, installed_packages(), time.perf_counter() - started))
+
+    def _make(self, order: Make) -> list[Generated | Exception]:
+        answers: list[Generated | Exception] = []
+        while len(answers) < len(order.inputs):
+            first = len(answers)
+            part = slice(first, first + self._batch_size)
+            answers += self._part(order.inputs[part], order.seeds[part])
+        return answers
+
+    def _part(self, inputs: Sequence[Any], seeds: Sequence[int]) -> Iterable[Generated | Exception]:
+        """Answers to the first ``inputs``: all of them, or fewer where memory does not suffice for all at once."""
+        started = time.perf_counter()
+        try:
+            if len(inputs) == 1:
+                assert self._generate is not None
+                returned: Sequence[Any] = [self._generate(incoming(inputs[0]), seed=seeds[0])]
+            else:
+                returned = self._model.generate_batch([incoming(one) for one in inputs], seeds)
+                if len(returned) != len(inputs):
+                    raise TypeError(
+                        f"generate_batch() returned {len(returned)} answers for {len(inputs)} inputs"
+                    )
+        except Exception as error:
+            if _is_out_of_memory(error):
+                return self._with_less_memory(len(inputs), error)
+            if _breaks_the_process(error):
+                raise _broken(error) from error
+            if len(inputs) > 1:
+                # whose fault it is shows when each has a turn of its own
+                print(redact(traceback.format_exc()), flush=True)
+                self._send(
+                    Said(f"a batch of {len(inputs)} failed ({_line(error)}): its items are made singly")
+                )
+                return [a for i, s in zip(inputs, seeds, strict=True) for a in self._part([i], [s])]
+            return [portable(error)]
+        seconds = (time.perf_counter() - started) / len(inputs)
+        return [_answer(one, seconds, len(inputs)) for one in returned]
+
+    def _with_less_memory(self, batch: int, error: Exception) -> list[Generated | Exception]:
+        failure = portable(error)
+        error.__traceback__ = None  # its frames hold the tensors
+        del error
+        _free_memory()
+        if batch == 1:
+            return [failure]
+        self._batch_size = batch // 2
+        self._send(Said(f"out of memory with a batch of {batch}: going on with {self._batch_size}"))
+        return []
+
+
+def _generate_of(model: Any) -> Callable[..., Any]:
+    generate_async = getattr(model, "generate_async", None)
+    if not inspect.iscoroutinefunction(generate_async):
+        return model.generate
+    loop = asyncio.new_event_loop()
+
+    @functools.wraps(generate_async)
+    def generate(given: Any, seed: int) -> Any:
+        return loop.run_until_complete(generate_async(given, seed=seed))
+
+    return generate
+
+
+def _answer(returned: Any, seconds: float, batch: int) -> Generated | Exception:
+    if isinstance(returned, Exception):
+        return portable(returned)
+    if isinstance(returned, Image.Image):
+        returned = Generated(returned)
+    if not isinstance(returned, Generated):
+        return TypeError(f"generate() returned {type(returned).__name__}, expected a PIL.Image")
+    try:
+        if isinstance(returned.image, Image.Image):
+            returned.image.load()  # a picture that a class has only opened may lie in a file that goes away
+    except Exception as error:
+        return portable(error)
+    extra = {**returned.extra, "batch": batch} if batch > 1 else returned.extra
+    return Generated(
+        image=returned.image,
+        seed_honoured=returned.seed_honoured,
+        requested_size=returned.requested_size,
+        attempts=returned.attempts,
+        bill=returned.bill,
+        proven=returned.proven,
+        seconds=seconds if returned.seconds is None else returned.seconds,
+        extra=extra,
+    )
+
+
+class _BrokenProcess(Exception):
+    """``args`` are those of :class:`Raised`."""
+
+
+def _broken(error: Exception) -> _BrokenProcess:
+    return _BrokenProcess(
+        type(error).__name__, one_line(error), redact("".join(traceback.format_exception(error)))
+    )
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # torch.OutOfMemoryError of CUDA and others; MPS raises a plain RuntimeError
+    return type(error).__name__ == "OutOfMemoryError" or "out of memory" in str(error)
+
+
+def _breaks_the_process(error: Exception) -> bool:
+    """After an error of the device itself every later call of CUDA fails too, in this process."""
+    return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error)
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {one_line(error, 200)}"
+
+
+def _free_memory() -> None:
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,74 @@
+"""Unified models (they read and write text and images) that run with their authors' code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_BAGEL: dict[str, Any] = {
+    "model_path": "ByteDance-Seed/BAGEL-7B-MoT",
+    "module": ".model_utils.bagel",
+    "patterns": ["*.json", "*.txt", "ae.safetensors", "ema.safetensors"],
+    "assets": [
+        {
+            "code": "ByteDance-Seed/Bagel",
+            "commit": "056b5fd51a88c1eb4547318609e25d40080fcf87",
+            "tree": "f5576d23d08fd907cdfcb194e7228e5ab3caa30c",
+            "to": "bagel",
+            "licence": "Apache-2.0; modeling/bagel/modeling_utils.py CC-BY-NC-4.0",
+        }
+    ],
+}
+_BAGEL_REVISION = "5019f57d168e5816e8f3f701b17cc816bb7cf24b"
+# README.md, "About Inference Hyperparameters", and inference.ipynb, which has others for edits; the kit of seed 002 too
+_BAGEL_T2I = {"revision": _BAGEL_REVISION}
+_BAGEL_EDIT = {
+    "revision": _BAGEL_REVISION,
+    "cfg_img_scale": 2.0,
+    "cfg_interval_start": 0.0,
+    "cfg_renorm_type": "text_channel",
+}
+
+# no commit of these weights and of the next ones is known here: the newest
+_OVIS_U1: dict[str, Any] = {
+    "model_path": "AIDC-AI/Ovis-U1-3B",
+    "module": ".model_utils.ovis_u1",
+    "assets": [
+        {
+            "code": "AIDC-AI/Ovis-U1",
+            "commit": "dccf5eb36a725dba482ea506b586362ee2b0a01e",
+            "tree": "873b8d7e5d1eef2b9be890323c28ef6fcd23c4c2",
+            "to": "ovis-u1",
+            "licence": "Apache-2.0",
+        }
+    ],
+}
+
+# The kit of seed 002 edits in float16, the authors' inference_i2i.py in bfloat16; so do we.
+_LUMINA_DIMOO: dict[str, Any] = {
+    "model_path": "Alpha-VLLM/Lumina-DiMOO",
+    "module": ".model_utils.lumina_dimoo",
+    "assets": [
+        {
+            "code": "Alpha-VLLM/Lumina-DiMOO",
+            "commit": "81344e60545ae8d70f11039d3450717d974f831b",
+            "tree": "e1352c8583485e15f5be206b1e813d0035fad0d7",
+            "to": "lumina-dimoo",
+            "licence": "Apache-2.0",
+        }
+    ],
+}
+
+SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
+    "t2i": {
+        "bagel": {**_BAGEL, "class": "BagelT2I", "model_kwargs": _BAGEL_T2I},
+        "bagel-think": {**_BAGEL, "class": "BagelT2I", "model_kwargs": {**_BAGEL_T2I, "think": True}},
+        "ovis-u1": {**_OVIS_U1, "class": "OvisU1T2I"},
+        "lumina-dimoo": {**_LUMINA_DIMOO, "class": "LuminaDimooT2I"},
+    },
+    "edit": {
+        "bagel": {**_BAGEL, "class": "BagelEdit", "model_kwargs": _BAGEL_EDIT},
+        "bagel-think": {**_BAGEL, "class": "BagelEdit", "model_kwargs": {**_BAGEL_EDIT, "think": True}},
+        "ovis-u1": {**_OVIS_U1, "class": "OvisU1Edit"},
+        "lumina-dimoo": {**_LUMINA_DIMOO, "class": "LuminaDimooEdit"},
+    },
+}

@@ -1,0 +1,45 @@
+"""What adapters of authors' code share while they load: a device, and one clear line for whatever goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from imageevalkit.generation.contract import GenerationError, ModelUnusable
+from imageevalkit.load_errors import first_line, why_not_loaded
+
+
+@contextmanager
+def loading(model_path: str, environment: str) -> Iterator[None]:
+    """Name the cause when the authors' modules or the weights do not load.
+
+    Args:
+        model_path: the weights being loaded.
+        environment: name of the list in requirements/model/ that has what the authors' code imports.
+
+    Raises:
+        ModelUnusable: an import failed (package missing, or of a version without that name), or the weights.
+    """
+    try:
+        yield
+    except GenerationError:
+        raise
+    except ImportError as error:
+        raise ModelUnusable(
+            f"the authors' code does not import in this environment ({first_line(error)}); "
+            f"name one in INFER_ENV_MAP that has requirements/model/{environment}.txt"
+        ) from error
+    except Exception as error:
+        # the worker decides what to do about memory
+        if type(error).__name__ == "OutOfMemoryError":
+            raise
+        raise ModelUnusable(why_not_loaded(model_path, error)) from error
+
+
+def usable_device(name: str) -> str:
+    """``name``, a torch device that is there. Raises ModelUnusable otherwise."""
+    import torch
+
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ModelUnusable(f"device '{name}' asks for an NVIDIA GPU, and torch sees none here")
+    return name

@@ -1,0 +1,102 @@
+"""flash-attn for authors' code that cannot be imported without it: the package, or torch's own attention instead."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from itertools import pairwise
+from types import ModuleType
+from typing import Any
+
+
+@contextmanager
+def flash_attention() -> Iterator[bool]:
+    """Within it ``flash_attn`` can be imported; the value tells whether it is the package.
+
+    Where the package is not installed (it compiles against the environment's torch and CUDA), the functions below
+    take its place: the same numbers up to rounding. They leave ``sys.modules`` again, or transformers and diffusers
+    would take flash-attn to be there.
+    """
+    if importlib.util.find_spec("flash_attn") is not None:
+        yield True
+        return
+    functions: dict[str, dict[str, Any]] = {
+        "flash_attn": {"flash_attn_varlen_func": varlen_attention},
+        "flash_attn.layers": {},
+        "flash_attn.layers.rotary": {"apply_rotary_emb": rotary_embedding},
+    }
+    for name, content in functions.items():
+        module = ModuleType(name)
+        module.__spec__ = ModuleSpec(name, None)
+        module.__dict__.update({"__path__": [], **content})
+        sys.modules[name] = module
+    try:
+        yield False
+    finally:
+        for name in functions:
+            del sys.modules[name]
+
+
+def varlen_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+) -> Any:
+    """Attention within each of several sequences that lie one after the other, as ``flash_attn_varlen_func``.
+
+    Args:
+        q, k, v: tokens x heads x channels; ``k`` and ``v`` may have fewer heads, each serving as many of ``q``.
+        cu_seqlens_q, cu_seqlens_k: where each sequence begins, and where the last one ends.
+        max_seqlen_q, max_seqlen_k: not needed here.
+        dropout_p: only 0.
+        softmax_scale: None for 1 / sqrt(channels).
+        causal: the last query sees all keys, the one before it all but the last, and so on.
+    """
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    if dropout_p:
+        raise ValueError("dropout needs the package flash-attn")
+    k, v = (part.repeat_interleave(q.shape[1] // part.shape[1], dim=1) for part in (k, v))
+    output = torch.empty_like(q)
+    sequences = zip(pairwise(cu_seqlens_q.tolist()), pairwise(cu_seqlens_k.tolist()), strict=True)
+    for (q_start, q_end), (k_start, k_end) in sequences:
+        queries, keys = q_end - q_start, k_end - k_start
+        mask = None
+        if causal and 1 < queries != keys:
+            mask = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
+        query, key, value = (
+            part.transpose(0, 1)[None] for part in (q[q_start:q_end], k[k_start:k_end], v[k_start:k_end])
+        )
+        # without a mask torch's fused kernel does it
+        result = scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=causal and queries == keys, scale=softmax_scale
+        )
+        output[q_start:q_end] = result[0].transpose(0, 1)
+    return output
+
+
+def rotary_embedding(x: Any, cos: Any, sin: Any) -> Any:
+    """Rotate the pairs (i, i + n) of the first 2n channels by the positions' angles, as ``apply_rotary_emb``.
+
+    Args:
+        x: batch x tokens x heads x channels.
+        cos, sin: tokens x n, for n pairs of channels.
+    """
+    import torch
+
+    pairs = cos.shape[-1]
+    first, second, rest = x[..., :pairs], x[..., pairs : 2 * pairs], x[..., 2 * pairs :]
+    cos, sin = cos[:, None].float(), sin[:, None].float()
+    rotated = (first * cos - second * sin, first * sin + second * cos)
+    return torch.cat([*(part.to(x.dtype) for part in rotated), rest], dim=-1)

@@ -1,0 +1,99 @@
+"""A real worker process with fake models: ``python -m tests.support.replica_worker FD``, see ``COMMAND``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from imageevalkit.generation.contract import ItemFailed, ModelUnusable, Refused
+from imageevalkit.generation.replicas.worker import serve
+from tests.support.generation import picture
+
+COMMAND = (sys.executable, "-m", "tests.support.replica_worker")
+
+
+class OutOfMemoryError(RuntimeError):
+    """Has the name of torch's."""
+
+
+class FakeReplica:
+    """``notes``: a file to which it appends a line for its loading and for each call: pid, then the prompts.
+
+    The other arguments are faults and manners of the test at hand.
+    """
+
+    model_name = "fake"
+
+    def __init__(
+        self,
+        notes: str = "",
+        seconds: float = 0.0,
+        batch_size: int = 1,
+        fits: int = 1000,
+        dies_on: str = "",
+        breaks_on: str = "",
+        fails_on: str = "",
+        unloadable: bool = False,
+        dies_loading: bool = False,
+        **_: Any,
+    ) -> None:
+        self._notes, self._seconds, self.batch_size, self._fits = notes, seconds, batch_size, fits
+        self._dies_on, self._breaks_on, self._fails_on = dies_on, breaks_on, fails_on
+        self._note("load")
+        if unloadable:
+            raise ModelUnusable("no such folder: /nowhere")
+        if dies_loading:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def generate(self, given: Any, seed: int = 42) -> Any:
+        return self._answer(given, seed, [given])
+
+    def generate_batch(self, inputs: Sequence[Any], seeds: Sequence[int]) -> list[Any]:
+        together = [str(one) for one in inputs]
+        if len(inputs) > self._fits:
+            self._note("too large", *together)
+            raise OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+        return [self._answer(one, seed, inputs) for one, seed in zip(inputs, seeds, strict=True)]
+
+    def _answer(self, given: Any, seed: int, together: Sequence[Any]) -> Any:
+        if isinstance(given, list):  # an edit: the size tells that the image arrived
+            given[0].load()
+            given = f"{given[0].size} {given[1]}"
+        self._note(given)
+        time.sleep(self._seconds)
+        if given == self._dies_on:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if given == self._breaks_on:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        if given == self._fails_on:
+            raise ValueError(f"cannot draw {given}")
+        if given == "refused":
+            raise Refused("no")
+        if given == "late":
+            raise ItemFailed("gave up", attempts=4)
+        image: Image.Image = picture(given, seed)
+        image.putpixel((1, 1), (len(together), 0, 0))
+        return image
+
+    def _note(self, *words: str) -> None:
+        if self._notes:
+            with Path(self._notes).open("a") as file:
+                file.write(
+                    " | ".join([str(os.getpid()), os.environ.get("CUDA_VISIBLE_DEVICES", ""), *words]) + "\n"
+                )
+
+
+def _load(setting: Mapping[str, Any]) -> FakeReplica:
+    return FakeReplica(**setting["model_kwargs"])
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])), _load)

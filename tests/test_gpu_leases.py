@@ -1,0 +1,118 @@
+"""Leases on GPUs: no two runs of any user have one at a time, and none outlives its owner."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from imageevalkit.cell import REPO
+from imageevalkit.errors import UserError
+from imageevalkit.launch.gpu_leases import Lease, holder, lock
+from imageevalkit.launch.gpus import Gpu
+
+GPU = Gpu("0", "GPU-x")
+
+
+def test_a_gpu_is_locked_once(tmp_path: Path) -> None:
+    first = lock(GPU, tmp_path / "leases")
+    assert first is not None
+    assert lock(GPU, tmp_path / "leases") is None
+    other = lock(Gpu("1", "GPU-y"), tmp_path / "leases")
+    assert other is not None
+    Lease([GPU], [first]).release()
+    again = lock(GPU, tmp_path / "leases")
+    assert again is not None
+    Lease([], [again, other]).release()
+
+
+@pytest.mark.parametrize(
+    ("names", "order", "sees"),
+    [
+        (["1", "0"], "", {"CUDA_VISIBLE_DEVICES": "1,0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+        (["1"], "FASTEST_FIRST", {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}),
+        (["GPU-x"], "", {"CUDA_VISIBLE_DEVICES": "GPU-x"}),
+        ([], "", {"CUDA_VISIBLE_DEVICES": ""}),
+    ],
+)
+def test_what_a_job_sees(
+    monkeypatch: pytest.MonkeyPatch, names: list[str], order: str, sees: dict[str, str]
+) -> None:
+    """The lock is on nvidia-smi's index: CUDA must count in its order, unless the user said how."""
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
+    assert Lease([Gpu(name, "GPU-x") for name in names], []).environ() == sees
+
+
+def test_a_lease_lives_as_long_as_a_process_that_inherited_it(tmp_path: Path) -> None:
+    fd = lock(GPU, tmp_path / "leases")
+    assert fd is not None
+    process = subprocess.Popen(["sleep", "60"], pass_fds=[fd])
+    os.close(fd)
+    assert lock(GPU, tmp_path / "leases") is None
+    process.kill()
+    process.wait()
+    after = lock(GPU, tmp_path / "leases")
+    assert after is not None
+    os.close(after)
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="no /proc/locks")
+def test_who_holds_a_gpu(tmp_path: Path) -> None:
+    assert holder(GPU, tmp_path / "leases") == "another run", "nobody"
+    fd = lock(GPU, tmp_path / "leases")
+    assert fd is not None
+    told = holder(GPU, tmp_path / "leases")
+    os.close(fd)
+    # a file system whose device number is not that of its files (btrfs, overlayfs) does not tell
+    assert told in ("another run", f"another run (process {os.getpid()} of {_user()})")
+    assert holder(GPU, tmp_path / "leases") == "another run"
+
+
+def _user() -> str:
+    return subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs to become two other users")
+def test_users_share_the_lease_folder(tmp_path: Path) -> None:
+    """The second user can neither write nor delete the first one's lock file, yet respects it."""
+    shared = Path("/tmp") / f"imageevalkit-test-{os.getpid()}"
+    code = (
+        "import os, sys; from pathlib import Path; from imageevalkit.launch.gpu_leases import lock\n"
+        "from imageevalkit.launch.gpus import Gpu\n"
+        "os.umask(0o077); os.setuid(int(sys.argv[1]))\n"
+        "gpus = [Gpu('0', 'GPU-a'), Gpu('1', 'GPU-b')]\n"
+        "held = next(gpu for gpu in gpus if lock(gpu, Path(sys.argv[2])) is not None)\n"
+        "print(held.name, flush=True); sys.stdin.read()\n"
+    )
+
+    def user(uid: int) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", code, str(uid), str(shared)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(REPO)},
+        )
+
+    processes = []
+    try:
+        said = []
+        for uid in (12345, 12346):
+            processes.append(user(uid))
+            assert processes[-1].stdout
+            said.append(processes[-1].stdout.readline().strip())
+        assert said == ["0", "1"]
+    finally:
+        for process in processes:
+            process.communicate("")
+        shutil.rmtree(shared, ignore_errors=True)
+
+
+def test_an_unusable_lease_folder_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "leases").write_text("in the way")
+    with pytest.raises(UserError, match=r"cannot use .*leases.* to reserve GPUs"):
+        lock(GPU, tmp_path / "leases")

@@ -1,0 +1,202 @@
+"""GPUs in the plan: of a replica, of all replicas, of an evaluation; mistakes are told before anything starts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imageevalkit.errors import UserError
+from imageevalkit.jobs import Job, Plan
+from imageevalkit.launch import gpu_needs, registry
+from imageevalkit.launch.config import Config
+from imageevalkit.launch.dry_run import gpus_of
+from imageevalkit.launch.options import parse_words, resolve
+from imageevalkit.launch.planner import make_plan
+from tests.support.checkout import make_checkout, needs_driver_env, run_eval
+from tests.support.fake_nvidia_smi import install_fake_nvidia_smi
+
+
+@pytest.fixture(autouse=True)
+def asked_anew() -> Iterator[None]:
+    gpu_needs.visible.cache_clear()
+    yield
+    gpu_needs.visible.cache_clear()
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four GPUs, and a model "big" whose entry asks for two."""
+    uuids = [f"GPU-{n}" for n in range(4)]
+    monkeypatch.setenv("PATH", install_fake_nvidia_smi(tmp_path, uuids)["PATH"])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    entries = registry._registry("custom_models.load_model").MODEL_SETTINGS["t2i"]
+    monkeypatch.setitem(entries, "big", {**entries["diffusers"], "gpus": 2})
+
+
+def plan(model: str, *words: str, gpus: str | None = None, **config: str) -> Plan:
+    maps = {"INFER_GPU_MAP": {} if gpus is None else {model: gpus}}
+    return _plan(model, words, maps, config)
+
+
+def _plan(
+    model: str, words: tuple[str, ...], maps: dict[str, dict[str, str]], config: dict[str, str]
+) -> Plan:
+    given = Config(scalars=config, maps=maps)
+    names = ["--model_names", model, "--ds_names", "quicktext"]
+    return make_plan(resolve(parse_words([*names, *words]), given), given)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "words", "each", "most", "shown"),
+    [
+        ("diffusers", None, (), 1, 4, "up to 4 replicas × 1 GPU"),
+        ("diffusers", "", (), 1, 4, "up to 4 replicas × 1 GPU"),
+        ("diffusers", "2", (), 2, 4, "up to 2 replicas × 2 GPUs"),
+        ("diffusers", "3", (), 3, 3, "1 replica × 3 GPUs"),
+        ("diffusers", "0", (), 0, 0, "0 GPUs"),
+        ("diffusers", "1", ("--replicas", "2"), 1, 2, "up to 2 replicas × 1 GPU"),
+        ("diffusers", None, ("--replicas", "9"), 1, 4, "up to 4 replicas × 1 GPU"),
+        ("big", None, (), 2, 4, "up to 2 replicas × 2 GPUs"),
+        ("big", None, ("--replicas", "1"), 2, 2, "1 replica × 2 GPUs"),
+        ("big", "1", (), 1, 4, "up to 4 replicas × 1 GPU"),
+        ("reference-noise", None, (), 0, 0, "0 GPUs"),
+        ("reference-noise", None, ("--replicas", "3"), 0, 0, "3 replicas on the CPU"),
+        ("reference-noise", "1", (), 1, 4, "up to 4 replicas × 1 GPU"),
+    ],
+)
+@pytest.mark.usefixtures("machine")
+def test_gpus_of_a_model(
+    model: str, gpus: str | None, words: tuple[str, ...], each: int, most: int, shown: str
+) -> None:
+    job = plan(model, *words, gpus=gpus).jobs[0]
+    replicas = int(words[1]) if words else None
+    assert (job.gpus, job.gpus_at_most) == (each, most)
+    assert (job.options["replica_gpus"], job.options["replicas"]) == (each, replicas)
+    assert gpus_of(job) == shown
+
+
+def test_without_a_gpu_a_model_runs_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    job = plan("diffusers", REPLICAS="2").jobs[0]
+    assert (job.gpus, job.gpus_at_most, gpus_of(job)) == (0, 0, "2 replicas on the CPU")
+    with pytest.raises(UserError, match=r"one replica of the model needs 1 GPU.*this machine shows 0"):
+        plan("diffusers", gpus="1")
+
+
+@pytest.mark.usefixtures("machine")
+def test_gpus_of_other_jobs() -> None:
+    jobs = _plan("diffusers", (), {"EVAL_GPU_MAP": {"quicktext": "2"}}, {}).jobs
+    assert [(job.stage, job.gpus, job.gpus_at_most) for job in jobs] == [
+        ("generate", 1, 4),
+        ("evaluate", 2, 2),
+        ("report", 0, 0),
+    ]
+    assert gpus_of(jobs[1]) == "2 GPUs"
+    assert (
+        gpus_of(Job("generate:x", "generate", [], [], [], options={"api": True, "replica_gpus": 0}))
+        == "0 GPUs"
+    )
+
+
+@pytest.mark.parametrize(
+    ("maps", "words", "config", "says"),
+    [
+        (
+            {"INFER_GPU_MAP": {"difusers": "1"}},
+            (),
+            {},
+            "INFER_GPU_MAP in config.sh names unknown model 'difusers' (did you mean 'diffusers'?)",
+        ),
+        (
+            {"INFER_GPU_MAP": {"diffusers": "two"}},
+            (),
+            {},
+            "INFER_GPU_MAP['diffusers'] in config.sh is 'two': use a whole number",
+        ),
+        (
+            {"INFER_GPU_MAP": {"diffusers": "5"}},
+            (),
+            {},
+            "INFER_GPU_MAP['diffusers'] in config.sh: one replica of the model needs 5 GPU(s), but this machine",
+        ),
+        (
+            {"EVAL_GPU_MAP": {"quicktext": "5"}},
+            (),
+            {},
+            "EVAL_GPU_MAP['quicktext'] in config.sh: evaluating the benchmark needs 5 GPU(s), but this machine shows 4",
+        ),
+        ({"EVAL_GPU_MAP": {"quicktext": "-1"}}, (), {}, "is '-1': use a whole number"),
+        ({}, ("--replicas", "0"), {}, "--replicas is '0': use a whole number of at least 1"),
+        ({}, ("--replicas="), {}, "--replicas is '': use a whole number of at least 1"),
+        ({}, (), {"REPLICAS": "many"}, "REPLICAS in config.sh is 'many': use a whole number"),
+        (
+            {},
+            (),
+            {"GPU_MIN_FREE_MEMORY": "lots"},
+            "GPU_MIN_FREE_MEMORY in config.sh is 'lots': use a percentage",
+        ),
+        ({}, (), {"SHARE_GPUS": "ture"}, "SHARE_GPUS in config.sh is 'ture': use true or false"),
+    ],
+)
+@pytest.mark.usefixtures("machine")
+def test_mistakes(maps: dict[str, dict[str, str]], words: Any, config: dict[str, str], says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        _plan("diffusers", (words,) if isinstance(words, str) else words, maps, config)
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_replica_over_mig_devices_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = install_fake_nvidia_smi(tmp_path, ["GPU-0", "GPU-1"], migs={"GPU-0": ["MIG-a", "MIG-b"]})
+    monkeypatch.setenv("PATH", environ["PATH"])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    job = plan("diffusers").jobs[0]
+    assert (job.gpus, job.gpus_at_most) == (1, 3), "two MIG devices and a whole GPU"
+    with pytest.raises(
+        UserError, match=r"needs 2 GPU\(s\), but a process sees only one MIG device, and of whole"
+    ):
+        plan("diffusers", gpus="2")
+
+
+def test_what_the_launcher_is_told() -> None:
+    default, told = (
+        plan("reference-noise"),
+        plan("reference-noise", SHARE_GPUS="true", GPU_MIN_FREE_MEMORY="20GiB"),
+    )
+    assert (default.gpu_min_free_memory, default.share_gpus) == ("90%", False)
+    assert (told.gpu_min_free_memory, told.share_gpus) == ("20GiB", True)
+
+
+def test_settings_of_config_and_environment(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path / "checkout")
+    words = ["--model_names", "reference-noise", "--ds_names", "quicktext"]
+    given = run_eval(checkout, *words, GPU_MIN_FREE_MEMORY="lots")
+    assert (given.returncode, "GPU_MIN_FREE_MEMORY in config.sh is 'lots'" in given.stderr) == (2, True)
+    assert "SHARE_GPUS in config.sh is 'ture'" in run_eval(checkout, *words, SHARE_GPUS="ture").stderr
+    (checkout / "config.local.sh").write_text("INFER_GPU_MAP['reference-noise']=all\nREPLICAS=none\n")
+    assert "REPLICAS in config.sh is 'none'" in run_eval(checkout, *words).stderr
+    again = run_eval(checkout, *words, "--replicas", "2")
+    assert "INFER_GPU_MAP['reference-noise'] in config.sh is 'all'" in again.stderr
+
+
+@needs_driver_env
+def test_a_run_takes_a_gpu_of_the_machine(tmp_path: Path) -> None:
+    """bash eval.sh on a machine with two GPUs: the dry run shows replicas, the run the GPUs that it took."""
+    checkout = make_checkout(tmp_path / "checkout")
+    (checkout / "config.local.sh").write_text("INFER_GPU_MAP['reference-noise']=1\n")
+    smi = tmp_path / "smi"
+    smi.mkdir()
+    uuids = [f"GPU-{tmp_path.name}-{n}" for n in range(2)]
+    path = install_fake_nvidia_smi(smi, uuids)["PATH"]
+    words = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit", "2", "--eval", "false"]
+    dry = run_eval(checkout, *words, "--dry_run", PATH=path)
+    assert ", up to 2 replicas × 1 GPU, " in dry.stdout
+    run = run_eval(checkout, *words, PATH=path)
+    for uuid in uuids:
+        Path("/tmp/imageevalkit-gpus", uuid).unlink(missing_ok=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "generate:reference-noise on GPUs 0, 1, log " in run.stderr
+    shutil.rmtree(checkout)

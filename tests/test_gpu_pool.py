@@ -1,0 +1,239 @@
+"""The GPUs of a run: how jobs share them, and what keeps one from being taken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from imageevalkit.errors import UserError
+from imageevalkit.launch.gpu_leases import Lease, lock
+from imageevalkit.launch.gpu_memory import MinFreeMemory
+from imageevalkit.launch.gpu_pool import GpuPool, Offer, Share
+from imageevalkit.launch.gpus import Gpu
+from tests.support.fake_nvidia_smi import (
+    fail_memory,
+    install_fake_nvidia_smi,
+    set_memory,
+    slow_memory,
+    times_asked,
+)
+
+WHOLE = [Gpu(str(n), f"GPU-{n}") for n in range(8)]
+MIGS = [Gpu(f"MIG-{n}", f"MIG-{n}") for n in range(3)]
+MakePool = Callable[..., GpuPool]
+
+
+@pytest.fixture
+def make_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakePool]:
+    monkeypatch.setenv("PATH", install_fake_nvidia_smi(tmp_path, [gpu.key for gpu in WHOLE])["PATH"])
+    pools = []
+
+    def make(gpus: list[Gpu], min_free: str = "0", shares: bool = False) -> GpuPool:
+        pools.append(GpuPool(gpus, MinFreeMemory.parse(min_free, ""), shares, tmp_path / "leases"))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close()
+
+
+def reserved(pool: GpuPool, unit: int = 1) -> tuple[Lease | None, str]:
+    """The lease of one job that takes ``unit`` GPUs, once nvidia-smi has told its memory, or why there is none."""
+    deadline = time.monotonic() + 10
+    while True:
+        with pool.offer() as offer:
+            share = offer.reserve(unit, unit)
+            if share:
+                return offer.lease(share), ""
+            why = offer.why_not(unit)
+        if "is asked" not in why:
+            return None, why
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def why_not(pool: GpuPool, unit: int = 1) -> str:
+    lease, why = reserved(pool, unit)
+    assert lease is None
+    return why
+
+
+def take(pool: GpuPool, unit: int = 1) -> Lease:
+    lease, why = reserved(pool, unit)
+    assert lease is not None, why
+    return lease
+
+
+@pytest.mark.parametrize(
+    ("gpus", "wanted", "shares"),
+    [
+        # one job alone: all that it can use, in whole replicas
+        (WHOLE, [(1, 8)], ["01234567"]),
+        (WHOLE[:7], [(2, 8)], ["012345"]),
+        (WHOLE, [(1, 1)], ["0"]),
+        (WHOLE, [(2, 4)], ["0123"]),
+        # side by side: each its minimum, the rest in turn, the remainder to the first
+        (WHOLE[:5], [(1, 5), (1, 5)], ["024", "13"]),
+        (WHOLE, [(2, 8), (2, 8)], ["0145", "2367"]),
+        (WHOLE[:6], [(2, 6), (2, 6)], ["0145", "23"]),
+        (WHOLE[:7], [(4, 4), (1, 7)], ["0123", "456"]),
+        (WHOLE, [(1, 1), (1, 2), (1, 8)], ["0", "13", "24567"]),
+        (WHOLE[:1], [(1, 1), (1, 1)], ["0", None]),
+        (WHOLE[:3], [(4, 4), (2, 2), (1, 3)], [None, "01", "2"]),
+        (WHOLE[:2], [(0, 0), (1, 2)], ["", "01"]),
+        # a replica over several GPUs needs whole ones, one on one GPU takes either
+        ([*MIGS[:1], *WHOLE[:2]], [(2, 2), (1, 3)], ["01", "MIG-0"]),
+        ([*MIGS, *WHOLE[:1]], [(1, 4)], ["MIG-0MIG-1MIG-20"]),
+    ],
+)
+def test_free_gpus_are_divided(
+    make_pool: MakePool, gpus: list[Gpu], wanted: list[tuple[int, int]], shares: list[str | None]
+) -> None:
+    pool = make_pool(gpus)
+    with pool.offer() as offer:
+        got = [offer.reserve(unit, most) for unit, most in wanted]
+        offer.grow()
+        leases = [offer.lease(share) for share in got if share]
+    assert [_names(share) for share in got] == shares
+    taken = [gpu for lease in leases for gpu in lease.gpus]
+    assert len(set(taken)) == len(taken)
+    for lease in leases:
+        pool.give_back(lease)
+    again = make_pool(gpus)
+    with again.offer() as offer:
+        assert offer.reserve(1, 1), "all are free again"
+
+
+def _names(share: Share | None) -> str | None:
+    return None if share is None else "".join(gpu.name for gpu in share.gpus)
+
+
+def test_what_nobody_takes_is_free_for_other_runs(make_pool: MakePool) -> None:
+    first, other = make_pool(WHOLE[:3]), make_pool(WHOLE[:3])
+    with first.offer() as offer:
+        assert _reserve(offer, 2)
+        assert why_not(other) == "needs a GPU; GPUs 0, 1, 2: " + _held(other, WHOLE[0])
+    lease = take(other, 3)
+    assert _held(first, WHOLE[1]) in why_not(first)
+    other.give_back(lease)
+    assert take(first, 3)
+
+
+def _reserve(offer: Offer, unit: int) -> Share | None:
+    return offer.reserve(unit, unit)
+
+
+def _held(pool: GpuPool, gpu: Gpu) -> str:
+    return f"held by {pool._holder(gpu)}"
+
+
+def test_who_waits_for_jobs_of_the_own_run_is_not_told_of(make_pool: MakePool) -> None:
+    pool = make_pool(WHOLE[:2])
+    lease = take(pool)
+    assert why_not(pool, 2) == "", "it ends"
+    outside = lock(WHOLE[1], pool._folder)
+    assert outside is not None
+    assert why_not(pool, 2).startswith("needs 2 GPUs; GPU 1: held by another run")
+    assert why_not(pool, 1) == ""
+    Lease([], [outside]).release()
+    pool.give_back(lease)
+
+
+def test_memory_of_others_keeps_a_gpu(make_pool: MakePool, tmp_path: Path) -> None:
+    set_memory(tmp_path, {"GPU-0": 12.3, "GPU-1": 7.9, "GPU-2": 8.1})
+    pool = make_pool(WHOLE[:3], "90%")
+    assert take(pool).gpus == [WHOLE[1]]
+    assert why_not(pool, 3) == (
+        "needs 3 GPUs; GPU 0: 12.3 of 80.0 GiB in use by another process (GPU_MIN_FREE_MEMORY=90%); "
+        "GPU 2: 8.1 of 80.0 GiB in use by another process (GPU_MIN_FREE_MEMORY=90%)"
+    )
+    set_memory(tmp_path, {"GPU-0": 0, "GPU-1": 70, "GPU-2": 0})
+    deadline = time.monotonic() + 5
+    while (found := reserved(pool, 2)[0]) is None:
+        assert time.monotonic() < deadline, "what has become free is seen"
+        time.sleep(0.05)
+    assert found.gpus == [WHOLE[0], WHOLE[2]]
+
+
+@pytest.mark.parametrize(
+    ("min_free", "used", "free"),
+    [("90%", 7.9, True), ("90%", 8.1, False), ("20GiB", 59, True), ("20gib", 61, False), ("0", 79, True)],
+)
+def test_thresholds(make_pool: MakePool, tmp_path: Path, min_free: str, used: float, free: bool) -> None:
+    set_memory(tmp_path, {"GPU-0": used})
+    assert (reserved(make_pool(WHOLE[:1], min_free))[0] is not None) == free
+    assert times_asked(tmp_path, "memory.free") == (min_free != "0")
+
+
+@pytest.mark.parametrize("text", ["much", "120%", "-1", "20 GB of it", "90", "20GB", ""])
+def test_no_threshold(text: str) -> None:
+    with pytest.raises(UserError, match=r"use a percentage \(90%\) or an amount \(20GiB\)"):
+        MinFreeMemory.parse(text, "GPU_MIN_FREE_MEMORY in config.sh")
+
+
+def test_memory_that_is_not_told_is_not_tested(make_pool: MakePool, tmp_path: Path) -> None:
+    set_memory(tmp_path, {"GPU-0": None, "GPU-1": 70})
+    assert take(make_pool([WHOLE[1], MIGS[0]], "90%")).gpus == [MIGS[0]]
+    assert take(make_pool([WHOLE[1], WHOLE[0]], "90%")).gpus == [WHOLE[0]]
+
+
+def test_a_gpu_that_is_too_small_is_not_waited_for(make_pool: MakePool) -> None:
+    pool = make_pool(WHOLE[:2], "96GiB")
+    assert reserved(pool)[0] is None
+    assert pool.never(1) == "GPUs 0, 1: 80.0 GiB in all, less than GPU_MIN_FREE_MEMORY=96GiB"
+
+
+def test_memory_of_the_job_before_is_not_another_process(make_pool: MakePool, tmp_path: Path) -> None:
+    pool = make_pool(WHOLE[:1], "90%")
+    lease = take(pool)
+    set_memory(tmp_path, {"GPU-0": 40})
+    pool.give_back(lease)
+    asked = times_asked(tmp_path, "memory.free")
+    assert why_not(pool) == "needs a GPU; GPU 0: 40.0 of 80.0 GiB in use, being freed after the job before"
+    assert times_asked(tmp_path, "memory.free") == asked + 1, "the answer from before its end says nothing"
+
+
+def test_nvidia_smi_is_asked_beside_the_launcher(make_pool: MakePool, tmp_path: Path) -> None:
+    slow_memory(tmp_path, 1)
+    pool = make_pool(WHOLE[:1], "90%")
+    longest, began = 0.0, time.monotonic()
+    while True:
+        look = time.monotonic()
+        with pool.offer() as offer:
+            if _reserve(offer, 1):
+                break
+            assert "nvidia-smi is asked for its free memory" in offer.why_not(1)
+        longest = max(longest, time.monotonic() - look)
+        assert time.monotonic() - began < 10
+        time.sleep(0.02)
+    assert longest < 0.5 and time.monotonic() - began >= 1
+    assert times_asked(tmp_path, "memory.free") == 1
+
+
+def test_a_failing_nvidia_smi_is_one_clear_line(make_pool: MakePool, tmp_path: Path) -> None:
+    fail_memory(tmp_path, "Unable to determine the device handle: GPU is lost", 15)
+    with pytest.raises(UserError, match=r"^nvidia-smi failed \(Unable to determine .* GPU is lost\); .*$"):
+        reserved(make_pool(WHOLE[:2], "90%"))
+    assert take(make_pool(WHOLE[:2])), "no lock is left behind"
+
+
+def test_who_is_told_to_share_reserves_nothing_and_tests_nothing(make_pool: MakePool, tmp_path: Path) -> None:
+    set_memory(tmp_path, {"GPU-0": 70})
+    other = make_pool(WHOLE[:1])
+    theirs = take(other)
+    pool = make_pool(WHOLE[:1], "90%", shares=True)
+    ours = take(pool)
+    assert ours.gpus == theirs.gpus and ours.fds == []
+    assert why_not(pool) == "", "jobs of one run still take turns"
+    other.give_back(theirs)
+    assert take(other), "and who does not share is not kept out by it"
+    assert times_asked(tmp_path, "memory.free") == 0
+
+
+def test_an_unusable_lease_folder_is_one_clear_line(make_pool: MakePool, tmp_path: Path) -> None:
+    (tmp_path / "leases").write_text("in the way")
+    with pytest.raises(UserError, match=r"cannot use .*leases.* to reserve GPUs"):
+        take(make_pool(WHOLE[:1]))

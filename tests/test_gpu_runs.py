@@ -1,0 +1,248 @@
+"""The local launcher and GPUs: real jobs of several runs on one machine with a fake nvidia-smi."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from imageevalkit.errors import ExitStatus
+from imageevalkit.jobs import Job, Plan, load_plan
+from imageevalkit.launch import display, local
+from imageevalkit.launch.display import Display, View, Waiting
+from imageevalkit.launch.gpu_leases import LEASES, Lease, lock
+from imageevalkit.launch.gpus import Gpu
+from imageevalkit.launch.local import run_plan
+from imageevalkit.launch.summary import RunSummary
+from tests.support.fake_nvidia_smi import fail_memory, install_fake_nvidia_smi, set_memory
+from tests.support.jobs import ESCAPING, launcher, marked, python_job, wait_for
+
+UUIDS = [f"GPU-test-{os.getpid()}-{n}" for n in range(4)]
+_SEES = "print('sees', os.environ['CUDA_VISIBLE_DEVICES']); time.sleep(%s); outcome(%r,'generate')"
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A machine with four GPUs; ``nvidia-smi`` is in the folder."""
+    folder = tmp_path / "smi"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", install_fake_nvidia_smi(folder, UUIDS)["PATH"])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(local, "available_cores", lambda: 8)
+    yield folder
+    for uuid in UUIDS:
+        (LEASES / uuid).unlink(missing_ok=True)
+
+
+def gpu_job(folder: Path, model: str, gpus: int, at_most: int = 0, seconds: float = 0.0) -> Job:
+    code = _SEES % (seconds, f"{model}/a")
+    return python_job(folder, f"generate:{model}", code, [f"{model}/a"], gpus=gpus, gpus_at_most=at_most)
+
+
+def run(folder: Path, jobs: list[Job], parallel: bool = False, **plan: object) -> RunSummary:
+    return run_plan(Plan(str(folder), parallel, jobs, **plan), {})  # type: ignore[arg-type]
+
+
+def seen(job: Job) -> str:
+    """What the job saw as CUDA_VISIBLE_DEVICES."""
+    found = re.search(r"^sees (.*)$", Path(job.logs[0]).read_text(), re.M)
+    assert found, Path(job.logs[0]).read_text()
+    return found[1]
+
+
+@contextlib.contextmanager
+def held(uuid: str) -> Iterator[Callable[[], None]]:
+    """Another run has this GPU, until the end or until it is told to release it."""
+    fd = lock(Gpu("", uuid))
+    assert fd is not None
+    lease = Lease([], [fd])
+    try:
+        yield lease.release
+    finally:
+        lease.release()
+
+
+def test_jobs_side_by_side_never_have_the_same_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"1,{UUIDS[0]}")
+    counts = [("one", 1), ("other", 1), ("both", 2), ("none", 0), ("three", 3)]
+    jobs = [gpu_job(tmp_path, model, gpus, seconds=1) for model, gpus in counts]
+    summary = run(tmp_path, jobs, parallel=True)
+    assert [seen(job) for job in jobs[:4]] == ["1", UUIDS[0], f"1,{UUIDS[0]}", ""]
+    assert [cell.state for cell in summary.cells] == ["complete"] * 4 + ["failed"]
+    assert "needs 3 GPUs, but this machine shows 2 (nvidia-smi and" in summary.cells[4].message
+    assert summary.seconds < sum(job.seconds for job in summary.jobs), "side by side"
+    assert summary.jobs[4].attempts == 0
+
+
+def test_jobs_one_after_another_have_all_gpus_that_they_can_use(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    jobs = [gpu_job(tmp_path, "m", 1, 4), gpu_job(tmp_path, "n", 3, 3), gpu_job(tmp_path, "o", 1, 2)]
+    with held(UUIDS[1]):
+        assert run(tmp_path, jobs).status is ExitStatus.COMPLETE
+    assert [seen(job) for job in jobs] == ["0,2,3", "0,2,3", "0,2"], "nobody waits for a larger share"
+    assert "started     generate:m on GPUs 0, 2, 3, log " in capfd.readouterr().err
+
+
+def test_jobs_that_start_together_share_fairly(tmp_path: Path) -> None:
+    jobs = [gpu_job(tmp_path, "m", 1, 4, 0.5), gpu_job(tmp_path, "n", 2, 4, 0.5), gpu_job(tmp_path, "o", 0)]
+    after = python_job(tmp_path, "evaluate:m/a", "print('sees', os.environ['CUDA_VISIBLE_DEVICES'])", ["m/a"])
+    late = Job(**{**vars(after), "after": ["generate:m"], "gpus": 1, "gpus_at_most": 4})
+    run(tmp_path, [*jobs, late], parallel=True)
+    assert [seen(job) for job in jobs] == ["0,3", "1,2", ""]
+    assert len(seen(late).split(",")) >= 2, "it was not ready when they started, and takes what is free"
+
+
+def test_waits_for_gpus_of_another_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    jobs = [gpu_job(tmp_path, "m", 4), gpu_job(tmp_path, "n", 0)]
+    with held(UUIDS[2]) as release:
+        timer = threading.Timer(2, release)
+        timer.start()
+        summary = run(tmp_path, jobs)
+        timer.join()
+    assert summary.status is ExitStatus.COMPLETE and summary.seconds > 2
+    err = capfd.readouterr().err
+    assert err.count("generate:m needs 4 GPUs; GPU 2: held by another run") == 1
+    assert err.index("started     generate:m") < err.index("started     generate:n"), "one after another"
+
+
+def test_waits_for_memory_of_others(tmp_path: Path, machine: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    set_memory(machine, dict.fromkeys(UUIDS, 12.3))
+    timer = threading.Timer(2, set_memory, [machine, dict.fromkeys(UUIDS, 12.3) | {UUIDS[3]: 0.5}])
+    timer.start()
+    job = gpu_job(tmp_path, "m", 1, 4)
+    summary = run(tmp_path, [job])
+    timer.join()
+    assert summary.status is ExitStatus.COMPLETE and summary.seconds > 2
+    assert seen(job) == "3"
+    assert (
+        "waiting     generate:m needs a GPU; GPUs 0, 1, 2, 3: 12.3 of 80.0 GiB in use by another process "
+        "(GPU_MIN_FREE_MEMORY=90%)\n"
+    ) in capfd.readouterr().err
+
+
+def test_a_plan_that_was_told_to_share(tmp_path: Path, machine: Path) -> None:
+    set_memory(machine, dict.fromkeys(UUIDS, 70))
+    job = gpu_job(tmp_path, "m", 1, 2)
+    with held(UUIDS[0]):
+        assert run(tmp_path, [job], share_gpus=True).status is ExitStatus.COMPLETE
+    assert seen(job) == "0,1"
+
+
+def test_a_threshold_of_the_plan(tmp_path: Path, machine: Path) -> None:
+    set_memory(machine, dict.fromkeys(UUIDS, 59))
+    jobs = [gpu_job(tmp_path, "m", 1)]
+    assert run(tmp_path, jobs, gpu_min_free_memory="20GiB").status is ExitStatus.COMPLETE
+    summary = run(tmp_path, jobs, gpu_min_free_memory="81GiB")
+    assert "needs a GPU, but GPUs 0, 1, 2, 3: 80.0 GiB in all, less than" in summary.cells[0].message
+
+
+def test_an_nvidia_smi_that_fails_while_the_run_goes_on(tmp_path: Path, machine: Path) -> None:
+    fail_memory(machine, "GPU is lost", 15)
+    summary = run(tmp_path, [gpu_job(tmp_path, "m", 1), gpu_job(tmp_path, "n", 0)])
+    assert [cell.state for cell in summary.cells] == ["failed", "complete"]
+    assert summary.cells[0].message.startswith("generate: nvidia-smi failed (GPU is lost); mend the driver")
+
+
+def test_the_plan_keeps_what_a_job_can_use(tmp_path: Path) -> None:
+    jobs = [gpu_job(tmp_path, "m", 1, 4), gpu_job(tmp_path, "n", 2)]
+    plan = load_plan(Plan(str(tmp_path), False, jobs, {}, "20GiB", True).save())
+    assert [(job.gpus, job.gpus_at_most) for job in plan.jobs] == [(1, 4), (2, 2)]
+    assert (plan.gpu_min_free_memory, plan.share_gpus) == ("20GiB", True)
+
+
+# Owners that die, runs beside each other
+
+
+def test_a_dead_launcher_keeps_its_gpus_until_its_job_is_gone(tmp_path: Path) -> None:
+    job = python_job(tmp_path, "generate:m", ESCAPING, ["m/a"], gpus=1, gpus_at_most=4)
+    gpus = [Gpu("", uuid) for uuid in UUIDS]
+
+    def are_free() -> bool:
+        fds = [lock(gpu) for gpu in gpus]
+        for fd in fds:
+            if fd is not None:
+                os.close(fd)
+        return None not in fds
+
+    with launcher(Plan(str(tmp_path), False, [job]), str(tmp_path)) as process:
+        wait_for((tmp_path / "escaped").exists, 15)
+        process.kill()
+        free_too_early = False
+        began = time.monotonic()
+        while marked(str(tmp_path)):
+            assert time.monotonic() - began < 10
+            free_too_early = free_too_early or (are_free() and bool(marked(str(tmp_path))))
+            time.sleep(0.05)
+        assert not free_too_early
+    wait_for(are_free, 1)
+
+
+# Each job puts a file into a folder for every GPU that it sees; one that is there belongs to a job that runs.
+_CLAIM = """
+claims = Path(os.environ["TEST_CLAIMS"])
+mine = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+for gpu in mine:
+    os.close(os.open(claims / gpu, os.O_CREAT | os.O_EXCL))
+time.sleep(0.15)
+for gpu in mine:
+    (claims / gpu).unlink()
+print("sees", ",".join(mine))
+outcome("CELL", "generate")
+"""
+
+
+def test_two_runs_never_share_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "claims").mkdir()
+    monkeypatch.setenv("TEST_CLAIMS", str(tmp_path / "claims"))
+    with contextlib.ExitStack() as stack:
+        runs = []
+        for name, parallel in (("first", True), ("second", True), ("third", False)):
+            folder = tmp_path / name
+            folder.mkdir()
+            jobs = [
+                python_job(
+                    folder,
+                    f"generate:{n}",
+                    _CLAIM.replace("CELL", f"{n}/a"),
+                    [f"{n}/a"],
+                    gpus=1 + n % 2,
+                    gpus_at_most=2 * (1 + n % 2),
+                )
+                for n in range(4)
+            ]
+            plan = Plan(str(folder), parallel, jobs)
+            runs.append((folder, jobs, stack.enter_context(launcher(plan, str(folder)))))
+        for folder, jobs, process in runs:
+            out, err = process.communicate(timeout=60)
+            assert process.returncode == 0, out + err
+            assert all(seen(job) for job in jobs)
+            saved = json.loads((folder / "summary.json").read_text())
+            assert [job["attempts"] for job in saved["jobs"]] == [1] * 4
+    assert list((tmp_path / "claims").iterdir()) == []
+
+
+# What the user sees
+
+
+def test_a_job_that_waits_for_long_says_so_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    shown = Display(stream)
+    now = [1000.0]
+    monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
+    for second in range(0, 700, 5):
+        now[0] = 1000.0 + second
+        waiting = Waiting("generate:m", f"needs a GPU; GPU 0: {second % 7} GiB in use", float(second))
+        shown.refresh(View(float(second), 1, 0, 0, waiting=[waiting]))
+    lines = [line.partition("waiting")[2].strip() for line in stream.getvalue().splitlines()]
+    assert len(lines) == 3, "a number that changes is no news"
+    assert lines[0] == "generate:m needs a GPU; GPU 0: 0 GiB in use"
+    assert lines[1].endswith(" (for 5:00)") and lines[2].endswith(" (for 10:00)")

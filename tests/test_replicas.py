@@ -1,0 +1,326 @@
+"""Worker processes, one per replica: shares, deaths, batches, loading; real processes with fake models."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from imageevalkit.cell import REPO, Cell
+from imageevalkit.generation.cell_run import CellRun, GenerateOptions
+from imageevalkit.generation.records import last_records
+from imageevalkit.generation.replicas import devices
+from imageevalkit.generation.replicas.model import load_replicated
+from imageevalkit.generation.replicas.pool import Replicas
+from imageevalkit.generation.run import Planned, generate_together
+from imageevalkit.items import items_of
+from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, Outcome
+from imageevalkit.progress import ProgressWriter
+from tests.support.generation import SETTING, FakeDataset
+from tests.support.replica_worker import COMMAND
+
+CELL = Cell("m", "fake")
+
+
+@pytest.fixture(autouse=True)
+def import_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(REPO))
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    return tmp_path / "notes"
+
+
+class Run:
+    """Generation of some cells by worker processes; ``said`` is what the logs got."""
+
+    def __init__(self, workers: int = 1, environs: list[dict[str, str]] | None = None) -> None:
+        self.environs = environs or [{}] * workers
+        self.said: list[str] = []
+        self.outcomes: dict[Cell, Outcome] = {}
+
+    def __call__(self, *cells: tuple[Cell, Any], **kwargs: Any) -> list[Outcome]:
+        asyncio.run(self._generate([self._planned(*cell, kwargs) for cell in cells]))
+        return list(self.outcomes.values())
+
+    def _planned(self, cell: Cell, dataset: Any, kwargs: dict[str, Any]) -> Planned:
+        kwargs = {name: str(value) if isinstance(value, Path) else value for name, value in kwargs.items()}
+
+        def open_cell() -> CellRun:
+            return CellRun(
+                cell,
+                items_of(dataset, cell),
+                dataset.dataset_task,
+                {**SETTING, "model_kwargs": kwargs},
+                GenerateOptions(),
+                ProgressWriter(),
+                self.said.append,
+            )
+
+        return Planned(cell, open_cell, self.said.append)
+
+    async def _generate(self, cells: list[Planned]) -> None:
+        replicas = Replicas(self.environs, COMMAND)
+        loop = asyncio.get_running_loop()
+
+        def load(run: CellRun) -> Any:
+            return asyncio.run_coroutine_threadsafe(load_replicated(replicas, run), loop).result()
+
+        try:
+            await generate_together([cells], load, 1, self.outcomes.__setitem__)
+        finally:
+            await replicas.close()
+
+
+def generate(workers: int, n: int, cell: Cell = CELL, **kwargs: Any) -> tuple[Outcome, list[str]]:
+    """How a cell of ``n`` items ends with so many workers, and what was said."""
+    run = Run(workers)
+    (outcome,) = run((cell, FakeDataset(n)), **kwargs)
+    return outcome, run.said
+
+
+def lines(notes: Path) -> list[list[str]]:
+    return [line.split(" | ") for line in notes.read_text().splitlines()]
+
+
+def calls(notes: Path) -> list[list[str]]:
+    return [line for line in lines(notes) if line[2] != "load"]
+
+
+def contents(cell: Cell = CELL) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted((cell.folder / "images").iterdir())}
+
+
+def test_workers_share_the_items_and_load_once(notes: Path) -> None:
+    outcome, said = generate(2, 40, notes=notes, seconds=0.005)
+    assert (outcome.state, outcome.message) == (COMPLETE, "40 of 40 images")
+    assert sorted(line[2] for line in calls(notes)) == sorted(f"prompt {n}" for n in range(40))
+    shares = Counter(line[0] for line in calls(notes))
+    assert len(shares) == 2
+    assert min(shares.values()) >= 10, "both do their share"
+    assert Counter(line[0] for line in lines(notes) if line[2] == "load") == dict.fromkeys(shares, 1)
+    assert sum("model loaded in" in line for line in said) == 2
+
+
+def test_any_number_of_workers_makes_the_same_images() -> None:
+    generate(1, 21)
+    other = Cell("n", "fake")
+    generate(3, 21, cell=other)
+    assert contents() == contents(other)
+
+
+def test_which_items_are_made_together_does_not_depend_on_the_workers() -> None:
+    """The fake model's pixel (1, 1) holds the size of its batch."""
+    generate(1, 22, batch_size=4)
+    other = Cell("n", "fake")
+    generate(3, 22, cell=other, batch_size=4)
+    assert contents() == contents(other)
+    sizes = [Image.open(path).getpixel((1, 1))[0] for path in sorted((CELL.folder / "images").iterdir())]  # type: ignore[index]
+    assert sizes == [4] * 20 + [2] * 2
+    assert last_records(CELL)["images/00000"]["extra"] == {"batch": 4}
+
+
+def test_batches_do_not_reach_over_cells(notes: Path) -> None:
+    first, second = Cell("m", "fake"), Cell("m", "other")
+    other = FakeDataset(5)
+    for entry in other.data:
+        entry["image_save_path"] = str(entry["image_save_path"]).replace("/fake/", "/other/")
+    states = [outcome.state for outcome in Run(2)((first, FakeDataset(5)), (second, other), batch_size=4)]
+    assert states == [COMPLETE, COMPLETE]
+    assert contents(first) == contents(second)
+
+
+def test_out_of_memory_lowers_the_batch_and_says_so(notes: Path) -> None:
+    outcome, said = generate(1, 16, notes=notes, batch_size=8, fits=3)
+    assert outcome.state == COMPLETE
+    assert [line for line in said if "out of memory" in line] == [
+        "out of memory with a batch of 8: going on with 4",
+        "out of memory with a batch of 4: going on with 2",
+    ]
+    assert sum(line[2] == "too large" for line in calls(notes)) == 2, "the smaller batch is kept"
+    assert {record["extra"]["batch"] for record in last_records(CELL).values()} == {2}
+
+
+def test_out_of_memory_of_one_image_is_that_items_failure() -> None:
+    outcome, said = generate(1, 3, batch_size=2, fits=0)
+    assert outcome.state == COMPLETE, "generate() has room for one"
+    assert "out of memory with a batch of 2: going on with 1" in said
+
+
+def test_an_item_that_fails_a_batch_does_not_take_the_others_along() -> None:
+    outcome, said = generate(1, 8, batch_size=4, fails_on="prompt 5")
+    assert (outcome.state, outcome.message.split(";")[0]) == (INCOMPLETE, "7 of 8 images, 1 failed")
+    assert last_records(CELL)["images/00005"]["error"] == {
+        "class": "ValueError",
+        "text": "cannot draw prompt 5",
+    }
+    assert "a batch of 4 failed (ValueError: cannot draw prompt 5): its items are made singly" in said
+
+
+def test_failures_keep_their_class_and_words() -> None:
+    dataset = FakeDataset(4)
+    dataset.data[1]["prompt"], dataset.data[2]["prompt"] = "refused", "late"
+    run = Run()
+    (outcome,) = run((CELL, dataset), fails_on="prompt 3")
+    assert outcome.message.startswith("1 of 4 images, 1 refused, 2 failed")
+    last = last_records(CELL)
+    assert last["images/00001"]["error"] == {"class": "Refused", "text": "no"}
+    assert last["images/00002"]["attempts"] == 4
+    assert any("Traceback" in line and "cannot draw prompt 3" in line for line in run.said)
+
+
+def test_a_worker_that_dies_gives_its_items_back_and_is_started_again(notes: Path) -> None:
+    outcome, said = generate(2, 30, notes=notes, seconds=0.002, dies_on="prompt 7")
+    assert (outcome.state, outcome.message.split(";")[0]) == (INCOMPLETE, "29 of 30 images, 1 failed")
+    error = last_records(CELL)["images/00007"]["error"]
+    assert error == {"class": "WorkerDied", "text": "its process was ended by SIGKILL (out of main memory?)"}
+    assert sum(line[2] == "prompt 7" for line in calls(notes)) == 2, "a second worker had a try"
+    assert any(line.startswith("a worker died, and is started again") for line in said)
+
+
+def test_an_item_that_kills_its_worker_does_not_take_its_batch_along() -> None:
+    outcome, _ = generate(1, 12, batch_size=4, dies_on="prompt 5")
+    assert outcome.message.startswith("11 of 12 images, 1 failed")
+
+
+def test_killing_one_of_two_workers_loses_nothing(notes: Path) -> None:
+    """The other one does its share."""
+    run = Run(2)
+    killed: list[int] = []
+
+    async def generate_and_kill() -> None:
+        generating = asyncio.ensure_future(
+            run._generate([run._planned(CELL, FakeDataset(60), {"notes": str(notes), "seconds": 0.02})])
+        )
+        while not notes.exists() or len(calls(notes)) < 10 or len({line[0] for line in calls(notes)}) < 2:
+            await asyncio.sleep(0.01)
+        killed.append(int(calls(notes)[-1][0]))
+        os.kill(killed[0], signal.SIGKILL)
+        await generating
+
+    asyncio.run(generate_and_kill())
+    assert run.outcomes[CELL] == Outcome(COMPLETE, "60 of 60 images")
+    assert len(contents()) == 60
+    records = CELL.generation.read_text().splitlines()
+    assert len(records) == 60, "no item is made twice, none is missing"
+    other = next(line[0] for line in calls(notes) if int(line[0]) != killed[0])
+    assert sum(line[0] == other for line in calls(notes)) > 20
+
+
+def test_a_cuda_error_ends_the_process_and_a_new_one_goes_on(notes: Path) -> None:
+    outcome, _ = generate(1, 6, notes=notes, breaks_on="prompt 2")
+    assert outcome.message.startswith("5 of 6 images, 1 failed")
+    error = last_records(CELL)["images/00002"]["error"]
+    assert error["class"] == "RuntimeError"
+    assert error["text"].startswith("CUDA error: an illegal memory access")
+    assert len({line[0] for line in lines(notes)}) == 3, "one process, and one more for each error"
+
+
+def test_a_worker_that_only_dies_is_given_up(notes: Path) -> None:
+    dataset = FakeDataset(100)
+    for entry in dataset.data:
+        entry["prompt"] = "deadly"
+    run = Run(2)
+    (outcome,) = run((CELL, dataset), notes=notes, dies_on="deadly")
+    assert outcome.state == FAILED
+    assert "SIGKILL" in outcome.message
+    assert len(calls(notes)) <= 12
+    assert sum("is given up" in line for line in run.said) <= 2
+
+
+def test_a_model_that_does_not_load_is_one_clear_line_and_tried_once(notes: Path) -> None:
+    second = FakeDataset(3)
+    for entry in second.data:
+        entry["image_save_path"] = str(entry["image_save_path"]).replace("/fake/", "/other/")
+    run = Run(2)
+    outcomes = run((CELL, FakeDataset(3)), (Cell("m", "other"), second), notes=notes, unloadable=True)
+    assert outcomes == [Outcome(FAILED, "model does not load: no such folder: /nowhere")] * 2
+    assert len(lines(notes)) == 2, "once in each worker"
+    assert not CELL.generation.exists()
+
+
+def test_a_model_whose_loading_kills_the_process_is_given_up(notes: Path) -> None:
+    outcome, _ = generate(1, 3, notes=notes, dies_loading=True)
+    assert outcome.state == FAILED
+    assert outcome.message.startswith("model does not load: every worker died")
+    assert "SIGKILL (out of main memory?)" in outcome.message
+    assert len(lines(notes)) == 2
+
+
+class Edits:
+    dataset_name, dataset_task = "edits", "edit"
+
+    def __init__(self, folder: Path, n: int) -> None:
+        self.data: list[dict[str, Any]] = []
+        for i in range(n):
+            Image.new("RGB", (10 + i, 9)).save(folder / f"{i}.png")
+            self.data.append(
+                {
+                    "input_list": [Image.open(folder / f"{i}.png"), f"edit {i}"],
+                    "seed": 0,
+                    "image_save_path": f"<MODEL_NAME>/edits/images/{i:05d}.png",
+                }
+            )
+
+
+def test_two_tasks_follow_each_other_in_the_same_workers(notes: Path, tmp_path: Path) -> None:
+    edits = Edits(tmp_path, 12)
+    run = Run(2)
+    outcomes = run((CELL, FakeDataset(12)), (Cell("m", "edits"), edits), notes=notes, seconds=0.005)
+    assert [outcome.state for outcome in outcomes] == [COMPLETE, COMPLETE]
+    loads = Counter(line[0] for line in lines(notes) if line[2] == "load")
+    assert len(loads) == 2
+    assert set(loads.values()) == {2}, "each task's class once per process"
+    assert f"({21}, 9) edit 11" in {line[2] for line in calls(notes)}
+    assert all(entry["input_list"][0].tile for entry in edits.data), "no input's pixels stay in the parent"
+
+
+def test_an_input_image_that_does_not_decode_is_one_failed_item(tmp_path: Path) -> None:
+    edits = Edits(tmp_path, 3)
+    data = (tmp_path / "1.png").read_bytes()
+    (tmp_path / "1.png").write_bytes(data[:40])
+    (outcome,) = Run()((Cell("m", "edits"), edits))
+    assert outcome.message.startswith("2 of 3 images, 1 failed")
+
+
+def test_nothing_to_do_starts_no_process(notes: Path) -> None:
+    generate(2, 4, notes=notes)
+    before = notes.read_text()
+    outcome, _ = generate(2, 4, notes=notes)
+    assert (outcome.state, notes.read_text()) == (COMPLETE, before)
+
+
+def test_no_more_workers_than_items(notes: Path) -> None:
+    generate(4, 2, notes=notes, seconds=0.05)
+    assert len({line[0] for line in lines(notes)}) <= 2
+
+
+def test_each_worker_sees_its_own_gpus(notes: Path) -> None:
+    environs = devices.environs(2, None, {"CUDA_VISIBLE_DEVICES": "3,GPU-a,5,7,1"})
+    assert [e["CUDA_VISIBLE_DEVICES"] for e in environs] == ["3,GPU-a", "5,7"]
+    Run(environs=environs)((CELL, FakeDataset(20)), notes=notes, seconds=0.01)
+    assert {line[1] for line in calls(notes)} == {"3,GPU-a", "5,7"}
+
+
+@pytest.mark.parametrize(
+    ("per_replica", "most", "given", "expected"),
+    [
+        (1, None, "0,1,2", ["0", "1", "2"]),
+        (1, 2, "0,1,2", ["0", "1"]),
+        (2, None, "0", []),
+        (0, None, "", [None]),
+        (0, 3, "", [None] * 3),
+    ],
+)
+def test_shares_of_the_gpus(
+    per_replica: int, most: int | None, given: str, expected: list[str | None]
+) -> None:
+    environs = devices.environs(per_replica, most, {"CUDA_VISIBLE_DEVICES": given})
+    assert [e.get("CUDA_VISIBLE_DEVICES") for e in environs] == expected
