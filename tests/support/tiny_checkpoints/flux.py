@@ -167,7 +167,10 @@ def _flux2_parts(guidance: bool) -> dict[str, Any]:
 def _pixtral_processor(tokenizer: Any) -> Any:
     from transformers import PixtralImageProcessor, PixtralProcessor
 
-    tokenizer.chat_template = "{% for message in messages %}{% for part in message['content'] %}{{ part['text'] }}{% endfor %}{% endfor %}"
+    tokenizer.chat_template = (
+        "{% for message in messages %}{% for part in message['content'] %}"
+        "{{ part['text'] }}{% endfor %}{% endfor %}"
+    )
     processor = PixtralProcessor(PixtralImageProcessor(), tokenizer, patch_size=16)
     processor.chat_template = tokenizer.chat_template
     return processor
