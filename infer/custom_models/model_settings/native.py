@@ -36,7 +36,7 @@ ALL: tuple[str, ...] = ()
 Weights = tuple[str, str | None, tuple[str, ...]]
 """Hub id, commit (None: the newest), and the patterns of the needed files."""
 
-_CLASSES = {
+CLASSES = {
     "DiffusersT2I": ".model_utils.diffusers_t2i",
     "DiffusersEdit": ".model_utils.diffusers_edit",
     "DiffusersSubject": ".model_utils.diffusers_subject",
@@ -61,7 +61,7 @@ def native(
     kwargs = {"revision": revision, **model_kwargs}
     return {
         "model_path": model_path,
-        "module": _CLASSES[class_name],
+        "module": CLASSES[class_name],
         "class": class_name,
         "model_kwargs": {name: value for name, value in kwargs.items() if value is not None},
         **({"patterns": list(patterns)} if patterns else {}),

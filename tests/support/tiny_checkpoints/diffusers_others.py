@@ -55,7 +55,7 @@ def _save_pixart(folder: Path, pipeline_class: str) -> None:
 
 
 def save_sana(folder: Path) -> None:
-    """A SanaPipeline."""
+    """A SanaPipeline, saved as the variant fp16."""
     import torch
     from diffusers import AutoencoderDC, SanaTransformer2DModel
 
@@ -91,6 +91,7 @@ def save_sana(folder: Path) -> None:
     save(
         folder,
         "SanaPipeline",
+        "fp16",
         tokenizer=tokenizer,
         text_encoder=_gemma(tokenizer),
         vae=autoencoder.eval(),

@@ -125,10 +125,10 @@ def flow_scheduler(**config: Any) -> Any:
     return FlowMatchEulerDiscreteScheduler(**config)
 
 
-def save(folder: Path, pipeline_class: str, **parts: Any) -> None:
-    """Save the pipeline made of ``parts``."""
+def save(folder: Path, pipeline_class: str, variant: str | None = None, **parts: Any) -> None:
+    """Save the pipeline made of ``parts``, its weights under the name of ``variant``."""
     import diffusers
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    getattr(diffusers, pipeline_class)(**parts).save_pretrained(folder)
+    getattr(diffusers, pipeline_class)(**parts).save_pretrained(folder, variant=variant)

@@ -30,16 +30,18 @@ def save_stable_diffusion(folder: Path, *, safety_checker_rejects: bool | None =
     ).save_pretrained(folder)
 
 
-def save_instruct_pix2pix(folder: Path) -> None:
+def save_instruct_pix2pix(folder: Path, vae_blocks: int = 2) -> None:
     """A StableDiffusionInstructPix2PixPipeline: takes exactly one image."""
     from diffusers import StableDiffusionInstructPix2PixPipeline
 
     StableDiffusionInstructPix2PixPipeline(
-        **_stable_diffusion_parts(unet_in_channels=8), safety_checker=None, feature_extractor=None
+        **(_stable_diffusion_parts(unet_in_channels=8) | {"vae": vae(vae_blocks)}),
+        safety_checker=None,
+        feature_extractor=None,
     ).save_pretrained(folder)
 
 
-def save_stable_diffusion_xl(folder: Path) -> None:
+def save_stable_diffusion_xl(folder: Path, variant: str | None = None) -> None:
     """A StableDiffusionXLPipeline for 64 × 64 pixels."""
     import torch
     from diffusers import EulerDiscreteScheduler, UNet2DConditionModel
@@ -62,6 +64,7 @@ def save_stable_diffusion_xl(folder: Path) -> None:
     save(
         folder,
         "StableDiffusionXLPipeline",
+        variant,
         unet=unet,
         vae=vae(),
         text_encoder=clip_text(tokenizer),
