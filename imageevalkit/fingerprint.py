@@ -15,7 +15,17 @@ from imageevalkit.jsonl import JsonlWriter, read_jsonl
 
 # Settings that cannot change a pixel: changing them keeps images valid.
 _RUNTIME_KWARGS = frozenset(
-    ("device", "timeout", "max_attempts", "max_elapsed", "max_outage", "backoff", "api_key_env", "price")
+    (
+        "device",
+        "device_map",
+        "timeout",
+        "max_attempts",
+        "max_elapsed",
+        "max_outage",
+        "backoff",
+        "api_key_env",
+        "price",
+    )
 )
 
 

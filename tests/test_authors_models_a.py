@@ -25,9 +25,9 @@ from custom_models.model_settings import controlled, unified
 from custom_models.model_utils import flash_attention as flash
 from imageevalkit.cell import REPO
 from imageevalkit.generation.contract import Generated, ItemFailed, ModelUnusable
-from tests.support import tiny_pipelines
 from tests.support.authors_stand_ins_a import SOURCES, write_stand_ins
 from tests.support.mirror import official_source
+from tests.support.tiny_checkpoints import stable_diffusion as tiny_pipelines
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")

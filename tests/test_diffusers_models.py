@@ -15,7 +15,8 @@ from PIL import Image, ImageChops
 from custom_models.model_utils.diffusers_edit import DiffusersEdit
 from custom_models.model_utils.diffusers_t2i import DiffusersT2I
 from imageevalkit.generation.contract import ItemFailed, ModelUnusable, Refused
-from tests.support import tiny_pipelines
+from tests.support.tiny_checkpoints.flux import save_flux2_klein
+from tests.support.tiny_checkpoints.stable_diffusion import save_instruct_pix2pix, save_stable_diffusion
 
 pytest.importorskip("diffusers")
 
@@ -38,11 +39,11 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def pipelines(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pipelines")
-    tiny_pipelines.save_stable_diffusion(folder / "sd")
-    tiny_pipelines.save_stable_diffusion(folder / "sd-prude", safety_checker_rejects=True)
-    tiny_pipelines.save_stable_diffusion(folder / "sd-checked", safety_checker_rejects=False)
-    tiny_pipelines.save_instruct_pix2pix(folder / "pix2pix")
-    tiny_pipelines.save_flux2_klein(folder / "klein")
+    save_stable_diffusion(folder / "sd")
+    save_stable_diffusion(folder / "sd-prude", safety_checker_rejects=True)
+    save_stable_diffusion(folder / "sd-checked", safety_checker_rejects=False)
+    save_instruct_pix2pix(folder / "pix2pix")
+    save_flux2_klein(folder / "klein")
     return folder
 
 

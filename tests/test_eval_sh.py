@@ -373,7 +373,7 @@ def test_edit_benchmark_and_all_reference_models(checkout: Path) -> None:
 @needs_driver_env
 def test_diffusers_models_in_their_own_environment(checkout: Path, tmp_path: Path) -> None:
     pytest.importorskip("diffusers", reason="diffusers is not installed here")
-    from tests.support.tiny_pipelines import save_instruct_pix2pix, save_stable_diffusion
+    from tests.support.tiny_checkpoints.stable_diffusion import save_instruct_pix2pix, save_stable_diffusion
 
     save_stable_diffusion(tmp_path / "t2i")
     save_instruct_pix2pix(tmp_path / "edit")

@@ -9,6 +9,7 @@ from typing import Any
 API_SETTINGS: dict[str, dict[str, Any]] = {
     "t2i": {"module": ".model_utils.openai_images", "class": "OpenAIImagesT2I", "api": True},
     "edit": {"module": ".model_utils.openai_images", "class": "OpenAIImagesEdit", "api": True},
+    "subject": {"module": ".model_utils.openai_images", "class": "OpenAIImagesSubject", "api": True},
 }
 
 API_ENDPOINT = "images"  # the default of the classes above

@@ -22,4 +22,11 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             "class": "DiffusersEdit",
         }
     },
+    "subject": {
+        "diffusers": {
+            "model_path": _FOLDER,
+            "module": ".model_utils.diffusers_subject",
+            "class": "DiffusersSubject",
+        }
+    },
 }

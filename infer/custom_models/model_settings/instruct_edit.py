@@ -19,9 +19,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         # 10 steps, image_guidance_scale 1.
         "instruct-pix2pix": native(
             "DiffusersEdit",
-            "timbrooks/instruct-pix2pix",
-            "31519b5cb02a7fd89b906d88731cd4d6a7bbf88d",
-            PIPELINE_FOLDERS,
+            ("timbrooks/instruct-pix2pix", "31519b5cb02a7fd89b906d88731cd4d6a7bbf88d", PIPELINE_FOLDERS),
             num_inference_steps=100,
             guidance_scale=7.5,
             image_guidance_scale=1.5,
@@ -30,9 +28,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         # What the card's code passes, as TRIG; its text says guidance_scale 7.0. No commit of it is known.
         "hq-edit": native(
             "HQEdit",
-            "MudeHui/HQ-Edit",
-            None,
-            PIPELINE_FOLDERS,
+            ("MudeHui/HQ-Edit", None, PIPELINE_FOLDERS),
             num_inference_steps=30,
             guidance_scale=1.5,
             image_guidance_scale=1.5,

@@ -31,8 +31,12 @@ FP16_FILES = (
 )
 # All folders: for repositories whose weights are not known to be in safetensors.
 PIPELINE_FOLDERS = ("model_index.json", "*/*")
+ALL: tuple[str, ...] = ()
 
-_CLASSES = {
+Weights = tuple[str, str | None, tuple[str, ...]]
+"""Hub id, commit (None: the newest), and the patterns of the needed files."""
+
+CLASSES = {
     "DiffusersT2I": ".model_utils.diffusers_t2i",
     "DiffusersEdit": ".model_utils.diffusers_edit",
     "DiffusersSubject": ".model_utils.diffusers_subject",
@@ -48,20 +52,18 @@ _CLASSES = {
 
 def native(
     class_name: str,
-    model_path: str,
-    revision: str | None,
-    patterns: tuple[str, ...] = (),
+    weights: Weights,
     entry: Mapping[str, Any] | None = None,
     **model_kwargs: Any,
 ) -> dict[str, Any]:
     """An entry; ``entry`` has what it holds besides (``gpus``, ``assets``), None of ``model_kwargs`` is left out."""
+    model_path, revision, patterns = weights
     kwargs = {"revision": revision, **model_kwargs}
     return {
         "model_path": model_path,
-        "module": _CLASSES[class_name],
+        "module": CLASSES[class_name],
         "class": class_name,
         "model_kwargs": {name: value for name, value in kwargs.items() if value is not None},
-        "api": False,
         **({"patterns": list(patterns)} if patterns else {}),
         **(entry or {}),
     }

@@ -10,31 +10,28 @@ from custom_models.model_settings.native import PIPELINE_FILES, native
 _SETTINGS: dict[str, Any] = {"num_inference_steps": 50, "true_cfg_scale": 4.0, "negative_prompt": " "}
 # 16:9 is the card's example and ImageEvalKit's default of 2025. The card's other sizes: 1:1 1328×1328, 9:16 928×1664,
 # 4:3 1472×1104, 3:4 1104×1472, 3:2 1584×1056, 2:3 1056×1584.
-_WIDE = {"width": 1664, "height": 928}
+_WIDE: dict[str, Any] = {"width": 1664, "height": 928}
 # Card; the guidance_scale=1.0 that it also passes has no effect on these weights.
 _PLUS: dict[str, Any] = {**_SETTINGS, "num_inference_steps": 40, "multi_image": True}
 
 _EDIT = native(
     # The output has about 1024² pixels in the shape of the input; exactly one image.
     "DiffusersEdit",
-    "Qwen/Qwen-Image-Edit",
-    "ac7f9318f633fc4b5778c59367c8128225f1e3de",
-    PIPELINE_FILES,
+    ("Qwen/Qwen-Image-Edit", "ac7f9318f633fc4b5778c59367c8128225f1e3de", PIPELINE_FILES),
     **_SETTINGS,
 )
 
 
 def _plus(class_name: str, version: str, revision: str, **settings: Any) -> dict[str, Any]:
     """An editing model for several images: the last one decides the shape of about 1024² pixels."""
-    return native(
-        class_name, f"Qwen/Qwen-Image-Edit-{version}", revision, PIPELINE_FILES, **_PLUS, **settings
-    )
+    weights = (f"Qwen/Qwen-Image-Edit-{version}", revision, PIPELINE_FILES)
+    return native(class_name, weights, **_PLUS, **settings)
 
 
 _2509 = ("2509", "d3968ef930e841f4c73640fb8afa3b306a78167e")
 _2511 = ("2511", "6f3ccc0b56e431dc6a0c2b2039706d7d26f22cb9")
 # A subject's photo should not decide the shape of the new picture.
-_SQUARE = {"width": 1024, "height": 1024}
+_SQUARE: dict[str, Any] = {"width": 1024, "height": 1024}
 
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "t2i": {
@@ -42,18 +39,14 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         # them, as ImageEvalKit did: prompt_suffix adds them.
         "qwen-image": native(
             "DiffusersT2I",
-            "Qwen/Qwen-Image",
-            "75e0b4be04f60ec59a75f475837eced720f823b6",
-            PIPELINE_FILES,
+            ("Qwen/Qwen-Image", "75e0b4be04f60ec59a75f475837eced720f823b6", PIPELINE_FILES),
             **_SETTINGS,
             **_WIDE,
         ),
         # The card's example has a long Chinese negative prompt instead of the blank, which is ImageEvalKit's.
         "qwen-image-2512": native(
             "DiffusersT2I",
-            "Qwen/Qwen-Image-2512",
-            "25468b98e3276ca6700de15c6628e51b7de54a26",
-            PIPELINE_FILES,
+            ("Qwen/Qwen-Image-2512", "25468b98e3276ca6700de15c6628e51b7de54a26", PIPELINE_FILES),
             **_SETTINGS,
             **_WIDE,
         ),

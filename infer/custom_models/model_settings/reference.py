@@ -18,4 +18,8 @@ def _entries(suffix: str) -> dict[str, dict[str, Any]]:
     }
 
 
-SETTINGS: dict[str, dict[str, dict[str, Any]]] = {"t2i": _entries(""), "edit": _entries("Edit")}
+SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
+    "t2i": _entries(""),
+    "edit": _entries("Edit"),
+    "subject": _entries("Subject"),
+}

@@ -13,9 +13,7 @@ def _t2i(
     """Square images of ``side`` pixels."""
     return native(
         "DiffusersT2I",
-        model_path,
-        revision,
-        PIPELINE_FILES,
+        (model_path, revision, PIPELINE_FILES),
         dtype=dtype,
         num_inference_steps=steps,
         guidance_scale=guidance,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from custom_models.model_settings.native import native
+from custom_models.model_settings.native import ALL, native
 
 # Authors' README: 384×384, cfg 5, temperature 1, no other limit on the sampling.
 _JANUS: dict[str, Any] = {"guidance_scale": 5.0, "temperature": 1.0}
@@ -14,19 +14,17 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         # The authors' weights in the layout of transformers.
         "janus-pro-1b": native(
             "JanusT2I",
-            "deepseek-community/Janus-Pro-1B",
-            "1655280bb75959cc1cb85529a2a8b26e7016072e",
+            ("deepseek-community/Janus-Pro-1B", "1655280bb75959cc1cb85529a2a8b26e7016072e", ALL),
             **_JANUS,
         ),
         "janus-pro-7b": native(
-            "JanusT2I", "deepseek-community/Janus-Pro-7B", None, **_JANUS
+            "JanusT2I", ("deepseek-community/Janus-Pro-7B", None, ALL), **_JANUS
         ),  # no commit known
         # Authors' README: 720×720, cfg 3, top_k 2048. Its example also adds words on quality to the prompt and has a
         # negative prompt (baaivision/Emu3, image_generation.py): prompt_suffix and negative_prompt take them.
         "emu3": native(
             "Emu3T2I",
-            "BAAI/Emu3-Gen-hf",
-            None,  # no commit of its main branch is known
+            ("BAAI/Emu3-Gen-hf", None, ALL),  # no commit of its main branch is known
             ratio="1:1",
             image_area=518400,
             guidance_scale=3.0,

@@ -1,24 +1,58 @@
-"""BLIP-Diffusion: subject-driven, with the subject's name as an input of its own."""
+"""BLIP-Diffusion: subject-driven, with the subject's name as an input of its own.
+
+diffusers keeps the pipeline but no longer loads it, and transformers 5 lacks what it calls: it has an environment of
+its own with the last versions that run it (requirements/model/blip-diffusion.txt).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from PIL import Image
 
+from custom_models.model_utils import diffusers_loading as loading
 from custom_models.model_utils.diffusers_common import DiffusersModel
+from custom_models.model_utils.hub_weights import weights_folder
 from custom_models.model_utils.subject_inputs import split_subject
 from imageevalkit.generation.contract import Generated, ItemFailed
 
 
 class BlipDiffusion(DiffusersModel):
-    """Exactly one image of a named subject; the subject drawn is the subject seen."""
+    """Exactly one image of a named subject; the subject drawn is the subject seen.
+
+    Args:
+        bert: folder or hub id of the BERT tokenizer that splits the subject's name.
+        bert_revision: commit of that repository.
+    """
 
     reserved = DiffusersModel.reserved | {
         "reference_image",
         "source_subject_category",
         "target_subject_category",
     }
+
+    def __init__(
+        self, model_path: str, *, bert: str, bert_revision: str | None = None, **settings: Any
+    ) -> None:
+        self._model_path = model_path
+        self._bert = (bert, bert_revision)
+        super().__init__(model_path, **settings)
+
+    def _load_parts(self) -> dict[str, Any]:
+        """The Q-Former, which would look for its tokenizer on the hub by an old name."""
+        from diffusers.pipelines.blip_diffusion.modeling_blip2 import Blip2QFormerModel
+        from transformers import Blip2Config
+
+        where = {"subfolder": "qformer", "revision": self._options.revision or "main"}
+        config = Blip2Config.from_pretrained(self._model_path, **where)
+        config.tokenizer = str(
+            weights_folder(*self._bert, patterns=["vocab.txt", "tokenizer*.json", "config.json"])
+        )
+        qformer = Blip2QFormerModel.from_pretrained(
+            self._model_path, config=config, torch_dtype=loading.torch_dtype(self.dtype), **where
+        )
+        return {"qformer": qformer}
 
     def generate(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Generated:
         """One image of the subject. Raises ItemFailed without exactly one image, a name and a prompt."""

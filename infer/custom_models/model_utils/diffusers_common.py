@@ -89,16 +89,19 @@ class DiffusersModel:
             vae_slicing=vae_slicing,
             vae_tiling=vae_tiling,
         )
-        self._pipeline = loading.load_pipeline(cls, model_path, options, self._add_parts)
+        self._options = options
+        self._pipeline = loading.load_pipeline(cls, model_path, options, self._load_parts, self._add_parts)
 
     @classmethod
     def _arguments(cls) -> set[str]:
         """The names of the constructor's arguments, those of its base classes included."""
-        constructors = [
-            base.__init__ for base in cls.__mro__ if "__init__" in vars(base) and base is not object
-        ]
+        constructors = [vars(base)["__init__"] for base in cls.__mro__[:-1] if "__init__" in vars(base)]
         parameters = [p for init in constructors for p in inspect.signature(init).parameters.values()]
         return {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} - {"self"}
+
+    def _load_parts(self) -> dict[str, Any]:
+        """Parts of the pipeline that are not to be loaded from where it is, by their names."""
+        return {}
 
     def _add_parts(self, pipeline: Any) -> None:
         """Load what ``pipeline`` needs besides, while it is still on the CPU."""

@@ -118,19 +118,26 @@ def check_settings(cls: Any, settings: dict[str, Any], reserved: frozenset[str],
 
 
 def load_pipeline(
-    cls: Any, model_path: str, options: LoadOptions, add_parts: Callable[[Any], None] = lambda pipeline: None
+    cls: Any,
+    model_path: str,
+    options: LoadOptions,
+    load_parts: Callable[[], Mapping[str, Any]],
+    add_parts: Callable[[Any], None],
 ) -> Any:
-    """The pipeline on its device; ``add_parts`` loads what it needs besides, before it is placed.
+    """The pipeline on its device.
+
+    ``load_parts`` gives parts to use in place of its own; ``add_parts`` adds to it before it is placed.
 
     Raises:
         ModelUnusable: it does not load, does not fit, or an option is not possible here.
     """
     named = {"revision": options.revision, "variant": options.variant, "device_map": options.device_map}
     arguments: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    arguments[_dtype_argument()] = torch_dtype(options.dtype)
     if not options.safety_checker:
         arguments |= {"safety_checker": None, "requires_safety_checker": False}
     try:
-        pipeline = cls.from_pretrained(model_path, dtype=torch_dtype(options.dtype), **arguments)
+        pipeline = cls.from_pretrained(model_path, **arguments, **load_parts())
         if options.scheduler:
             scheduler = _named(options.scheduler, "scheduler", "Scheduler")
             pipeline.scheduler = scheduler.from_config(pipeline.scheduler.config)
@@ -151,6 +158,14 @@ def load_pipeline(
     # its own bar would garble the log of the job
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
+
+
+def _dtype_argument() -> str:
+    """What ``from_pretrained`` calls it: another name in the environments of older models."""
+    import diffusers
+
+    major, minor = diffusers.__version__.split(".")[:2]
+    return "dtype" if (int(major), int(minor)) >= (0, 40) else "torch_dtype"
 
 
 def _place(pipeline: Any, options: LoadOptions) -> None:

@@ -8,6 +8,12 @@ from typing import Any
 from custom_models.model_utils.diffusers_common import DiffusersModel
 from imageevalkit.generation.contract import Generated, ModelUnusable, Refused
 
+# Their images depend on which others are in the batch (of diffusers 0.42.1).
+_NOT_IN_BATCHES = {
+    "CogView4Pipeline": "it pads prompts to the longest one and attends to the padding",
+    "OmniGenPipeline": "it gives all prompts the positions of the first one",
+}
+
 
 class DiffusersT2I(DiffusersModel):
     """Text to image; see :class:`DiffusersModel` for the settings.
@@ -23,6 +29,10 @@ class DiffusersT2I(DiffusersModel):
         if type(batch_size) is not int or batch_size < 1:
             raise ModelUnusable(f"batch_size must be a whole number from 1, not {batch_size!r}")
         super().__init__(model_path, **settings)
+        if batch_size > 1 and self.pipeline_class in _NOT_IN_BATCHES:
+            raise ModelUnusable(
+                f"{self.pipeline_class} makes no batches: {_NOT_IN_BATCHES[self.pipeline_class]}; leave out batch_size"
+            )
         self.prompt_suffix = str(prompt_suffix)
         self.batch_size = batch_size
 

@@ -7,6 +7,7 @@ from typing import Any
 from PIL import Image
 
 from custom_models.model_utils.diffusers_common import DiffusersModel
+from custom_models.model_utils.diffusers_loading import torch_dtype
 from custom_models.model_utils.diffusers_subject import DiffusersSubject
 from custom_models.model_utils.hub_weights import weights_folder
 
@@ -43,8 +44,6 @@ class FluxIPAdapter(DiffusersSubject):
         super().__init__(model_path, **settings)
 
     def _add_parts(self, pipeline: Any) -> None:
-        import torch
-
         path, revision, file = self._adapter
         encoder, encoder_revision = self._encoder
         pipeline.load_ip_adapter(
@@ -53,7 +52,7 @@ class FluxIPAdapter(DiffusersSubject):
             image_encoder_pretrained_model_name_or_path=str(
                 weights_folder(encoder, encoder_revision, ["config.json", "model.safetensors"])
             ),
-            image_encoder_dtype=getattr(torch, self.dtype),
+            image_encoder_dtype=torch_dtype(self.dtype),
         )
         pipeline.set_ip_adapter_scale(self._scale)
 

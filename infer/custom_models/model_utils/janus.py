@@ -41,6 +41,18 @@ class JanusT2I(TransformersImageModel):
         self._seed(seed)
         tokens = self._model.generate(**inputs, generation_mode="image", **self._sampling)
         decoded = self._model.decode_image_tokens(tokens)
-        (image,) = self._processor.post_process_multimodal_output(decoded, generation_mode="image")
-        assert isinstance(image, Image.Image)
-        return Generated(image)
+        return Generated(self._picture(decoded[0].float()))
+
+    def _picture(self, pixels: Any) -> Image.Image:
+        """The image of ``pixels`` (height, width, channel), which are normalized as the model's inputs are.
+
+        The processor's own postprocess takes the height for the channels where torchvision is missing.
+        """
+        import torch
+
+        scale = self._processor.image_processor
+        mean, std = (
+            torch.tensor(values, device=pixels.device) for values in (scale.image_mean, scale.image_std)
+        )
+        # cut and not rounded, as by the authors
+        return Image.fromarray(((pixels * std + mean) * 255).clamp(0, 255).byte().cpu().numpy())

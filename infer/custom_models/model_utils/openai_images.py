@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from custom_models.model_utils.edit_inputs import joined_text
+from custom_models.model_utils.subject_inputs import without_name
 from imageevalkit.api import routes
 from imageevalkit.api.budget import Bill, BudgetSpent
 from imageevalkit.api.clients import Clients
@@ -364,6 +365,13 @@ class OpenAIImagesEdit(_OpenAIImages):
     def generate(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Generated:
         """:meth:`generate_async` for callers without an event loop."""
         return self._run_alone(lambda: self.generate_async(input_list, seed))
+
+
+class OpenAIImagesSubject(OpenAIImagesEdit):
+    """Subject-driven generation: the model is shown the subject's images and the prompt, not the subject's name."""
+
+    def _edit_request(self, input_list: Sequence[str | Image.Image], seed: int) -> Request:
+        return super()._edit_request(without_name(input_list), seed)
 
 
 def _unusable(text: str) -> ModelUnusable:

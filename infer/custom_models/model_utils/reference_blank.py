@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from PIL import Image
 
 from custom_models.model_utils.edit_inputs import last_image
+from custom_models.model_utils.subject_inputs import split_subject
 
 
 class ReferenceBlank:
@@ -34,3 +35,11 @@ class ReferenceBlankEdit:
         """A white image. Raises ItemFailed when there is no input image."""
         image, _ = last_image(input_list)
         return Image.new("RGB", image.size, "white")
+
+
+class ReferenceBlankSubject(ReferenceBlank):
+    """Subject-driven: white, in the size of text to image."""
+
+    def generate(self, inputs: str | Sequence[str | Image.Image], seed: int = 42) -> Image.Image:
+        """A white image. Raises ItemFailed without an image or a prompt."""
+        return super().generate(split_subject(inputs).prompt, seed)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from PIL import Image
 
 from custom_models.model_utils.edit_inputs import last_image
+from custom_models.model_utils.subject_inputs import split_subject
 
 
 def noise(size: tuple[int, int], text: str, seed: int) -> Image.Image:
@@ -42,3 +43,11 @@ class ReferenceNoiseEdit:
         """Noise determined by the instruction and ``seed``. Raises ItemFailed without an input image."""
         image, instruction = last_image(input_list)
         return noise(image.size, instruction, seed)
+
+
+class ReferenceNoiseSubject(ReferenceNoise):
+    """Subject-driven: noise from prompt and seed, in the size of text to image."""
+
+    def generate(self, inputs: str | Sequence[str | Image.Image], seed: int = 42) -> Image.Image:
+        """Noise determined by the prompt and ``seed``. Raises ItemFailed without an image or a prompt."""
+        return super().generate(split_subject(inputs).prompt, seed)

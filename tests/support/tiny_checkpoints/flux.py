@@ -1,0 +1,176 @@
+"""Tiny FLUX.1 and FLUX.2 pipelines, and an IP-Adapter for the former."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.support.tiny_checkpoints.parts import (
+    TEXT_WIDTH,
+    byte_tokenizer,
+    clip_text,
+    clip_tokenizer,
+    decoder_config,
+    flow_scheduler,
+    save,
+    t5,
+    vae,
+)
+
+_HEADS, _HEAD_DIM = 2, 16
+
+
+def save_flux(folder: Path, guidance: bool = True) -> None:
+    """A FluxPipeline; ``guidance`` as in dev, without it as in schnell."""
+    save(folder, "FluxPipeline", **_flux_parts(guidance))
+
+
+def save_flux_kontext(folder: Path) -> None:
+    """A FluxKontextPipeline."""
+    save(folder, "FluxKontextPipeline", **_flux_parts(True))
+
+
+def save_flux_ip_adapter(folder: Path) -> None:
+    """``folder/adapter`` with the weights of an IP-Adapter for :func:`save_flux`, ``folder/encoder`` with its CLIP."""
+    import torch
+    from safetensors.torch import save_file
+    from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
+
+    torch.manual_seed(1)
+    width, image_width, tokens = _HEADS * _HEAD_DIM, 8, 4
+    adapter = {
+        "ip_adapter_proj_model.proj.weight": torch.randn(tokens * TEXT_WIDTH, image_width),
+        "ip_adapter_proj_model.proj.bias": torch.randn(tokens * TEXT_WIDTH),
+        "ip_adapter_proj_model.norm.weight": torch.ones(TEXT_WIDTH),
+        "ip_adapter_proj_model.norm.bias": torch.zeros(TEXT_WIDTH),
+    }
+    for part in ("k", "v"):
+        name = f"double_blocks.0.processor.ip_adapter_double_stream_{part}_proj"
+        adapter[f"{name}.weight"] = torch.randn(width, TEXT_WIDTH)
+        adapter[f"{name}.bias"] = torch.randn(width)
+    (folder / "adapter").mkdir(parents=True)
+    save_file(adapter, folder / "adapter" / "ip_adapter.safetensors")
+    config = CLIPVisionConfig(
+        hidden_size=8,
+        intermediate_size=8,
+        projection_dim=image_width,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        image_size=32,
+        patch_size=16,
+    )
+    CLIPVisionModelWithProjection(config).save_pretrained(folder / "encoder")
+
+
+def save_flux2(folder: Path) -> None:
+    """A Flux2Pipeline. Its text encoder has 3 layers."""
+    import torch
+    from diffusers import Flux2Pipeline  # noqa: F401
+    from transformers import Mistral3Config, Mistral3ForConditionalGeneration
+
+    torch.manual_seed(0)
+    tokenizer = byte_tokenizer("[IMG]", "[IMG_BREAK]", "[IMG_END]")
+    config = Mistral3Config(
+        text_config={"model_type": "mistral", **decoder_config(tokenizer, 3)},
+        vision_config={
+            "model_type": "pixtral",
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "head_dim": 8,
+            "image_size": 32,
+            "patch_size": 16,
+        },
+        image_token_index=tokenizer.convert_tokens_to_ids("[IMG]"),
+    )
+    save(
+        folder,
+        "Flux2Pipeline",
+        **_flux2_parts(guidance=True),
+        text_encoder=Mistral3ForConditionalGeneration(config).eval(),
+        tokenizer=_pixtral_processor(tokenizer),
+    )
+
+
+def save_flux2_klein(folder: Path) -> None:
+    """A Flux2KleinPipeline: text to image, and edit with a list of images. Its text encoder has 3 layers."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    tokenizer = byte_tokenizer()
+    text_encoder = Qwen3ForCausalLM(Qwen3Config(**decoder_config(tokenizer, 3)))
+    save(
+        folder,
+        "Flux2KleinPipeline",
+        **_flux2_parts(guidance=False),
+        text_encoder=text_encoder.eval(),
+        tokenizer=tokenizer,
+    )
+
+
+def _flux_parts(guidance: bool) -> dict[str, Any]:
+    import torch
+    from diffusers import FluxTransformer2DModel
+
+    torch.manual_seed(0)
+    clip, bytes_ = clip_tokenizer(), byte_tokenizer()
+    transformer = FluxTransformer2DModel(
+        in_channels=16,
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=_HEAD_DIM,
+        num_attention_heads=_HEADS,
+        joint_attention_dim=TEXT_WIDTH,
+        pooled_projection_dim=TEXT_WIDTH,
+        guidance_embeds=guidance,
+        axes_dims_rope=(4, 4, 8),
+    )
+    return {
+        "scheduler": flow_scheduler(use_dynamic_shifting=guidance),
+        "vae": vae(shift_factor=0.1),
+        "text_encoder": clip_text(clip),
+        "tokenizer": clip,
+        "text_encoder_2": t5(bytes_),
+        "tokenizer_2": bytes_,
+        "transformer": transformer,
+    }
+
+
+def _flux2_parts(guidance: bool) -> dict[str, Any]:
+    from diffusers import AutoencoderKLFlux2, Flux2Transformer2DModel
+
+    transformer = Flux2Transformer2DModel(
+        in_channels=16,
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=_HEAD_DIM,
+        num_attention_heads=_HEADS,
+        joint_attention_dim=3 * TEXT_WIDTH,
+        timestep_guidance_channels=16,
+        axes_dims_rope=(4, 4, 4, 4),
+        guidance_embeds=guidance,
+    )
+    autoencoder = AutoencoderKLFlux2(
+        block_out_channels=(8, 8),
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        layers_per_block=1,
+        latent_channels=4,
+        norm_num_groups=4,
+        sample_size=64,
+    )
+    return {"scheduler": flow_scheduler(), "vae": autoencoder, "transformer": transformer}
+
+
+def _pixtral_processor(tokenizer: Any) -> Any:
+    from transformers import PixtralImageProcessor, PixtralProcessor
+
+    tokenizer.chat_template = (
+        "{% for message in messages %}{% for part in message['content'] %}"
+        "{{ part['text'] }}{% endfor %}{% endfor %}"
+    )
+    processor = PixtralProcessor(PixtralImageProcessor(), tokenizer, patch_size=16)
+    processor.chat_template = tokenizer.chat_template
+    return processor

@@ -1,0 +1,134 @@
+"""Parts that the tiny pipelines share: tokenizers, text encoders, VAEs, with random weights and no download."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+from typing import Any
+
+TEXT_WIDTH = 16
+"""Hidden size of every text encoder here."""
+
+
+def vocabulary(*special: str) -> dict[str, int]:
+    """Byte-level symbols of printable ASCII; "Ġ" is the blank and "Ċ" the line break."""
+    symbols = [*special, *string.ascii_letters, *string.digits, *string.punctuation, "Ġ", "Ċ"]
+    return {symbol: number for number, symbol in enumerate(symbols)}
+
+
+def byte_tokenizer(*special: str) -> Any:
+    """One token for each byte; it pads with, and ends on, ``<|endoftext|>``."""
+    from transformers import Qwen2TokenizerFast
+
+    tokenizer = Qwen2TokenizerFast(
+        vocab=vocabulary("<|endoftext|>"), merges=[], extra_special_tokens=list(special)
+    )
+    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    return tokenizer
+
+
+def beginning_tokenizer(*special: str) -> Any:
+    """One token for each byte, after a token that every text begins with, the empty one too."""
+    from tokenizers.processors import TemplateProcessing
+    from transformers import PreTrainedTokenizerFast
+
+    begin = "<|begin|>"
+    tokenizer = byte_tokenizer(begin, *special)
+    backend = tokenizer.backend_tokenizer
+    backend.post_processor = TemplateProcessing(
+        single=f"{begin} $A", special_tokens=[(begin, tokenizer.convert_tokens_to_ids(begin))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token=begin,
+        eos_token="<|endoftext|>",
+        pad_token="<|endoftext|>",
+        extra_special_tokens=list(special),
+    )
+
+
+def clip_tokenizer() -> Any:
+    """CLIP's, with its end-of-word symbols."""
+    from transformers import CLIPTokenizer
+
+    symbols = vocabulary("<|startoftext|>", "<|endoftext|>")
+    for symbol in list(symbols)[2:]:
+        symbols[f"{symbol}</w>"] = len(symbols)
+    return CLIPTokenizer(vocab=symbols, merges=[], model_max_length=77)
+
+
+def clip_text(tokenizer: Any, projected: bool = False, **config: Any) -> Any:
+    """CLIP's text tower; ``projected`` into the space that it shares with images."""
+    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+
+    settings = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": TEXT_WIDTH,
+        "intermediate_size": TEXT_WIDTH,
+        "projection_dim": TEXT_WIDTH,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "pad_token_id": 1,
+        **config,
+    }
+    model = CLIPTextModelWithProjection if projected else CLIPTextModel
+    return model(CLIPTextConfig(**settings)).eval()
+
+
+def t5(tokenizer: Any, width: int = TEXT_WIDTH) -> Any:
+    """T5's encoder."""
+    from transformers import T5Config, T5EncoderModel
+
+    config = T5Config(
+        vocab_size=len(tokenizer), d_model=width, d_kv=8, d_ff=TEXT_WIDTH, num_layers=1, num_heads=2
+    )
+    return T5EncoderModel(config).eval()
+
+
+def decoder_config(tokenizer: Any, layers: int = 1) -> dict[str, Any]:
+    """What configurations of Llama's descendants have in common."""
+    return {
+        "vocab_size": len(tokenizer),
+        "hidden_size": TEXT_WIDTH,
+        "intermediate_size": TEXT_WIDTH,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+
+def vae(blocks: int = 2, latent_channels: int = 4, **config: Any) -> Any:
+    """An AutoencoderKL that scales down by 2 to the power of ``blocks - 1``."""
+    from diffusers import AutoencoderKL
+
+    return AutoencoderKL(
+        block_out_channels=(8,) * blocks,
+        norm_num_groups=4,
+        down_block_types=("DownEncoderBlock2D",) * blocks,
+        up_block_types=("UpDecoderBlock2D",) * blocks,
+        latent_channels=latent_channels,
+        sample_size=64,
+        **config,
+    ).eval()
+
+
+def flow_scheduler(**config: Any) -> Any:
+    """The scheduler of flow-matching models."""
+    from diffusers import FlowMatchEulerDiscreteScheduler
+
+    return FlowMatchEulerDiscreteScheduler(**config)
+
+
+def save(folder: Path, pipeline_class: str, variant: str | None = None, **parts: Any) -> None:
+    """Save the pipeline made of ``parts``, its weights under the name of ``variant``."""
+    import diffusers
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    getattr(diffusers, pipeline_class)(**parts).save_pretrained(folder, variant=variant)

@@ -1,0 +1,157 @@
+"""Tiny pipelines around Stable Diffusion, 1 to 3, and InstructPix2Pix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.support.tiny_checkpoints.parts import (
+    TEXT_WIDTH,
+    byte_tokenizer,
+    clip_text,
+    clip_tokenizer,
+    flow_scheduler,
+    save,
+    t5,
+    vae,
+)
+
+
+def save_stable_diffusion(folder: Path, *, safety_checker_rejects: bool | None = None) -> None:
+    """A StableDiffusionPipeline for 64 × 64 pixels.
+
+    With ``safety_checker_rejects`` it has a safety checker that rejects every image (True) or none (False).
+    """
+    from diffusers import StableDiffusionPipeline
+
+    checker, extractor = (None, None) if safety_checker_rejects is None else _checker(safety_checker_rejects)
+    StableDiffusionPipeline(
+        **_stable_diffusion_parts(unet_in_channels=4), safety_checker=checker, feature_extractor=extractor
+    ).save_pretrained(folder)
+
+
+def save_instruct_pix2pix(folder: Path, vae_blocks: int = 2) -> None:
+    """A StableDiffusionInstructPix2PixPipeline: takes exactly one image."""
+    from diffusers import StableDiffusionInstructPix2PixPipeline
+
+    StableDiffusionInstructPix2PixPipeline(
+        **(_stable_diffusion_parts(unet_in_channels=8) | {"vae": vae(vae_blocks)}),
+        safety_checker=None,
+        feature_extractor=None,
+    ).save_pretrained(folder)
+
+
+def save_stable_diffusion_xl(folder: Path, variant: str | None = None) -> None:
+    """A StableDiffusionXLPipeline for 64 × 64 pixels."""
+    import torch
+    from diffusers import EulerDiscreteScheduler, UNet2DConditionModel
+
+    torch.manual_seed(0)
+    tokenizer = clip_tokenizer()
+    unet = UNet2DConditionModel(
+        sample_size=32,
+        block_out_channels=(8, 16),
+        norm_num_groups=4,
+        layers_per_block=1,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        cross_attention_dim=2 * TEXT_WIDTH,
+        attention_head_dim=4,
+        addition_embed_type="text_time",
+        addition_time_embed_dim=8,
+        projection_class_embeddings_input_dim=6 * 8 + TEXT_WIDTH,
+    )
+    save(
+        folder,
+        "StableDiffusionXLPipeline",
+        variant,
+        unet=unet,
+        vae=vae(),
+        text_encoder=clip_text(tokenizer),
+        text_encoder_2=clip_text(tokenizer, projected=True),
+        tokenizer=tokenizer,
+        tokenizer_2=clip_tokenizer(),
+        scheduler=EulerDiscreteScheduler(),
+    )
+
+
+def save_stable_diffusion_3(folder: Path) -> None:
+    """A StableDiffusion3Pipeline."""
+    import torch
+    from diffusers import SD3Transformer2DModel
+
+    torch.manual_seed(0)
+    clip, bytes_ = clip_tokenizer(), byte_tokenizer()
+    transformer = SD3Transformer2DModel(
+        sample_size=32,
+        patch_size=1,
+        in_channels=4,
+        num_layers=1,
+        attention_head_dim=8,
+        num_attention_heads=2,
+        joint_attention_dim=2 * TEXT_WIDTH,
+        caption_projection_dim=16,
+        pooled_projection_dim=2 * TEXT_WIDTH,
+        out_channels=4,
+    )
+    save(
+        folder,
+        "StableDiffusion3Pipeline",
+        transformer=transformer,
+        scheduler=flow_scheduler(shift=3.0),
+        vae=vae(shift_factor=0.06),
+        text_encoder=clip_text(clip, projected=True),
+        tokenizer=clip,
+        text_encoder_2=clip_text(clip, projected=True),
+        tokenizer_2=clip_tokenizer(),
+        text_encoder_3=t5(bytes_, 2 * TEXT_WIDTH),
+        tokenizer_3=bytes_,
+    )
+
+
+def _stable_diffusion_parts(unet_in_channels: int) -> dict[str, Any]:
+    import torch
+    from diffusers import DDIMScheduler, UNet2DConditionModel
+
+    torch.manual_seed(0)
+    tokenizer = clip_tokenizer()
+    unet = UNet2DConditionModel(
+        sample_size=32,
+        in_channels=unet_in_channels,
+        block_out_channels=(8, 16),
+        norm_num_groups=4,
+        layers_per_block=1,
+        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+        cross_attention_dim=TEXT_WIDTH,
+        attention_head_dim=4,
+    )
+    return {
+        "unet": unet,
+        "vae": vae(),
+        "text_encoder": clip_text(tokenizer),
+        "tokenizer": tokenizer,
+        "scheduler": DDIMScheduler(clip_sample=False, set_alpha_to_one=False, steps_offset=1),
+    }
+
+
+def _checker(rejects: bool) -> tuple[Any, Any]:
+    import torch
+    from diffusers.pipelines.stable_diffusion import StableDiffusionSafetyChecker
+    from transformers import CLIPConfig, CLIPImageProcessor
+
+    tower = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    checker = StableDiffusionSafetyChecker(
+        CLIPConfig(
+            text_config=tower,
+            vision_config={**tower, "image_size": 32, "patch_size": 16, "projection_dim": 8},
+            projection_dim=8,
+        )
+    )
+    # an image is rejected when a cosine (-1..1) exceeds one of these thresholds
+    with torch.no_grad():
+        checker.concept_embeds_weights.fill_(-2 if rejects else 2)
+        checker.special_care_embeds_weights.fill_(-2 if rejects else 2)
+    return checker.eval(), CLIPImageProcessor(
+        size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}
+    )

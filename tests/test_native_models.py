@@ -1,0 +1,168 @@
+"""Every registered model of the environment ``diffusers``, on a tiny checkpoint of its pipeline's class."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from custom_models.load_model import MODEL_SETTINGS
+from custom_models.model_settings import native
+from imageevalkit.cell import REPO
+from imageevalkit.generation.contract import ItemFailed, ModelUnusable
+from tests.support.native_contract import CHECKPOINTS, PHOTO, SHORT, findings, tiny_model
+
+pytest.importorskip("diffusers")
+
+_FIELDS = {"model_path", "module", "class", "model_kwargs", "gpus", "api", "patterns", "assets"}
+# pipelines that let the images of a batch depend on each other
+_NOT_IN_BATCHES = {"cogview4-6b", "omnigen"}
+
+
+def environments() -> dict[str, str]:
+    """INFER_ENV_MAP of config.sh as it is shipped."""
+    block = re.search(r"INFER_ENV_MAP=\((.*?)\n\)", (REPO / "config.sh").read_text(), re.DOTALL)
+    assert block
+    return dict(re.findall(r"\['([^']+)'\]='([^']*)'", block[1]))
+
+
+NATIVE = {
+    f"{task}/{name}": entry
+    for task, models in MODEL_SETTINGS.items()
+    for name, entry in models.items()
+    if environments().get(name) == "diffusers" and name != "diffusers"
+}
+
+
+def needs_torchvision(key: str) -> bool:
+    checkpoint = CHECKPOINTS.get(NATIVE[key]["model_path"])
+    return checkpoint is not None and checkpoint.torchvision
+
+
+WITH_TORCHVISION = [key for key in NATIVE if needs_torchvision(key)]
+
+
+@pytest.fixture(scope="module")
+def folder(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+@pytest.fixture(scope="module")
+def found_with_torchvision(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The findings about models that need it; skips where it is not installed beside the tests."""
+    packages = Path(os.environ.get("DREAMSIM_PACKAGES") or Path(sys.prefix) / "dreamsim-packages")
+    if not (packages / "torchvision").is_dir():
+        pytest.skip(f"no torchvision: test.sh has not installed {packages}")
+    # in a process of its own, because no other test may see it: transformers would take other classes
+    paths = (REPO, REPO / "infer", REPO / "tests" / "support" / "torchvision_ops", packages)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.support.native_contract"),
+            *(str(tmp_path_factory.mktemp("checkpoints")), *WITH_TORCHVISION),
+        ],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")]),
+        },
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
+
+
+def check(key: str, found: Mapping[str, Any]) -> None:
+    """The contract: the size, an image that is decided by inputs and seed, and batches that change nothing."""
+    assert found["size"] == found["wanted"]
+    assert found["mode"] == "RGB"
+    assert found["again"] == 0
+    assert found["other seed"] > 0
+    assert found["other text"] > 0
+    assert found.get("other photo", 1) > 0
+    if "batch" in found and key.partition("/")[2] not in _NOT_IN_BATCHES:
+        # sums of floats in another order
+        assert found["batch"] <= 2
+
+
+@pytest.mark.parametrize("key", [key for key in NATIVE if not needs_torchvision(key)])
+def test_contract(key: str, folder: Path) -> None:
+    task, _, name = key.partition("/")
+    check(key, findings(task, name, folder))
+
+
+@pytest.mark.parametrize("key", WITH_TORCHVISION)
+def test_contract_with_torchvision(key: str, found_with_torchvision: Mapping[str, Any]) -> None:
+    check(key, found_with_torchvision[key])
+
+
+def test_every_native_model_has_a_tiny_checkpoint() -> None:
+    assert len(NATIVE) > 40
+    assert {entry["model_path"] for entry in NATIVE.values()} == set(CHECKPOINTS)
+
+
+def test_every_entry_can_be_run() -> None:
+    known = environments()
+    for models in MODEL_SETTINGS.values():
+        for name, entry in models.items():
+            assert set(entry) <= _FIELDS, name
+            assert name in known, f"{name} has no environment in config.sh"
+            path = REPO / "infer" / "custom_models" / f"{entry['module'][1:].replace('.', '/')}.py"
+            classes = {
+                node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)
+            }
+            assert entry["class"] in classes, name
+
+
+@pytest.mark.parametrize("module", sorted(set(native.CLASSES.values())))
+def test_classes_import_nothing_heavy_before_they_are_built(module: str) -> None:
+    code = f"import sys, custom_models{module}; print({{'torch', 'diffusers', 'transformers'}} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": f"{REPO}:{REPO / 'infer'}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "set()\n"
+
+
+def test_pipeline_that_mixes_images_of_a_batch_makes_none(folder: Path) -> None:
+    with pytest.raises(ModelUnusable, match=r"^CogView4Pipeline makes no batches: it pads prompts"):
+        tiny_model("t2i", "cogview4-6b", folder, batch_size=2)
+
+
+def test_subjects_name_is_not_shown_to_models_without_a_place_for_it(folder: Path) -> None:
+    model = tiny_model("subject", "flux.2-klein-4b", folder)
+    one, other = (model.generate([name, PHOTO, SHORT], 7).image for name in ("dog", "cat"))
+    assert one.tobytes() == other.tobytes()
+    with pytest.raises(ItemFailed, match="no image of its subject"):
+        model.generate(["dog", SHORT], 7)
+    with pytest.raises(ItemFailed, match="no prompt after the image"):
+        model.generate(["dog", PHOTO], 7)
+
+
+def test_ip_adapter_counts_as_much_as_its_scale(folder: Path) -> None:
+    inputs = ["dog", PHOTO, SHORT]
+    images = [
+        tiny_model("subject", "flux-ip-adapter", folder, ip_adapter_scale=scale).generate(inputs, 7).image
+        for scale in (1.0, 0.5)
+    ]
+    assert images[0].tobytes() != images[1].tobytes()
+
+
+def test_follow_input_gives_way_to_a_size_that_is_set(folder: Path) -> None:
+    tall = PHOTO.resize((64, 128))
+    follows = tiny_model("edit", "flux.1-kontext-dev", folder)
+    assert follows.generate([tall, SHORT], 7).image.size == (64, 128)
+    fixed = tiny_model("edit", "flux.1-kontext-dev", folder, width=128, height=64)
+    assert fixed.generate([tall, SHORT], 7).image.size == (128, 64)
