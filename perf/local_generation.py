@@ -23,7 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.support.tiny_pipelines import save_stable_diffusion
+from tests.support.tiny_checkpoints.stable_diffusion import save_stable_diffusion
 
 from perf import toolkit
 from tests.support.checkout import SLOW_NOISE, add_model, environ

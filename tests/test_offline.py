@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
 from tests.support.hub_server import COMMIT, hub_server
-from tests.support.tiny_pipelines import save_stable_diffusion
+from tests.support.tiny_checkpoints.stable_diffusion import save_stable_diffusion
 
 pytestmark = needs_driver_env
 
