@@ -33,8 +33,11 @@ def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a resolved model setting that decides its images, flat, by name.
 
     Local weights count by content (see :func:`weights_of`), an API by its host: another server, another model.
+    So does the number of images made in one call: a GPU computes batches of other sizes with other kernels.
     """
     kwargs = {k: v for k, v in setting.get("model_kwargs", {}).items() if k not in _RUNTIME_KWARGS}
+    if kwargs.get("batch_size") == 1:
+        del kwargs["batch_size"]  # said or not, images are made singly
     base_url = kwargs.pop("base_url", None) or os.environ.get("BASE_URL", "") or DEFAULT_BASE_URL
     return {
         "task": task,

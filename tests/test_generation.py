@@ -443,3 +443,14 @@ def test_a_failed_item_keeps_no_image_of_other_settings() -> None:
         fail_on(1, ValueError("boom")), FakeDataset(2), GenerateOptions(overwrite=True), guidance_scale=2
     )
     assert not (CELL.folder / "images/00001.png").exists()
+
+
+def test_batches_are_a_setting_and_single_images_the_default() -> None:
+    from imageevalkit import fingerprint as fp
+    from tests.support.generation import SETTING
+
+    def settings(**kwargs: object) -> dict[str, object]:
+        return fp.settings_of("t2i", {**SETTING, "model_kwargs": kwargs})
+
+    assert settings() == settings(batch_size=1)
+    assert fp.explain(settings(), settings(batch_size=8)) == "batch_size (unset) → 8"
