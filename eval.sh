@@ -90,7 +90,16 @@ PYTHON_OF_DRIVER="$(find_python)"
 export PYTHONPATH="$REPO${PYTHONPATH:+:$PYTHONPATH}"
 # every file of a run is UTF-8, whatever the locale
 export PYTHONUTF8=1
+# ONNX Runtime (which reads text, and which diffusers imports), vLLM and Hugging Face's libraries would report to their
+# makers, where there is no internet too
+export ORT_DISABLE_TELEMETRY=1 DO_NOT_TRACK=1
 # exec: the launcher becomes this process, so that Ctrl-C, SIGTERM and its exit status are the launcher's own
 exec 3< <(dump_config)
+# utils/prefetch.sh reads the same configuration
+program=launch
+if [[ ${1-} == --prefetch ]]; then
+  program=prefetching
+  shift
+fi
 # -P: the user's working folder must not shadow our packages or the standard library
-exec "$PYTHON_OF_DRIVER" -P -m imageevalkit.launch --config-fd 3 "$@"
+exec "$PYTHON_OF_DRIVER" -P -m "imageevalkit.$program" --config-fd 3 "$@"

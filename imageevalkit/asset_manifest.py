@@ -1,4 +1,29 @@
-"""The kinds of assets that ``benchmarks/<ds>/assets.json`` lists, and how an entry is read."""
+"""The kinds of assets, and how the entries of a list of them are read.
+
+``benchmarks/<ds>/assets.json`` and the ``assets`` of a model's entry are lists of such objects::
+
+    {"path": "prompts.jsonl",                               below benchmarks/<ds>/data/
+     "source": {"repo": "owner/name", "commit": "<40 hex>", "path": "dir/prompts.jsonl"},
+     "sha256": "<64 hex>", "size": 203974, "licence": "Apache-2.0"}
+
+    {"prompts": "judge_prompts.json",                       below benchmarks/<ds>/data/: {key: text}
+     "source": {"repo": "owner/name", "commit": "<40 hex>"},
+     "texts": {"dir/judge.py::build_messages#system": {"sha256": "<64 hex>"}}, "licence": "MIT"}
+
+    {"hub": "org/name",                                     in HF_HOME
+     "revision": "<40 hex>", "type": "model", "patterns": ["*.safetensors"]}
+                                        without a revision: main; without a type: model; without patterns: all files
+
+    {"code": "owner/name", "commit": "<40 hex>",            a repository of GitHub, as one folder
+     "tree": "<40 hex>",                                    git's own hash of all its files
+     "to": "bagel", "licence": "Apache-2.0"}                infer/custom_models/code/bagel/; or "path" as below
+
+    {"url": "https://…", "path": "eval_models/weights/x.pt",  relative to the tree's root
+     "sha256": "<64 hex>", "size": 203974,                  left out where nobody has published them
+     "unpack": ["a.pth", "b/c.json"],                       a ZIP file, its content below "path"; some of its files
+     "by_hand": true,                                       a program cannot download it
+     "licence": "MIT"}
+"""
 
 from __future__ import annotations
 
@@ -13,6 +38,12 @@ from imageevalkit.errors import CellFailure
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_NAME = re.compile(r"[\w-][\w.-]*")
+_URL = re.compile(r"https?://\S+")
+
+CODE = "infer/custom_models/code"
+"""Where the authors' repositories are; git ignores it, as it does the other places."""
+_PLACES = (CODE, "infer/custom_models/checkpoints", "eval_models/weights")
 
 
 class FileAsset(NamedTuple):
@@ -52,16 +83,53 @@ class PromptsAsset(NamedTuple):
 
 
 class HubAsset(NamedTuple):
-    """Files of a Hugging Face repository at a revision; without ``patterns`` all of them."""
+    """Files of a Hugging Face repository; without ``patterns`` all of them.
+
+    ``revision`` is a commit, in a manifest; a user's may be a branch or a tag too. None: main.
+    """
 
     hub: str
-    revision: str
-    type: str
-    patterns: tuple[str, ...]
+    revision: str | None = None
+    type: str = "model"
+    patterns: tuple[str, ...] = ()
+
+
+class CodeAsset(NamedTuple):
+    """All files of a GitHub repository at a commit, as the folder ``path`` (relative to the tree's root)."""
+
+    code: str
+    commit: str
+    tree: str
+    path: str
+    licence: str
+
+    @property
+    def source(self) -> str:
+        """``owner/name/commit``: the place below a mirror folder."""
+        return f"{self.code}/{self.commit}"
+
+
+class UrlAsset(NamedTuple):
+    """A file from any address, at ``path`` (relative to the tree's root).
+
+    ``sha256`` and ``size`` are None where nobody has published them: what comes first is trusted and recorded.
+    ``unpack`` are files that its ZIP archive holds, which is unpacked into the folder ``path``; empty: it is none.
+    """
+
+    url: str
+    path: str
+    licence: str
+    sha256: str | None = None
+    size: int | None = None
+    unpack: tuple[str, ...] = ()
+    by_hand: bool = False
 
 
 LocalAsset = FileAsset | PromptsAsset
-Asset = LocalAsset | HubAsset
+"""In the data folder of its benchmark."""
+PlacedAsset = HubAsset | CodeAsset | UrlAsset
+"""In a place of its own."""
+Asset = LocalAsset | PlacedAsset
 
 
 def parse_manifest(text: str, where: str) -> list[Asset]:
@@ -74,48 +142,86 @@ def parse_manifest(text: str, where: str) -> list[Asset]:
         entries = json.loads(text)
     except ValueError as error:
         raise CellFailure(f"{where} is no JSON ({error})") from None
+    return parse_entries(entries, where)
+
+
+def parse_entries(entries: Any, where: str) -> list[Asset]:
+    """The assets in a list of objects. Raises like :func:`parse_manifest`."""
     if not isinstance(entries, list):
         raise CellFailure(f"{where} is no list of assets")
     return [_parse(entry, f"{where}, entry {n}") for n, entry in enumerate(entries)]
 
 
-def _parse(entry: Any, where: str) -> Asset:
-    def field(holder: Any, key: str, valid: Callable[[Any], Any]) -> Any:
+class _Entry:
+    """The fields of one object, each checked; ``where`` begins the messages."""
+
+    def __init__(self, value: Any, where: str) -> None:
+        self._value, self.where = value, where
+
+    def __contains__(self, key: str) -> bool:
+        return isinstance(self._value, dict) and key in self._value
+
+    def of(self, key: str, valid: Callable[[Any], Any]) -> Any:
         try:
-            value = holder[key]
+            value = self._value[key]
         except (KeyError, TypeError):
-            raise CellFailure(f"{where}: lacks '{key}'") from None
+            raise CellFailure(f"{self.where}: lacks '{key}'") from None
         if not valid(value):
-            raise CellFailure(f"{where}: '{key}' is {value!r}")
+            raise CellFailure(f"{self.where}: '{key}' is {value!r}")
         return value
 
-    if isinstance(entry, dict) and "hub" in entry:
+    def or_else(self, default: Any, key: str, valid: Callable[[Any], Any]) -> Any:
+        return self.of(key, valid) if key in self else default
+
+
+def _parse(value: Any, where: str) -> Asset:
+    entry = _Entry(value, where)
+    if "hub" in entry:
         return HubAsset(
-            hub=field(entry, "hub", _matches(_REPO)),
-            revision=field(entry, "revision", _matches(_COMMIT)),
-            type=field(entry, "type", lambda v: v in ("model", "dataset")),
-            patterns=tuple(field(entry, "patterns", _is_strings)),
+            hub=entry.of("hub", _matches(_REPO)),
+            revision=entry.or_else(None, "revision", _matches(_COMMIT)),
+            type=entry.or_else("model", "type", lambda v: v in ("model", "dataset")),
+            patterns=tuple(entry.or_else([], "patterns", _is_strings)),
         )
-    source = field(entry, "source", _is_object)
-    repo = field(source, "repo", _matches(_REPO))
-    commit = field(source, "commit", _matches(_COMMIT))
-    licence = field(entry, "licence", lambda v: isinstance(v, str) and v)
+    licence = entry.of("licence", lambda v: isinstance(v, str) and v)
+    if "code" in entry:
+        return CodeAsset(
+            code=entry.of("code", _matches(_REPO)),
+            commit=entry.of("commit", _matches(_COMMIT)),
+            tree=entry.of("tree", _matches(_COMMIT)),
+            path=f"{CODE}/{entry.of('to', _matches(_NAME))}"
+            if "to" in entry
+            else entry.of("path", _is_place),
+            licence=licence,
+        )
+    if "url" in entry:
+        return UrlAsset(
+            url=entry.of("url", _matches(_URL)),
+            path=entry.of("path", _is_place),
+            licence=licence,
+            sha256=entry.or_else(None, "sha256", _matches(_SHA256)),
+            size=entry.or_else(None, "size", _is_size),
+            unpack=tuple(entry.or_else([], "unpack", lambda v: _is_strings(v) and all(map(_stays_below, v)))),
+            by_hand=entry.or_else(False, "by_hand", lambda v: isinstance(v, bool)),
+        )
+    source = _Entry(entry.of("source", _is_object), where)
+    repo, commit = source.of("repo", _matches(_REPO)), source.of("commit", _matches(_COMMIT))
     if "prompts" in entry:
-        texts = field(entry, "texts", lambda v: _is_object(v) and v and all(map(_is_text_key, v)))
+        texts = entry.of("texts", lambda v: _is_object(v) and v and all(map(_is_text_key, v)))
         return PromptsAsset(
-            path=field(entry, "prompts", _stays_below),
+            path=entry.of("prompts", _stays_below),
             repo=repo,
             commit=commit,
-            texts={key: field(text, "sha256", _matches(_SHA256)) for key, text in texts.items()},
+            texts={key: _Entry(text, where).of("sha256", _matches(_SHA256)) for key, text in texts.items()},
             licence=licence,
         )
     return FileAsset(
-        path=field(entry, "path", _stays_below),
+        path=entry.of("path", _stays_below),
         repo=repo,
         commit=commit,
-        source_path=field(source, "path", _stays_below),
-        sha256=field(entry, "sha256", _matches(_SHA256)),
-        size=field(entry, "size", lambda v: type(v) is int and v >= 0),
+        source_path=source.of("path", _stays_below),
+        sha256=entry.of("sha256", _matches(_SHA256)),
+        size=entry.of("size", _is_size),
         licence=licence,
     )
 
@@ -131,6 +237,14 @@ def _is_text_key(value: str) -> bool:
 
 def _matches(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, str) and pattern.fullmatch(value) is not None
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_place(value: Any) -> bool:
+    return _stays_below(value) and any(value.startswith(f"{place}/") for place in _PLACES)
 
 
 def _is_strings(value: Any) -> bool:

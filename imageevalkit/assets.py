@@ -1,17 +1,6 @@
 """What a benchmark needs from outside the tree: the list, and whether it is here byte for byte.
 
-``benchmarks/<ds>/assets.json`` is a list of three kinds of objects::
-
-    {"path": "prompts.jsonl",                               below benchmarks/<ds>/data/
-     "source": {"repo": "owner/name", "commit": "<40 hex>", "path": "dir/prompts.jsonl"},
-     "sha256": "<64 hex>", "size": 203974, "licence": "Apache-2.0"}
-
-    {"prompts": "judge_prompts.json",                       below benchmarks/<ds>/data/: {key: text}
-     "source": {"repo": "owner/name", "commit": "<40 hex>"},
-     "texts": {"dir/judge.py::build_messages#system": {"sha256": "<64 hex>"}}, "licence": "MIT"}
-
-    {"hub": "org/name", "revision": "<40 hex>", "type": "model", "patterns": ["*.safetensors"]}
-
+``benchmarks/<ds>/assets.json`` is the list; ``asset_manifest.py`` says what it holds.
 A benchmark without the file needs nothing.
 """
 
@@ -23,9 +12,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from imageevalkit.asset_manifest import Asset, FileAsset, HubAsset, LocalAsset, PromptsAsset, parse_manifest
+from imageevalkit.asset_manifest import (
+    Asset,
+    FileAsset,
+    LocalAsset,
+    PlacedAsset,
+    PromptsAsset,
+    parse_manifest,
+)
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
+from imageevalkit.hashes import sha256_file
 
 BENCHMARKS = REPO / "benchmarks"
 _NAMED_PROBLEMS = 20
@@ -67,7 +64,12 @@ def load_manifest(benchmark: str) -> list[Asset]:
 
 def local_assets(benchmark: str) -> list[LocalAsset]:
     """The assets of ``benchmark`` that lie in its data folder. Raises like :func:`load_manifest`."""
-    return [asset for asset in load_manifest(benchmark) if not isinstance(asset, HubAsset)]
+    return [asset for asset in load_manifest(benchmark) if isinstance(asset, LocalAsset)]
+
+
+def placed_assets(benchmark: str) -> list[PlacedAsset]:
+    """The other ones, which benchmarks and models may share. Raises like :func:`load_manifest`."""
+    return [asset for asset in load_manifest(benchmark) if not isinstance(asset, LocalAsset)]
 
 
 def problem_of(asset: LocalAsset, benchmark: str, hashes: bool) -> str:
@@ -92,7 +94,7 @@ def _file_problem(path: Path, asset: FileAsset, hashes: bool) -> str:
         return f"{asset.path} is no file"
     if size != asset.size:
         return f"{asset.path} has {size} bytes instead of {asset.size}"
-    if hashes and (found := _sha256(path)) != asset.sha256:
+    if hashes and (found := sha256_file(path)) != asset.sha256:
         return f"{asset.path} has other content (sha256 {found[:12]}… instead of {asset.sha256[:12]}…)"
     return ""
 
@@ -114,18 +116,10 @@ def text_sha256(text: str | None) -> str:
     return "" if text is None else hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _sha256(path: Path) -> str:
-    # imported here: a plan reads sizes only, and is made where Pillow may be missing
-    from imageevalkit.images import sha256_file
-
-    return sha256_file(path)
-
-
 def check(benchmark: str, hashes: bool = False) -> list[str]:
     """What is missing or wrong among the data files of ``benchmark``: sizes always, SHA-256 if ``hashes``.
 
-    Hub assets are not looked at: online, the library that loads them fetches them
-    (``imageevalkit.prefetch --check`` reports them). Raises like :func:`load_manifest`.
+    :func:`placed_assets` are not looked at. Raises like :func:`load_manifest`.
     """
     found = (problem_of(asset, benchmark, hashes) for asset in local_assets(benchmark))
     return [problem for problem in found if problem]

@@ -7,13 +7,20 @@ goes from there into the request header and nowhere else.
 from __future__ import annotations
 
 import errno
+import shutil
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
+from pathlib import Path
 
 from imageevalkit.arguments import Arguments
+from imageevalkit.asset_checks.file_facts import FileFacts, is_there, wrong
+from imageevalkit.asset_checks.hub_cache import is_commit, repo_folder, short_name, snapshot_folder
+from imageevalkit.asset_checks.hub_record import add_to_record, chosen
+from imageevalkit.asset_manifest import HubAsset
 from imageevalkit.errors import CellFailure, ExitStatus, run_main
+from imageevalkit.hub_bar import HubBar, Silent
 from imageevalkit.hub_resume import complete_large_files
 from imageevalkit.secrets import one_line
 
@@ -22,56 +29,46 @@ TRIES = 5
 _FIRST_WAIT = 2.0
 
 
-def snapshot(
-    repo: str, revision: str | None, repo_type: str, patterns: Sequence[str], offline: bool = False
-) -> str:
-    """Bring a repository's files into the cache (``offline``: only look) and return their folder.
+def snapshot(asset: HubAsset, name: str = "", hashes: bool = False) -> str:
+    """Bring the files of ``asset`` into the cache and return their folder; a bar called ``name`` shows how far it is.
 
-    Whole files already there are kept. A transient failure is tried :data:`TRIES` times, each announced on
-    stderr; an unknown repository or revision, a refused access and a full disk are final at once.
+    Whole files already there are kept: those of the right size, and of the right content if ``hashes``. What was
+    fetched is written down beside it (see :mod:`imageevalkit.asset_checks.hub_record`). A transient failure is tried
+    :data:`TRIES` times, each announced on stderr; an unknown repository or revision, a refused access and a full disk
+    are final at once.
 
     Raises:
-        CellFailure: one line saying what the hub refused, or that files are missing when ``offline``.
+        CellFailure: one line saying what the hub refused, or that the disk has no room.
     """
-    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub import constants
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
         HTTPError,
-        LocalEntryNotFoundError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
 
-    if constants.HF_HUB_OFFLINE and not offline:
-        raise CellFailure(f"{repo}: HF_HUB_OFFLINE is set in the environment; unset it to download")
+    repo = asset.hub
+    if constants.HF_HUB_OFFLINE:
+        raise CellFailure(f"{repo}: HF_HUB_OFFLINE is set; set it to 0 to download")
     wait = _FIRST_WAIT
     for attempt in range(1, TRIES + 1):
         try:
-            if not offline:
-                complete_large_files(repo, revision, repo_type, patterns)
-            return snapshot_download(
-                repo,
-                revision=revision,
-                repo_type=repo_type,
-                allow_patterns=list(patterns) or None,
-                local_files_only=offline,
-            )
+            return _attempt(asset, name or short_name(asset), hashes)
         except GatedRepoError:
             raise CellFailure(
                 f"{repo}: its owner must grant access; ask on the hub, then set HF_TOKEN"
             ) from None
         except RevisionNotFoundError:
-            raise CellFailure(f"{repo}: the hub has no revision '{revision or 'main'}' of it") from None
+            raise CellFailure(f"{repo}: the hub has no revision '{asset.revision or 'main'}' of it") from None
         except RepositoryNotFoundError:
             raise CellFailure(
-                f"{repo}: the hub has no such {repo_type}, or it is private and HF_TOKEN gives no access"
+                f"{repo}: the hub has no such {asset.type}, or it is private and HF_TOKEN gives no access"
             ) from None
         except HFValidationError as error:
             raise CellFailure(f"{repo}: {_line(error)}") from None
         except (OSError, HTTPError) as error:
-            if offline and isinstance(error, LocalEntryNotFoundError):
-                raise CellFailure(f"{repo} at {revision} is not completely in the cache") from None
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 raise CellFailure(f"{repo}: disk full: {constants.HF_HUB_CACHE}") from None
             status = getattr(getattr(error, "response", None), "status_code", 0)
@@ -85,6 +82,86 @@ def snapshot(
         time.sleep(wait)
         wait *= 2
     raise AssertionError("the last try returns or raises")
+
+
+def _attempt(asset: HubAsset, name: str, hashes: bool) -> str:
+    from huggingface_hub import snapshot_download
+
+    commit = _commit(asset)
+    listed = _listed(asset, commit)
+    wanted = {path: listed[path] for path in chosen(listed, asset.patterns)}
+    if not wanted:
+        raise CellFailure(
+            f"{asset.hub}: none of its {len(listed)} files is one of {', '.join(asset.patterns)}"
+        )
+    _remove_wrong(asset, commit, wanted, hashes)
+    _check_room(asset, commit, wanted)
+    with HubBar(name, repo_folder(asset) / "blobs", snapshot_folder(asset, commit), wanted):
+        complete_large_files(asset.hub, commit, asset.type, asset.patterns)
+        folder = snapshot_download(
+            asset.hub,
+            revision=asset.revision or "main",  # which leaves a note on what that stands for
+            repo_type=asset.type,
+            allow_patterns=list(asset.patterns) or None,
+            tqdm_class=Silent,
+        )
+    if Path(folder).name != commit:
+        raise OSError(f"{asset.revision or 'main'} has become another commit meanwhile")
+    lost = [path for path, facts in wanted.items() if _is_wrong(Path(folder), path, facts, hashes=False)]
+    if lost:
+        raise OSError(f"{lost[0]} did not arrive whole")
+    add_to_record(asset, commit, listed)
+    return folder
+
+
+def _commit(asset: HubAsset) -> str:
+    from huggingface_hub import HfApi
+
+    revision = asset.revision or "main"
+    if is_commit(revision):
+        return revision
+    return str(HfApi().repo_info(asset.hub, repo_type=asset.type, revision=revision).sha)
+
+
+def _listed(asset: HubAsset, commit: str) -> dict[str, FileFacts]:
+    """All files that the hub has at ``commit``."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.hf_api import RepoFile
+
+    tree = HfApi().list_repo_tree(asset.hub, recursive=True, revision=commit, repo_type=asset.type)
+    return {
+        file.path: FileFacts(file.lfs.size, file.lfs.sha256)
+        if file.lfs
+        else FileFacts(file.size, "", file.blob_id)
+        for file in tree
+        if isinstance(file, RepoFile)
+    }
+
+
+def _is_wrong(folder: Path, path: str, facts: FileFacts, hashes: bool) -> bool:
+    return not is_there(folder / path) or bool(wrong(folder / path, path, facts, hashes))
+
+
+def _remove_wrong(asset: HubAsset, commit: str, wanted: Mapping[str, FileFacts], hashes: bool) -> None:
+    """Take out what would pass for a whole file because it has its name."""
+    folder, blobs = snapshot_folder(asset, commit), repo_folder(asset) / "blobs"
+    for path, facts in wanted.items():
+        if is_there(folder / path) and _is_wrong(folder, path, facts, hashes):
+            (folder / path).unlink()
+            (blobs / (facts.sha256 or facts.blob)).unlink(missing_ok=True)
+
+
+def _check_room(asset: HubAsset, commit: str, wanted: Mapping[str, FileFacts]) -> None:
+    folder, blobs = snapshot_folder(asset, commit), repo_folder(asset) / "blobs"
+    blobs.mkdir(parents=True, exist_ok=True)
+    missing = sum(facts.size for path, facts in wanted.items() if not is_there(folder / path))
+    begun = sum(path.stat().st_size for path in blobs.glob("*.resume"))
+    free = shutil.disk_usage(blobs).free
+    if missing - begun > free:
+        raise CellFailure(
+            f"{asset.hub}: {(missing - begun) / 1e9:.1f} GB are to be downloaded, but {blobs} has room for "
+            f"{free / 1e9:.1f} GB: free some space, or set HF_HOME"
+        )
 
 
 def _line(error: Exception) -> str:
@@ -111,7 +188,8 @@ def main() -> ExitStatus:
     failures = []
     for repo in options.repos:
         try:
-            print(f"{repo}: {snapshot(repo, options.revision, options.repo_type, options.include)}")
+            asset = HubAsset(repo, options.revision, options.repo_type, tuple(options.include))
+            print(f"{repo}: {snapshot(asset)}")
         except CellFailure as failure:
             failures.append(str(failure))
     if failures:

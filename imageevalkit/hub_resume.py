@@ -7,16 +7,13 @@ file grows under a fixed name beside its place in the cache, and is handed to th
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import importlib.util
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from tqdm.auto import tqdm
-
+from imageevalkit.hashes import git_blob_of, sha256_file
+from imageevalkit.hub_bar import Silent
 from imageevalkit.images import map_threads
 
 # below this, fetching the file again costs less than asking about it
@@ -24,17 +21,11 @@ LARGE = 64 << 20
 _THREADS = 4
 
 
-class _Silent(tqdm):
-    """No bar for looking at the list: the user would take it for the download."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{**options, "disable": True})
-
-
 def complete_large_files(repo: str, revision: str | None, repo_type: str, patterns: Sequence[str]) -> None:
     """Put the repository's large files that the cache lacks into it, each from where it stopped.
 
-    Files in Xet storage are left to the library, which fetches them in chunks of its own.
+    Over plain HTTP, in Xet storage too: its own protocol starts a file anew. What HTTP cannot give (above 50 GB) is
+    left to the library.
 
     Raises:
         OSError, httpx2.HTTPError: as huggingface_hub raises them, or the bytes are not those the hub names.
@@ -48,7 +39,7 @@ def complete_large_files(repo: str, revision: str | None, repo_type: str, patter
             revision=revision,
             repo_type=repo_type,
             allow_patterns=list(patterns) or None,
-            tqdm_class=_Silent,
+            tqdm_class=Silent,
             dry_run=True,
         )
     except DryRunError as error:
@@ -70,13 +61,8 @@ def _complete(url: str, blobs: Path) -> None:
     from huggingface_hub.utils import build_hf_headers
 
     metadata = get_hf_file_metadata(url)
-    xet = importlib.util.find_spec("hf_xet") and not constants.HF_HUB_DISABLE_XET
-    if (xet and metadata.xet_file_data) or not metadata.etag or not metadata.size:
+    if not metadata.etag or not metadata.size or metadata.size > constants.MAX_HTTP_DOWNLOAD_SIZE:
         return
-    headers = build_hf_headers()
-    if urlsplit(metadata.location).netloc != urlsplit(url).netloc:
-        # a content network's address is signed: the token is not for it
-        headers.pop("authorization", None)
     blobs.mkdir(parents=True, exist_ok=True)
     part = blobs / f"{metadata.etag}.resume"
     with part.open("ab") as file:
@@ -87,7 +73,16 @@ def _complete(url: str, blobs: Path) -> None:
         here = file.seek(0, 2)
         if here > metadata.size:
             here = file.truncate(0)
-        http_get(metadata.location, file, resume_size=here, headers=headers, expected_size=metadata.size)
+        # the hub's own address: that of its content network, to which it redirects, is signed and expires.
+        # httpx does not send the token to another host.
+        http_get(
+            url,
+            file,
+            resume_size=here,
+            headers=build_hf_headers(),
+            expected_size=metadata.size,
+            tqdm_class=Silent,
+        )
         file.flush()
         if not _is_blob(part, metadata.etag):
             part.unlink()
@@ -98,12 +93,5 @@ def _complete(url: str, blobs: Path) -> None:
 def _is_blob(path: Path, etag: str) -> bool:
     """Whether the content has the name the hub gave it: a SHA-256, or git's SHA-1 for small-file storage."""
     if re.fullmatch(r"[0-9a-f]{64}", etag):
-        digest = hashlib.sha256()
-    elif re.fullmatch(r"[0-9a-f]{40}", etag):
-        digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size)
-    else:
-        return True
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest() == etag
+        return sha256_file(path) == etag
+    return not re.fullmatch(r"[0-9a-f]{40}", etag) or git_blob_of(path) == etag

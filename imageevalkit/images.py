@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from PIL import Image, UnidentifiedImageError
 
+from imageevalkit.hashes import sha256_file as sha256_file
 from imageevalkit.png import is_surely_not_flat, rows_are_whole
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tiff"})
@@ -111,15 +111,6 @@ def is_flat(image: Image.Image) -> bool:
     if probe.mode in ("RGBA", "LA") and pairs[-1][1] == 0:
         return True  # fully transparent: nothing to see whatever the colour channels hold
     return all(high == low for low, high in pairs)
-
-
-def sha256_file(path: Path) -> str:
-    """Hex SHA-256 of a file's bytes."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def on_white(image: Image.Image) -> Image.Image:

@@ -1,4 +1,4 @@
-"""The official judge prompts of a benchmark, as ``imageevalkit.prefetch`` leaves them in its data folder."""
+"""The official judge prompts of a benchmark, as ``utils/prefetch.sh`` leaves them in its data folder."""
 
 from __future__ import annotations
 

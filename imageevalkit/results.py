@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from imageevalkit.atomic import write_atomic
 
 SCHEMA = "imageevalkit.result/1"
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,8 @@ class Result:
 
     ``treatment`` is ``withhold`` (below full coverage the headline is withheld) or ``official`` (the official
     evaluator's own way with missing items). ``limit`` is N when only the first N items were run: such a
-    result is never compared with full ones.
+    result is never compared with full ones. ``provenance["environment"]`` is the evaluating environment's
+    :func:`~imageevalkit.environment_hash.environment_hash`; those of ``provenance["model_packages"]`` are the model's.
     """
 
     model: str
@@ -134,11 +137,23 @@ def validate(raw: dict[str, Any]) -> None:
         raise ValueError("coverage: generated ≠ judged + unparsed + judge_failed")
     for name, metric in raw["metrics"].items():
         _validate_metric(name, metric)
+    _validate_environments(raw["provenance"])
     unknown = [name for name in raw["headline"] if not isinstance(name, str) or name not in raw["metrics"]]
     if unknown:
         raise ValueError(f"headline names unknown metric '{unknown[0]}'")
     if not raw["headline"] and not raw["withheld"]:
         raise ValueError("no headline and no reason for withholding it")
+
+
+def _validate_environments(provenance: dict[str, Any]) -> None:
+    """The hashes of the evaluator's and the model's environments, which results of older toolkits lack."""
+    of_models = provenance.get("model_packages", [])
+    if not isinstance(of_models, list) or not all(isinstance(packages, dict) for packages in of_models):
+        raise ValueError("provenance: 'model_packages' is no list of objects")
+    for holder in (provenance, *of_models):
+        given = holder.get("environment")
+        if given is not None and not (isinstance(given, str) and _SHA256.fullmatch(given)):
+            raise ValueError("provenance: an 'environment' is not a SHA-256 in 64 hex digits")
 
 
 def _validate_metric(name: str, metric: Any) -> None:

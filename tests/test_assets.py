@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from imageevalkit import assets
+from imageevalkit.asset_manifest import CodeAsset, HubAsset, UrlAsset
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
 from tests.support import manifest
@@ -74,12 +75,23 @@ GOOD = manifest.entry("prompts.jsonl", b"x")
 HUB = {"hub": "org/name", "revision": "c" * 40, "type": "model", "patterns": ["*.json"]}
 
 
-def test_both_kinds_of_assets_are_read(data: Path) -> None:
-    (data.parent / "assets.json").write_text(json.dumps([GOOD, HUB]))
-    file, hub = assets.load_manifest("tiny")
+CODE = {"code": "owner/name", "commit": "c" * 40, "tree": "d" * 40, "to": "bagel", "licence": "MIT"}
+URL = {"url": "https://x.example/w.pt", "path": "eval_models/weights/w.pt", "licence": "MIT"}
+
+
+def test_all_kinds_of_assets_are_read(data: Path) -> None:
+    entries = [GOOD, HUB, {"hub": "org/all"}, CODE, {**URL, "sha256": "e" * 64, "size": 7}]
+    (data.parent / "assets.json").write_text(json.dumps(entries))
+    file, *placed = assets.load_manifest("tiny")
     assert isinstance(file, assets.FileAsset)
     assert file.source == f"owner/name/{manifest.COMMIT}/upstream/prompts.jsonl"
-    assert hub == assets.HubAsset("org/name", "c" * 40, "model", ("*.json",))
+    assert placed == [
+        HubAsset("org/name", "c" * 40, "model", ("*.json",)),
+        HubAsset("org/all", None, "model", ()),
+        CodeAsset("owner/name", "c" * 40, "d" * 40, "infer/custom_models/code/bagel", "MIT"),
+        UrlAsset("https://x.example/w.pt", "eval_models/weights/w.pt", "MIT", "e" * 64, 7),
+    ]
+    assert assets.local_assets("tiny") == [file] and assets.placed_assets("tiny") == placed
 
 
 @pytest.mark.parametrize(
@@ -94,7 +106,13 @@ def test_both_kinds_of_assets_are_read(data: Path) -> None:
         ({**GOOD, "source": {"repo": "owner/name", "commit": "main", "path": "x"}}, "'commit'"),
         ({**HUB, "revision": "main"}, "'revision'"),
         ({**HUB, "type": "space"}, "'type'"),
-        ("just text", "'source'"),
+        ("just text", "'licence'"),
+        ({**CODE, "tree": "main"}, "'tree'"),
+        ({**CODE, "to": "../../infer"}, "'to'"),
+        ({**URL, "path": "config.sh"}, "'path'"),
+        ({**URL, "path": "eval_models/weights/../../config.sh"}, "'path'"),
+        ({**URL, "url": "file:///etc/passwd"}, "'url'"),
+        ({**URL, "unpack": ["../a"]}, "'unpack'"),
     ],
 )
 def test_malformed_entry_is_named(data: Path, wrong: Any, named: str) -> None:

@@ -181,7 +181,7 @@ def test_a_device_that_is_not_there_is_one_line() -> None:
 @pytest.mark.parametrize(
     ("name", "origin"),
     [
-        ("csd", "drive.google.com/file/d/1FX0xs8p-C7Ob-h5Y4cUhTeOepHzXv_46"),
+        ("csd", "tomg-group-umd/CSD-ViT-L"),
         ("csd_clip", "/ViT-L-14.pt"),
         ("dreamsim", "dreamsim_ensemble_checkpoint.zip"),
     ],

@@ -14,6 +14,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from imageevalkit import hub, hub_resume
+from imageevalkit.asset_manifest import HubAsset
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
 from tests.support.hub_server import COMMIT, hub_server
@@ -129,26 +130,208 @@ def test_failed_installation_is_one_clear_line_and_leaves_nothing_complete(root:
     assert (target / STAMP).read_text() == "building\n"
 
 
-def test_environment_of_a_user_is_left_alone(root: Path) -> None:
+def test_environment_of_a_user_is_left_alone(root: Path, python: str) -> None:
     mine = root / "conda" / "envs" / "tiny"
     mine.mkdir(parents=True)
     (mine / "work").touch()
-    result = make_env(root, "--model", "tiny", CONDA_BASE=str(root / "conda"))
+    result = make_env(root, "--model", "tiny", CONDA_BASE=str(root / "conda"), PYTHON=python)
     assert "not made by this script" in one_error(result, 2)
     assert (mine / "work").exists()
 
 
-def test_conda_base_from_config_names_the_place_and_its_conda_is_used(root: Path) -> None:
-    base = root / "conda"
-    (base / "bin").mkdir(parents=True)
+CONFIG = """
+declare -gA INFER_ENV_MAP=([tiny]=tiny [tiny-xl]=tiny [flux.1-dev]=tiny [reference]='' [lost]=nobody)
+declare -gA EVAL_ENV_MAP=([small]='' [small-zh]='' [many]='one two' [encoders]=small [served]=served)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "changed", "place", "held"),
+    [
+        (["--model", "flux.1-dev"], "", "conda/envs/tiny", "model/tiny.txt"),
+        (["--model", "tiny"], "", "conda/envs/tiny", "model/tiny.txt"),
+        # another environment for a model, or another place: the list is that of config.sh
+        (["--model", "tiny-xl"], "INFER_ENV_MAP[tiny-xl]=mine", "conda/envs/mine", "model/tiny.txt"),
+        (["--model", "tiny-xl"], "INFER_ENV_MAP[tiny-xl]=here/mine", "here/mine", "model/tiny.txt"),
+        (
+            ["--model", "tiny-xl"],
+            "declare -A INFER_ENV_MAP=([tiny-xl]=own)",
+            "conda/envs/own",
+            "model/own.txt",
+        ),
+        # what has no line in config.sh goes by its list
+        (["--model", "own"], "", "conda/envs/own", "model/own.txt"),
+        (["--judge", "served"], "EVAL_ENV_MAP[served]=judges", "conda/envs/judges", "judge/served.txt"),
+        # benchmarks whose encoders share an environment
+        (["--benchmark", "small"], "", "conda/envs/small", "benchmark/edit/small.txt"),
+        (
+            ["--benchmark", "small-zh"],
+            "EVAL_ENV_MAP[encoders]=all",
+            "conda/envs/all",
+            "benchmark/edit/small-zh.txt",
+        ),
+        (["--benchmark", "small"], "EVAL_ENV_MAP[small]=served", "conda/envs/served", "judge/served.txt"),
+    ],
+)
+def test_a_name_leads_to_its_environment_and_list(
+    root: Path, options: list[str], changed: str, place: str, held: str
+) -> None:
+    (root / "config.sh").write_text(CONFIG)
+    (root / "config.local.sh").write_text(changed)
+    for name, text in {
+        "model/own.txt": "# another one\n",
+        "benchmark/edit/small-zh.txt": "# the same packages\n-r small.txt\n",
+        "benchmark/edit/small.txt": "encoder==1\n",
+        "judge/served.txt": "server==1\n",
+    }.items():
+        (root / "requirements" / name).write_text(text)
+    # an interpreter that suits and makes nothing: what would be built where has been said by then
+    idle = root / "idle_python"
+    idle.write_text(f'#!/bin/sh\n[ "$1" != -m ] || exit 1\nexec {sys.executable} "$@"\n')
+    idle.chmod(0o755)
+    said = make_env(root, *options, CONDA_BASE=str(root / "conda"), PYTHON=str(idle)).stderr.splitlines()[0]
+    assert said.startswith(f"making {place} and installing ") and f"of requirements/{held} " in said
+
+
+def test_a_place_of_its_own_is_told_to_config(root: Path, python: str) -> None:
+    (root / "config.sh").write_text(CONFIG)
+    built = make_env(root, "--model", "tiny-xl", "--path", root / "x", PYTHON=python)
+    assert built.stderr.endswith(f"set INFER_ENV_MAP['tiny-xl']='{root}/x' in config.local.sh\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (["--model", "reference"], 0, "nothing to build: model 'reference' runs in the driver's environment"),
+        (["--benchmark", "bare"], 0, "nothing to build: benchmark 'bare'"),
+        (["--model", "flux1-dev"], 2, "unknown model 'flux1-dev' (did you mean 'flux.1-dev'?)"),
+        (["--benchmark", "smal"], 2, "unknown benchmark 'smal' (did you mean 'small'?)"),
+        (["--model", "lost"], 2, "no list is named after environment 'nobody' of model 'lost'"),
+        (["--benchmark", "many"], 2, "several environments (one two)"),
+    ],
+)
+def test_a_name_that_leads_nowhere(root: Path, options: list[str], status: int, said: str) -> None:
+    (root / "config.sh").write_text(CONFIG + "EVAL_ENV_MAP[bare]=''\n")
+    result = make_env(root, *options, CONDA_BASE=str(root / "conda"))
+    assert (result.returncode, result.stderr.count("\n")) == (status, 1)
+    assert said in result.stderr
+    assert not (root / "conda").exists()
+
+
+def test_no_python_at_all_still_names_what_is_wrong(root: Path, tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("bash", "dirname", "basename", "setsid", "flock", "sha256sum", "sort", "paste"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    said = one_error(make_env(root, "--model", "tini", PATH=str(tools)), 2)
+    assert "unknown model 'tini': neither" in said and "lists: tiny" in said
+
+
+# --- make_env.sh with conda. conda itself comes from no registry that is reached here: this one has its command line,
+# --- its output and its way with folders, and copies an environment that make_env.sh really built.
+
+
+def install_conda(base: Path, python: str, slow: str = "") -> Path:
+    """A conda in ``base`` that writes its arguments to ``called``; ``slow`` is run while it works."""
+    (base / "bin").mkdir(parents=True, exist_ok=True)
     conda = base / "bin" / "conda"
-    # conda itself cannot be had here: this one keeps to its command line and makes a venv
-    conda.write_text(f'#!/bin/sh\necho "$@" >{base}/called\n{sys.executable} -m venv --without-pip "$4"\n')
+    info = f'{{\\n "root_prefix": "{base}",\\n "envs": []\\n}}'
+    conda.write_text(
+        f"""#!/bin/sh
+        case $1 in
+          --version) echo "conda 26.9.0" ;;
+          info) printf '{info}' ;;
+          create)
+            echo "$@" >>{base}/called
+            [ -z "$(ls -A "$4" 2>/dev/null)" ] || {{ echo "error    libmamba Non-conda folder exists"; exit 1; }}
+            [ "$5" != python=3.9 ] || {{ printf 'Solving\n\nPackagesNotFoundError: no python 3.9\n\n\n'; exit 1; }}
+            mkdir -p "$4/conda-meta"
+            {slow}
+            {python} -m venv "$4" ;;
+        esac
+        """
+    )
     conda.chmod(0o755)
+    return conda
+
+
+def test_conda_base_from_config_names_the_place_and_its_conda_is_used(root: Path, python: str) -> None:
+    base = root / "conda"
+    install_conda(base, python)
     (root / "config.sh").write_text(f'CONDA_BASE="{base}"\ndeclare -A INFER_ENV_MAP=([tiny]=tiny)\n')
-    make_env(root, "--model", "tiny")
-    assert f"create --yes --prefix {base}/envs/tiny python=" in (base / "called").read_text()
+    built = make_env(root, "--model", "tiny")
+    assert built.returncode == 0
+    assert "config.local.sh" not in built.stderr, "config.sh says already that a run uses it"
+    assert (base / "called").read_text() == f"create --yes --prefix {base}/envs/tiny python=3.12 pip\n"
     assert env_python(root, "tiny").stdout.strip() == str(base / "envs/tiny/bin/python")
+    assert make_env(root, "--model", "tiny").stderr == ""
+
+
+def test_conda_on_the_path_says_where_its_environment_goes(root: Path, python: str) -> None:
+    base = root / "conda"
+    conda = install_conda(base, python)
+    built = make_env(root, "--model", "tiny", PATH=f"{conda.parent}:/usr/bin:/bin")
+    assert built.returncode == 0, built.stderr
+    assert f"CONDA_BASE={base} in config.local.sh" in built.stderr.splitlines()[0]
+    assert env_python(root, "tiny", CONDA_BASE=str(base)).returncode == 0
+
+
+def test_conda_builds_where_a_path_says_and_an_interpreter_of_the_users_wins(root: Path, python: str) -> None:
+    base = root / "conda"
+    install_conda(base, python)
+    assert make_env(root, "--model", "tiny", "--path", root / "one", CONDA_BASE=str(base)).returncode == 0
+    assert (root / "one/conda-meta").exists()
+    two = make_env(root, "--model", "tiny", "--path", root / "two", CONDA_BASE=str(base), PYTHON=python)
+    assert two.returncode == 0 and not (root / "two/conda-meta").exists()
+
+
+def test_conda_that_was_killed_leaves_nothing_in_the_way(root: Path, python: str) -> None:
+    base = root / "conda"
+    install_conda(base, python, slow="exec sleep 60")
+    command = ["bash", str(root / "utils/make_env.sh"), "--model", "tiny"]
+    build = subprocess.Popen(command, env=environment({"CONDA_BASE": str(base)}), stderr=subprocess.DEVNULL)
+    wait_for(lambda: (base / "envs/tiny/conda-meta").exists())
+    build.terminate()
+    assert build.wait(5) == 143
+    install_conda(base, python)
+    assert make_env(root, "--model", "tiny", CONDA_BASE=str(base)).returncode == 0
+
+
+def test_the_python_of_a_list(root: Path, python: str) -> None:
+    base = root / "conda"
+    install_conda(base, python)
+    mine = f"{sys.version_info.major}.{sys.version_info.minor}"
+    tiny = root / "requirements/model/tiny.txt"
+
+    tiny.write_text("# for one model\n# python: 3.10\n")
+    (root / "requirements/model/more.txt").write_text("-r tiny.txt\n")
+    assert make_env(root, "--model", "more", CONDA_BASE=str(base)).returncode == 0
+    assert "python=3.10 pip" in (base / "called").read_text()
+
+    tiny.write_text("# python: 3.9\n")
+    failed = make_env(root, "--model", "tiny", CONDA_BASE=str(base))
+    assert failed.returncode == 1
+    assert "PackagesNotFoundError: no python 3.9 (log: " in failed.stderr.splitlines()[-1]
+
+    said = one_error(make_env(root, "--model", "tiny", "--path", "x", PYTHON=python), 2)
+    assert "needs Python 3.9, and there is none" in said and "set CONDA_BASE to a conda installation" in said
+    tiny.write_text("# python: three\n")
+    assert "names no Python like 3.10" in one_error(make_env(root, "--model", "tiny", "--path", "x"), 2)
+
+    # a list that moves to another Python makes the environment anew
+    tiny.write_text(f"# python: {mine}\n")
+    path = root / "env"
+    assert make_env(root, "--model", "tiny", "--path", path, PYTHON=python).returncode == 0
+    (path / "old").touch()
+    tiny.write_text(f"# python: {mine}\n# more\n")
+    assert make_env(root, "--model", "tiny", "--path", path, PYTHON=python).returncode == 0
+    assert (path / "old").exists()
+    tiny.write_text("# python: 3.10\n")
+    (path / "bin/python").unlink()
+    (path / "bin/python").write_text("#!/bin/sh\nexit 1\n")
+    (path / "bin/python").chmod(0o755)
+    assert "making env" in make_env(root, "--model", "tiny", "--path", path, CONDA_BASE=str(base)).stderr
+    assert not (path / "old").exists()
 
 
 @pytest.mark.parametrize(
@@ -157,16 +340,16 @@ def test_conda_base_from_config_names_the_place_and_its_conda_is_used(root: Path
         ([], "--driver"),
         (["--driver", "--model", "tiny"], "say one of"),
         (["--model"], "--model needs a value"),
-        (["--model", "tini", "--path", "x"], "known: tiny"),
-        (["--benchmark", "huge", "--path", "x"], "known: small"),
-        (["--judge", "huge", "--path", "x"], "known: served"),
+        (["--model", "tini", "--path", "x"], "lists: tiny"),
+        (["--benchmark", "huge", "--path", "x"], "lists: served small"),
+        (["--judge", "huge", "--path", "x"], "lists: served"),
         (["--model", "tiny"], "CONDA_BASE"),
         (["--requirements", "none.txt", "--path", "x"], "none.txt"),
         (["--fast"], "unknown option '--fast'"),
     ],
 )
 def test_wrong_usage_of_make_env(root: Path, options: list[str], said: str) -> None:
-    assert said in one_error(make_env(root, *options), 2)
+    assert said in one_error(make_env(root, *options, PYTHON=sys.executable), 2)
 
 
 def test_python_that_does_not_suit(root: Path) -> None:
@@ -319,10 +502,10 @@ def test_hub_that_stays_away_is_given_up_after_bounded_tries(
         calls.append(1)
         raise ConnectionError("no route to the hub")
 
-    monkeypatch.setattr(hub, "complete_large_files", refuse)
+    monkeypatch.setattr(hub, "_attempt", refuse)
     monkeypatch.setattr(hub, "_FIRST_WAIT", 0.01)
     with pytest.raises(CellFailure, match="no route to the hub"):
-        hub.snapshot("org/tiny", None, "model", [])
+        hub.snapshot(HubAsset("org/tiny"))
     assert len(calls) == hub.TRIES
     assert capsys.readouterr().err.count("no route to the hub; try ") == hub.TRIES - 1
 

@@ -84,7 +84,16 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout with the benchmarks' data, and the images of the reference model made once."""
     checkout = make_checkout(tmp_path_factory.mktemp("judged") / "kit")
     subprocess.run(
-        ["bash", "utils/prefetch.sh", "--ds_names", ";".join(BENCHMARKS), "--mirror", str(shared_mirror())],
+        [
+            "bash",
+            "utils/prefetch.sh",
+            "--eval",
+            "false",
+            "--ds_names",
+            ";".join(BENCHMARKS),
+            "--mirror",
+            str(shared_mirror()),
+        ],
         cwd=checkout,
         check=True,
         capture_output=True,

@@ -21,7 +21,16 @@ pytestmark = needs_driver_env
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = make_checkout(tmp_path_factory.mktemp("local") / "kit")
     subprocess.run(
-        ["bash", "utils/prefetch.sh", "--ds_names", "geneval2;longtext", "--mirror", str(shared_mirror())],
+        [
+            "bash",
+            "utils/prefetch.sh",
+            "--eval",
+            "false",
+            "--ds_names",
+            "geneval2;longtext",
+            "--mirror",
+            str(shared_mirror()),
+        ],
         cwd=made,
         check=True,
         capture_output=True,

@@ -82,7 +82,16 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
     folder = tmp_path_factory.mktemp("oneig")
     checkout = make_checkout(folder / "kit")
     subprocess.run(
-        ["bash", "utils/prefetch.sh", "--ds_names", "oneig;oneig-zh;wise", "--mirror", str(shared_mirror())],
+        [
+            "bash",
+            "utils/prefetch.sh",
+            "--eval",
+            "false",
+            "--ds_names",
+            "oneig;oneig-zh;wise",
+            "--mirror",
+            str(shared_mirror()),
+        ],
         cwd=checkout,
         check=True,
         capture_output=True,

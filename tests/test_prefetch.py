@@ -10,7 +10,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from imageevalkit.cell import REPO
-from imageevalkit.prefetch import fetch
+from imageevalkit.prefetching.benchmark_files import fetch
 from tests.support import manifest
 from tests.support.hub_server import COMMIT, hub_server
 from tests.support.mirror import shared_mirror
@@ -120,7 +120,7 @@ def usual_mode(folder: Path) -> int:
 
 def fetch_from(url: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What could not be got when the server at ``url`` stands for GitHub."""
-    monkeypatch.setattr("imageevalkit.prefetch.GITHUB", url)
+    monkeypatch.setattr("imageevalkit.prefetching.benchmark_files.GITHUB", url)
     monkeypatch.setattr("imageevalkit.assets.BENCHMARKS", root / "benchmarks")
     return fetch("tiny", mirror=None)
 
@@ -174,7 +174,7 @@ def test_longtext_from_the_shared_mirror(root: Path) -> None:
     target = root / "benchmarks" / "longtext"
     target.mkdir()
     (target / "assets.json").write_bytes((REPO / "benchmarks/longtext/assets.json").read_bytes())
-    result = prefetch(root, "--mirror", shared_mirror(), "--ds_names", "longtext")
+    result = prefetch(root, "--mirror", shared_mirror(), "--ds_names", "longtext", "--eval", "false")
     assert result.returncode == 0, result.stderr
     for name in ("text_prompts.jsonl", "text_prompts_zh.jsonl"):
         assert len((target / "data" / name).read_text().splitlines()) == 160

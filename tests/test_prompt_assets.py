@@ -11,7 +11,8 @@ import pytest
 
 from imageevalkit import assets, judge_prompts
 from imageevalkit.errors import CellFailure
-from imageevalkit.prefetch import fetch, report
+from imageevalkit.prefetching.__main__ import report
+from imageevalkit.prefetching.benchmark_files import fetch
 from imageevalkit.prompt_texts import texts_in_program
 from tests.support.manifest import COMMIT
 from tests.support.mirror import shared_mirror
@@ -108,7 +109,7 @@ def test_from_the_program_on_a_server(
 ) -> None:
     write_program(source)
     with web_server(tmp_path / "mirror") as url:
-        monkeypatch.setattr("imageevalkit.prefetch.GITHUB", url)
+        monkeypatch.setattr("imageevalkit.prefetching.benchmark_files.GITHUB", url)
         assert fetch("tiny-judge", None) == []
     assert judge_prompts.load("tiny-judge") == TEXTS
     assert sorted(path.name for path in data.iterdir()) == [FILE], "the program itself is not kept"
@@ -116,7 +117,7 @@ def test_from_the_program_on_a_server(
 
 def test_no_server_no_file(data: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with web_server(tmp_path / "mirror") as url:
-        monkeypatch.setattr("imageevalkit.prefetch.GITHUB", url)
+        monkeypatch.setattr("imageevalkit.prefetching.benchmark_files.GITHUB", url)
         (problem,) = fetch("tiny-judge", None)
     assert problem.startswith(FILE) and "404" in problem
     assert not data.exists()

@@ -216,7 +216,7 @@ def test_the_archive_is_not_looked_for_where_the_checkpoint_is_whole(tiny: Tiny,
     save_csd(tmp_path / "part.pth", keep=lambda name: "ln_pre" not in name)
     partial = {**weights, "csd": str(tmp_path / "part.pth")}
     with pytest.raises(
-        CellFailure, match=r"'csd_clip'.* are not at .*nowhere; get it from https://openaipublic"
+        CellFailure, match=r"'csd_clip'.* are not at .*nowhere; bash .* gets it from https://openaipublic"
     ):
         _ = StyleEncoder(EncoderOptions(partial), tiny.references).identity
     save_clip_archive(tmp_path / "nowhere", openai_visual(projection=CSD_WIDTH))

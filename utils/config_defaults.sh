@@ -23,3 +23,19 @@ config_defaults() {
     done
   )
 }
+
+# `config_map MAP [FILE]` prints the names and values of a map of config.sh, NUL after each: as the config files leave
+# it, or as FILE alone does.
+config_map() {
+  local repo
+  repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd) || return
+  (
+    set +eu
+    for file in "${2:-$repo/config.sh}" ${2:-"$repo/config.local.sh"}; do
+      # shellcheck source=/dev/null
+      [[ ! -f $file ]] || . "$file" >/dev/null
+    done
+    declare -n map=$1
+    for name in "${!map[@]}"; do printf '%s\0%s\0' "$name" "${map[$name]}"; done
+  )
+}

@@ -1,17 +1,25 @@
 #!/usr/bin/env bash
 # Builds an environment from the lists in requirements/, or brings it up to date when its list has changed:
 #   bash utils/make_env.sh --driver                          .venv, for the driver
-#   bash utils/make_env.sh --model NAME [--path DIR]         requirements/model/NAME.txt
-#   bash utils/make_env.sh --benchmark NAME [--path DIR]     requirements/benchmark/*/NAME.txt
-#   bash utils/make_env.sh --judge NAME [--path DIR]         requirements/judge/NAME.txt
+#   bash utils/make_env.sh --model NAME [--path DIR]         requirements/model/ENVIRONMENT.txt
+#   bash utils/make_env.sh --benchmark NAME [--path DIR]     requirements/benchmark/*/ENVIRONMENT.txt
+#   bash utils/make_env.sh --judge NAME [--path DIR]         requirements/judge/ENVIRONMENT.txt
 #   bash utils/make_env.sh --requirements FILE --path DIR    any list
-# Without --path it goes to ${CONDA_BASE}/envs/NAME, made by conda where CONDA_BASE has one, else as a venv.
-# Nothing happens when the environment is up to date. PYTHON names the interpreter to build with.
+# NAME is one that INFER_ENV_MAP or EVAL_ENV_MAP of config.sh gives an environment, or a list. Without --path the
+# environment goes where config.sh says: a path, or ${CONDA_BASE}/envs/ENVIRONMENT. mamba, conda or micromamba makes it
+# where there is one, else it is a venv. A list's line "# python: 3.10" says which Python it is made with (else 3.12).
+# Nothing happens when the environment is up to date. PYTHON names the interpreter of a venv, conda or not.
 set -euo pipefail
 
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=utils/config_defaults.sh
 . "$repo/utils/config_defaults.sh"
+# shellcheck source=utils/environment_folder.sh
+. "$repo/utils/environment_folder.sh"
+# shellcheck source=utils/environment_list.sh
+. "$repo/utils/environment_list.sh"
+# shellcheck source=utils/conda.sh
+. "$repo/utils/conda.sh"
 
 # Inside each environment: the hash of the list it holds, or "building". Written last, so that an environment
 # left by a killed build never looks complete.
@@ -61,30 +69,42 @@ parse_options() {
 
 # Sets list (the requirements file), path (the environment's folder) and name (for the log).
 resolve() {
+  conda=''
+  config_defaults CONDA_BASE
   if [[ -n $driver ]]; then
-    name=driver list=$repo/requirements/driver.txt path=${path:-$repo/.venv}
+    list=$repo/requirements/driver.txt path=${path:-$repo/.venv}
   elif [[ -n $list ]]; then
     [[ -f $list ]] || fail "there is no requirements file $list"
     [[ -n $path ]] || fail "--requirements needs --path DIR"
-    name=$(basename "$list" .txt)
   else
-    find_list
-    config_defaults CONDA_BASE
-    [[ -n $path || -n ${CONDA_BASE:-} ]] || fail "set CONDA_BASE in config.sh or give --path DIR"
-    path=${path:-$CONDA_BASE/envs/$name}
+    find_list "$kind" "$name"
+    if [[ -z $list ]]; then
+      echo "nothing to build: $kind '$name' runs in the driver's environment, which eval.sh makes" >&2
+      exit 0
+    fi
+    [[ -n $path ]] || find_place
   fi
+  name=$(basename "$list" .txt)
   [[ $path == /* ]] || path=$PWD/$path
 }
 
-find_list() {
-  # benchmark lists are sorted into folders by task
-  local depth=1 known
-  [[ $kind != benchmark ]] || depth=2
-  known=$(find "$repo/requirements/$kind" -mindepth "$depth" -maxdepth "$depth" -name '*.txt' 2>/dev/null | sort)
-  list=$(grep -m 1 -F -e "/$name.txt" <<<"$known" || true)
-  [[ -z $list ]] || return 0
-  known=$(sed 's|.*/||;s|\.txt$||' <<<"$known" | tr '\n' ' ')
-  fail "there is no requirements list for $kind '$name'; known: ${known% }"
+# Sets path to where config.sh expects the environment, CONDA_BASE to that of the conda on PATH where it has none.
+find_place() {
+  local folder=${environment:-$(basename "$list" .txt)}
+  if ! path=$(environment_folder "$folder"); then
+    [[ -n ${PYTHON:-} ]] || find_conda
+    CONDA_BASE=$(conda_base) || fail "set CONDA_BASE in config.sh or give --path DIR"
+    path=$(environment_folder "$folder")
+    echo "CONDA_BASE is not set: $path is of $conda; eval.sh finds it with CONDA_BASE=$CONDA_BASE in config.local.sh" >&2
+  fi
+}
+
+# Tells how a run comes to use the environment where config.sh does not say so yet.
+say_how_it_is_found() {
+  local value=$path
+  [[ -n $kind && $(environment_folder "$environment") != "$path" ]] || return 0
+  [[ $path != "${CONDA_BASE:-/}/envs/$name" ]] || value=$name
+  echo "to run $entry in it, set ${map}['$entry']='$value' in config.local.sh" >&2
 }
 
 # The lines of a requirements file and of those it includes.
@@ -100,15 +120,24 @@ closure() {
   done <"$1"
 }
 
+# Sets wanted (the list's own Python, '' for any that the toolkit runs on).
+read_python() {
+  wanted=$(sed -nE 's/^#[[:space:]]*python:[[:space:]]*//p' <<<"$lines" | head -n 1)
+  [[ -z $wanted || $wanted =~ ^3\.[0-9]+$ ]] || fail "$shown_list: '# python: $wanted' names no Python like 3.10"
+}
+
 # A stub of a version manager answers to a name and then fails, so only running it tells.
 suits() {
-  "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
+  "$1" -c 'import sys
+wanted = sys.argv[1]
+sys.exit(sys.version_info < (3, 11) if not wanted else wanted != "%d.%d" % sys.version_info[:2])' "$wanted" >/dev/null 2>&1
 }
 
 find_python() {
   local candidate found=''
   # 3.12 first: the newest that every package of the lists declares to support
   local -a candidates=(python3.12 python3.11 python3.13 python3)
+  [[ -z $wanted ]] || candidates=("python$wanted" python3)
   [[ -z ${PYTHON:-} ]] || candidates=("$PYTHON")
   for candidate in "${candidates[@]}"; do
     suits "$candidate" || continue
@@ -118,7 +147,9 @@ find_python() {
       return
     fi
   done
-  [[ -z $found ]] || fail "$found has no venv module; install it (Debian, Ubuntu: apt install python3-venv)"
+  [[ -z $found ]] || fail "$found has no venv module; install it (Debian, Ubuntu: apt install python${wanted:-3}-venv)"
+  [[ -z $wanted ]] ||
+    fail "$shown_list needs Python $wanted, and there is none${PYTHON:+ (PYTHON=$PYTHON)}; install it, set PYTHON to its path, or set CONDA_BASE to a conda installation, which brings it"
   fail "no Python 3.11 or newer found${PYTHON:+ (PYTHON=$PYTHON)}; install one or set PYTHON to its path"
 }
 
@@ -141,26 +172,33 @@ logged() {
 }
 
 pip() {
-  logged "$path/bin/python" -m pip --disable-pip-version-check --no-input install --progress-bar off "$@" ||
-    fail "pip could not install $shown_list: $(grep -m 1 '^ERROR' "$log" || tail -n 1 "$log") (log: $log)" 1
+  # what users have installed for themselves is no part of the environment
+  PYTHONNOUSERSITE=1 logged "$path/bin/python" -m pip --disable-pip-version-check --no-input install --progress-bar off "$@" ||
+    fail "pip could not install $shown_list: $(why_pip_failed) (log: $log)" 1
+}
+
+why_pip_failed() {
+  # pip's first error is the cause, but for a list of versions of other Pythons before it
+  cause '^ERROR' "$(sed '/^ERROR: Ignored/d;s/ (from versions:.*//' "$log")"
+}
+
+# `cause PATTERN TEXT` prints the first line of TEXT that matches, else its last that says something.
+cause() {
+  grep -m 1 -E -e "$1" <<<"$2" || grep . <<<"$2" | tail -n 1
 }
 
 make_empty() {
-  local conda='' candidate
   rm -rf "$path"
   mkdir -p "$path"
   echo building >"$path/$stamp_name"
-  if [[ -z $driver && -n ${CONDA_BASE:-} && $path == "$CONDA_BASE"/envs/* ]]; then
-    for candidate in "$CONDA_BASE"/{bin,condabin}/{mamba,conda,micromamba}; do
-      [[ -x $candidate ]] && conda=$candidate && break
-    done
-  fi
   if [[ -n $conda ]]; then
-    # conda refuses a folder that is not empty
+    # micromamba refuses a folder that is not empty: the lock says meanwhile that a build is under way
+    echo building >"$lock"
     rm -r "$path"
-    logged "$conda" create --yes --prefix "$path" python=3.12 pip ||
-      fail "$conda could not create $path: $(tail -n 1 "$log") (log: $log)" 1
+    logged "$conda" create --yes --prefix "$path" "python=${wanted:-3.12}" pip ||
+      fail "$conda could not create $path: $(cause '^([[:alpha:]]*Error:|error |critical )' "$(cat "$log")") (log: $log)" 1
     echo building >"$path/$stamp_name"
+    : >"$lock"
   else
     logged "$python" -m venv "$path" || fail "$python -m venv failed: $(tail -n 1 "$log") (log: $log)" 1
   fi
@@ -180,7 +218,10 @@ install() {
 check_tools
 parse_options "$@"
 resolve
+shown_path=${path/#"$repo/"/}
+shown_list=${list/#"$repo/"/}
 lines=$(closure "$list")
+read_python
 hash=$(sha256sum <<<"$lines" | cut -d ' ' -f 1)
 up_to_date() {
   [[ -x $path/bin/python && $(cat "$path/$stamp_name" 2>/dev/null) == "$hash" ]]
@@ -199,7 +240,7 @@ trap 'end 143' TERM
 lock=$path.lock
 [[ $path != "$repo/.venv" ]] || lock=$repo/.cache/driver-environment.lock
 mkdir -p "$(dirname "$lock")" "$repo/log/env"
-exec 9>"$lock"
+exec 9>>"$lock"
 # pip inherits the lock: where this script was killed, the next one waits for the pip it left
 if ! flock --nonblock 9; then
   echo "waiting for another run that builds $path …" >&2
@@ -207,16 +248,18 @@ if ! flock --nonblock 9; then
 fi
 ! up_to_date || exit 0
 
-shown_path=${path/#"$repo/"/}
-shown_list=${list/#"$repo/"/}
 log=$repo/log/env/${name}_$(date +%Y%m%d_%H%M%S).log
 count=$(grep -cE '^[[:space:]]*[^#[:space:]-]' <<<"$lines" || true)
-python=$(find_python)
-state=$(cat "$path/$stamp_name" 2>/dev/null || true)
+python=''
+# what is no model's, benchmark's or judge's is a tool of the repository's own
+[[ -n $conda${PYTHON:-} || (-z $kind && $path != "${CONDA_BASE:-/}"/envs/*) ]] || find_conda
+[[ -n $conda ]] || python=$(find_python)
+state=$(cat "$path/$stamp_name" 2>/dev/null || cat "$lock")
 if [[ -z $state && -n $(ls -A "$path" 2>/dev/null) ]]; then
   fail "$shown_path exists and was not made by this script; move it away or give another --path"
 fi
-if [[ -z $state || $state == building || ! -x $path/bin/python ]]; then
+# a list without a Python of its own is content with the one that is there
+if [[ -z $state || $state == building || ! -x $path/bin/python ]] || { [[ -n $wanted ]] && ! suits "$path/bin/python"; }; then
   echo "making $shown_path and installing $count packages of $shown_list …" >&2
   make_empty
 else
@@ -226,3 +269,4 @@ fi
 install
 echo "$hash" >"$path/$stamp_name"
 echo "$shown_path is ready after $SECONDS s (log: ${log/#"$repo/"/})" >&2
+say_how_it_is_found

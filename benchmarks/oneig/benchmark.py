@@ -16,11 +16,12 @@ from benchmarks.oneig.official import files
 from benchmarks.oneig.questions import parsed_reply, questions_about, scored_image, task_of
 from benchmarks.oneig.scored import RULES, TASKS, Prompt, ScoredImage, ScoredPrompt, Task
 from benchmarks.oneig.settings import IMAGES_PER_PROMPT, Settings
-from eval_models.encoders.weights import missing_files
+from eval_models.encoders.weights import assets_of, missing_files
 from eval_models.judge.asked import digest
 from eval_models.judge.registry import JUDGE_SETTINGS, choose
 from eval_models.ocr.registry import READERS, check_reader
 from imageevalkit import judge_prompts
+from imageevalkit.asset_checks.check import Needed
 from imageevalkit.assets import data_folder
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.answerer import Answerer
@@ -49,9 +50,15 @@ class Configured(NamedTuple):
     of_images_elsewhere: Sequence[str] = ("grid",)
 
     def missing(self) -> list[str]:
-        """Weights of the tasks' encoders that have to be put here by hand, and are not."""
+        """Weights of the tasks' encoders that nothing but prefetch gets here, and are not here."""
         names = [name for task in self.settings.tasks for name in WEIGHTS_OF.get(task, ())]
         return missing_files(names, self.settings.encoder_options)
+
+    def evaluator_assets(self) -> list[Needed]:
+        """The weights of the tasks' encoders."""
+        names = [name for task in self.settings.tasks for name in WEIGHTS_OF.get(task, ())]
+        optional = ["csd_clip"] if "csd" in names and "csd" not in self.settings.weights else []
+        return assets_of([*names, *optional], self.settings.encoder_options)
 
     @property
     def uses_encoders(self) -> bool:

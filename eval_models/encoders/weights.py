@@ -10,47 +10,92 @@ from eval_models import weights_source
 from eval_models.encoders import dreamsim_files
 from eval_models.encoders.interface import EncoderOptions
 from eval_models.weights_source import WeightsSource, WeightsUser
+from imageevalkit.asset_checks.check import LocalFolder, Needed
+from imageevalkit.asset_manifest import HubAsset, PlacedAsset, UrlAsset
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.fingerprint import weights_of
 from imageevalkit.load_errors import first_line, may_be_hub_id, why_not_loaded
 
 ENCODERS = WeightsUser("encoders", "it needs an environment made by bash utils/make_env.sh --benchmark oneig")
-_FOLDER = REPO / "eval_models" / "weights"
+_FOLDER = "eval_models/weights"
 
 
 class _Known(NamedTuple):
-    """``origin``: where to get it, for a reader; empty for what the hub has."""
+    """``place`` is relative to the tree's root, or a hub id; ``assets`` are what prefetch puts there."""
 
     place: str
     what: str
-    origin: str = ""
+    assets: tuple[PlacedAsset, ...]
+
+    @property
+    def is_hub_id(self) -> bool:
+        return isinstance(self.assets[0], HubAsset)
+
+
+def _hub(repo: str, what: str) -> _Known:
+    # no revision of these is known for certain: the newest, or the one in HF_HOME; a score's name holds its commit
+    return _Known(repo, what, (HubAsset(repo),))
 
 
 _KNOWN = {
+    # The official code names a file on Google Drive (1FX0xs8p-C7Ob-h5Y4cUhTeOepHzXv_46), which no program can fetch
+    # reliably; this is its authors' own copy on the hub.
     "csd": _Known(
         f"{_FOLDER}/csd/checkpoint.pth",
         "the CSD style encoder",
-        "https://drive.google.com/file/d/1FX0xs8p-C7Ob-h5Y4cUhTeOepHzXv_46",
+        (
+            UrlAsset(
+                "https://huggingface.co/tomg-group-umd/CSD-ViT-L/resolve/5bc26a6fb0487f3f00a2a7313135103a005b1b67/"
+                "pytorch_model.bin",
+                f"{_FOLDER}/csd/checkpoint.pth",
+                "CC-BY-4.0",
+                sha256="40e92fad63a361b8136100cd234c42d401ef9b34ff1748234318929ebcc7e7a1",
+                size=2_438_228_893,
+            ),
+        ),
     ),
     "csd_clip": _Known(
         f"{_FOLDER}/csd/ViT-L-14.pt",
         "OpenAI's CLIP under the CSD style encoder",
-        "https://openaipublic.azureedge.net/clip/models/"
-        "b8cca3fd41ae0c99ba7e8951adf17d267cdb84cd88be6f7c2e0eca1737a03836/ViT-L-14.pt",
+        (
+            UrlAsset(
+                # OpenAI's own addresses hold the hash
+                "https://openaipublic.azureedge.net/clip/models/"
+                "b8cca3fd41ae0c99ba7e8951adf17d267cdb84cd88be6f7c2e0eca1737a03836/ViT-L-14.pt",
+                f"{_FOLDER}/csd/ViT-L-14.pt",
+                "MIT",
+                sha256="b8cca3fd41ae0c99ba7e8951adf17d267cdb84cd88be6f7c2e0eca1737a03836",
+            ),
+        ),
     ),
-    "se": _Known("xingpng/OneIG-StyleEncoder", "the SE style encoder"),
-    "llm2clip_vision": _Known("microsoft/LLM2CLIP-Openai-L-14-336", "LLM2CLIP's image encoder"),
-    "llm2clip_text": _Known("microsoft/LLM2CLIP-Llama-3-8B-Instruct-CC-Finetuned", "LLM2CLIP's text encoder"),
+    "se": _hub("xingpng/OneIG-StyleEncoder", "the SE style encoder"),
+    "llm2clip_vision": _hub("microsoft/LLM2CLIP-Openai-L-14-336", "LLM2CLIP's image encoder"),
+    "llm2clip_text": _hub("microsoft/LLM2CLIP-Llama-3-8B-Instruct-CC-Finetuned", "LLM2CLIP's text encoder"),
     "dreamsim": _Known(
         f"{_FOLDER}/dreamsim",
         "DreamSim's ensemble",
-        "https://github.com/ssundaram21/dreamsim/releases/download/v0.2.0-checkpoints/"
-        "dreamsim_ensemble_checkpoint.zip (unpacked)",
+        dreamsim_files.assets_in(f"{_FOLDER}/dreamsim"),
     ),
 }
-WEIGHTS: dict[str, str] = {name: known.place for name, known in _KNOWN.items()}
+WEIGHTS: dict[str, str] = {
+    name: known.place if known.is_hub_id else f"{REPO}/{known.place}" for name, known in _KNOWN.items()
+}
 """The default place of each: a file, a folder, or a hub id."""
+
+
+def assets_of(names: Iterable[str], options: EncoderOptions) -> list[Needed]:
+    """What ``names`` are made of, for prefetch: the user's own places are only looked at."""
+    found: list[Needed] = []
+    for name in names:
+        place = options.weights.get(name)
+        if place is None:
+            found += _KNOWN[name].assets
+        elif may_be_hub_id(place) and _KNOWN[name].is_hub_id and not Path(place).exists():
+            found.append(HubAsset(place))
+        else:
+            found.append(LocalFolder(place))
+    return found
 
 
 def check_names(options: EncoderOptions) -> None:
@@ -69,7 +114,7 @@ def missing_files(names: Iterable[str], options: EncoderOptions) -> list[str]:
 
 
 def _problem_of_file(name: str, place: str) -> str:
-    if may_be_hub_id(place) and not _KNOWN[name].origin:
+    if may_be_hub_id(place) and _KNOWN[name].is_hub_id:
         return ""
     try:
         path = Path(place).expanduser()
@@ -96,7 +141,7 @@ def find(name: str, options: EncoderOptions) -> WeightsSource:
             return WeightsSource(place, None, dict(weights_of(place)))
     except OSError as error:
         raise CellFailure(f"encoders: {place} cannot be read ({error.strerror})") from error
-    if may_be_hub_id(place) and not _KNOWN[name].origin:
+    if may_be_hub_id(place) and _KNOWN[name].is_hub_id:
         return weights_source.find_weights(ENCODERS, place, None)
     raise CellFailure(_missing(name, place))
 
@@ -117,7 +162,11 @@ def package_versions(*more: str) -> dict[str, str]:
 
 def _missing(name: str, place: str) -> str:
     known = _KNOWN[name]
-    origin = f"get it from {known.origin}" if known.origin else f"the hub has it as {known.place}"
+    first = known.assets[0]
+    if isinstance(first, UrlAsset):
+        origin = f"bash utils/prefetch.sh --ds_names oneig gets it from {first.url}"
+    else:
+        origin = f"the hub has it as {known.place}"
     return (
         f"encoders: the weights '{name}' ({known.what}) are not at {place}; {origin}, "
         f"""or name another place: --ds_kwargs 'weights={{"{name}": "/path"}}'"""

@@ -156,7 +156,8 @@ def rules_of(name: str, given: Mapping[str, Any]) -> Any | None:
     That is its module; or, where the module offers ``configured(given)``, what this returns: it has ``make`` and
     ``check_judge`` as the module has (no judge, ``""``, where the settings leave nothing to ask one), and
     ``uses_encoders``, whether it measures with image encoders; ``of_images_elsewhere``, the names of settings that only
-    mean something to ``--images``; and ``missing()``, lines on what it lacks on this machine.
+    mean something to ``--images``; ``missing()``, lines on what it lacks on this machine; and ``evaluator_assets()``,
+    what prefetch gets for its evaluators other than the judge.
 
     Raises:
         UserError: an unknown or malformed setting, or any for a benchmark that takes none.

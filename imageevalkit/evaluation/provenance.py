@@ -15,6 +15,7 @@ from typing import Any
 from imageevalkit import __version__
 from imageevalkit import fingerprint as fp
 from imageevalkit.cell import REPO, Cell
+from imageevalkit.environment_hash import environment_hash
 from imageevalkit.generation.records import OK, last_records, spent_since
 from imageevalkit.items import Item
 from imageevalkit.jsonl import read_jsonl
@@ -39,6 +40,7 @@ def provenance(cell: Cell, items: Sequence[Item], data_sha256: dict[str, str], j
         **_judging(cell, judge),
         "data_sha256": data_sha256,
         "prompts_sha256": _prompts_sha256(items),
+        "environment": environment_hash(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "gpus": _gpus(),

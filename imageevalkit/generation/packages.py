@@ -6,6 +6,8 @@ import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
+from imageevalkit.environment_hash import environment_hash
+
 # Distributions whose version can change a pixel; only those a run has imported count.
 _DISTRIBUTIONS = {
     "PIL": "pillow",
@@ -22,8 +24,9 @@ _DISTRIBUTIONS = {
 
 
 def installed_packages() -> dict[str, str]:
-    """Versions by distribution name, with ``python`` and, where torch sees them, the names of the ``gpus``."""
-    versions = {"python": platform.python_version()}
+    """Versions by distribution name, with ``python``, the ``environment``'s hash and, where torch sees them, the names
+    of the ``gpus``."""
+    versions = {"python": platform.python_version(), "environment": environment_hash()}
     for module, distribution in _DISTRIBUTIONS.items():
         if module in sys.modules:
             try:

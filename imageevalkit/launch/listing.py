@@ -65,7 +65,7 @@ def _evaluation(config: Config, benchmark: str) -> str:
         state = _program(own, "python", f"--benchmark {benchmark}")
         if not problem and state == "ready":
             missing = missing_here(benchmark, given)
-            problem = "needs weights that are put here by hand; --dry_run names them" if missing else ""
+            problem = f"needs its weights: bash utils/prefetch.sh --ds_names {benchmark}" if missing else ""
     except UserError as error:
         return str(error)
     return problem or state

@@ -145,7 +145,7 @@ def resolve(given: dict[str, str], config: Config) -> Options:
             "--custom_model_kwargses", ";".join(config.arrays.get("CUSTOM_MODEL_KWARGSES", []))
         )
     source = "" if "--custom_model_kwargses" in given else " in config.sh"
-    unique = _merge(models, parse_kwargses(kwargses, len(models), source))
+    unique = merge(models, parse_kwargses(kwargses, len(models), source))
     options = Options(
         models=list(unique),
         model_kwargs=list(unique.values()),
@@ -166,7 +166,7 @@ def resolve(given: dict[str, str], config: Config) -> Options:
         images=_images(given, kwargses),
         blank_on_error=config.boolean("GENERATE_BLANK_IMAGE_ON_ERROR", False),
         missing_items=given.get("--missing_items") or config.scalars.get("MISSING_ITEMS") or "withhold",
-        judges={**config.maps.get("JUDGE_MAP", {}), **_judges(given.get("--judges", ""))},
+        judges={**config.maps.get("JUDGE_MAP", {}), **parse_judges(given.get("--judges", ""))},
         judge_kwargs=parse_kwargs(given.get("--judge_kwargs", ""), "--judge_kwargs"),
         ds_kwargs=parse_kwargs(given.get("--ds_kwargs", ""), "--ds_kwargs"),
         asks_judges=not _flag(given, "--rescore"),
@@ -212,7 +212,8 @@ def _names(given: dict[str, str], option: str, config: Config, variable: str) ->
     return [check_name(name) for name in names]
 
 
-def _merge(models: list[str], sets: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def merge(models: list[str], sets: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The kwargs by model. Raises UserError where one is named twice with different ones."""
     unique: dict[str, dict[str, Any]] = {}
     for model, kwargs in zip(models, sets, strict=True):
         if unique.setdefault(model, kwargs) != kwargs:
@@ -223,7 +224,8 @@ def _merge(models: list[str], sets: list[dict[str, Any]]) -> dict[str, dict[str,
     return unique
 
 
-def _judges(text: str) -> dict[str, str]:
+def parse_judges(text: str) -> dict[str, str]:
+    """The judges by benchmark in ``"longtext=ppocr;wise=openai:gpt-4o"``. Raises UserError."""
     judges: dict[str, str] = {}
     for pair in split_names(text):
         benchmark, equals, judge = (word.strip() for word in pair.partition("="))

@@ -21,6 +21,7 @@ from imageevalkit.launch.config import Config
 from imageevalkit.launch.environments import DRIVER_ENV, python_of
 from imageevalkit.launch.generate_jobs import Run, generate_jobs
 from imageevalkit.launch.judges import JudgeNeeds, check_kwargs_map, judge_needs
+from imageevalkit.launch.missing_weights import missing_of_evaluator, missing_of_model
 from imageevalkit.launch.options import Options
 from imageevalkit.launch.own_environment import missing_here, own_environment, uses_encoders
 from imageevalkit.launch.serving_jobs import serving_jobs
@@ -54,7 +55,7 @@ def make_plan(options: Options, config: Config) -> Plan:
         folder=log_root() / "runs" / f"{stamp}-{os.getpid()}",
         stamp=f"{stamp}-{os.getpid()}",
         cores=max(1, cores // side_by_side) if options.parallel else cores,
-        blocked=_blocked(options, ds_kwargs),
+        blocked=_blocked(options, config, ds_kwargs, tasks),
         ds_kwargs=ds_kwargs,
     )
     jobs: list[Job] = []
@@ -102,16 +103,28 @@ def _check_maps(config: Config, tasks: dict[str, str]) -> None:
     check_kwargs_map(config)
 
 
-def _blocked(options: Options, ds_kwargs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def _blocked(
+    options: Options, config: Config, ds_kwargs: Mapping[str, Mapping[str, Any]], tasks: Mapping[str, str]
+) -> dict[str, str]:
     """Why cells cannot start, by cell: told before an image is made, and paid for."""
     blocked: dict[str, str] = {}
+    makes_images = options.infer and options.images is None
     for benchmark in options.benchmarks:
         problems = assets.check(benchmark)
         reason = assets.explain(problems, benchmark) if problems else ""
         if not reason and options.evaluate:
             reason = "; ".join(missing_here(benchmark, ds_kwargs[benchmark]))
+        if not reason and options.evaluate and options.asks_judges:
+            reason = missing_of_evaluator(options, config, benchmark, ds_kwargs[benchmark])
         if reason:
             blocked |= {Cell(model, benchmark).key: reason for model in options.models}
+    for model, kwargs in zip(options.models, options.model_kwargs, strict=True) if makes_images else ():
+        for task in dict.fromkeys(tasks[benchmark] for benchmark in options.benchmarks):
+            if reason := missing_of_model(options, model, kwargs, task):
+                cells = [Cell(model, name) for name in options.benchmarks if tasks[name] == task]
+                for cell in cells:
+                    made = "; --infer false scores the images there are" * cell.generation.exists()
+                    blocked.setdefault(cell.key, reason + made)
     return blocked
 
 

@@ -38,6 +38,12 @@ def model_tasks() -> dict[str, list[str]]:
     return tasks
 
 
+def is_api_only(name: str, task: str) -> bool:
+    """Whether ``name`` is registered as a model that can only be reached through an API."""
+    entries = _registry("custom_models.load_model").MODEL_SETTINGS.get(task, {})
+    return bool(entries.get(name, {}).get("api"))
+
+
 def load_dataset(name: str) -> Any:
     """The dataset of a benchmark (see ``custom_datasets.load_dataset``)."""
     return _registry("custom_datasets.load_dataset").load_dataset(name)

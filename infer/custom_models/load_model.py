@@ -20,6 +20,7 @@ from custom_models.model_settings import (
     subject_driven,
     transformers_models,
     unified,
+    unified_t2i,
 )
 from custom_models.model_settings.api import API_ENDPOINT, API_MODELS, API_SETTINGS, api_setting
 
@@ -45,6 +46,7 @@ _FAMILIES = (
     subject_driven,
     transformers_models,
     unified,
+    unified_t2i,
     controlled,
     diffusers_any,
     api,

@@ -12,12 +12,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
+LARGE_FILES = (".safetensors", ".pt")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def blob_id(data: bytes) -> str:
     """git's name for a file, which the hub sends as its ETag."""
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+def etag(name: str, data: bytes) -> str:
+    """What the hub sends as ETag: weights are in large-file storage and have a SHA-256 there."""
+    return hashlib.sha256(data).hexdigest() if name.endswith(LARGE_FILES) else blob_id(data)
 
 
 class Seen(NamedTuple):
@@ -33,7 +39,9 @@ class HubServer(ThreadingHTTPServer):
     """Serves ``files`` as every repository called ``org/…``; others are unknown.
 
     ``cut_after`` bytes of a file body the connection is dropped, for the next ``cuts`` downloads.
-    ``failures`` requests are answered with status 503 first.
+    ``failures`` requests about a repository are answered with ``failure_status`` first. ``stalls`` downloads end in
+    silence after ``cut_after`` bytes, until ``go_on`` is set. Weights are at ``content_network``, the address
+    of another server, where it is given.
     """
 
     daemon_threads = True
@@ -45,6 +53,10 @@ class HubServer(ThreadingHTTPServer):
         self.cuts = 0
         self.cut_after = 0
         self.failures = 0
+        self.failure_status = 503
+        self.stalls = 0
+        self.content_network = ""
+        self.go_on = threading.Event()
 
     @property
     def url(self) -> str:
@@ -72,37 +84,50 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.seen.append(
             Seen(self.command, path, self.headers.get("Range"), self.headers.get("Authorization"))
         )
-        if self.server.failures:
+        if self.server.failures and "/org/" in path:
             self.server.failures -= 1
-            return self._send(503, b"busy")
+            return self._send(self.server.failure_status, b"busy", {"Retry-After": "1"})
         if match := re.fullmatch(r"/api/(?:models|datasets)/org/[^/]+/revision/([^/]+)", path):
             if match[1] not in ("main", COMMIT):
                 return self._send(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
             return self._json({"id": "org/tiny", "sha": COMMIT, "tags": [], "siblings": []})
-        if re.fullmatch(rf"/api/(?:models|datasets)/org/[^/]+/tree/{COMMIT}", path):
+        if match := re.fullmatch(r"/api/(?:models|datasets)/org/[^/]+/tree/([^/]+)", path):
+            if match[1] != COMMIT:
+                return self._send(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
             return self._json(
                 [
-                    {"type": "file", "path": name, "size": len(data), "oid": blob_id(data)}
+                    {
+                        "type": "file",
+                        "path": name,
+                        "size": len(data),
+                        "oid": blob_id(data),
+                        **_lfs(name, data),
+                    }
                     for name, data in self.server.files.items()
                 ]
             )
         match = re.fullmatch(rf"(?:/datasets)?/org/[^/]+/resolve/{COMMIT}/(.+)", path)
         if match and match[1] in self.server.files:
-            return self._file(self.server.files[match[1]])
+            return self._file(match[1], self.server.files[match[1]])
         code = "RepoNotFound" if "/org/" not in path else "EntryNotFound"
         return self._send(404, b"{}", {"X-Error-Code": code})
 
     def _json(self, value: object) -> None:
         self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
-    def _file(self, data: bytes) -> None:
+    def _file(self, name: str, data: bytes) -> None:
         headers = {
-            "ETag": f'"{blob_id(data)}"',
+            "ETag": f'"{etag(name, data)}"',
             "X-Repo-Commit": COMMIT,
             "Accept-Ranges": "bytes",
         }
+        if self.server.content_network and name.endswith(LARGE_FILES):
+            place = {"Location": self.server.content_network + self.path, "X-Linked-Size": str(len(data))}
+            self._send(302, b"", {**headers, **place, "X-Linked-Etag": headers["ETag"]})
+            return
         start = 0
-        if match := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or ""):
+        is_same = self.headers.get("If-Range", headers["ETag"]) == headers["ETag"]
+        if is_same and (match := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")):
             start = int(match[1])
             headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
         self._send(206 if start else 200, data[start:], headers, may_cut=True)
@@ -122,7 +147,19 @@ class _Handler(BaseHTTPRequestHandler):
             body = body[: self.server.cut_after]
             self.close_connection = True
         with suppress(BrokenPipeError, ConnectionResetError):  # a killed client
+            if may_cut and self.server.stalls and len(body) > self.server.cut_after:
+                self.server.stalls -= 1
+                self.wfile.write(body[: self.server.cut_after])
+                self.wfile.flush()
+                self.server.go_on.wait(60)
+                body = body[self.server.cut_after :]
             self.wfile.write(body)
+
+
+def _lfs(name: str, data: bytes) -> dict[str, object]:
+    if not name.endswith(LARGE_FILES):
+        return {}
+    return {"lfs": {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 134}}
 
 
 @contextmanager

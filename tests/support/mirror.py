@@ -21,9 +21,14 @@ def shared_mirror() -> Path:
 
 def official_source(repo: str, commit: str, path: str) -> str:
     """A file of the bare clone ``<owner>+<name>/repo`` of ``repo``, to run beside ours; skips the test without one."""
-    clones = Path(os.environ.get("OFFICIAL_CLONES") or REPO.parent / ".mirror")
-    command = ["git", "-C", str(clones / repo.replace("/", "+") / "repo"), "show", f"{commit}:{path}"]
+    command = ["git", "-C", str(clone(repo)), "show", f"{commit}:{path}"]
     shown = subprocess.run(command, capture_output=True, text=True, check=False)
     if shown.returncode:
         pytest.skip(f"no OFFICIAL_CLONES and no ../.mirror with {repo} at {commit[:8]}")
     return shown.stdout
+
+
+def clone(repo: str) -> Path:
+    """Where the bare clone of ``repo`` is, if there is one."""
+    clones = Path(os.environ.get("OFFICIAL_CLONES") or REPO.parent / ".mirror")
+    return clones / repo.replace("/", "+") / "repo"

@@ -13,10 +13,13 @@ from imageevalkit.cell import REPO
 
 
 def copy_tree(target: Path) -> Path:
-    """Copy ``imageevalkit/``, ``utils/`` and ``requirements/`` below ``target``; return the copy's root."""
+    """Copy what the helpers run below ``target``; return the copy's root. It has no benchmarks."""
     root = target / "kit"
-    for folder in ("imageevalkit", "utils", "requirements"):
-        shutil.copytree(REPO / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    unwanted = shutil.ignore_patterns("__pycache__", "checkpoints", "code", "weights")
+    for folder in ("imageevalkit", "utils", "requirements", "infer", "eval_models"):
+        shutil.copytree(REPO / folder, root / folder, ignore=unwanted)
+    for file in ("eval.sh", "config.sh"):
+        shutil.copy2(REPO / file, root / file)
     return root
 
 
@@ -49,8 +52,8 @@ def run(
 
 def environment(changes: Mapping[str, str]) -> dict[str, str]:
     """This process's environment with ``changes``; variables that would steer a helper are left out."""
-    steering = ("CONDA_BASE", "CUDA_BASE", "PYTHON", "HF_HOME", "HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE")
-    kept = {key: value for key, value in os.environ.items() if key not in steering}
+    steering = ("CONDA_", "MAMBA_", "CUDA_BASE", "PYTHON", "HF_", "TRANSFORMERS_")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(steering)}
     return {**kept, **changes}
 
 

@@ -1,4 +1,4 @@
-"""Gets the assets of benchmarks on a machine with internet or from a mirror folder, and verifies them.
+"""The data files of benchmarks, from GitHub or a mirror folder.
 
 Nothing is ever half there: a file gets its name only after its SHA-256 matched, so a wrong file is replaced
 by a right one or not at all.
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import tempfile
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
@@ -18,11 +16,9 @@ from urllib.parse import quote
 from tqdm import tqdm
 
 from imageevalkit import assets
-from imageevalkit.arguments import Arguments
-from imageevalkit.assets import FileAsset, HubAsset, LocalAsset, PromptsAsset
+from imageevalkit.asset_manifest import FileAsset, LocalAsset, PromptsAsset
 from imageevalkit.atomic import write_atomic
-from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, suggest
-from imageevalkit.hub import snapshot
+from imageevalkit.errors import CellFailure
 from imageevalkit.images import map_threads
 from imageevalkit.prompt_texts import pinned_texts, texts_in_mirror
 
@@ -33,56 +29,12 @@ _FINAL = frozenset({401, 403, 404, 410, 451})
 _DOWNLOAD_THREADS = 8
 
 
-def main() -> ExitStatus:
-    """The command ``bash utils/prefetch.sh``."""
-    parser = Arguments("bash utils/prefetch.sh", "Download and verify the files that benchmarks need.")
-    parser.add_argument("--ds_names", default="", help='benchmarks, "a;b" (default: all that need files)')
-    parser.add_argument(
-        "--mirror", type=Path, metavar="DIR", help="copy from DIR/<owner>/<repo>/<commit>/<path>, no internet"
-    )
-    parser.add_argument("--check", action="store_true", help="only report what is missing or wrong")
-    options = parser.parse_args()
-    if options.mirror and not options.mirror.is_dir():
-        raise UserError(f"--mirror: there is no folder {options.mirror}")
-
-    problems = []
-    for benchmark in _benchmarks(options.ds_names):
-        try:
-            found = report(benchmark) if options.check else fetch(benchmark, options.mirror)
-        except CellFailure as failure:
-            found = [str(failure)]
-        problems += [f"{benchmark}: {problem}" for problem in found]
-    if problems:
-        raise CellFailure("\n  ".join([f"{len(problems)} assets are missing or wrong:", *problems]))
-    return ExitStatus.COMPLETE
-
-
-def _benchmarks(names: str) -> list[str]:
-    with_assets = sorted(map(assets.benchmark_name, _folders("*/assets.json")))
-    known = set(map(assets.benchmark_name, _folders("*/*")))
-    # the name of a folder, wise_verified, is as good as that of its benchmark
-    chosen = [name.strip().replace("_", "-") for name in names.split(";") if name.strip()]
-    for name in chosen:
-        if name not in known:
-            raise UserError(f"unknown benchmark '{name}'{suggest(name, with_assets)}")
-    return list(dict.fromkeys(chosen)) or with_assets
-
-
-def _folders(pattern: str) -> Iterable[Path]:
-    return (path.parent for path in assets.BENCHMARKS.glob(pattern))
-
-
-def report(benchmark: str) -> list[str]:
-    """What of ``benchmark`` is missing or wrong, hub assets included; says so on stdout when nothing is."""
-    problems = assets.check(benchmark, hashes=True)
-    problems += _snapshots(benchmark, offline=True)
-    if not problems:
-        print(f"{benchmark}: {len(assets.load_manifest(benchmark))} assets, all right")
-    return problems
-
-
 def fetch(benchmark: str, mirror: Path | None) -> list[str]:
-    """Get what ``benchmark`` lacks from ``mirror`` or the internet; return what could not be got."""
+    """Get what ``benchmark`` lacks from ``mirror`` or the internet; return what could not be got.
+
+    Raises:
+        CellFailure: its manifest is malformed.
+    """
     files = assets.local_assets(benchmark)
     wrong = [asset for asset in files if assets.problem_of(asset, benchmark, hashes=True)]
     with tqdm(total=sum(map(_size, wrong)), desc=benchmark, unit="B", unit_scale=True, disable=None) as bar:
@@ -93,8 +45,6 @@ def fetch(benchmark: str, mirror: Path | None) -> list[str]:
             return problem
 
         problems = [problem for problem in map_threads(get, wrong, _DOWNLOAD_THREADS) if problem]
-    # the mirror is for machines without internet: there, hub assets come with a copied HF_HOME
-    problems += _snapshots(benchmark, offline=mirror is not None)
     print(
         f"{benchmark}: {len(files) - len(wrong)} files were right already, {len(wrong)} fetched, "
         f"{len(problems)} problems"
@@ -187,19 +137,3 @@ def _copy(source: str, target: str | IO[bytes], _store: Any) -> None:
 def _with_usual_mode(target: str | IO[bytes]) -> None:
     # pooch's temporary file is for its owner alone (0600); one made anew follows the umask, for a team's folder
     Path(str(target)).unlink()
-
-
-def _snapshots(benchmark: str, offline: bool) -> Sequence[str]:
-    problems = []
-    for asset in assets.load_manifest(benchmark):
-        if isinstance(asset, HubAsset):
-            try:
-                snapshot(asset.hub, asset.revision, asset.type, asset.patterns, offline)
-            except CellFailure as failure:
-                problems.append(str(failure))
-    return problems
-
-
-if __name__ == "__main__":
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # progress on stderr stays in order
-    run_main(main)

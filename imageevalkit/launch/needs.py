@@ -1,0 +1,103 @@
+"""Which assets a model or the evaluation of a benchmark takes, by the same settings as a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from eval_models.judge.registry import JudgeChoice, find
+from imageevalkit.asset_checks.check import LocalFolder, Needed
+from imageevalkit.asset_manifest import HubAsset, PlacedAsset, parse_entries
+from imageevalkit.assets import placed_assets
+from imageevalkit.errors import CellFailure
+from imageevalkit.evaluation.benchmark import check_judge, rules_of
+from imageevalkit.launch import registry
+from imageevalkit.launch.config import Config
+from imageevalkit.launch.judge_settings import configured_kwargs, runs_elsewhere
+from imageevalkit.load_errors import may_be_hub_id
+
+
+class Needs(NamedTuple):
+    """``remark`` tells a user why ``assets`` are none where that may surprise."""
+
+    assets: tuple[Needed, ...] = ()
+    remark: str = ""
+
+
+def model_needs(
+    name: str, use_api: bool, kwargs: Mapping[str, Any], tasks: Iterable[str] | None = None
+) -> Needs:
+    """What model ``name`` with the user's ``kwargs`` takes for ``tasks``, those of its registry entries if None.
+
+    Raises:
+        UserError: there is no such model, or not for one of the tasks.
+        CellFailure: its entry has a malformed asset.
+    """
+    found: dict[Needed, None] = {}
+    runs_here = False
+    for task in tasks or registry.model_tasks().get(name, ["t2i"]):
+        by_api = use_api or registry.is_api_only(name, task)
+        setting = registry.resolve_model(name, task, by_api, dict(kwargs))
+        if setting.get("api"):
+            continue
+        runs_here = True
+        found |= dict.fromkeys(_weights(setting, other="model_path" in kwargs))
+        found |= dict.fromkeys(_listed(setting, f"the assets of model {name} in the registry"))
+    if not runs_here:
+        return Needs(remark="is reached through an API: nothing to fetch")
+    return Needs(tuple(found), "" if found else "needs no files")
+
+
+def evaluator_needs(
+    config: Config, benchmark: str, judge: str, judge_kwargs: Mapping[str, Any], ds_kwargs: Mapping[str, Any]
+) -> Needs:
+    """What evaluating ``benchmark`` takes besides its data, with the ``judge`` (empty: its default).
+
+    Raises:
+        UserError: an unknown judge, or a malformed setting.
+        CellFailure: the benchmark's manifest is malformed.
+    """
+    rules = rules_of(benchmark, ds_kwargs)
+    own = tuple(getattr(rules, "evaluator_assets", tuple)())
+    choice = find(check_judge(benchmark, judge, ds_kwargs))
+    if choice is None:
+        return Needs((*placed_assets(benchmark), *own))
+    kwargs = {**configured_kwargs(config, choice), **judge_kwargs}
+    return Needs(
+        (*placed_assets(benchmark), *own, *_judge_weights(choice, kwargs)), _judge_remark(choice, kwargs)
+    )
+
+
+def _judge_weights(choice: JudgeChoice, kwargs: Mapping[str, Any]) -> list[Needed]:
+    if runs_elsewhere(choice, kwargs):
+        return []
+    return [_at(choice.setting.model_path, kwargs.get("revision"), ())]
+
+
+def _judge_remark(choice: JudgeChoice, kwargs: Mapping[str, Any]) -> str:
+    return f"its judge {choice.name} is asked over the network" if runs_elsewhere(choice, kwargs) else ""
+
+
+def _weights(setting: Mapping[str, Any], other: bool) -> list[Needed]:
+    path = setting["model_path"]
+    if not path:
+        return []
+    # what the entry needs of its own repository may be called otherwise in another one
+    patterns = () if other else tuple(setting.get("patterns", ()))
+    return [_at(path, setting.get("model_kwargs", {}).get("revision"), patterns)]
+
+
+def _at(path: str, revision: Any, patterns: tuple[str, ...]) -> Needed:
+    if not may_be_hub_id(path) or Path(path).is_dir():
+        return LocalFolder(path)
+    return HubAsset(path, str(revision) if revision else None, "model", patterns)
+
+
+def _listed(setting: Mapping[str, Any], where: str) -> list[PlacedAsset]:
+    assets = []
+    for asset in parse_entries(list(setting.get("assets", ())), where):
+        if not isinstance(asset, PlacedAsset):
+            raise CellFailure(f"{where}: {asset.path} is of a kind that only benchmarks have")
+        assets.append(asset)
+    return assets

@@ -1,0 +1,108 @@
+"""The command ``bash utils/prefetch.sh``."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from imageevalkit import assets
+from imageevalkit.asset_checks.check import Needed, check_asset, name_of
+from imageevalkit.asset_checks.finding import Finding
+from imageevalkit.asset_manifest import CodeAsset, HubAsset, UrlAsset
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main
+from imageevalkit.launch.config import read_config
+from imageevalkit.prefetching.request import Request, read_request
+
+
+def main() -> ExitStatus:
+    """Fetch or check; what is missing or wrong in the end is one message, and status 1."""
+    words = sys.argv[1:]
+    if words[:1] != ["--config-fd"]:
+        raise UserError("start this as bash utils/prefetch.sh --help")
+    config, words = read_config(int(words[1])), words[2:]
+    request = read_request(words, config)
+    # Python would wait for the files being downloaded; they go on from where they are next time
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for remark in request.remarks:
+        print(remark)
+    problems = [*request.problems, *_benchmarks(request), *_placed(request)]
+    if problems:
+        count = f"{len(problems)} assets are" if len(problems) > 1 else "1 asset is"
+        raise CellFailure("\n  ".join([f"{count} missing or wrong:", *problems]))
+    return ExitStatus.COMPLETE
+
+
+def _benchmarks(request: Request) -> list[str]:
+    problems: list[str] = []
+    for benchmark in request.benchmarks:
+        try:
+            found = report(benchmark) if request.check else _fetch_data(benchmark, request.mirror)
+        except CellFailure as failure:
+            found = [str(failure)]
+        problems += [f"{benchmark}: {problem}" for problem in found]
+    return problems
+
+
+def report(benchmark: str) -> list[str]:
+    """What of the data of ``benchmark`` is missing or wrong, every byte; says so on stdout when nothing is."""
+    problems = assets.check(benchmark, hashes=True)
+    if not problems:
+        print(f"{benchmark}: {len(assets.local_assets(benchmark))} files, all right")
+    return problems
+
+
+def _fetch_data(benchmark: str, mirror: Path | None) -> list[str]:
+    from imageevalkit.prefetching.benchmark_files import fetch
+
+    return fetch(benchmark, mirror)
+
+
+def _placed(request: Request) -> list[str]:
+    problems: list[str] = []
+    for number, (asset, users) in enumerate(request.needs.items(), 1):
+        name = f"[{number}/{len(request.needs)}] {name_of(asset)}"
+        try:
+            look = partial(check_asset, asset, request.hashes)
+            found = look() if request.check else _fetch(asset, name, request)
+        except CellFailure as failure:
+            found = Finding([str(failure)])
+        for note in found.notes:
+            print(f"note: {note}")
+        if not found.problems:
+            print(f"{name} for {_and(users)}: all right{_looked_at(request.hashes) * request.check}")
+        problems += [f"{_and(users)}: {problem}" for problem in found.problems]
+    return problems
+
+
+def _fetch(asset: Needed, name: str, request: Request) -> Finding:
+    if isinstance(asset, HubAsset) and not request.mirror:
+        # a mirror is for machines without internet: there, HF_HOME comes as a copy
+        from imageevalkit.hub import snapshot
+
+        snapshot(asset, name, request.hashes)
+        return check_asset(asset, hashes=False)
+    if isinstance(asset, CodeAsset):
+        from imageevalkit.prefetching.code import fetch_code
+
+        return fetch_code(asset, name, request.mirror)
+    if isinstance(asset, UrlAsset):
+        from imageevalkit.prefetching.files import fetch_file
+
+        return fetch_file(asset, name, request.hashes, download_allowed=not request.mirror)
+    return check_asset(asset, request.hashes)
+
+
+def _looked_at(hashes: bool) -> str:
+    return " by content" if hashes else " by size"
+
+
+def _and(users: Sequence[str]) -> str:
+    return ", ".join(users)
+
+
+if __name__ == "__main__":
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # progress on stderr stays in order
+    run_main(main)

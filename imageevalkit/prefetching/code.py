@@ -1,0 +1,101 @@
+"""Fetches authors' repositories at a commit; a folder gets its name only when git's hash of its files is right."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from pathlib import Path, PurePosixPath
+
+from imageevalkit.asset_checks.code import check_code, entries, write_record
+from imageevalkit.asset_checks.finding import Finding
+from imageevalkit.asset_manifest import CodeAsset
+from imageevalkit.atomic import disk_error, part_path
+from imageevalkit.cell import REPO
+from imageevalkit.errors import CellFailure
+from imageevalkit.hashes import git_tree
+from imageevalkit.prefetching.http import download, forget
+
+ARCHIVES = "https://codeload.github.com"
+
+
+def fetch_code(asset: CodeAsset, name: str, mirror: Path | None) -> Finding:
+    """Get ``asset`` from ``mirror`` or GitHub where it is not whole.
+
+    Raises:
+        CellFailure: it cannot be had, or is not the pinned commit.
+    """
+    found = check_code(asset, hashes=True)
+    if not found.problems:
+        return found
+    folder = REPO / asset.path
+    part = part_path(folder)
+    _remove(part)
+    try:
+        if mirror:
+            _copy(mirror / asset.source, part)
+        else:
+            _download(asset, name, part)
+        _verify(asset, part, mirror)
+        _put_in_place(part, folder)
+    except OSError as error:
+        raise disk_error(error, folder) from error
+    finally:
+        _remove(part)
+    return Finding()
+
+
+def _copy(source: Path, part: Path) -> None:
+    if not source.is_dir():
+        raise CellFailure(f"there is no folder {source}")
+    shutil.copytree(source, part, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+
+
+def _download(asset: CodeAsset, name: str, part: Path) -> None:
+    archive = part.with_name(f"{part.name}.tar.gz")
+    url = f"{ARCHIVES}/{asset.code}/tar.gz/{asset.commit}"
+    # made anew for each request: there is nothing to go on with
+    download(url, archive, name, resume=False)
+    try:
+        _extract(archive, part)
+    except (tarfile.TarError, EOFError) as error:
+        raise CellFailure(f"{url} gives no archive that may be unpacked ({error})") from None
+    finally:
+        forget(archive)
+
+
+def _extract(archive: Path, part: Path) -> None:
+    def without_first_folder(member: tarfile.TarInfo, target: str) -> tarfile.TarInfo | None:
+        parts = PurePosixPath(member.name).parts[1:]
+        if not parts:
+            return None
+        # refuses what would lie, or point, outside of the folder, and anything but files, folders and links
+        return tarfile.data_filter(member.replace(name="/".join(parts), deep=False), target)
+
+    if not hasattr(tarfile, "data_filter"):
+        raise CellFailure("this Python cannot unpack archives safely: use 3.11.4 or newer for .venv")
+    part.mkdir(parents=True)
+    with tarfile.open(archive, "r:gz") as opened:
+        opened.extractall(part, filter=without_first_folder)
+
+
+def _verify(asset: CodeAsset, part: Path, mirror: Path | None) -> None:
+    files = entries(part)
+    if (tree := git_tree(files)) != asset.tree:
+        where = mirror / asset.source if mirror else f"https://github.com/{asset.code}"
+        raise CellFailure(
+            f"{where} is not the pinned commit {asset.commit} (tree {tree} instead of {asset.tree})"
+        )
+    write_record(part, asset.commit, files)
+
+
+def _put_in_place(part: Path, folder: Path) -> None:
+    old = folder.with_name(f".{folder.name}.old")
+    _remove(old)
+    if folder.exists():
+        folder.replace(old)
+    part.replace(folder)
+    _remove(old)
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,104 @@
+"""VILA-U-7B with the authors' code: residual image tokens one after another, with classifier-free guidance."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from PIL import Image
+
+from custom_models import authors_code
+from custom_models.model_utils.authors_loading import loading, usable_device
+from custom_models.model_utils.hub_weights import weights_folder
+from custom_models.model_utils.seeds import set_seeds
+from imageevalkit.generation.contract import ModelUnusable
+
+_TRANSFORMERS = "4.36.2"
+_REPLACED = (
+    "transformers.generation.utils",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.llama.tokenization_llama",
+)
+
+
+class VilaUT2I:
+    """VILA-U-7B; vila-u-7b-256 makes images of 256 x 256 pixels.
+
+    Args:
+        model_path: weights as mit-han-lab published them.
+        revision: commit of a hub repository.
+        cfg: guidance w in ``unconditional + w * (conditional - unconditional)``, of logits.
+
+    Source: mit-han-lab/vila-u@096623ce, inference.py (settings, order of the calls, bfloat16), and
+    environment_setup.sh (its files that take the place of transformers' own).
+
+    Raises:
+        ModelUnusable: code, packages, weights or GPU are missing.
+    """
+
+    def __init__(self, model_path: str, revision: str | None = None, cfg: float = 3.0) -> None:
+        self.model_name = Path(model_path).name
+        self.cfg = cfg
+        code = authors_code.use("vila-u")
+        with loading(model_path, "vila-u"):
+            # the authors' code moves its tensors to CUDA by itself
+            usable_device("cuda")
+            replace_transformers_modules(code / "vila_u/train/transformers_replace")
+            import vila_u
+
+            self._model: Any = vila_u.load(str(weights_folder(model_path, revision)))
+
+    def generate(self, prompt: str, seed: int = 42) -> Image.Image:
+        """One square image."""
+        import torch
+
+        set_seeds(seed)
+        pixels = self._model.generate_image_content(prompt, self.cfg, 1)[0]
+        return Image.fromarray(pixels.permute(1, 2, 0).to(torch.uint8).cpu().numpy())
+
+
+class _FindReplacement(MetaPathFinder):
+    """Finds the modules of transformers that ``folder``, laid out like it, replaces."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in _REPLACED:
+            return None
+        file = self._folder.joinpath(*fullname.split(".")[1:]).with_suffix(".py")
+        return importlib.util.spec_from_file_location(fullname, file)
+
+
+def replace_transformers_modules(folder: Path) -> None:
+    """Import the authors' files of ``folder`` as the modules of transformers that they replace.
+
+    They are made for one version, and their install script copies them over the installed ones; here the
+    environment stays as it is.
+
+    Raises:
+        ModelUnusable: transformers is of another version, or a replaced module is in use already.
+    """
+    import transformers
+
+    if transformers.__version__ != _TRANSFORMERS:
+        raise ModelUnusable(
+            f"VILA-U's code is made for transformers {_TRANSFORMERS}, this environment has "
+            f"{transformers.__version__}; name one in INFER_ENV_MAP that has requirements/model/vila-u.txt"
+        )
+    finder = _FindReplacement(folder)
+    for name in _REPLACED:
+        loaded = sys.modules.get(name)
+        if loaded is not None and folder not in Path(str(loaded.__file__)).parents:
+            raise ModelUnusable(
+                f"{name} was imported before VILA-U could put its authors' version in its place"
+            )
+    sys.meta_path.insert(0, finder)

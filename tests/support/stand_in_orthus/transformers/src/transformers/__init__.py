@@ -1,0 +1,3 @@
+"""Stand-in for the authors' own copy of transformers."""
+
+__version__ = "4.47.0.dev0"

@@ -1,0 +1,229 @@
+"""Looks at assets from files alone: what is missing, short or altered is told, and what cannot be known is said."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from imageevalkit.asset_checks.check import check_asset
+from imageevalkit.asset_checks.code import entries
+from imageevalkit.asset_checks.finding import Finding
+from imageevalkit.asset_checks.hub_cache import cache_folder
+from imageevalkit.asset_manifest import HubAsset
+from imageevalkit.hashes import git_tree
+from imageevalkit.hub import snapshot
+from tests.support.hub_server import COMMIT, HubServer, hub_server
+
+# a safetensors file of one tensor of two bytes
+HEADER = json.dumps({"t": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}}).encode()
+SHARD = len(HEADER).to_bytes(8, "little") + HEADER + b"ab"
+FILES = {
+    "model_index.json": b'{"_class_name": "P", "unet": ["diffusers", "U"], "checker": [null, null]}',
+    "unet/config.json": b"{}",
+    "unet/model-1.safetensors": SHARD,
+    "unet/model.safetensors.index.json": b'{"weight_map": {"t": "model-1.safetensors"}}',
+    "readme.md": b"not wanted",
+}
+ASSET = HubAsset("org/tiny", COMMIT, "model", ("*.json", "*.safetensors"))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The still absent folder of the repository in a cache of its own."""
+    from huggingface_hub import constants
+
+    folder = tmp_path / "home" / "hub"
+    monkeypatch.setenv("HF_HOME", str(folder.parent))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    return folder / "models--org--tiny"
+
+
+def fetch(
+    monkeypatch: pytest.MonkeyPatch, asset: HubAsset = ASSET, hashes: bool = False, content_network: str = ""
+) -> HubServer:
+    """What a server was asked for when it stood for the hub."""
+    from huggingface_hub import constants
+
+    with hub_server(FILES) as server:
+        server.content_network = content_network
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        snapshot(asset, hashes=hashes)
+        return server
+
+
+def as_copied_with_links_resolved(cache: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache as ``cp -rL`` leaves it, without the blobs that nothing points to any more."""
+    shutil.copytree(cache, target / cache.name)
+    shutil.rmtree(target / cache.name / "blobs")
+    monkeypatch.setenv("HF_HUB_CACHE", str(target))
+    return target / cache.name
+
+
+def test_fetched_files_are_whole_and_stay_so_in_a_copy(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert check_asset(ASSET, hashes=False).problems == [
+        f"org/tiny at {COMMIT[:7]} is not in the cache {cache.parent}"
+    ]
+    fetch(monkeypatch)
+    assert check_asset(ASSET, hashes=True) == Finding([], [])
+    folder = as_copied_with_links_resolved(cache, tmp_path / "copy", monkeypatch) / "snapshots" / COMMIT
+    assert not (folder / "model_index.json").is_symlink()
+    assert check_asset(ASSET, hashes=True) == Finding([], [])
+
+    (folder / "unet/config.json").unlink()
+    (folder / "unet/model-1.safetensors").write_bytes(SHARD[:-1])
+    (folder / "model_index.json").write_bytes(FILES["model_index.json"].replace(b"P", b"Q"))
+    (by_size,) = check_asset(ASSET, hashes=False).problems
+    size = len(SHARD)
+    assert "1 file is missing (unet/config.json)" in by_size
+    assert f"unet/model-1.safetensors has {size - 1} bytes instead of {size}" in by_size
+    assert "model_index.json" not in by_size
+    (by_content,) = check_asset(ASSET, hashes=True).problems
+    assert "model_index.json has other content" in by_content
+
+
+def test_a_link_to_nothing_is_a_missing_file(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch(monkeypatch)
+    (cache / "snapshots" / COMMIT / "unet/config.json").resolve().unlink()
+    (problem,) = check_asset(ASSET, hashes=False).problems
+    assert "1 file is missing (unet/config.json)" in problem
+
+
+def test_a_branch_is_told_with_the_commit_that_it_was(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asset = HubAsset("org/tiny", None, "model", ("*.json",))
+    fetch(monkeypatch, asset)
+    assert check_asset(asset, hashes=True) == Finding([], [f"org/tiny: main is commit {COMMIT}"])
+
+
+def test_the_record_does_not_disturb_the_library(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import scan_cache_dir
+
+    fetch(monkeypatch)
+    assert (cache / "imageevalkit" / f"{COMMIT}.json").is_file()
+    found = scan_cache_dir(cache.parent)
+    assert not found.warnings
+    (repo,) = found.repos
+    assert repo.repo_id == "org/tiny" and repo.nb_files == 4
+
+
+def test_short_and_altered_files_are_fetched_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch(monkeypatch)
+    folder = cache / "snapshots" / COMMIT
+    (folder / "unet/config.json").resolve().write_bytes(b"")
+    assert len(fetch(monkeypatch).downloads()) == 1
+    assert (folder / "unet/config.json").read_bytes() == b"{}"
+    assert not fetch(monkeypatch).downloads()
+
+    (folder / "unet/config.json").resolve().write_bytes(b"[]")
+    assert not fetch(monkeypatch).downloads(), "of the right size, and nobody asked for hashes"
+    fetch(monkeypatch, hashes=True)
+    assert (folder / "unet/config.json").read_bytes() == b"{}"
+
+
+def test_large_files_come_from_the_content_network_without_the_token(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imageevalkit.hub_resume.LARGE", 1)
+    monkeypatch.setenv("HF_TOKEN", "hf_nobodyshouldseethis")
+    with hub_server(FILES) as network:
+        asked = fetch(monkeypatch, content_network=network.url)
+    (download,) = network.downloads()
+    assert download.path.endswith("/unet/model-1.safetensors") and download.authorization is None
+    assert all(seen.authorization for seen in asked.downloads())
+    assert check_asset(ASSET, hashes=True) == Finding([], [])
+
+
+def test_of_other_patterns_the_record_knows_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch(monkeypatch, HubAsset("org/tiny", COMMIT, "model", ("*.json",)))
+    finding = check_asset(ASSET, hashes=False)
+    assert any("names model-1.safetensors, which is missing" in problem for problem in finding.problems)
+    fetch(monkeypatch, HubAsset("org/tiny", COMMIT))
+    assert check_asset(ASSET, hashes=True) == Finding([], []), "all files are known: those of any pattern are"
+
+
+def test_cache_that_others_have_filled(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch(monkeypatch)
+    shutil.rmtree(cache / "imageevalkit")
+    finding = check_asset(ASSET, hashes=True)
+    assert finding.problems == []
+    (note,) = finding.notes
+    assert "was not fetched by prefetch" in note and "sizes and contents of 4 files" in note
+
+    # an old library keeps no listing: what the checkpoint tells of itself is left
+    shutil.rmtree(cache / "trees")
+    folder = cache / "snapshots" / COMMIT
+    (folder / "unet/model-1.safetensors").resolve().write_bytes(SHARD[:-1])
+    (problem,) = check_asset(ASSET, hashes=True).problems
+    assert f"unet/model-1.safetensors has {len(SHARD) - 1} bytes instead of {len(SHARD)}" in problem
+    (folder / "unet/model-1.safetensors").unlink()
+    (problem,) = check_asset(ASSET, hashes=True).problems
+    assert "unet/model.safetensors.index.json names model-1.safetensors, which is missing" in problem
+    shutil.rmtree(folder / "unet")
+    (problem,) = check_asset(ASSET, hashes=True).problems
+    assert "model_index.json names the part unet, which is missing" in problem
+
+
+def test_a_look_at_sizes_is_quick(cache: Path) -> None:
+    """A plan looks at every repository of its models: 1,000 files take no seconds."""
+    folder = cache / "snapshots" / COMMIT
+    folder.mkdir(parents=True)
+    facts = {f"{n}.json": {"size": 2, "blob": "0" * 40} for n in range(1000)}
+    for name in facts:
+        (folder / name).write_bytes(b"{}")
+    (cache / "imageevalkit").mkdir()
+    record = {"fetched": [[]], "files": facts}
+    (cache / "imageevalkit" / f"{COMMIT}.json").write_text(json.dumps(record))
+    begin = time.monotonic()
+    assert check_asset(ASSET, hashes=False) == Finding([], [])
+    assert time.monotonic() - begin < 3
+
+
+@pytest.mark.parametrize(
+    ("environ", "folder"),
+    [
+        ({"HF_HUB_CACHE": "/a", "HF_HOME": "/b"}, "/a"),
+        ({"HF_HOME": "/b"}, "/b/hub"),
+        ({"XDG_CACHE_HOME": "/c"}, "/c/huggingface/hub"),
+        ({"HF_HOME": "$PLACE/b", "PLACE": "/d"}, "/d/b/hub"),
+    ],
+)
+def test_the_cache_is_where_the_library_has_it(
+    environ: dict[str, str], folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert str(cache_folder()) == folder
+
+
+def test_tree_hash_is_git_s_own(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b.example", *words]
+        return subprocess.run(
+            command, cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    # git sorts "a" as a folder behind "a-b" and "a.py"
+    for name in ("a/b/c.py", "a-b", "a.py", "ä.txt", "z/__init__.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "run.sh").write_text("exit\n")
+    (tmp_path / "run.sh").chmod(0o755)
+    (tmp_path / "link").symlink_to("a/b")
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "all")
+    assert git_tree(entries(tmp_path)) == git("rev-parse", "HEAD^{tree}")
+    (tmp_path / "run.sh").chmod(0o644)
+    assert git_tree(entries(tmp_path)) != git("rev-parse", "HEAD^{tree}")

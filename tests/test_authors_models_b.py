@@ -1,0 +1,334 @@
+"""Janus, JanusFlow, Show-o, Orthus and VILA-U: what reaches their authors' code, and the arithmetic that is ours."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from custom_models.load_model import MODEL_SETTINGS, load_model
+from imageevalkit.generation.contract import ModelUnusable
+from tests.support.authors_code import SUPPORT, import_instead, signatures, stand_in
+from tests.support.mirror import clone, official_source
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+NAMES = [
+    "janus-1.3b",
+    "janusflow-1.3b",
+    "show-o",
+    "show-o-512",
+    "orthus-7b-base",
+    "orthus-7b-instruct",
+    "vila-u-7b-256",
+]
+# what classes of the authors inherit from transformers, diffusers or torch
+INHERITED = {"__init__", "__call__", "from_pretrained", "to", "eval"}
+
+
+@pytest.fixture
+def authors(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    with stand_in(request.param, tmp_path / "code", monkeypatch) as folder:
+        yield folder
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> str:
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    return str(folder)
+
+
+def build(name: str, weights: str, **kwargs: Any) -> Any:
+    """The registered model, with weights that are a folder and without revisions."""
+    entry = MODEL_SETTINGS["t2i"][name]
+    own = {key: value for key, value in entry["model_kwargs"].items() if not key.endswith("revision")}
+    return load_model({**entry, "model_path": weights, "model_kwargs": {**own, **kwargs}})
+
+
+def pixels(image: Any) -> Any:
+    return np.asarray(image)
+
+
+@pytest.mark.parametrize("authors", ["janus"], indirect=True)
+@pytest.mark.parametrize(("cfg_weight", "temperature"), [(5.0, 1.0), (2.0, 4.0)])
+def test_janus_draws_tokens_with_guidance(
+    authors: Path, weights: str, cfg_weight: float, temperature: float
+) -> None:
+    model = build("janus-1.3b", weights, device="cpu", cfg_weight=cfg_weight, temperature=temperature)
+    image = model.generate("a cat", seed=11)
+    assert model.model_name == "weights"
+    assert model._model.moved == [torch.bfloat16, "cpu"]
+
+    # the same walk without cache, embeddings or tensors' arithmetic: sums of bits modulo 7
+    def bits(token: int) -> Any:
+        return np.array([token & 1, token >> 1 & 1, token >> 2 & 1])
+
+    ids = [1, *b"User:a cat|Assistant:<start>"]
+    sums = [sum(bits(i) for i in row) for row in (ids, [ids[0], *[2] * (len(ids) - 2), ids[-1]])]
+    heads = np.array([bits(token) for token in range(16)]).T
+    torch.manual_seed(11)
+    expected = []
+    for _ in range(576):
+        conditional, unconditional = (sums[row] % 7 @ heads for row in (0, 1))
+        guided = cfg_weight * conditional + (1 - cfg_weight) * unconditional
+        logits = torch.tensor(guided, dtype=torch.bfloat16)[None] / temperature
+        expected.append(int(torch.multinomial(torch.softmax(logits, -1), 1)))
+        sums = [total + bits(expected[-1]) for total in sums]
+    assert model._model.gen_vision_model.decoded[0].tolist() == [expected]
+    levels = np.array(expected).reshape(24, 24) / 7.5 - 1
+    grey = ((levels.astype(np.float32) + 1) / 2 * 255).astype(np.uint8).repeat(16, 0).repeat(16, 1)
+    assert (abs(pixels(image).astype(int) - grey[..., None]) <= 1).all() and image.size == (384, 384)
+    assert model._model.language_model.calls[0].shape[:2] == (2, len(ids))
+    assert all(call.shape[:2] == (2, 1) for call in model._model.language_model.calls[1:])
+    assert (pixels(model.generate("a cat", seed=11)) == pixels(image)).all()
+    assert (pixels(model.generate("a cat", seed=12)) != pixels(image)).any()
+
+
+@pytest.mark.parametrize("authors", ["janus"], indirect=True)
+@pytest.mark.parametrize(("cfg_weight", "steps"), [(2.0, 30), (5.0, 4), (1.0, 1)])
+def test_janusflow_follows_the_flow(authors: Path, weights: str, cfg_weight: float, steps: int) -> None:
+    import_instead("diffusers", authors / "diffusers/__init__.py")
+    model = build(
+        "janusflow-1.3b",
+        weights,
+        device="cpu",
+        cfg_weight=cfg_weight,
+        num_inference_steps=steps,
+        vae_path=weights,
+    )
+    image = model.generate("a cat", seed=5)
+    ids = [1, *b"User:a cat|Assistant:<gen>"]
+    words = np.array(ids[:-1]) / 128
+    # velocity of the stand-in: mean of the words seen, plus the time; the unconditional pass sees the first only
+    guided = cfg_weight * words.mean() - (cfg_weight - 1) * words[0]
+    travelled = sum((guided + step / steps) / steps for step in range(steps))
+    torch.manual_seed(5)
+    noise = torch.randn(1, 4, 48, 48, dtype=torch.bfloat16).float()
+    (decoded,) = model._vae.decoded
+    # a hundredth of its largest values, of about 4: bfloat16 keeps 8 bits
+    torch.testing.assert_close(decoded.float(), (noise + travelled) / 0.5, atol=0.15, rtol=0)
+    calls = model._model.language_model.calls
+    assert len(calls) == steps and image.size == (384, 384)
+    assert calls[0]["inputs_embeds"].shape[:2] == (2, len(ids) - 1 + 577)
+    assert calls[0]["attention_mask"].sum(1).tolist() == [len(ids) - 1 + 577, 1 + 577]
+    shown = decoded.float()[0, :3].repeat_interleave(8, 1).repeat_interleave(8, 2).clamp(-1, 1)
+    assert (pixels(image) == ((shown + 1) / 2 * 255).to(torch.uint8).permute(1, 2, 0).numpy()).all()
+
+
+@pytest.mark.parametrize("authors", ["show-o"], indirect=True)
+def test_show_o_hands_its_authors_prompts_masks_and_settings(authors: Path, weights: str) -> None:
+    import_instead("transformers", authors / "transformers.py")
+    model = build("show-o", weights, device="cpu", vq_path=weights, llm_path=weights)
+    image = model.generate("a cat", seed=3)
+    (call,) = model._model.calls
+    assert model._model.llm_model_path == weights
+    assert model._prompting.text_tokenizer == {"folder": weights, "padding_side": "left"}
+    assert bytes(call["input_ids"][0, :128].tolist()).rstrip(b"\0") == b"a cat"
+    assert bytes(call["uncond_input_ids"][0, :128].tolist()).rstrip(b"\0") == b""
+    assert call["input_ids"][0, 128:].tolist() == [58497] * 256
+    mask = call["attention_mask"]
+    assert mask["ids"] == (50295, 50296, 50297) and mask["rm_pad_in_image"]
+    assert torch.equal(mask["sequence"], torch.cat([call["input_ids"], call["uncond_input_ids"]]))
+    assert (call["guidance_scale"], call["timesteps"], call["temperature"]) == (5.0, 50, 1.0)
+    assert call["noise_schedule"] == "the cosine schedule"
+    assert call["kwargs"]["seq_len"] == 256 and call["kwargs"]["noise_type"] == "mask"
+    assert call["config"].model.showo.codebook_size == 8192
+    torch.manual_seed(3)
+    tokens = torch.randint(-2000, 10000, (1, 256)).clamp(0, 8191).reshape(16, 16).numpy()
+    grey = (tokens / 8191 * 255).repeat(16, 0).repeat(16, 1)
+    assert image.size == (256, 256)
+    assert (abs(pixels(image)[..., 0] - grey) <= 1).all()
+
+
+@pytest.mark.parametrize("authors", ["show-o"], indirect=True)
+def test_show_o_without_guidance_has_one_sequence(authors: Path, weights: str) -> None:
+    import_instead("transformers", authors / "transformers.py")
+    model = build("show-o", weights, device="cpu", vq_path=weights, llm_path=weights, guidance_scale=0)
+    model.generate("a cat", seed=3)
+    (call,) = model._model.calls
+    assert call["uncond_input_ids"] is None
+    assert torch.equal(call["attention_mask"]["sequence"], call["input_ids"])
+
+
+@pytest.mark.parametrize("authors", ["orthus"], indirect=True)
+def test_orthus_hands_its_authors_both_texts(
+    authors: Path, weights: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import_instead("transformers", authors / "transformers/src/transformers/__init__.py")
+    model = build("orthus-7b-instruct", weights, device="cpu", cfg_scale=4.0)
+    image = model.generate("a cat", seed=3)
+    assert model._model.loaded == {
+        "folder": weights,
+        "device_map": {"": "cpu"},
+        "torch_dtype": torch.bfloat16,
+        "attn_implementation": "sdpa",
+    }
+    assert model._model.calls == [
+        {
+            "text": ["a cat", "the text beside it"],
+            "padding": True,
+            "return_tensors": "pt",
+            "device": "cpu",
+            "dtype": torch.bfloat16,
+            "cfg_scale": 4.0,
+            "multimodal_generation_mode": "image-only",
+            "use_cache": True,
+        }
+    ]
+    assert "a line for each feature" not in capsys.readouterr().out
+    torch.manual_seed(3)
+    grey = torch.rand(1024, 256)[:, 0].reshape(32, 32).numpy().repeat(16, 0).repeat(16, 1) * 255
+    assert image.size == (512, 512) and (abs(pixels(image)[..., 0] - grey) <= 1).all()
+
+
+@pytest.mark.parametrize("authors", ["orthus"], indirect=True)
+def test_orthus_refuses_another_transformers(authors: Path, weights: str, tmp_path: Path) -> None:
+    other = tmp_path / "other" / "transformers" / "__init__.py"
+    other.parent.mkdir(parents=True)
+    other.write_text('__version__ = "5.23.0"\n')
+    import_instead("transformers", other)
+    with pytest.raises(ModelUnusable, match=r"Orthus needs its authors' transformers.*5\.23\.0.*orthus\.txt"):
+        build("orthus-7b-base", weights, device="cpu")
+
+
+def transformers_of(version: str, code: Path) -> None:
+    """A package ``transformers`` of that version, with modules that VILA-U's authors replace."""
+    folder = code / "installed" / "transformers"
+    for module in ("", "generation", "models", "models/llama"):
+        (folder / module).mkdir(parents=True, exist_ok=True)
+        (folder / module / "__init__.py").write_text(f"__version__ = {version!r}\n")
+    for module in ("generation/utils", "models/llama/modeling_llama", "models/llama/tokenization_llama"):
+        (folder / f"{module}.py").write_text('WHOSE = "transformers"\n')
+    import_instead("transformers", folder / "__init__.py")
+
+
+@pytest.mark.parametrize("authors", ["vila-u"], indirect=True)
+def test_vila_u_runs_on_its_authors_modules_of_transformers(
+    authors: Path, weights: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transformers_of("4.36.2", authors.parent)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    model = build("vila-u-7b-256", weights)
+    import vila_u
+
+    assert vila_u.REPLACED == ["authors"] * 3
+    image = model.generate("a cat", seed=3)
+    assert (model._model.folder, model._model.calls) == (weights, [("a cat", 3.0, 1)])
+    torch.manual_seed(3)
+    expected = (torch.rand(1, 3, 256, 256) * 255)[0].to(torch.uint8).permute(1, 2, 0).numpy()
+    assert (pixels(image) == expected).all()
+
+
+@pytest.mark.parametrize("authors", ["vila-u"], indirect=True)
+def test_vila_u_refuses_what_its_modules_cannot_replace(
+    authors: Path, weights: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelUnusable, match="asks for an NVIDIA GPU"):
+        build("vila-u-7b-256", weights)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    transformers_of("4.41.0", authors.parent)
+    with pytest.raises(ModelUnusable, match=r"made for transformers 4\.36\.2.* has 4\.41\.0"):
+        build("vila-u-7b-256", weights)
+    transformers_of("4.36.2", authors.parent)
+    import transformers.models.llama.modeling_llama  # noqa: F401
+
+    with pytest.raises(ModelUnusable, match="was imported before VILA-U"):
+        build("vila-u-7b-256", weights)
+
+
+@pytest.mark.parametrize("authors", ["janus"], indirect=True)
+def test_every_generator_is_seeded(authors: Path, weights: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from custom_models.model_utils import janus_authors as janus
+
+    seen = []
+
+    def look(*_: Any) -> Any:
+        seen.append((random.random(), np.random.rand(), torch.rand(()).item()))
+        return torch.zeros(1, 576, dtype=torch.int)
+
+    monkeypatch.setattr(janus.JanusT2I, "_draw", look)
+    model = build("janus-1.3b", weights, device="cpu")
+    for seed in (2**33 + 1, 2**33 + 1, 7):
+        model.generate("a cat", seed=seed)
+    assert seen[0] == seen[1]
+    assert all(first != other for first, other in zip(seen[0], seen[2], strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_the_authors_code_one_line_says_what_to_do(
+    name: str, weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("custom_models.authors_code.CODE", tmp_path / "code")
+    with pytest.raises(ModelUnusable, match=r"authors' code is not at .*utils/prefetch\.sh"):
+        build(name, weights)
+
+
+@pytest.mark.parametrize("authors", ["janus"], indirect=True)
+def test_what_is_missing_is_named(authors: Path, weights: str) -> None:
+    with pytest.raises(ModelUnusable, match="device 'cuda' asks for an NVIDIA GPU"):
+        build("janus-1.3b", weights)
+    with pytest.raises(ModelUnusable, match="there is no folder /nowhere/at/all"):
+        build("janus-1.3b", "/nowhere/at/all", device="cpu")
+    (authors / "janus/models/vq_model.py").write_text("import a_package_that_is_missing\n")
+    for module in [name for name in sys.modules if name.startswith("janus")]:
+        del sys.modules[module]
+    with pytest.raises(ModelUnusable, match=r"a_package_that_is_missing.*requirements/model/janus\.txt"):
+        build("janus-1.3b", weights, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("to", "file"),
+    [
+        (folder.name.removeprefix("stand_in_"), str(file.relative_to(folder)))
+        for folder in sorted(SUPPORT.glob("stand_in_*"))
+        for file in sorted(folder.rglob("*.py"))
+        if signatures(file.read_text())
+        and file.name not in ("language.py", "omegaconf.py", "transformers.py")
+        and "diffusers" not in file.parts
+    ],
+)
+def test_stand_ins_have_the_authors_signatures(to: str, file: str) -> None:
+    """What a stand-in defines, the authors' file at the pinned commit defines with the same parameters."""
+    codes = [asset for name in NAMES for asset in MODEL_SETTINGS["t2i"][name]["assets"] if "code" in asset]
+    (asset, *_) = (asset for asset in codes if asset["to"].replace("-", "_") == to)
+    source = official_source(asset["code"], asset["commit"], file)
+    real = signatures(source)
+    for name, parameters in signatures((SUPPORT / f"stand_in_{to}" / file).read_text()).items():
+        owner, _, method = name.rpartition(".")
+        # adapters build one class themselves, the others load themselves
+        if owner.startswith("_") or (method in INHERITED and owner != "UniversalPrompting"):
+            continue
+        if name in real:
+            assert parameters == real[name], name
+        else:
+            assert f"self.{method} = " in source, f"{name} is neither a method nor a module of theirs"
+
+
+def test_pinned_trees_are_those_of_the_commits() -> None:
+    for name in NAMES:
+        (asset, *_) = MODEL_SETTINGS["t2i"][name]["assets"]
+        official_source(asset["code"], asset["commit"], "README.md")  # skips the test without a clone
+        command = ["git", "-C", str(clone(asset["code"])), "rev-parse", f"{asset['commit']}^{{tree}}"]
+        assert subprocess.check_output(command, text=True).strip() == asset["tree"]
+
+
+def test_orthus_text_beside_the_prompt_is_in_the_authors_script(tmp_path: Path) -> None:
+    from custom_models.model_utils.orthus import unconditional_prompt
+
+    entry = MODEL_SETTINGS["t2i"]["orthus-7b-base"]["assets"][0]
+    script = tmp_path / "script.py"
+    script.write_text(official_source(entry["code"], entry["commit"], "inference/t2i_generation.py"))
+    assert unconditional_prompt(script).endswith("an image.")
+    script.write_text("prompt = [prompt]\n")
+    with pytest.raises(ModelUnusable, match="does not say"):
+        unconditional_prompt(script)

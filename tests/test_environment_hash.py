@@ -1,0 +1,108 @@
+"""The hash of an environment: what it counts, what it costs, and where a result shows it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from imageevalkit import fingerprint as fp
+from imageevalkit.cell import REPO, Cell
+from imageevalkit.environment_hash import environment_hash, hash_of, installed
+from imageevalkit.evaluation.provenance import provenance
+from imageevalkit.generation.packages import installed_packages
+from imageevalkit.report.collect import collect
+from imageevalkit.report.html import render
+from imageevalkit.results import Metric
+from tests.support.cells import Made, write_cell
+
+
+def site(folder: Path, packages: Sequence[str]) -> Path:
+    """A folder for sys.path with the distributions ``packages`` (``name==version``)."""
+    for package in packages:
+        name, _, version = package.partition("==")
+        info = folder / f"{re.sub('[-.]', '_', name)}-{version}.dist-info"
+        info.mkdir(parents=True)
+        described = "Version: 9 is not its version\n" * 400
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.4\nName: {name}\nVersion: {version}\n\n{described}"
+        )
+    return folder
+
+
+def hash_with(*folders: Path) -> str:
+    """The hash of a new process of this Python that has nothing but ``folders`` installed."""
+    paths = [str(folder) for folder in (*folders, REPO)]
+    program = "from imageevalkit.environment_hash import environment_hash; print(environment_hash())"
+    script = f"import sys; sys.path[:0] = {paths}; {program}"
+    return subprocess.run(
+        [sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def test_what_is_installed_is_what_the_library_says() -> None:
+    expected = {
+        f"{re.sub('[-_.]+', '-', found.name).lower()}=={found.version}"
+        for found in importlib.metadata.distributions()
+    }
+    assert set(installed()) == expected and len(expected) > 20
+    assert environment_hash() == hash_of(expected, ".".join(map(str, sys.version_info[:3])))
+
+
+def test_order_and_repetition_do_not_count_but_every_version_and_the_python_do() -> None:
+    same = hash_of(["torch==2.13.0", "pillow==13.0.0"], "3.12.1")
+    # fixed: a result of last year must be comparable
+    assert same == "fd75bd90af44cf55f9690c585f75b0858358b00e743516c6dcdddc9bf47fff43"
+    assert hash_of(["pillow==13.0.0", "torch==2.13.0", "torch==2.13.0"], "3.12.1") == same
+    assert hash_of(["torch==2.13.0+cpu", "pillow==13.0.0"], "3.12.1") != same
+    assert hash_of(["torch==2.13.0", "pillow==13.0.0"], "3.12.2") != same
+
+
+def test_an_environment_is_the_same_wherever_it_lies(tmp_path: Path) -> None:
+    one = hash_with(site(tmp_path / "venv", ["Flash_Attn==2.8.3", "torch==2.13.0"]))
+    # names as another installer writes them; an egg's file; what an interrupted installation left
+    other = site(tmp_path / "conda", ["torch==2.13.0"])
+    (other / "flash_attn-2.8.3.egg-info").write_text("Name: flash-attn\nVersion: 2.8.3\n")
+    (other / "torchvision-0.28.0.dist-info").mkdir()
+    assert hash_with(other) == one
+    more = site(tmp_path / "more", ["einops==0.8.2"])
+    assert hash_with(other, more) != one
+
+
+def test_two_hundred_packages_take_less_than_a_tenth_of_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = site(tmp_path, [f"package-{n}=={n}.0" for n in range(200)])
+    monkeypatch.setattr(sys, "path", [str(folder)])
+    started = time.process_time()
+    assert len(installed()) == 200
+    assert time.process_time() - started < 0.1
+
+
+def test_the_hash_is_in_the_provenance_of_image_and_score_and_in_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
+    cell = Cell("m", "longtext")
+    cell.folder.mkdir(parents=True)
+    fp.remember(cell.fingerprints, {"model_path": "x"}, installed_packages())
+    origin = provenance(cell, [], {}, "nobody")
+    assert origin["environment"] == origin["model_packages"][0]["environment"] == environment_hash()
+
+    write_cell(*cell, [Made("images/p/0001_1", "a red cat", value=0.5)], {"accuracy": Metric(0.5, 1)})
+    raw = json.loads(cell.result.read_text())
+    raw["provenance"] = origin
+    cell.result.write_text(json.dumps(raw))
+    page = render(collect())
+    assert page.count(environment_hash()) == 2
+
+    raw["provenance"]["model_packages"][0]["environment"] = "cafe"
+    cell.result.write_text(json.dumps(raw))
+    assert "not a SHA-256" in collect()[0].problem

@@ -1,0 +1,380 @@
+"""Files from any address and authors' repositories: fetched whole or not at all, resumed, and trusted only once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imageevalkit.asset_checks.check import check_asset
+from imageevalkit.asset_manifest import CodeAsset, UrlAsset
+from imageevalkit.errors import CellFailure
+from imageevalkit.prefetching import http
+from imageevalkit.prefetching.code import fetch_code
+from imageevalkit.prefetching.files import fetch_file
+from tests.support.hub_server import COMMIT, HubServer, hub_server
+from tests.support.web import web_server
+
+PLACE = "eval_models/weights/w.pt"
+CONTENT = bytes(range(256)) * 4000
+TOKEN = "hf_nobodyshouldseethis"
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stands for the tree; waits between tries are short."""
+    root = tmp_path / "kit"
+    for module in ("asset_checks.url", "asset_checks.code", "prefetching.code"):
+        monkeypatch.setattr(f"imageevalkit.{module}.REPO", root)
+    monkeypatch.setattr(http, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(http, "_LONGEST_WAIT", 0.02)
+    return root
+
+
+@pytest.fixture
+def web() -> Iterator[HubServer]:
+    with hub_server({"w.pt": CONTENT}) as server:
+        yield server
+
+
+def asset(server: HubServer, file: str = "w.pt", **fields: Any) -> UrlAsset:
+    return UrlAsset(f"{server.url}/org/x/resolve/{COMMIT}/{file}", PLACE, "MIT", **fields)
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def files(root: Path) -> set[str]:
+    return {p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file()}
+
+
+def is_fine(wanted: UrlAsset | CodeAsset) -> bool:
+    """Whether every byte is right, as far as anybody knows them, and there is nothing to remark."""
+    found = check_asset(wanted, hashes=True)
+    return not found.problems and not found.notes
+
+
+def fetch(wanted: UrlAsset) -> list[str]:
+    return list(fetch_file(wanted, "w", hashes=False, download_allowed=True).notes)
+
+
+def test_a_pinned_file_arrives_through_cuts_and_busy_servers(web: HubServer, root: Path) -> None:
+    wanted = asset(web, sha256=sha256(CONTENT), size=len(CONTENT))
+    assert check_asset(wanted, hashes=False).problems == [f"{PLACE} is missing"]
+    web.failures, web.failure_status = 2, 429
+    web.cuts, web.cut_after = 2, 300_000
+    assert fetch(wanted) == []
+    assert (root / PLACE).read_bytes() == CONTENT
+    assert files(root) == {PLACE, "eval_models/weights/.w.pt.fetched.json"}
+    ranges = [seen.range for seen in web.downloads()]
+    assert ranges == [None] * 3 + ["bytes=262144-", "bytes=524288-"], "whole chunks of 64 KiB are kept"
+    assert fetch(wanted) == [] and len(web.downloads()) == 5, "what is whole is not fetched again"
+
+
+def test_a_file_that_is_not_the_pinned_one_is_refused(web: HubServer, root: Path) -> None:
+    for wrong in ({"sha256": sha256(b"other")}, {"size": 7}):
+        with pytest.raises(CellFailure, match="does not give the file as it is pinned"):
+            fetch(asset(web, **wrong))
+    assert files(root) == set()
+
+
+def test_what_nobody_has_published_is_trusted_once(web: HubServer, root: Path) -> None:
+    wanted = asset(web)
+    (note,) = fetch(wanted)
+    assert "nobody has published its hash" in note and sha256(CONTENT) in note
+    assert is_fine(wanted)
+    altered = bytes([1]) + CONTENT[1:]
+    (root / PLACE).write_bytes(altered)
+    assert check_asset(wanted, hashes=False).problems == []
+    assert "other content" in check_asset(wanted, hashes=True).problems[0]
+    # the file is lost, and the address gives another one now
+    (root / PLACE).unlink()
+    web.files["w.pt"] = altered
+    with pytest.raises(CellFailure, match=r"as it was first fetched; delete .*\.w\.pt\.fetched\.json"):
+        fetch(wanted)
+    web.files["w.pt"] = CONTENT
+    fetch(wanted)
+    assert (root / PLACE).read_bytes() == CONTENT
+
+
+def test_what_was_put_there_by_hand_is_recorded(web: HubServer, root: Path) -> None:
+    wanted = asset(web, by_hand=True)
+    with pytest.raises(CellFailure) as caught:
+        fetch(wanted)
+    assert f"get it from {wanted.url} and put it at {root / PLACE}" in str(caught.value)
+    (root / PLACE).parent.mkdir(parents=True)
+    (root / PLACE).write_bytes(CONTENT)
+    (note,) = check_asset(wanted, hashes=True).notes
+    assert "not verified" in note
+    (note,) = fetch(wanted)
+    assert sha256(CONTENT) in note
+    assert is_fine(wanted)
+    with pytest.raises(CellFailure, match="has other content than"):
+        (root / "eval_models/weights/.w.pt.fetched.json").unlink()
+        fetch(asset(web, sha256=sha256(b"other")))
+    assert web.downloads() == []
+
+
+def test_a_changed_file_is_not_continued(web: HubServer, root: Path) -> None:
+    part = root / "eval_models/weights/.w.pt.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"x" * 1000)
+    part.with_name(f"{part.name}.edition").write_text('"another"')
+    fetch(asset(web))
+    assert (root / PLACE).read_bytes() == CONTENT
+    assert web.downloads()[0].range == "bytes=1000-"
+
+
+@pytest.mark.parametrize(("status", "tries"), [(403, 1), (404, 1), (503, http.TRIES)])
+def test_a_server_that_refuses_is_one_line(web: HubServer, root: Path, status: int, tries: int) -> None:
+    web.failures, web.failure_status = 99, status
+    with pytest.raises(CellFailure, match=f"answers {status}") as caught:
+        fetch(asset(web))
+    assert "\n" not in str(caught.value) and ("HF_TOKEN" in str(caught.value)) == (status == 403)
+    assert len(web.downloads()) == tries
+
+
+def test_a_server_that_is_away_is_one_line() -> None:
+    with pytest.raises(CellFailure, match=r"cannot be reached \(ConnectionError\) \(after 5 tries") as caught:
+        fetch(UrlAsset("http://127.0.0.1:9/w.pt", PLACE, "MIT"))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_hub_is_asked_through_its_mirror_with_the_token_and_others_without(
+    web: HubServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], root: Path
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    fetch(asset(web))
+    assert web.downloads()[0].authorization is None
+    monkeypatch.setenv("HF_ENDPOINT", web.url)
+    fetch(UrlAsset(f"https://huggingface.co/org/x/resolve/{COMMIT}/w.pt", "eval_models/weights/v.pt", "MIT"))
+    assert web.downloads()[1].authorization == f"Bearer {TOKEN}"
+    assert TOKEN not in "".join(capfd.readouterr())
+    assert not any(TOKEN.encode() in p.read_bytes() for p in root.rglob("*") if p.is_file())
+
+
+def test_killed_download_goes_on_where_it_stopped(web: HubServer, root: Path) -> None:
+    web.stalls, web.cut_after = 1, 700_000
+    part = root / "eval_models/weights/.w.pt.part"
+    code = "import sys, pathlib; from imageevalkit.prefetching.http import download; "
+    code += "download(sys.argv[1], pathlib.Path(sys.argv[2]), 'w')"
+    environ = {**os.environ, "PYTHONPATH": str(Path(http.__file__).parents[2])}
+    killed = subprocess.Popen([sys.executable, "-c", code, asset(web).url, str(part)], env=environ)
+    try:
+        _wait_for(lambda: part.exists() and part.stat().st_size > 600_000)
+        killed.kill()
+    finally:
+        killed.wait(20)
+        web.go_on.set()
+    begun = part.stat().st_size
+    fetch(asset(web))
+    assert (root / PLACE).read_bytes() == CONTENT
+    assert web.downloads()[-1].range == f"bytes={begun}-"
+
+
+def _wait_for(condition: Any, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# --- archives ---
+
+MEMBERS = {"a.pth": b"weights", "lora/config.json": b"{}", "extra.txt": b"x"}
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("lora/", b"")
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+def archive_asset(server: HubServer, content: bytes) -> UrlAsset:
+    server.files["all.zip"] = content
+    url = f"{server.url}/org/x/resolve/{COMMIT}/all.zip"
+    return UrlAsset(url, "eval_models/weights/ds", "MIT", unpack=("a.pth", "lora/config.json"))
+
+
+def test_an_archive_is_unpacked_and_every_file_of_it_known(web: HubServer, root: Path) -> None:
+    wanted = archive_asset(web, zipped(MEMBERS))
+    assert "2 files are missing (a.pth, lora/config.json)" in check_asset(wanted, hashes=False).problems[0]
+    assert "nobody has published" in fetch(wanted)[0]
+    folder = root / "eval_models/weights/ds"
+    assert files(folder) == {*MEMBERS, ".all.zip.fetched.json"}
+    assert is_fine(wanted)
+    (folder / "extra.txt").unlink()
+    (folder / "a.pth").write_bytes(b"Weights")
+    assert check_asset(wanted, hashes=False).problems == [
+        "eval_models/weights/ds: 1 file is missing (extra.txt)"
+    ]
+    assert "a.pth has other content" in check_asset(wanted, hashes=True).problems[0]
+    fetch(wanted)
+    assert is_fine(wanted)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (zipped({**MEMBERS, "../escape": b"x"}), "would leave the folder"),
+        (zipped({"a.pth": b""}), r"lacks lora/config\.json"),
+        (b"<html>not found</html>", "gives no ZIP file"),
+    ],
+)
+def test_a_bad_archive_leaves_nothing(web: HubServer, root: Path, content: bytes, said: str) -> None:
+    with pytest.raises(CellFailure, match=said):
+        fetch(archive_asset(web, content))
+    assert not any("part" not in name for name in files(root))
+
+
+# --- authors' code ---
+
+
+@pytest.fixture
+def upstream(tmp_path: Path) -> Path:
+    """An author's git repository of one commit, with an executable and a link."""
+    folder = tmp_path / "upstream"
+    (folder / "models").mkdir(parents=True)
+    (folder / "models" / "net.py").write_text("class Net: ...\n")
+    (folder / "run.sh").write_text("exit\n")
+    (folder / "run.sh").chmod(0o755)
+    (folder / "models" / "__pycache__").mkdir()
+    (folder / "models" / "__pycache__" / "net.pyc").write_text("some authors have these in their repository")
+    (folder / "latest").symlink_to("models")
+    git(folder, "init", "-q")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "all")
+    return folder
+
+
+def git(folder: Path, *words: str) -> str:
+    command = ["git", "-c", "user.name=a", "-c", "user.email=a@b.example", *words]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def code_asset(upstream: Path) -> CodeAsset:
+    commit, tree = git(upstream, "rev-parse", "HEAD"), git(upstream, "rev-parse", "HEAD^{tree}")
+    return CodeAsset("owner/name", commit, tree, "infer/custom_models/code/net", "MIT")
+
+
+def put_archive(upstream: Path, server: Path, wanted: CodeAsset) -> Path:
+    """The archive of the commit as GitHub gives it."""
+    path = server / wanted.code / "tar.gz" / wanted.commit
+    path.parent.mkdir(parents=True, exist_ok=True)
+    git(upstream, "archive", "--format=tar.gz", f"--prefix=name-{wanted.commit}/", "-o", str(path), "HEAD")
+    return path
+
+
+def fetch_from(server: Path, wanted: CodeAsset, monkeypatch: pytest.MonkeyPatch) -> None:
+    with web_server(server) as url:
+        monkeypatch.setattr("imageevalkit.prefetching.code.ARCHIVES", url)
+        assert not fetch_code(wanted, "net", None).problems
+
+
+def test_a_repository_is_verified_by_git_s_own_hash(
+    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = code_asset(upstream)
+    assert "is missing" in check_asset(wanted, hashes=False).problems[0]
+    put_archive(upstream, tmp_path / "web", wanted)
+    fetch_from(tmp_path / "web", wanted, monkeypatch)
+    folder = root / wanted.path
+    assert files(folder) >= {"models/net.py", "models/__pycache__/net.pyc", "run.sh", ".imageevalkit.json"}
+    assert (folder / "latest").is_symlink() and os.access(folder / "run.sh", os.X_OK)
+    assert sorted(p.name for p in folder.parent.iterdir()) == ["net"]
+
+    # what running it leaves is no problem
+    (folder / "models" / "__pycache__" / "net.cpython-312.pyc").write_bytes(b"x")
+    (folder / "result.txt").touch()
+    assert is_fine(wanted)
+    (folder / "run.sh").chmod(0o644)
+    (folder / "models" / "net.py").unlink()
+    (problem,) = check_asset(wanted, hashes=True).problems
+    assert "1 file is missing (models/net.py)" in problem and "run.sh has other content" in problem
+    fetch_from(tmp_path / "web", wanted, monkeypatch)
+    assert is_fine(wanted)
+
+
+def test_another_commit_is_told_by_a_look_and_replaced(
+    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = code_asset(upstream)
+    put_archive(upstream, tmp_path / "web", old)
+    fetch_from(tmp_path / "web", old, monkeypatch)
+    (upstream / "run.sh").write_text("exit 1\n")
+    git(upstream, "commit", "-qam", "next")
+    wanted = code_asset(upstream)
+    (problem,) = check_asset(wanted, hashes=False).problems
+    assert f"is commit {old.commit} instead of {wanted.commit}" in problem
+    put_archive(upstream, tmp_path / "web", wanted)
+    fetch_from(tmp_path / "web", wanted, monkeypatch)
+    assert (root / wanted.path / "run.sh").read_text() == "exit 1\n"
+    assert sorted(p.name for p in (root / wanted.path).parent.iterdir()) == ["net"]
+
+
+def test_a_mirror_and_a_clone_are_as_good(upstream: Path, root: Path, tmp_path: Path) -> None:
+    wanted = code_asset(upstream)
+    mirror = tmp_path / "mirror"
+    with pytest.raises(CellFailure, match="there is no folder"):
+        fetch_code(wanted, "net", mirror)
+    (mirror / wanted.source).parent.mkdir(parents=True)
+    (mirror / wanted.source).symlink_to(upstream)
+    fetch_code(wanted, "net", mirror)
+    assert is_fine(wanted)
+    subprocess.run(["rm", "-r", root / wanted.path], check=True)
+    git(tmp_path, "clone", "-q", str(upstream), str(root / wanted.path))
+    assert is_fine(wanted)
+    (root / wanted.path / "run.sh").write_text("rm -r /\n")
+    assert "is not commit" in check_asset(wanted, hashes=True).problems[0]
+    with pytest.raises(CellFailure, match="is not the pinned commit"):
+        (upstream / "run.sh").write_text("rm -r /\n")
+        fetch_code(wanted, "net", mirror)
+    assert (root / wanted.path / ".git").is_dir(), "a wrong one replaces nothing"
+
+
+@pytest.mark.parametrize("kind", ["outside", "absolute", "link", "device", "noise"])
+def test_an_archive_that_would_leave_its_folder_is_refused(
+    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    wanted = code_asset(upstream)
+    path = put_archive(upstream, tmp_path / "web", wanted)
+    if kind == "noise":
+        path.write_bytes(b"<html>")
+    else:
+        with tarfile.open(path, "w:gz") as archive:
+            member = tarfile.TarInfo({"outside": "name/../../../x"}.get(kind, "name/x"))
+            if kind == "link":
+                member.type, member.linkname = tarfile.SYMTYPE, "../../../../etc"
+            if kind == "absolute":
+                member.type, member.linkname = tarfile.SYMTYPE, "/etc"
+            if kind == "device":
+                member.type = tarfile.CHRTYPE
+            archive.addfile(member)
+    with pytest.raises(CellFailure, match="gives no archive that may be unpacked"):
+        fetch_from(tmp_path / "web", wanted, monkeypatch)
+    assert files(root) == set() and not list(root.rglob("x"))
+
+
+def test_a_damaged_record_is_no_error(upstream: Path, root: Path, tmp_path: Path) -> None:
+    wanted = code_asset(upstream)
+    (tmp_path / wanted.source).parent.mkdir(parents=True)
+    (tmp_path / wanted.source).symlink_to(upstream)
+    fetch_code(wanted, "net", tmp_path)
+    for damaged in ("", "[]", json.dumps({"commit": wanted.commit, "files": [["1"]]})):
+        (root / wanted.path / ".imageevalkit.json").write_text(damaged)
+        assert is_fine(wanted)

@@ -1,0 +1,201 @@
+"""``utils/prefetch.sh`` with the options of a run: which assets models and evaluators need, and one message on all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+
+from imageevalkit.cell import REPO
+from tests.support.hub_server import COMMIT, HubServer, hub_server
+from tests.support.tree import copy_tree, lend_driver_environment, one_error, run
+
+FILES = {
+    "model_index.json": b'{"unet": ["diffusers", "U"]}',
+    "unet/weights.safetensors": b"w" * 5000,
+    "readme.md": b"not wanted",
+}
+CODE = "print('hello')\n"
+# git's hash of a folder with CODE as run.py
+TREE = "aaa6413d01d8b639c0b9db5ef1088373062a112f"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = copy_tree(tmp_path)
+    lend_driver_environment(root)
+    (root / "benchmarks").mkdir()
+    return root
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    with hub_server(FILES) as server:
+        yield server
+
+
+def register(root: Path, name: str, task: str = "t2i", **entry: Any) -> None:
+    registry = root / "infer/custom_models/load_model.py"
+    setting = {"module": ".model_utils.x", "class": "X", "model_path": "", **entry}
+    registry.write_text(f"{registry.read_text()}\nMODEL_SETTINGS[{task!r}][{name!r}] = {setting!r}\n")
+
+
+def prefetch(root: Path, *options: str | Path, **environ: str) -> CompletedProcess[str]:
+    environ = {"HF_HOME": str(root / "home"), **environ}
+    return run("bash", root / "utils/prefetch.sh", *options, environ=environ)
+
+
+def cached(root: Path, name: str = "tiny") -> set[str]:
+    folder = root / "home/hub" / f"models--org--{name}" / "snapshots" / COMMIT
+    return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_weights_of_all_tasks_are_fetched_once_then_checked_without_a_hub(root: Path, hub: HubServer) -> None:
+    weights: dict[str, Any] = {
+        "model_path": "org/tiny",
+        "model_kwargs": {"revision": COMMIT},
+        "patterns": ["*.json", "*.safetensors"],
+    }
+    register(root, "tiny", **weights)
+    register(root, "tiny", "edit", **weights, assets=[{"hub": "org/adapter", "patterns": ["*.md"]}])
+    before = prefetch(root, "--check", "--model_names", "tiny")
+    assert before.returncode == 1 and "2 assets are missing or wrong" in before.stderr
+    assert "org/tiny at 0123456 is not in the cache" in before.stderr
+    assert "org/adapter is not in the cache" in before.stderr
+
+    fetched = prefetch(root, "--model_names", "tiny", HF_ENDPOINT=hub.url)
+    assert fetched.returncode == 0, fetched.stderr
+    assert cached(root) == {"model_index.json", "unet/weights.safetensors"}
+    assert cached(root, "adapter") == {"readme.md"}
+    assert "[1/2] org/tiny at 0123456 for model tiny: all right" in fetched.stdout
+    assert f"note: org/adapter: main is commit {COMMIT}" in fetched.stdout
+    assert len(hub.downloads()) == 3
+
+    # on the node: no hub, and nobody may look for one
+    check = ["--check", "--hashes", "--model_names", "tiny"]
+    assert prefetch(root, *check, HF_HUB_OFFLINE="1").returncode == 0
+    blob = root / "home/hub/models--org--tiny/snapshots" / COMMIT / "unet/weights.safetensors"
+    blob.resolve().write_bytes(b"v" * 5000)
+    assert prefetch(root, *check[:1], *check[2:]).returncode == 0
+    altered = prefetch(root, *check)
+    assert altered.returncode == 1 and "unet/weights.safetensors has other content" in altered.stderr
+
+
+def test_another_model_path_has_no_pin_and_no_patterns(root: Path, hub: HubServer) -> None:
+    register(root, "tiny", model_path="org/tiny", model_kwargs={"revision": "f" * 40}, patterns=["*.json"])
+    options = ["--model_names", "tiny;reference-noise", "--custom_model_kwargses", "model_path=org/mine;"]
+    result = prefetch(root, *options, HF_ENDPOINT=hub.url)
+    assert result.returncode == 0, result.stderr
+    assert cached(root, "mine") == set(FILES)
+    assert "model reference-noise: needs no files" in result.stdout
+    unknown = prefetch(root, "--model_names", "tiny", HF_ENDPOINT=hub.url)
+    assert "the hub has no revision 'ffff" in unknown.stderr
+    elsewhere = prefetch(
+        root, "--model_names", "diffusers", "--custom_model_kwargses", "model_path=/no/where"
+    )
+    assert "there is no /no/where" in elsewhere.stderr
+    assert prefetch(
+        root, "--model_names", "diffusers", "--custom_model_kwargses", f"model_path={root}"
+    ).stdout.startswith("[1/1]")
+
+
+def test_names_and_configuration(root: Path) -> None:
+    assert "did you mean 'diffusers'" in one_error(prefetch(root, "--model_names", "difusers"), 2)
+    api = prefetch(root, "--model_names", "gpt-image-2;any/thing", "--use_api", "true")
+    assert api.returncode == 0
+    assert "model gpt-image-2: is reached through an API: nothing to fetch" in api.stdout
+    assert "model any/thing: is reached through an API: nothing to fetch" in api.stdout
+    (root / "config.local.sh").write_text(
+        "MODEL_NAMES=('reference-noise')\nCUSTOM_MODEL_KWARGSES=('width=64')\n"
+    )
+    assert "model reference-noise" in prefetch(root, "--check").stdout
+    assert "model" not in prefetch(root, "--check", "--ds_names", "").stdout
+    assert "for 2 models" in one_error(
+        prefetch(root, "--model_names", "a;b", "--custom_model_kwargses", "x=1"), 2
+    )
+
+
+def test_malformed_asset_of_an_entry_is_told_and_stops_nothing(root: Path) -> None:
+    register(root, "broken", assets=[{"code": "owner/name"}])
+    result = prefetch(root, "--model_names", "broken;reference-noise")
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert (
+        "model broken: the assets of model broken in the registry, entry 0: lacks 'licence'" in result.stderr
+    )
+    assert "model reference-noise" in result.stdout
+
+
+def test_code_comes_out_of_a_mirror_and_weights_do_not(root: Path, tmp_path: Path) -> None:
+    code = {"code": "owner/net", "commit": "c" * 40, "tree": TREE, "to": "net", "licence": "MIT"}
+    register(root, "authors", model_path="org/tiny", assets=[code])
+    (tmp_path / "mirror/owner/net" / ("c" * 40)).mkdir(parents=True)
+    (tmp_path / "mirror/owner/net" / ("c" * 40) / "run.py").write_text(CODE)
+    result = prefetch(root, "--model_names", "authors", "--mirror", tmp_path / "mirror")
+    assert (root / "infer/custom_models/code/net/run.py").read_text() == CODE, result.stderr
+    assert result.returncode == 1 and "1 asset is missing or wrong" in result.stderr
+    assert "org/tiny is not in the cache" in result.stderr
+
+
+class TestEvaluators:
+    """What ``--check`` misses of evaluators where nothing was fetched."""
+
+    @pytest.fixture(autouse=True)
+    def rules(self, root: Path) -> None:
+        """The benchmarks' code, without their lists of data."""
+        for source in (REPO / "benchmarks").glob("*/*.py"):
+            (root / "benchmarks" / source.parent.name).mkdir(exist_ok=True)
+            shutil.copy(source, root / "benchmarks" / source.parent.name)
+
+    def missing(self, root: Path, benchmark: str, *options: str) -> str:
+        result = prefetch(root, "--check", "--ds_names", benchmark, *options)
+        assert "Traceback" not in result.stderr
+        return result.stdout + result.stderr
+
+    def test_judges(self, root: Path) -> None:
+        assert "Qwen/Qwen3-VL-8B-Instruct at 0c351dd is not in the cache" in self.missing(root, "geneval2")
+        assert "Qwen/Qwen3.5-35B-A3B is not in the cache" in self.missing(root, "wise-verified")
+        assert "its judge gpt-4o-2024-05-13 is asked over the network" in self.missing(root, "wise")
+        assert "is not in" not in self.missing(root, "longtext", "--judges", "longtext=ppocr")
+        assert "is not in" not in self.missing(root, "geneval2", "--eval", "false")
+        served = self.missing(root, "wise-verified", "--judge_kwargs", "base_url=http://gpu1:8000/v1")
+        assert "is not in" not in served and "is asked over the network" in served
+        mine = self.missing(root, "geneval2", "--judges", "geneval2=transformers:org/mine")
+        assert "org/mine is not in the cache" in mine
+        assert "there is no /models/mine" in self.missing(
+            root, "geneval2", "--judges", "geneval2=vllm:/models/mine"
+        )
+        pinned = self.missing(root, "geneval2", "--judge_kwargs", f"revision={'d' * 40}")
+        assert "Qwen/Qwen3-VL-8B-Instruct at ddddddd" in pinned
+
+    def test_encoders(self, root: Path) -> None:
+        everything = self.missing(root, "oneig")
+        for named in (
+            "Qwen/Qwen2.5-VL-7B-Instruct at cc59489",
+            "eval_models/weights/csd/checkpoint.pth",
+            "eval_models/weights/csd/ViT-L-14.pt",
+            "xingpng/OneIG-StyleEncoder",
+            "microsoft/LLM2CLIP-Openai-L-14-336",
+            "microsoft/LLM2CLIP-Llama-3-8B-Instruct-CC-Finetuned",
+            "eval_models/weights/dreamsim: ",
+            "facebookresearch/dino (eval_models/weights/dreamsim/facebookresearch_dino_main)",
+            "eval_models/weights/dreamsim/checkpoints/dino_vitbase16_pretrain.pth",
+        ):
+            assert named in everything, everything
+        some = self.missing(root, "oneig", "--judges", "oneig=ppocr", "--ds_kwargs", "tasks='text,style'")
+        assert "csd/checkpoint.pth" in some and "Qwen" not in some and "dreamsim" not in some
+        own = self.missing(
+            root, "oneig", "--ds_kwargs", 'tasks="style",weights={"csd":"/w/csd.pth","se":"org/se"}'
+        )
+        assert "there is no /w/csd.pth" in own and "org/se is not in" in own and "eval_models" not in own
+
+
+def test_record_of_what_was_fetched(root: Path, hub: HubServer) -> None:
+    register(root, "tiny", model_path="org/tiny", model_kwargs={"revision": COMMIT}, patterns=["*.json"])
+    assert prefetch(root, "--model_names", "tiny", HF_ENDPOINT=hub.url).returncode == 0
+    record = json.loads((root / f"home/hub/models--org--tiny/imageevalkit/{COMMIT}.json").read_text())
+    assert record["fetched"] == [["*.json"]] and list(record["files"]) == ["model_index.json"]

@@ -1,0 +1,281 @@
+"""The lists of packages: pinned, complete for the modules that run with them, and resolvable."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from custom_models.load_model import MODEL_SETTINGS
+from imageevalkit.cell import REPO
+from imageevalkit.launch.registry import benchmark_tasks
+from tests.support.imports import canonical, distributions_of, modules_below, third_party
+
+LISTS = sorted(
+    str(path.relative_to(REPO / "requirements")) for path in (REPO / "requirements").rglob("*.txt")
+)
+MODEL_LISTS = [name for name in LISTS if name.startswith("model/")]
+BENCHMARK_LISTS = [name for name in LISTS if name.startswith("benchmark/")]
+
+# What evaluates in the environment of a benchmark; of the others a judge behind an API.
+EVALUATORS = {
+    "longtext": ("ocr",),
+    "quicktext": ("ocr",),
+    "oneig": ("ocr", "encoders", "judge/api", "judge/local"),
+    "oneig-zh": ("ocr", "encoders", "judge/api", "judge/local"),
+}
+
+# Modules of the authors' code that prefetch brings, by the list of its environment.
+AUTHORS = {
+    "janus": ("janus",),
+    # with a transformers of its own
+    "orthus": ("models", "transformers"),
+    "show-o": ("models", "training"),
+    "vila-u": ("vila_u",),
+}
+
+# Only the replies of an API are images of strangers, and only there requests are sent.
+NO_API = ("imageevalkit.api", "imageevalkit.png", "eval_models.judge.api")
+# Only what runs from weights looks for them.
+NO_WEIGHTS = (
+    *("eval_models.encoders", "eval_models.judge.local"),
+    *("eval_models.weights_source", "imageevalkit.load_errors"),
+)
+
+
+# --- pinned ---
+
+_PINNED = re.compile(r"([\w.-]+)==([0-9][\w.!+]*)")
+# one build, where PyPI has none that the authors' code runs with
+_WHEEL = re.compile(r"([\w.-]+) @ (https://\S+\.whl)")
+
+
+def lines_of(name: str) -> list[str]:
+    """The lines of a list and of those it includes, without comments."""
+    lines = []
+    path = REPO / "requirements" / name
+    for line in path.read_text().splitlines():
+        bare = re.sub(r"(^|\s)#.*", "", line).strip()
+        if bare.startswith("-r "):
+            included = (path.parent / bare[3:]).resolve()
+            lines += lines_of(str(included.relative_to(REPO / "requirements")))
+        elif bare:
+            lines.append(bare)
+    return lines
+
+
+def listed(name: str) -> set[str]:
+    """The distributions of a list."""
+    return {canonical(re.split(r"==| @ ", line)[0]) for line in lines_of(name)}
+
+
+def python_of(name: str) -> str:
+    """The Python that a list's environment is made with, as make_env.sh reads it."""
+    header = re.search(r"^# python: (3\.\d+)$", (REPO / "requirements" / name).read_text(), re.MULTILINE)
+    return header[1] if header else "3.12"
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_every_package_is_pinned_once(name: str) -> None:
+    lines = lines_of(name)
+    versions: dict[str, set[str]] = {}
+    for line in lines:
+        pinned = _PINNED.fullmatch(line) or _WHEEL.fullmatch(line)
+        assert pinned, line
+        versions.setdefault(canonical(pinned[1]), set()).add(pinned[2])
+    assert versions
+    assert not {package: found for package, found in versions.items() if len(found) > 1}
+
+
+# --- complete ---
+
+
+@functools.cache
+def environments(variable: str) -> dict[str, str]:
+    """A map of config.sh as it is shipped."""
+    script = '. utils/config_defaults.sh; config_map "$0" "$PWD/config.sh"'
+    words = subprocess.run(
+        ["bash", "-c", script, variable], cwd=REPO, capture_output=True, text=True, check=True
+    ).stdout.split("\0")
+    return dict(zip(words[::2], words[1::2], strict=False))
+
+
+def model_modules(environment: str) -> list[str]:
+    """The modules of the classes of all models in an environment."""
+    return [
+        f"custom_models{entry['module']}"
+        for models in MODEL_SETTINGS.values()
+        for model, entry in models.items()
+        if environments("INFER_ENV_MAP").get(model) == environment
+    ]
+
+
+def evaluation(benchmarks: list[str], evaluators: tuple[str, ...]) -> list[str]:
+    parts = [module for part in evaluators for module in modules_below(f"eval_models/{part}")]
+    scoring = [
+        module for name in benchmarks for module in modules_below(f"benchmarks/{name.replace('-', '_')}")
+    ]
+    return ["imageevalkit.evaluation.__main__", *scoring, *parts]
+
+
+def missing(name: str, needed: dict[str, str]) -> dict[str, str]:
+    """What a list lacks of the ``needed`` modules, with a place where each is imported."""
+    there = listed(name)
+    return {module: place for module, place in needed.items() if there.isdisjoint(distributions_of(module))}
+
+
+def test_the_drivers_list_is_complete() -> None:
+    modules = [
+        *modules_below("imageevalkit"),
+        *modules_below("utils"),
+        *modules_below("infer/custom_datasets"),
+        *("generate", "worker"),
+        *model_modules(""),
+        *evaluation(list(benchmark_tasks()), ("ocr", "judge/api")),
+    ]
+    needed = third_party(modules, idle=NO_WEIGHTS)
+    assert {"PIL", "httpx2", "jinja2", "cv2"} <= set(needed)
+    assert not missing("driver.txt", needed)
+
+
+@pytest.mark.parametrize("name", MODEL_LISTS)
+def test_a_models_list_is_complete(name: str) -> None:
+    classes = model_modules(Path(name).stem)
+    assert classes, "no model of config.sh's INFER_ENV_MAP runs in this environment"
+    needed = third_party(["generate", "worker", *classes], idle=NO_API)
+    assert {"PIL", "torch"} <= set(needed)
+    authors = AUTHORS.get(Path(name).stem, ())
+    assert not missing(name, {module: place for module, place in needed.items() if module not in authors})
+
+
+@pytest.mark.parametrize("name", BENCHMARK_LISTS)
+def test_a_benchmarks_list_is_complete(name: str) -> None:
+    benchmark = Path(name).stem
+    assert f"benchmark/{benchmark_tasks()[benchmark]}/{benchmark}.txt" == name
+    evaluators = EVALUATORS.get(benchmark, ("judge/api",))
+    without = [] if "judge/api" in evaluators else [*NO_API]
+    without += [] if "encoders" in evaluators else [*NO_WEIGHTS]
+    if "judge/api" in evaluators:
+        without.append("imageevalkit.png")
+    needed = third_party(evaluation([benchmark], evaluators), idle=without)
+    assert "PIL" in needed and len(needed) >= 3
+    assert not missing(name, needed)
+
+
+def test_the_list_of_a_judge_in_transformers_is_complete() -> None:
+    modules = evaluation(list(benchmark_tasks()), ("judge/local",))
+    needed = third_party(modules, idle=(*NO_API, "eval_models.encoders", "eval_models.ocr"))
+    needed.pop("tqdm", None)
+    assert {"torch", "transformers", "rapidfuzz"} <= set(needed)
+    assert not missing("judge/transformers.txt", needed)
+
+
+def test_the_list_of_the_tests_is_complete() -> None:
+    needed = third_party([*modules_below("tests"), *modules_below("perf")])
+    # beside the environment, for one test (see test.sh)
+    apart = listed("test_dreamsim.txt")
+    lacking = {m for m in missing("test.txt", needed) if apart.isdisjoint(distributions_of(m))}
+    # what the tests of adapters have stand-ins for
+    assert lacking <= {"flash_attn", *(module for modules in AUTHORS.values() for module in modules)}
+
+
+def test_every_environment_of_config_has_a_list() -> None:
+    assert set(environments("INFER_ENV_MAP").values()) - {""} == {Path(name).stem for name in MODEL_LISTS}
+    known = {Path(name).stem for name in LISTS if name.startswith(("benchmark/", "judge/"))}
+    assert set(environments("EVAL_ENV_MAP").values()) - {""} <= known
+    assert set(benchmark_tasks()) <= known
+
+
+def test_every_model_has_an_environment_in_config() -> None:
+    models = {model for models in MODEL_SETTINGS.values() for model in models}
+    assert models == set(environments("INFER_ENV_MAP"))
+
+
+# --- resolvable ---
+
+# Packages without a wheel: their dependencies, which else only building them would tell.
+SDISTS = {
+    "dreamsim==0.2.1": (
+        *("numpy", "open-clip-torch", "peft", "pillow", "torch", "timm", "scipy", "torchvision"),
+        "transformers",
+    ),
+    "antlr4-python3-runtime==4.9.3": (),
+}
+# glibc 2.31 (Debian 11, Ubuntu 20.04) and newer
+PLATFORM = "x86_64-manylinux_2_31"
+
+CASES = [(name, python_of(name)) for name in LISTS]
+# the Pythons that eval.sh looks for
+CASES += [("driver.txt", version) for version in ("3.11", "3.13")]
+
+
+@pytest.fixture(scope="module")
+def resolved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Future[str]]]:
+    """By list and Python: the error of uv's resolver, empty where there is none; all at once, a few side by side."""
+    folder = tmp_path_factory.mktemp("lists")
+    trial = folder / "trial.txt"
+    trial.write_text("pip\n")
+    # not from the cache, which would hide that nothing new can be asked for
+    if error := ask_uv(trial, "3.12", folder, "--refresh"):
+        assert "fetch" in error, error
+        pytest.skip(f"PyPI cannot be reached: {error}")
+    with ThreadPoolExecutor(3) as pool:
+        yield {(name, python): pool.submit(resolve_list, name, python, folder) for name, python in CASES}
+
+
+def resolve_list(name: str, python: str, folder: Path) -> str:
+    lines = (REPO / "requirements" / name).read_text().splitlines()
+    if python == "3.13":
+        # make_env.sh installs these by themselves, whatever Python they declare
+        lines = [line for line in lines if "ignore-requires-python" not in line]
+    # a wheel that does not come from the index is what its address says
+    lines = [line for line in lines if not _WHEEL.match(line)]
+    # beside the list itself, for what it includes
+    included = (REPO / "requirements" / name).parent
+    path = folder / f"{name.replace('/', '-')}-{python}.txt"
+    path.write_text("\n".join(re.sub("^-r ", f"-r {included}/", line) for line in lines))
+    # an index that is asked hundreds of times may fail once: what is wrong is so twice
+    return ask_uv(path, python, folder) and ask_uv(path, python, folder, "--refresh")
+
+
+def ask_uv(path: Path, python: str, folder: Path, *options: str) -> str:
+    """Why the list at ``path`` does not resolve for ``python``; empty: it does."""
+    uv = pytest.importorskip("uv", reason="uv of requirements/dev.txt is not installed")
+    config = folder / f"{path.stem}-{python}.toml"
+    config.write_text("\n".join(map(metadata, SDISTS)))
+    command = [
+        *(uv.find_uv_bin(), "pip", "compile", "--quiet", "--no-header", "--config-file", config, path),
+        *("--python", sys.executable, "--no-python-downloads", "--python-version", python),
+        # the metadata of wheels is enough: none is downloaded, and nothing is built
+        *("--python-platform", PLATFORM, "--only-binary=:all:"),
+        # but for what has no wheel, and is not built either: its dependencies are told
+        *(f"--no-binary={package.partition('==')[0]}" for package in SDISTS),
+    ]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    return " ".join(done.stderr.split()) if done.returncode else ""
+
+
+def metadata(package: str) -> str:
+    """What uv is told of a package instead of building it."""
+    name, _, version = package.partition("==")
+    return (
+        f"[[dependency-metadata]]\nname = {json.dumps(name)}\nversion = {json.dumps(version)}\n"
+        f"requires-dist = {json.dumps(SDISTS[package])}\n"
+    )
+
+
+@pytest.mark.parametrize(("name", "python"), CASES)
+def test_a_list_resolves_for_its_python(
+    name: str, python: str, resolved: dict[tuple[str, str], Future[str]]
+) -> None:
+    error = resolved[name, python].result()
+    if "fetch" in error:
+        pytest.skip(f"PyPI cannot be reached: {error}")
+    assert not error
