@@ -18,7 +18,7 @@ from custom_models.load_model import MODEL_SETTINGS
 from custom_models.model_settings import native
 from imageevalkit.cell import REPO
 from imageevalkit.generation.contract import ItemFailed, ModelUnusable
-from tests.support.native_contract import CHECKPOINTS, PHOTO, SHORT, findings, tiny_model
+from tests.support.native_contract import CHECKPOINTS, PHOTO, SHORT, built, findings, tiny_model
 
 pytest.importorskip("diffusers")
 
@@ -108,6 +108,20 @@ def test_contract_with_torchvision(key: str, found_with_torchvision: Mapping[str
 def test_every_native_model_has_a_tiny_checkpoint() -> None:
     assert len(NATIVE) > 40
     assert {entry["model_path"] for entry in NATIVE.values()} == set(CHECKPOINTS)
+
+
+@pytest.mark.parametrize(
+    "key", [key for key, entry in NATIVE.items() if "patterns" in entry and not needs_torchvision(key)]
+)
+def test_patterns_let_every_file_through_that_a_pipeline_is_made_of(key: str, folder: Path) -> None:
+    from huggingface_hub.utils import filter_repo_objects
+
+    pipeline = built(folder, CHECKPOINTS[NATIVE[key]["model_path"]].build)
+    files = {str(path.relative_to(pipeline)) for path in pipeline.rglob("*") if path.is_file()}
+    files = {file for file in files if not file.startswith(".")}
+    assert set(filter_repo_objects(files, allow_patterns=NATIVE[key]["patterns"])) == files
+    others = {"flux1-dev.safetensors", "sd_xl_base_1.0.safetensors", "v1-5-pruned.ckpt"}
+    assert not set(filter_repo_objects(others, allow_patterns=NATIVE[key]["patterns"]))
 
 
 def test_every_entry_can_be_run() -> None:

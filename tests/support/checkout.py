@@ -104,13 +104,15 @@ def make_checkout(folder: Path) -> Path:
     return folder
 
 
-def add_model(checkout: Path, name: str, class_name: str, code: str, **entry: object) -> None:
+def add_model(
+    checkout: Path, name: str, class_name: str, code: str, task: str = "t2i", **entry: object
+) -> None:
     """Add a model as the guide says: one class file, one entry in MODEL_SETTINGS."""
     stem = name.replace("-", "_")
     _write(checkout / f"infer/custom_models/model_utils/{stem}.py", code)
     registry = checkout / "infer/custom_models/load_model.py"
     setting = {"model_path": "", "module": f".model_utils.{stem}", "class": class_name, "gpus": 0, **entry}
-    registry.write_text(f"{registry.read_text()}\nMODEL_SETTINGS['t2i'][{name!r}] = {setting!r}\n")
+    registry.write_text(f"{registry.read_text()}\nMODEL_SETTINGS[{task!r}][{name!r}] = {setting!r}\n")
 
 
 def add_benchmark(checkout: Path, name: str, class_name: str, code: str, task: str = "t2i") -> None:

@@ -110,17 +110,17 @@ def tiny_model(task: str, name: str, folder: Path, **more: Any) -> Any:
     if "width" in kwargs:
         small |= _SMALL
     if "ip_adapter" in kwargs:
-        adapter = _built(folder, flux.save_flux_ip_adapter)
+        adapter = built(folder, flux.save_flux_ip_adapter)
         small |= {"ip_adapter": str(adapter / "adapter"), "image_encoder": str(adapter / "encoder")}
         kwargs.pop("image_encoder_revision", None)
-    path = str(_built(folder, checkpoint.build))
+    path = str(built(folder, checkpoint.build))
     return load_model({**entry, "model_path": path, "model_kwargs": {**kwargs, **small, **more}})
 
 
 _folders: dict[tuple[Path, Any], Path] = {}
 
 
-def _built(folder: Path, build: Callable[[Path], None]) -> Path:
+def built(folder: Path, build: Callable[[Path], None]) -> Path:
     """What ``build`` saves; models of one class share it."""
     key = (folder, build)
     if key not in _folders:

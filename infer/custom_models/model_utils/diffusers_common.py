@@ -108,6 +108,10 @@ class DiffusersModel:
 
     def _call(self, seed: int, **inputs: Any) -> Generated:
         """Run the pipeline once. Raises Refused when its safety checker rejects the image."""
+        import torch
+
+        # some pipelines draw from it what the generator is for (OmniGen, to encode its input images)
+        torch.manual_seed(seed)
         output = self._pipeline(**inputs, **self.call_settings, generator=self._generator(seed))
         (result,) = self._results(output)
         if isinstance(result, Refused):

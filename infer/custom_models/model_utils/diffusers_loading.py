@@ -175,7 +175,7 @@ def _place(pipeline: Any, options: LoadOptions) -> None:
             raise ModelUnusable(f"offload '{options.offload}' is not one of {', '.join(_OFFLOADS)}")
         if options.device == "cpu":
             raise ModelUnusable(
-                f"offload={options.offload} moves weights between CPU and GPU, and there is no GPU"
+                f"offload={options.offload} moves weights between CPU and GPU, and the device is the CPU"
             )
         getattr(pipeline, method)(device=options.device)
     elif not options.device_map:

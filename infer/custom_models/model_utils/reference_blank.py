@@ -40,6 +40,6 @@ class ReferenceBlankEdit:
 class ReferenceBlankSubject(ReferenceBlank):
     """Subject-driven: white, in the size of text to image."""
 
-    def generate(self, inputs: str | Sequence[str | Image.Image], seed: int = 42) -> Image.Image:
+    def generate(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Image.Image:
         """A white image. Raises ItemFailed without an image or a prompt."""
-        return super().generate(split_subject(inputs).prompt, seed)
+        return super().generate(split_subject(input_list).prompt, seed)

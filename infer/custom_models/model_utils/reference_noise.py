@@ -48,6 +48,6 @@ class ReferenceNoiseEdit:
 class ReferenceNoiseSubject(ReferenceNoise):
     """Subject-driven: noise from prompt and seed, in the size of text to image."""
 
-    def generate(self, inputs: str | Sequence[str | Image.Image], seed: int = 42) -> Image.Image:
+    def generate(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Image.Image:
         """Noise determined by the prompt and ``seed``. Raises ItemFailed without an image or a prompt."""
-        return super().generate(split_subject(inputs).prompt, seed)
+        return super().generate(split_subject(input_list).prompt, seed)

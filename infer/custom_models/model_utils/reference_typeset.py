@@ -196,6 +196,6 @@ class ReferenceTypesetEdit:
 class ReferenceTypesetSubject(ReferenceTypeset):
     """Subject-driven: the text that the prompt asks for, in the size of text to image."""
 
-    def generate(self, inputs: str | Sequence[str | Image.Image], seed: int = 42) -> Image.Image:
+    def generate(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Image.Image:
         """The typeset text of the prompt. Raises ItemFailed without an image or a prompt."""
-        return super().generate(split_subject(inputs).prompt, seed)
+        return super().generate(split_subject(input_list).prompt, seed)

@@ -1,0 +1,157 @@
+"""Options of the diffusers classes beyond a pipeline's own settings, on pipelines with tiny random weights."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from custom_models.model_utils.diffusers_edit import DiffusersEdit
+from custom_models.model_utils.diffusers_t2i import DiffusersT2I
+from imageevalkit.generation.contract import Generated, ModelUnusable, Refused
+from tests.support.native_contract import PHOTO, apart
+from tests.support.tiny_checkpoints.diffusers_others import save_pixart_sigma
+from tests.support.tiny_checkpoints.flux import save_flux
+from tests.support.tiny_checkpoints.stable_diffusion import save_instruct_pix2pix, save_stable_diffusion
+
+pytest.importorskip("diffusers")
+
+FAST: dict[str, Any] = {"num_inference_steps": 2, "dtype": "float32", "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def pipelines(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pipelines")
+    save_stable_diffusion(folder / "sd")
+    save_stable_diffusion(folder / "sd-prude", safety_checker_rejects=True)
+    save_instruct_pix2pix(folder / "pix2pix")
+    save_flux(folder / "flux")
+    save_pixart_sigma(folder / "sigma")
+    return folder
+
+
+@pytest.fixture
+def usual_attention() -> Iterator[None]:
+    """diffusers keeps the last backend for all models of the process."""
+    yield
+    from diffusers.models.attention_dispatch import AttentionBackendName, _AttentionBackendRegistry
+
+    _AttentionBackendRegistry.set_active_backend(AttentionBackendName.NATIVE)
+
+
+def t2i(path: Path, prompt: str = "a red bus", **settings: Any) -> Image.Image:
+    return image_of(DiffusersT2I(str(path), **{**FAST, **settings}).generate(prompt, 7))
+
+
+def image_of(result: Generated | Refused) -> Image.Image:
+    assert isinstance(result, Generated)
+    assert isinstance(result.image, Image.Image)
+    return result.image
+
+
+def flux(pipelines: Path, **settings: Any) -> Image.Image:
+    return t2i(pipelines / "flux", width=32, height=32, **settings)
+
+
+def test_every_image_of_a_batch_has_its_own_prompt_and_seed(pipelines: Path) -> None:
+    model = DiffusersT2I(str(pipelines / "sd"), batch_size=3, negative_prompt="blurry", **FAST)
+    assert model.batch_size == 3
+    inputs, seeds = ["a red bus", "two cats", "a red bus"], [7, 8, 9]
+    images = [image_of(result) for result in model.generate_batch(inputs, seeds)]
+    for image, prompt, seed in zip(images, inputs, seeds, strict=True):
+        assert apart(image, image_of(model.generate(prompt, seed))) <= 2
+    assert apart(images[0], images[2]) > 2
+
+
+@pytest.mark.parametrize("prompts", [["a red bus"], ["a red bus", "two cats"]], ids=len)
+def test_refusals_of_a_batch_stand_in_their_places(pipelines: Path, prompts: Sequence[str]) -> None:
+    model = DiffusersT2I(str(pipelines / "sd-prude"), batch_size=2, **FAST)
+    answers = model.generate_batch(prompts, [7] * len(prompts))
+    assert len(answers) == len(prompts)
+    assert all(isinstance(answer, Refused) for answer in answers)
+
+
+def test_safety_checker_can_be_left_out(pipelines: Path) -> None:
+    with pytest.raises(Refused):
+        t2i(pipelines / "sd-prude")
+    assert apart(t2i(pipelines / "sd-prude", safety_checker=False), t2i(pipelines / "sd")) == 0
+
+
+def test_prompt_suffix_is_part_of_the_prompt(pipelines: Path) -> None:
+    suffixed = t2i(pipelines / "sd", prompt="a red", prompt_suffix=" bus")
+    assert apart(suffixed, t2i(pipelines / "sd")) == 0
+
+
+def test_scheduler_keeps_the_configuration_and_changes_the_image(pipelines: Path) -> None:
+    model = DiffusersEdit(str(pipelines / "pix2pix"), scheduler="EulerAncestralDiscreteScheduler", **FAST)
+    scheduler = model._pipeline.scheduler
+    assert type(scheduler).__name__ == "EulerAncestralDiscreteScheduler"
+    assert scheduler.config.steps_offset == 1
+    usual = DiffusersEdit(str(pipelines / "pix2pix"), **FAST)
+    assert apart(*(image_of(m.generate([PHOTO, "blue"], 7)) for m in (model, usual))) > 0
+
+
+def test_parts_can_have_types_of_their_own(pipelines: Path) -> None:
+    import torch
+
+    types = {"default": "float32", "transformer": "bfloat16"}
+    model = DiffusersT2I(str(pipelines / "flux"), **{**FAST, "dtype": types})
+    assert model._pipeline.transformer.dtype == torch.bfloat16
+    assert model._pipeline.vae.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"vae_slicing": True, "vae_tiling": True}, {"attention": "_native_math"}, {"device_map": "balanced"}],
+    ids=lambda settings: next(iter(settings)),
+)
+@pytest.mark.usefixtures("usual_attention")
+def test_options_for_memory_and_speed_leave_the_image(pipelines: Path, settings: dict[str, Any]) -> None:
+    assert apart(flux(pipelines, **settings), flux(pipelines)) <= 1
+
+
+@pytest.mark.parametrize("name", ["flux", "sd"])
+def test_compile_is_asked_for_the_denoiser(pipelines: Path, name: str) -> None:
+    model = DiffusersT2I(str(pipelines / name), compile=True, **FAST)
+    denoiser = getattr(model._pipeline, "transformer", None) or model._pipeline.unet
+    # torch compiles at the first call, which takes longer than all other tests of this file
+    assert any(module._compiled_call_impl is not None for module in denoiser.modules())
+    assert all(module._compiled_call_impl is None for module in model._pipeline.vae.modules())
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("sd", {"batch_size": 0}, "batch_size must be a whole number from 1, not 0"),
+        ("sd", {"batch_size": 2.5}, "batch_size must be a whole number from 1, not 2.5"),
+        ("sd", {"scheduler": "EulerScheduler"}, "scheduler 'EulerScheduler' is not in diffusers"),
+        ("sd", {"offload": "disk"}, "offload 'disk' is not one of model, sequential"),
+        (
+            "sd",
+            {"offload": "model"},
+            "offload=model moves weights between CPU and GPU, and the device is the CPU",
+        ),
+        ("sd", {"attention": "flash"}, "UNet2DConditionModel takes no attention backend but xformers"),
+        ("flux", {"attention": "flesh"}, "attention 'flesh' is not usable here"),
+        ("sd", {"dtype": {"default": "float23"}}, "dtype 'float23' is not one of"),
+        ("sd", {"batchsize": 2}, "takes no argument 'batchsize' (did you mean 'batch_size'?)"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else None,
+)
+def test_bad_option_is_one_line(pipelines: Path, name: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelUnusable) as error:
+        DiffusersT2I(str(pipelines / name), **{**FAST, **settings})
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_captions_are_not_silently_left_uncleaned(pipelines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ftfy" else find(name))
+    with pytest.raises(ModelUnusable, match=r"cleans captions with the package ftfy, .*clean_caption=false$"):
+        DiffusersT2I(str(pipelines / "sigma"), **FAST)
+    DiffusersT2I(str(pipelines / "sigma"), clean_caption=False, **FAST)

@@ -1,0 +1,108 @@
+"""Subject-driven models of every kind: what they are shown of a subject's name, its images and the prompt."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from custom_models.load_model import MODEL_SETTINGS
+from custom_models.model_utils.openai_images import OpenAIImagesSubject
+from custom_models.model_utils.reference_blank import ReferenceBlankSubject
+from custom_models.model_utils.reference_noise import ReferenceNoise, ReferenceNoiseSubject
+from custom_models.model_utils.reference_typeset import ReferenceTypeset, ReferenceTypesetSubject
+from custom_models.model_utils.subject_inputs import split_subject
+from imageevalkit.generation.contract import Generated, ItemFailed
+from tests.support.image_server import ImageServer
+
+PHOTO = Image.linear_gradient("L").resize((64, 48)).convert("RGBA")
+
+
+def test_name_stands_before_the_images_and_the_prompt_after_them() -> None:
+    subject = split_subject(["golden", "retriever", PHOTO, "asleep", PHOTO, "on a sofa"])
+    assert (subject.name, subject.prompt) == ("golden retriever", "asleep on a sofa")
+    assert [image.mode for image in subject.images] == ["RGB", "RGB"]
+    assert split_subject([PHOTO, "asleep"]).name == ""
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [(["dog", "asleep"], "no image of its subject"), (["dog", PHOTO], "no prompt after the image")],
+)
+def test_incomplete_item_fails_without_a_request(
+    server: ImageServer, inputs: list[Any], message: str
+) -> None:
+    models = (OpenAIImagesSubject("edit-1"), ReferenceBlankSubject(), ReferenceNoiseSubject())
+    for model in models:
+        with pytest.raises(ItemFailed, match=message) as caught:
+            model.generate(inputs)
+        assert caught.value.attempts == 0
+    assert server.requests == []
+
+
+def test_api_models_are_shown_the_images_and_the_prompt(server: ImageServer) -> None:
+    assert MODEL_SETTINGS["subject"]["gpt-image-2"]["class"] == "OpenAIImagesSubject"
+    OpenAIImagesSubject("edit-1").generate(["dog", PHOTO, "asleep", PHOTO, "on a sofa"])
+    (request,) = server.requests
+    assert request.path == "/v1/images/edits"
+    assert request.fields["prompt"] == "asleep on a sofa"
+    assert len(request.files) == 2
+
+
+def test_references_make_what_they_make_of_the_prompt_alone() -> None:
+    inputs: list[Any] = ["dog", PHOTO, 'a dog with a sign "HELLO"']
+    for subject, t2i in (
+        (ReferenceNoiseSubject, ReferenceNoise),
+        (ReferenceTypesetSubject, ReferenceTypeset),
+    ):
+        one, other = subject(width=80, height=40).generate(inputs, 3), t2i(width=80, height=40)
+        assert one.tobytes() == other.generate('a dog with a sign "HELLO"', 3).tobytes()
+    assert ReferenceBlankSubject(width=80, height=40).generate(inputs).size == (80, 40)
+
+
+# --- BLIP-Diffusion, whose environment has an older diffusers ---
+
+
+@pytest.fixture
+def blip_diffusion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The registered model without its weights: a call that the real pipeline's signature would not take fails."""
+    diffusers = pytest.importorskip("diffusers")
+    from custom_models.model_utils import diffusers_loading
+    from custom_models.model_utils.blip_diffusion import BlipDiffusion
+
+    signature = inspect.signature(diffusers.BlipDiffusionPipeline.__call__)
+    calls: list[dict[str, Any]] = []
+
+    def pipeline(**arguments: Any) -> SimpleNamespace:
+        calls.append(signature.bind(None, **arguments).arguments)
+        return SimpleNamespace(images=[Image.new("RGB", (512, 512))])
+
+    def pipeline_class(*_: Any) -> Any:
+        return diffusers.BlipDiffusionPipeline
+
+    monkeypatch.setattr(diffusers_loading, "pipeline_class", pipeline_class)
+    monkeypatch.setattr(diffusers_loading, "load_pipeline", lambda *_: pipeline)
+    entry = MODEL_SETTINGS["subject"]["blip-diffusion"]
+    model = BlipDiffusion(str(tmp_path), **{**entry["model_kwargs"], "device": "cpu"})
+    return SimpleNamespace(model=model, calls=calls)
+
+
+def test_blip_diffusion_draws_the_subject_that_it_sees(blip_diffusion: Any) -> None:
+    result = blip_diffusion.model.generate(["dog", PHOTO, "on a sofa"], 7)
+    assert isinstance(result, Generated)
+    (call,) = blip_diffusion.calls
+    assert call["prompt"] == ["on a sofa"]
+    assert call["source_subject_category"] == call["target_subject_category"] == ["dog"]
+    assert call["reference_image"].mode == "RGB"
+    assert (call["num_inference_steps"], call["guidance_scale"], call["width"]) == (25, 7.5, 512)
+    assert call["generator"].initial_seed() == 7
+
+
+@pytest.mark.parametrize("inputs", [[PHOTO, "on a sofa"], ["dog", PHOTO, PHOTO, "on a sofa"]])
+def test_blip_diffusion_takes_one_image_of_a_named_subject(blip_diffusion: Any, inputs: list[Any]) -> None:
+    with pytest.raises(ItemFailed, match="a subject's name and exactly one image"):
+        blip_diffusion.model.generate(inputs, 7)
