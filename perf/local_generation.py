@@ -23,10 +23,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.support.tiny_checkpoints.stable_diffusion import save_stable_diffusion
-
 from perf import toolkit
 from tests.support.checkout import SLOW_NOISE, add_model, environ
+from tests.support.tiny_checkpoints.stable_diffusion import save_stable_diffusion
 
 _REPO = Path(__file__).resolve().parent.parent
 _STEPS = 8
