@@ -313,10 +313,12 @@ def test_the_python_of_a_list(root: Path, python: str) -> None:
     assert failed.returncode == 1
     assert "PackagesNotFoundError: no python 3.9 (log: " in failed.stderr.splitlines()[-1]
 
-    said = one_error(make_env(root, "--model", "tiny", "--path", "x", PYTHON=python), 2)
+    said = one_error(make_env(root, "--model", "tiny", "--path", root / "x", PYTHON=python), 2)
     assert "needs Python 3.9, and there is none" in said and "set CONDA_BASE to a conda installation" in said
     tiny.write_text("# python: three\n")
-    assert "names no Python like 3.10" in one_error(make_env(root, "--model", "tiny", "--path", "x"), 2)
+    assert "names no Python like 3.10" in one_error(
+        make_env(root, "--model", "tiny", "--path", root / "x"), 2
+    )
 
     # a list that moves to another Python makes the environment anew
     tiny.write_text(f"# python: {mine}\n")

@@ -324,3 +324,18 @@ def test_shares_of_the_gpus(
 ) -> None:
     environs = devices.environs(per_replica, most, {"CUDA_VISIBLE_DEVICES": given})
     assert [e.get("CUDA_VISIBLE_DEVICES") for e in environs] == expected
+
+
+def test_the_commit_of_hub_weights_is_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch stands for another commit tomorrow."""
+    from imageevalkit import fingerprint as fp
+
+    refs = tmp_path / "models--org--model/refs"
+    refs.mkdir(parents=True)
+    (refs / "main").write_text("0123456789abcdef0123456789abcdef01234567")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setitem(SETTING, "model_path", "org/model")
+    generate(1, 1)
+    (packages,) = fp.packages_of(CELL.fingerprints)
+    assert packages["org/model"] == "0123456789abcdef0123456789abcdef01234567"
+    assert packages["python"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from pathlib import Path
 
@@ -16,13 +17,36 @@ def use(name: str, *below: str) -> Path:
     Raises:
         ModelUnusable: it is not there.
     """
+    folder = _folder(name)
+    # after our own folders: a repository's `utils` or `models` must not hide a module of ours
+    for path in (folder, *(folder / part for part in below)):
+        if str(path) not in sys.path:
+            sys.path.append(str(path))
+    return folder
+
+
+def text_in(name: str, file: str, variable: str) -> str:
+    """The string that the authors' program ``file`` of repository ``name`` gives to ``variable``; it is not run.
+
+    Raises:
+        ModelUnusable: the repository is not there, or says no such thing.
+    """
+    path = _folder(name) / file
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError) as error:
+        raise ModelUnusable(f"{path} cannot be read: {error}") from error
+    for node in tree.body:
+        names = [ast.unparse(target) for target in node.targets] if isinstance(node, ast.Assign) else []
+        if names == [variable] and isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            return str(node.value.value)
+    raise ModelUnusable(f"{path} does not say {variable}")
+
+
+def _folder(name: str) -> Path:
     folder = CODE / name
     if not folder.is_dir():
         raise ModelUnusable(
             f"the authors' code is not at {folder}: run bash utils/prefetch.sh --model_names with this model"
         )
-    # after our own folders: a repository's `utils` or `models` must not hide a module of ours
-    for path in (folder, *(folder / part for part in below)):
-        if str(path) not in sys.path:
-            sys.path.append(str(path))
     return folder

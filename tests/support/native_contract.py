@@ -94,7 +94,8 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "deepseek-community/Janus-Pro-1B": _JANUS,
     "deepseek-community/Janus-Pro-7B": _JANUS,
     "BAAI/Emu3-Gen-hf": Checkpoint(
-        transformers_models.save_emu3, {"image_area": SIZE[0] * SIZE[1], "ratio": "2:1"}
+        transformers_models.save_emu3,
+        {"image_area": SIZE[0] * SIZE[1], "ratio": "2:1", "prompt_suffix": "", "negative_prompt": ""},
     ),
 }
 

@@ -25,6 +25,8 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
+from imageevalkit.asset_checks.hub_cache import commit_of
+from imageevalkit.asset_manifest import HubAsset
 from imageevalkit.generation.contract import Generated, GenerationError, Raised
 from imageevalkit.generation.packages import installed_packages
 from imageevalkit.generation.replicas.messages import (
@@ -40,6 +42,7 @@ from imageevalkit.generation.replicas.messages import (
     portable,
     receive,
 )
+from imageevalkit.load_errors import may_be_hub_id
 from imageevalkit.secrets import one_line, redact
 
 _PR_SET_PDEATHSIG = 1
@@ -151,7 +154,8 @@ class _Worker:
         self._batch_size = 1
         if hasattr(self._model, "generate_batch"):
             self._batch_size = max(1, int(getattr(self._model, "batch_size", 1)))
-        self._send(Ready(order.key, installed_packages(), time.perf_counter() - started))
+        packages = {**installed_packages(), **_commit_of_weights(order.setting)}
+        self._send(Ready(order.key, packages, time.perf_counter() - started))
 
     def _make(self, order: Make) -> list[Generated | Exception]:
         answers: list[Generated | Exception] = []
@@ -200,6 +204,15 @@ class _Worker:
         self._batch_size = batch // 2
         self._send(Said(f"out of memory with a batch of {batch}: going on with {self._batch_size}"))
         return []
+
+
+def _commit_of_weights(setting: Mapping[str, Any]) -> dict[str, str]:
+    """The commit of a hub repository as it is in the cache now: a branch stands for another one tomorrow."""
+    path = str(setting["model_path"])
+    if Path(path).exists() or not may_be_hub_id(path):
+        return {}
+    commit = commit_of(HubAsset(path, setting.get("model_kwargs", {}).get("revision")))
+    return {path: commit} if commit else {}
 
 
 def _generate_of(model: Any) -> Callable[..., Any]:

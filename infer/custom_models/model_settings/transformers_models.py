@@ -20,8 +20,8 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "janus-pro-7b": native(
             "JanusT2I", ("deepseek-community/Janus-Pro-7B", None, ALL), **_JANUS
         ),  # no commit known
-        # Authors' README: 720×720, cfg 3, top_k 2048. Its example also adds words on quality to the prompt and has a
-        # negative prompt (baaivision/Emu3, image_generation.py): prompt_suffix and negative_prompt take them.
+        # Authors' README: 720×720, cfg 3, top_k 2048, words on quality after each prompt, and a negative prompt: both
+        # are read from their program; prompt_suffix and negative_prompt replace them.
         "emu3": native(
             "Emu3T2I",
             ("BAAI/Emu3-Gen-hf", None, ALL),  # no commit of its main branch is known
@@ -29,6 +29,17 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             image_area=518400,
             guidance_scale=3.0,
             top_k=2048,
+            entry={
+                "assets": [
+                    {
+                        "code": "baaivision/Emu3",
+                        "commit": "f6ea9aaa44bd4ae5d7a048300cf0a16a863b0cae",
+                        "tree": "3e01b16c7b2441c8ae9cee8aec2c67e71af517e5",
+                        "to": "emu3",
+                        "licence": "Apache-2.0",
+                    }
+                ]
+            },
         ),
     },
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 from PIL import Image
 
+from custom_models.authors_code import text_in
 from custom_models.model_utils.transformers_common import TransformersImageModel
 from imageevalkit.generation.contract import Generated
 
@@ -19,8 +20,11 @@ class Emu3T2I(TransformersImageModel):
         image_area: about how many pixels the image has; each side is a multiple of 8.
         guidance_scale: weight of classifier-free guidance; above 1.
         top_k: tokens among which each next one is drawn.
-        prompt_suffix: added to every prompt as it is.
-        negative_prompt: what guidance leads away from.
+        prompt_suffix: added to every prompt as it is; None: the authors' words on quality.
+        negative_prompt: what guidance leads away from; None: the authors' own.
+
+    Raises:
+        ModelUnusable: it does not load, or the authors' words are wanted and their code is not there.
     """
 
     model_class = "Emu3ForConditionalGeneration"
@@ -34,14 +38,16 @@ class Emu3T2I(TransformersImageModel):
         image_area: int = 518400,
         guidance_scale: float = 3.0,
         top_k: int = 2048,
-        prompt_suffix: str = "",
-        negative_prompt: str = "",
+        prompt_suffix: str | None = None,
+        negative_prompt: str | None = None,
         **settings: Any,
     ) -> None:
+        # before the weights are read: what is missing should not cost minutes
+        self._prompt_suffix = _authors("POSITIVE_PROMPT") if prompt_suffix is None else prompt_suffix
+        self._negative_prompt = _authors("NEGATIVE_PROMPT") if negative_prompt is None else negative_prompt
         super().__init__(model_path, **settings)
         self._grid = {"ratio": ratio, "image_area": image_area}
         self._sampling = {"do_sample": True, "guidance_scale": guidance_scale, "top_k": top_k}
-        self._prompt_suffix, self._negative_prompt = prompt_suffix, negative_prompt
 
     def generate(self, prompt: str, seed: int = 42) -> Generated:
         """One image, sampled with ``seed``."""
@@ -69,6 +75,10 @@ class Emu3T2I(TransformersImageModel):
         return self._processor(
             text=text, return_for_image_generation=True, return_tensors="pt", **self._grid
         ).to(self.device)
+
+
+def _authors(variable: str) -> str:
+    return text_in("emu3", "image_generation.py", variable)
 
 
 class _Grid:
