@@ -93,16 +93,16 @@ def test_weights_that_peft_would_leave_random_are_found(said: Mapping[str, Any])
 
 
 @pytest.mark.parametrize(
-    ("missing", "url"),
+    "missing",
     [
-        ("clip_vitb16_pretrain.pth.tar", "v0.2.0-checkpoints/dreamsim_ensemble_checkpoint.zip"),
-        ("ensemble_lora/adapter_model.safetensors", "v0.2.0-checkpoints/dreamsim_ensemble_checkpoint.zip"),
-        ("facebookresearch_dino_main/hubconf.py", "github.com/facebookresearch/dino"),
-        ("checkpoints/dino_vitbase16_pretrain.pth", "dl.fbaipublicfiles.com/dino/"),
+        "clip_vitb16_pretrain.pth.tar",
+        "ensemble_lora/adapter_model.safetensors",
+        "facebookresearch_dino_main/hubconf.py",
+        "checkpoints/dino_vitbase16_pretrain.pth",
     ],
 )
 def test_a_missing_file_is_one_line_with_where_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, url: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     monkeypatch.setattr(perceptual, "package_versions", lambda *names: dict.fromkeys(names, "1"))
     for name in FILES:
@@ -114,7 +114,8 @@ def test_a_missing_file_is_one_line_with_where_to_get_it(
     with pytest.raises(CellFailure) as failure:
         _ = DreamSimEncoder(EncoderOptions({"dreamsim": str(tmp_path)})).identity
     line = str(failure.value)
-    assert missing in line and url in line and str(tmp_path) in line and "\n" not in line
+    assert missing in line and str(tmp_path) in line and "\n" not in line
+    assert "bash utils/prefetch.sh --ds_names oneig" in line
 
 
 def test_no_folder_at_all_is_one_line_with_where_to_get_it(

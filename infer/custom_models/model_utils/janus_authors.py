@@ -11,6 +11,7 @@ from custom_models import authors_code
 from custom_models.model_utils.authors_loading import loading, usable_device
 from custom_models.model_utils.hub_weights import weights_folder
 from custom_models.model_utils.seeds import set_seeds
+from custom_models.model_utils.to_image import to_image
 
 _SIDE = 384  # pixels; the VQ decoder makes 16 x 16 of them from a token
 _GRID = _SIDE // 16
@@ -95,11 +96,3 @@ def chat_prompt_ids(processor: Any, prompt: str, tag: str) -> list[int]:
     )
     ids: list[int] = processor.tokenizer.encode(text + tag)
     return ids
-
-
-def to_image(pixels: Any) -> Image.Image:
-    """A picture of ``pixels`` (3 x height x width, -1 to 1), fractions cut off as the authors' scripts do."""
-    import torch
-
-    levels = ((pixels.float() + 1) / 2 * 255).clamp(0, 255).to(torch.uint8)
-    return Image.fromarray(levels.permute(1, 2, 0).cpu().numpy())

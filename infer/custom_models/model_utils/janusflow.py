@@ -10,8 +10,9 @@ from PIL import Image
 from custom_models import authors_code
 from custom_models.model_utils.authors_loading import loading, usable_device
 from custom_models.model_utils.hub_weights import weights_folder
-from custom_models.model_utils.janus_authors import chat_prompt_ids, to_image
+from custom_models.model_utils.janus_authors import chat_prompt_ids
 from custom_models.model_utils.seeds import set_seeds
+from custom_models.model_utils.to_image import to_image
 
 _LATENT = (1, 4, 48, 48)  # of the SDXL autoencoder: 384 x 384 pixels
 _VAE_FILES = ("config.json", "diffusion_pytorch_model.safetensors")  # the repository has them thrice

@@ -10,8 +10,8 @@ from PIL import Image
 from custom_models import authors_code
 from custom_models.model_utils.authors_loading import loading, usable_device
 from custom_models.model_utils.hub_weights import weights_folder
-from custom_models.model_utils.janus_authors import to_image
 from custom_models.model_utils.seeds import set_seeds
+from custom_models.model_utils.to_image import to_image
 
 
 class ShowOT2I:
