@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +18,7 @@ _RUNTIME_KWARGS = frozenset(
     (
         "device",
         "device_map",
+        "offload",
         "timeout",
         "max_attempts",
         "max_elapsed",
@@ -32,8 +33,9 @@ _RUNTIME_KWARGS = frozenset(
 def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a resolved model setting that decides its images, flat, by name.
 
-    Local weights count by content (see :func:`weights_of`), an API by its host: another server, another model.
-    So does the number of images made in one call: a GPU computes batches of other sizes with other kernels.
+    Local weights count by their name and content (see :func:`weights_of`), authors' code by its commit, an API by its
+    host: another server, another model. The number of images made in one call counts too: a GPU computes batches of
+    other sizes with other kernels.
     """
     kwargs = {k: v for k, v in setting.get("model_kwargs", {}).items() if k not in _RUNTIME_KWARGS}
     if kwargs.get("batch_size") == 1:
@@ -42,11 +44,36 @@ def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "task": task,
         "class": f"{setting['module']}:{setting['class']}",
-        "model_path": setting["model_path"],
-        **weights_of(setting["model_path"]),
+        **_identity("model_path", setting["model_path"]),
         **({"host": _host(base_url)} if setting.get("api") else {}),
-        **{f"kwargs.{key}": value for key, value in sorted(kwargs.items())},
+        **{
+            name: part
+            for key, value in sorted(kwargs.items())
+            for name, part in _identity(f"kwargs.{key}", value).items()
+        },
+        **_assets(setting.get("assets", ())),
     }
+
+
+def _identity(name: str, value: Any) -> dict[str, Any]:
+    """A setting; one that is a local file or folder is what lies there, wherever that is."""
+    is_place = isinstance(value, str) and (name == "model_path" or Path(value).is_absolute())
+    weights = weights_of(value) if is_place else {}
+    if not weights:
+        return {name: value}
+    what = "weights" if name == "model_path" else f"weights of {name}"
+    return {name: Path(value).resolve().name, what: weights["weights"]}
+
+
+def _assets(assets: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Which authors' code and which further weights a model has, by name."""
+    found = {}
+    for asset in assets:
+        name = asset.get("to") or asset.get("hub") or asset.get("path", "")
+        pin = asset.get("commit") or asset.get("revision") or asset.get("sha256")
+        if pin:
+            found[f"asset {name}"] = str(pin)
+    return found
 
 
 def _host(base_url: str) -> str | None:

@@ -37,7 +37,7 @@ def why_not_loaded(model_path: str, error: BaseException) -> str:
         )
         return (
             f"{model_path} is no local folder and not whole in the cache {constants.HF_HUB_CACHE}, "
-            f"and {reason}; fetch it with utils/download_model_hf_home.sh"
+            f"and {reason}; with internet, bash utils/prefetch.sh with the options of this run fetches it"
         )
     return f"{model_path} does not load: {first_line(error)}"
 

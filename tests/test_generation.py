@@ -454,3 +454,31 @@ def test_batches_are_a_setting_and_single_images_the_default() -> None:
 
     assert settings() == settings(batch_size=1)
     assert fp.explain(settings(), settings(batch_size=8)) == "batch_size (unset) → 8"
+
+
+def test_a_copy_of_the_tree_with_its_weights_makes_the_same_images(tmp_path: Path) -> None:
+    from imageevalkit import fingerprint as fp
+    from tests.support.generation import SETTING
+
+    def settings(tree: Path, content: bytes) -> dict[str, object]:
+        (tree / "model").mkdir(parents=True, exist_ok=True)
+        (tree / "model/weights.safetensors").write_bytes(b"w")
+        (tree / "adapter.safetensors").write_bytes(content)
+        kwargs = {"adapter": str(tree / "adapter.safetensors")}
+        return fp.settings_of("t2i", {**SETTING, "model_path": str(tree / "model"), "model_kwargs": kwargs})
+
+    here, node = settings(tmp_path / "here", b"a"), settings(tmp_path / "node", b"a")
+    assert here == node
+    assert str(tmp_path) not in str(here)
+    assert "weights of kwargs.adapter" in fp.explain(here, settings(tmp_path / "node", b"b"))
+
+
+def test_another_commit_of_the_authors_code_makes_images_stale() -> None:
+    from imageevalkit import fingerprint as fp
+    from tests.support.generation import SETTING
+
+    old, new = (
+        fp.settings_of("t2i", {**SETTING, "assets": [{"code": "org/repo", "commit": commit, "to": "repo"}]})
+        for commit in ("a" * 40, "b" * 40)
+    )
+    assert fp.explain(old, new) == f"asset repo {'a' * 40} → {'b' * 40}"
