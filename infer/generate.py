@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import functools
 import signal
+import threading
 import traceback
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ async def _generate(plan: Plan, job: Job, since: float) -> ExitStatus:
     """All cells of the job; ``since`` is when the run began, in seconds since 1970."""
     traffic = _traffic(job)
     replicas = None if job.options["api"] else Replicas(_environs(job))
+    in_flight = traffic.workers if replicas is None else replicas.size
     progress = ProgressWriter()
     models: dict[str, list[Planned]] = {}
     for key, path in zip(job.cells, job.logs, strict=True):
@@ -72,13 +74,17 @@ async def _generate(plan: Plan, job: Job, since: float) -> ExitStatus:
         traffic.budget.spent += spent
         say = functools.partial(_append, Path(path))
         say(f"=== generate {key}")
-        planned = Planned(cell, functools.partial(_open, cell, job, progress, Path(path), spent), say)
+        planned = Planned(
+            cell, functools.partial(_open, cell, job, progress, Path(path), in_flight, spent), say
+        )
         models.setdefault(cell.model, []).append(planned)
     logs = {planned.cell: planned for cells in models.values() for planned in cells}
     statuses = []
+    stopping = threading.Event()
 
     def settle(cell: Cell, outcome: Outcome) -> None:
-        statuses.append(_settle(plan, logs[cell], outcome))
+        if not stopping.is_set():  # what ends because it is stopped has not failed
+            statuses.append(_settle(plan, logs[cell], outcome))
 
     loop = asyncio.get_running_loop()
 
@@ -88,8 +94,13 @@ async def _generate(plan: Plan, job: Job, since: float) -> ExitStatus:
         return asyncio.run_coroutine_threadsafe(load_replicated(replicas, run), loop).result()
 
     making = asyncio.ensure_future(generate_together(list(models.values()), load, traffic.workers, settle))
+
     # what is under way may be billed all the same: it goes on record before the process ends
-    loop.add_signal_handler(signal.SIGTERM, making.cancel)
+    def stop() -> None:
+        stopping.set()
+        making.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, stop)
     try:
         await making
     except asyncio.CancelledError:
@@ -123,7 +134,9 @@ def _settle(plan: Plan, planned: Planned, outcome: Outcome) -> ExitStatus:
     return STATUS_OF_STATE[outcome.state]
 
 
-def _open(cell: Cell, job: Job, progress: ProgressWriter, log_path: Path, spent: float) -> CellRun:
+def _open(
+    cell: Cell, job: Job, progress: ProgressWriter, log_path: Path, in_flight: int, spent: float
+) -> CellRun:
     """Survey the cell, on which this run has ``spent`` so many USD before.
 
     Raises:
@@ -140,9 +153,7 @@ def _open(cell: Cell, job: Job, progress: ProgressWriter, log_path: Path, spent:
         items_of(dataset, cell, options["limit"]),
         dataset.dataset_task,
         options["settings"][cell.model][dataset.dataset_task],
-        GenerateOptions(
-            options["overwrite"], options["retry_refused"], options["blank_on_error"], options["workers"]
-        ),
+        GenerateOptions(options["overwrite"], options["retry_refused"], options["blank_on_error"], in_flight),
         progress,
         functools.partial(_append, log_path),
         log_path,

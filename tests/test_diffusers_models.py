@@ -201,7 +201,7 @@ def test_hub_id_that_is_not_cached_is_one_line_offline(
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(
         ModelUnusable,
-        match=r"^nobody/nothing is no local folder .* HF_HUB_OFFLINE=1 forbids .*; fetch .*$",
+        match=r"^nobody/nothing is no local folder .* HF_HUB_OFFLINE=1 forbids .*prefetch.*$",
     ):
         DiffusersT2I("nobody/nothing")
 

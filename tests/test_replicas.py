@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,10 @@ class Run:
         return list(self.outcomes.values())
 
     def _planned(self, cell: Cell, dataset: Any, kwargs: dict[str, Any]) -> Planned:
-        kwargs = {name: str(value) if isinstance(value, Path) else value for name, value in kwargs.items()}
+        kwargs = {
+            name: os.path.relpath(value) if isinstance(value, Path) else value
+            for name, value in kwargs.items()
+        }
 
         def open_cell() -> CellRun:
             return CellRun(
@@ -84,6 +88,13 @@ def generate(workers: int, n: int, cell: Cell = CELL, **kwargs: Any) -> tuple[Ou
     run = Run(workers)
     (outcome,) = run((cell, FakeDataset(n)), **kwargs)
     return outcome, run.said
+
+
+def elsewhere(dataset: FakeDataset) -> FakeDataset:
+    """The items of benchmark ``other``."""
+    for entry in dataset.data:
+        entry["image_save_path"] = str(entry["image_save_path"]).replace("/fake/", "/other/")
+    return dataset
 
 
 def lines(notes: Path) -> list[list[str]]:
@@ -129,9 +140,7 @@ def test_which_items_are_made_together_does_not_depend_on_the_workers() -> None:
 
 def test_batches_do_not_reach_over_cells(notes: Path) -> None:
     first, second = Cell("m", "fake"), Cell("m", "other")
-    other = FakeDataset(5)
-    for entry in other.data:
-        entry["image_save_path"] = str(entry["image_save_path"]).replace("/fake/", "/other/")
+    other = elsewhere(FakeDataset(5))
     states = [outcome.state for outcome in Run(2)((first, FakeDataset(5)), (second, other), batch_size=4)]
     assert states == [COMPLETE, COMPLETE]
     assert contents(first) == contents(second)
@@ -148,10 +157,31 @@ def test_out_of_memory_lowers_the_batch_and_says_so(notes: Path) -> None:
     assert {record["extra"]["batch"] for record in last_records(CELL).values()} == {2}
 
 
+def test_batches_that_the_kernel_kills_become_smaller(notes: Path) -> None:
+    outcome, said = generate(1, 40, notes=notes, batch_size=8, kernel_fits=2)
+    assert outcome.state == COMPLETE
+    assert [line for line in said if "a batch of" in line] == [
+        "a worker died on a batch of 8: going on with 4",
+        "a worker died on a batch of 4: going on with 2",
+    ]
+    assert sum(line[2] == "load" for line in lines(notes)) == 3
+
+
+def test_an_item_that_kills_its_worker_leaves_the_batches_as_they_were() -> None:
+    outcome, _ = generate(1, 24, batch_size=4, dies_on="prompt 5", seconds=0.02)
+    assert outcome.message.startswith("23 of 24 images, 1 failed")
+    batches = [last_records(CELL)[f"images/{n:05d}"].get("extra") for n in range(24) if n != 5]
+    assert batches[:4] == [{"batch": 4}] * 4
+    assert batches[4:7] == [{"batch": 1}] * 3
+    assert batches[-8:] == [{"batch": 4}] * 8
+
+
 def test_out_of_memory_of_one_image_is_that_items_failure() -> None:
     outcome, said = generate(1, 3, batch_size=2, fits=0)
-    assert outcome.state == COMPLETE, "generate() has room for one"
+    assert outcome.state == FAILED
     assert "out of memory with a batch of 2: going on with 1" in said
+    error = last_records(CELL)["images/00002"]["error"]
+    assert error == {"class": "OutOfMemoryError", "text": "CUDA out of memory. Tried to allocate 20.00 GiB"}
 
 
 def test_an_item_that_fails_a_batch_does_not_take_the_others_along() -> None:
@@ -228,17 +258,17 @@ def test_a_worker_that_only_dies_is_given_up(notes: Path) -> None:
     for entry in dataset.data:
         entry["prompt"] = "deadly"
     run = Run(2)
-    (outcome,) = run((CELL, dataset), notes=notes, dies_on="deadly")
-    assert outcome.state == FAILED
+    second = elsewhere(FakeDataset(3))
+    outcome, other = run((CELL, dataset), (Cell("m", "other"), second), notes=notes, dies_on="deadly")
+    assert (outcome.state, other.state) == (FAILED, FAILED)
+    assert "every worker died" in other.message, "whoever comes later is not left waiting"
     assert "SIGKILL" in outcome.message
     assert len(calls(notes)) <= 12
     assert sum("is given up" in line for line in run.said) <= 2
 
 
 def test_a_model_that_does_not_load_is_one_clear_line_and_tried_once(notes: Path) -> None:
-    second = FakeDataset(3)
-    for entry in second.data:
-        entry["image_save_path"] = str(entry["image_save_path"]).replace("/fake/", "/other/")
+    second = elsewhere(FakeDataset(3))
     run = Run(2)
     outcomes = run((CELL, FakeDataset(3)), (Cell("m", "other"), second), notes=notes, unloadable=True)
     assert outcomes == [Outcome(FAILED, "model does not load: no such folder: /nowhere")] * 2
@@ -252,6 +282,55 @@ def test_a_model_whose_loading_kills_the_process_is_given_up(notes: Path) -> Non
     assert outcome.message.startswith("model does not load: every worker died")
     assert "SIGKILL (out of main memory?)" in outcome.message
     assert len(lines(notes)) == 2
+
+
+def test_every_worker_dead_before_another_task_is_told_to_it(notes: Path, tmp_path: Path) -> None:
+    dataset = FakeDataset(30)
+    for entry in dataset.data:
+        entry["prompt"] = "deadly"
+    run = Run(1)
+    first, second = run((CELL, dataset), (Cell("m", "edits"), Edits(tmp_path, 2)), dies_on="deadly")
+    assert (first.state, second.state) == (FAILED, FAILED)
+    assert second.message.startswith("model does not load: every worker died")
+
+
+def test_errors_of_a_class_of_its_own_and_answers_that_cannot_be_sent(notes: Path) -> None:
+    dataset = FakeDataset(4)
+    dataset.data[1]["prompt"], dataset.data[2]["prompt"] = "own error", "own answer"
+    (outcome,) = Run()((CELL, dataset))
+    assert outcome.message.startswith("2 of 4 images, 1 refused, 1 failed")
+    assert last_records(CELL)["images/00001"]["error"] == {"class": "Refused", "text": "7: blocked"}
+
+
+def test_a_broken_process_that_does_not_end_is_ended() -> None:
+    started = time.monotonic()
+    outcome, _ = generate(1, 4, breaks_on="prompt 2", lingers=True)
+    assert outcome.message.startswith("3 of 4 images, 1 failed")
+    assert time.monotonic() - started < 30
+
+
+def test_a_log_that_cannot_be_written_stops_nothing() -> None:
+    class FullDisk(list[str]):
+        def append(self, line: str) -> None:
+            if "model loaded" in line:
+                raise OSError(28, "No space left on device")
+
+    run = Run()
+    run.said = FullDisk()
+    assert run((CELL, FakeDataset(3))) == [Outcome(COMPLETE, "3 of 3 images")]
+
+
+def test_a_class_may_know_its_batch_itself() -> None:
+    generate(1, 8, own_batch_size=4)
+    assert {record["extra"]["batch"] for record in last_records(CELL).values()} == {4}
+
+
+def test_workers_with_other_packages_are_all_on_record() -> None:
+    from imageevalkit import fingerprint as fp
+
+    run = Run(environs=[{"FAKE_GPU": "A100"}, {"FAKE_GPU": "H100"}])
+    run((CELL, FakeDataset(30)), seconds=0.02, tells_gpu=True)
+    assert {packages["gpus"] for packages in fp.packages_of(CELL.fingerprints)} == {"A100", "H100"}
 
 
 class Edits:

@@ -95,9 +95,11 @@ class CellRun:
         if hasattr(model, "begin_cell"):
             model.begin_cell(self)
         packages = model.packages() if hasattr(model, "packages") else installed_packages()
-        self.making.start(
-            OutcomeWriter(self.cell, fp.remember(self.cell.fingerprints, self._settings, packages))
-        )
+        self.making.start(OutcomeWriter(self.cell, self.remember(packages)))
+
+    def remember(self, packages: Mapping[str, str]) -> str:
+        """Keep what makes the images, of one of several workers perhaps; returns the settings' fingerprint."""
+        return fp.remember(self.cell.fingerprints, self._settings, packages)
 
     def holdup(self) -> str:
         """What holds the model back, for the progress line."""

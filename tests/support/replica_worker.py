@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,8 +14,8 @@ from typing import Any
 
 from PIL import Image
 
-from imageevalkit.generation.contract import ItemFailed, ModelUnusable, Refused
-from imageevalkit.generation.replicas.worker import serve
+from imageevalkit.generation.contract import Generated, ItemFailed, ModelUnusable, Refused
+from imageevalkit.generation.replicas import worker
 from tests.support.generation import picture
 
 COMMAND = (sys.executable, "-m", "tests.support.replica_worker")
@@ -22,6 +23,13 @@ COMMAND = (sys.executable, "-m", "tests.support.replica_worker")
 
 class OutOfMemoryError(RuntimeError):
     """Has the name of torch's."""
+
+
+class OwnError(Refused):
+    """Cannot be rebuilt from its text alone, as pickle would."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code}: {text}")
 
 
 class FakeReplica:
@@ -43,9 +51,18 @@ class FakeReplica:
         fails_on: str = "",
         unloadable: bool = False,
         dies_loading: bool = False,
-        **_: Any,
+        kernel_fits: int = 1000,
+        lingers: bool = False,
+        own_batch_size: int = 0,
+        tells_gpu: bool = False,
     ) -> None:
-        self._notes, self._seconds, self.batch_size, self._fits = notes, seconds, batch_size, fits
+        self._kernel_fits = kernel_fits
+        if lingers:
+            threading.Thread(target=time.sleep, args=(3600,)).start()
+        if tells_gpu:
+            worker.installed_packages = lambda: {"gpus": os.environ["FAKE_GPU"]}  # a stand-in for torch
+        self._notes, self._seconds, self._fits = notes, seconds, fits
+        self.batch_size = own_batch_size or batch_size
         self._dies_on, self._breaks_on, self._fails_on = dies_on, breaks_on, fails_on
         self._note("load")
         if unloadable:
@@ -54,6 +71,8 @@ class FakeReplica:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def generate(self, given: Any, seed: int = 42) -> Any:
+        if self._fits < 1:
+            raise OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
         return self._answer(given, seed, [given])
 
     def generate_batch(self, inputs: Sequence[Any], seeds: Sequence[int]) -> list[Any]:
@@ -61,6 +80,8 @@ class FakeReplica:
         if len(inputs) > self._fits:
             self._note("too large", *together)
             raise OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+        if len(inputs) > self._kernel_fits:
+            os.kill(os.getpid(), signal.SIGKILL)
         return [self._answer(one, seed, inputs) for one, seed in zip(inputs, seeds, strict=True)]
 
     def _answer(self, given: Any, seed: int, together: Sequence[Any]) -> Any:
@@ -75,6 +96,10 @@ class FakeReplica:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
         if given == self._fails_on:
             raise ValueError(f"cannot draw {given}")
+        if given == "own error":
+            raise OwnError(7, "blocked")
+        if given == "own answer":
+            return Generated(picture(given, seed), extra={"unsendable": lambda: None})
         if given == "refused":
             raise Refused("no")
         if given == "late":
@@ -96,4 +121,4 @@ def _load(setting: Mapping[str, Any]) -> FakeReplica:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])), _load)
+    worker.serve(socket.socket(fileno=int(sys.argv[1])), _load)

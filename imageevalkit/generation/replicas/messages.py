@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 import PIL.ImageFile
 from PIL import Image
 
-from imageevalkit.generation.contract import Generated, GenerationError, Raised
+from imageevalkit.generation.contract import (
+    Generated,
+    GenerationError,
+    ItemFailed,
+    ModelUnusable,
+    OnHold,
+    Raised,
+    Refused,
+)
 from imageevalkit.secrets import one_line, redact
 
 _LENGTH = struct.Struct(">Q")
@@ -36,18 +44,26 @@ class Load(NamedTuple):
 
 
 class Make(NamedTuple):
-    """To a worker: make the images of one chunk. ``log`` is the file for whatever the model prints."""
+    """To a worker: make the images of one chunk, at most ``together`` in one call of the model.
+
+    ``log`` is the file for whatever the model prints.
+    """
 
     inputs: Sequence[Any]
     seeds: Sequence[int]
+    together: int
     log: str
 
 
 class Ready(NamedTuple):
-    """From a worker: the model is loaded after ``seconds``; ``packages`` are those that make its images."""
+    """From a worker: the model is loaded after ``seconds``, and takes ``batch_size`` items in a call.
+
+    ``packages`` are those that make its images.
+    """
 
     key: str
     packages: Mapping[str, str]
+    batch_size: int
     seconds: float
 
 
@@ -99,17 +115,37 @@ def incoming(given: Any) -> Any:
 
 
 def portable(error: Exception) -> Exception:
-    """``error`` as it can cross to a process that has no package of the model's."""
-    if isinstance(error, (GenerationError, Raised)):
+    """``error`` as it can cross to a process that has no code of the model's: a class of its own goes as its base."""
+    if isinstance(error, Raised):
         return error
+    for kind in (Refused, ItemFailed, OnHold, ModelUnusable, GenerationError):
+        if isinstance(error, kind):
+            plain = kind(str(error), error.attempts)
+            plain.bill = error.bill
+            if isinstance(plain, ItemFailed) and isinstance(error, ItemFailed):
+                plain.transient = error.transient
+            return plain
     trace = redact("".join(traceback.format_exception(error)))
     return Raised(type(error).__name__, one_line(error), trace)
 
 
 def pack(message: NamedTuple) -> bytes:
-    """``message`` with its length before it."""
-    data = pickle.dumps(message, protocol=5)
+    """``message`` with its length before it. An answer that cannot be sent is sent as that failure of its item."""
+    try:
+        data = pickle.dumps(message, protocol=5)
+    except Exception:
+        if not isinstance(message, Made):
+            raise
+        data = pickle.dumps(Made([_sendable(answer) for answer in message.answers]), protocol=5)
     return _LENGTH.pack(len(data)) + data
+
+
+def _sendable(answer: Generated | Exception) -> Generated | Exception:
+    try:
+        pickle.dumps(answer, protocol=5)
+    except Exception as error:  # of whatever the model's class put into it
+        return portable(error)
+    return answer
 
 
 async def read(reader: asyncio.StreamReader) -> Any:

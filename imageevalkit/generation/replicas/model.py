@@ -27,7 +27,9 @@ async def load_replicated(replicas: Replicas, run: CellRun) -> ReplicatedModel:
 
 
 def _batch_size(setting: Mapping[str, Any]) -> int:
-    return max(1, int(setting.get("model_kwargs", {}).get("batch_size", 1)))
+    """What the setting says; the model itself may know better, or that it is wrong, once it is loaded."""
+    size = setting.get("model_kwargs", {}).get("batch_size", 1)
+    return size if isinstance(size, int) and size > 0 else 1
 
 
 class ReplicatedModel:
@@ -39,7 +41,7 @@ class ReplicatedModel:
 
     def __init__(self, replicas: Replicas, model: Model) -> None:
         self._replicas, self._model = replicas, model
-        self._batch = _batch_size(model.setting)
+        self._batch = model.batch_size
         # for every worker: what it makes, its next chunk, one that waits, one that is being stored
         self.room = 4 * replicas.size * self._batch
         self._log = ""
@@ -49,10 +51,13 @@ class ReplicatedModel:
         """The items that follow are of ``run``."""
         self._log = str(run.log_path)
         self._replicas.say = run.making.log
+        self._replicas.on_packages = run.remember
+        for packages in self._model.packages:
+            run.remember(packages)
 
     def packages(self) -> Mapping[str, str]:
         """See :func:`imageevalkit.generation.packages.installed_packages`."""
-        return self._model.packages or {}
+        return self._model.packages[0]
 
     def expect(self, items: int) -> None:
         """So many items of the cell have not begun; with none, what there is must do for a chunk."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import sys
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +18,7 @@ from imageevalkit.generation.contract import ModelUnusable, Raised
 from imageevalkit.generation.replicas.messages import Load, Made, Make, Ready, Said, Unloadable
 from imageevalkit.generation.replicas.queue import Chunk
 from imageevalkit.generation.replicas.replica import Replica
-from imageevalkit.secrets import one_line
+from imageevalkit.secrets import one_line, redact
 
 WORKER = (sys.executable, str(REPO / "infer" / "worker.py"))
 _DEPTH = 2
@@ -24,29 +26,33 @@ _DEPTH = 2
 _MOST_DEATHS = 5
 """A worker that has died so often without an image in between is not started again."""
 _MOST_DEATHS_LOADING = 2
+_MOST_DEATHS_IN_ALL = 20
 _ITEM_DEATHS = 2
 """An item on which so many workers have died is to blame, and fails."""
+_ANY = 1 << 30
 
 
 class Model:
-    """A setting that workers can load. ``packages`` are known once it is ``loaded`` somewhere."""
+    """A setting that workers can load. ``packages`` and ``batch_size`` are known once it is loaded somewhere.
+
+    ``packages`` are those of each worker, as far as they differ: on a machine with two kinds of GPUs they do.
+    ``failure``: why it does not load.
+    """
 
     def __init__(self, key: str, setting: Mapping[str, Any], log: str) -> None:
         self.key, self.setting, self.log = key, setting, log
-        self.packages: Mapping[str, str] | None = None
+        self.packages: list[Mapping[str, str]] = []
+        self.batch_size = 1
         self.failure = ""
+        self.unloadable = ""
         self.settled = asyncio.Event()
-
-    def settle(self, failure: str = "") -> None:
-        self.failure = failure
-        self.settled.set()
 
 
 @dataclass
 class _Worker:
     """``key``: the model it has; ``loading``: the one it loads now; ``cannot``: those that do not load in it.
 
-    ``chunks``: what it has been sent, in order; it is making the first.
+    ``chunks``: what it has been sent, in order; it is making the first. ``deaths``: in a row, without an image.
     """
 
     replica: Replica
@@ -57,6 +63,7 @@ class _Worker:
     cannot: set[str] = field(default_factory=set)
     chunks: list[Chunk] = field(default_factory=list)
     deaths: int = 0
+    deaths_in_all: int = 0
     retired: bool = False
 
 
@@ -66,11 +73,14 @@ class Replicas:
     def __init__(self, environs: Sequence[Mapping[str, str]], command: Sequence[str] = WORKER) -> None:
         self.size = len(environs)
         self.say: Callable[[str], None] = print
+        self.on_packages: Callable[[Mapping[str, str]], object] = lambda packages: None
         self._workers = [_Worker(Replica(command, environ)) for environ in environs]
         self._models: dict[str, Model] = {}
         self._queue: deque[Chunk] = deque()
         self._numbers = itertools.count()
         self._last_death = ""
+        self._together = _ANY
+        self._closed = False
 
     async def load(self, key: str, setting: Mapping[str, Any], log: str, chunks: int) -> Model:
         """Have the model ``setting`` loaded, by as many workers as ``chunks`` need; returns when one has.
@@ -118,9 +128,8 @@ class Replicas:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for model in self._models.values():
-            if not model.settled.is_set():
-                model.settle("stopped while the model was loading")
+        self._closed = True
+        self._fail_what_nobody_can_make()
 
     # One worker
 
@@ -130,9 +139,14 @@ class Replicas:
                 death = await worker.replica.run(
                     lambda message: self._on_message(worker, message), lambda: self._on_start(worker)
                 )
-            except OSError as error:
-                death = Raised("WorkerDied", f"its process cannot be started: {error}", "")
+            except Exception as error:  # no process can be started, or what it says cannot be understood
+                self._tell(redact(traceback.format_exc()))
+                death = Raised(type(error).__name__, one_line(error), "")
             self._on_death(worker, death)
+
+    def _tell(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # a log that cannot be written must not stop what can
+            self.say(text)
 
     def _on_start(self, worker: _Worker) -> None:
         worker.connected = True
@@ -142,18 +156,21 @@ class Replicas:
         if isinstance(message, Made):
             self._on_made(worker, message)
         elif isinstance(message, Said):
-            self.say(message.text)
+            self._tell(message.text)
         elif isinstance(message, Ready):
             worker.key, worker.loading = message.key, ""
-            self.say(f"model loaded in {message.seconds:.1f} s")
+            self._tell(f"model loaded in {message.seconds:.1f} s")
             model = self._models[message.key]
-            model.packages = message.packages
-            model.settle()
+            model.batch_size = message.batch_size
+            if message.packages not in model.packages:
+                model.packages.append(message.packages)
+                self.on_packages(message.packages)
+            model.settled.set()
         else:
             worker.loading = ""
             worker.cannot.add(message.key)
-            self.say(f"model does not load in a worker: {message.text}")
-            self._fail_what_nobody_can_make(message.text)
+            self._models[message.key].unloadable = message.text
+            self._tell(f"model does not load in a worker: {message.text}")
         self._go_on()
 
     def _on_made(self, worker: _Worker, message: Made) -> None:
@@ -169,18 +186,17 @@ class Replicas:
 
     def _on_death(self, worker: _Worker, death: Raised) -> None:
         worker.deaths += 1
+        worker.deaths_in_all += 1
         most = _MOST_DEATHS_LOADING if worker.loading else _MOST_DEATHS
-        worker.retired = worker.deaths >= most
+        worker.retired = worker.deaths >= most or worker.deaths_in_all >= _MOST_DEATHS_IN_ALL
         worker.connected, worker.key, worker.loading = False, "", ""
         self._last_death = one_line(death, 300)
         chunks, worker.chunks = worker.chunks, []
         self._queue.extendleft(reversed(self._given_back(chunks, death)))
         if worker.retired:
-            self.say(f"a worker died {worker.deaths} times in a row and is given up: {self._last_death}")
-            self.start(self.size)
+            self._tell(f"a worker died {worker.deaths_in_all} times and is given up: {self._last_death}")
         else:
-            self.say(f"a worker died, and is started again; its items are made again: {self._last_death}")
-        self._fail_what_nobody_can_make(f"every worker died, the last one so: {self._last_death}")
+            self._tell(f"a worker died, and is started again; its items are made again: {self._last_death}")
         self._go_on()
 
     def _given_back(self, chunks: list[Chunk], death: Raised) -> list[Chunk]:
@@ -192,22 +208,41 @@ class Replicas:
                 left.append(chunk)
             elif chunk.deaths + 1 >= _ITEM_DEATHS:
                 chunk.fail(death)
+                # it was that item, and not that too many were made at once
+                self._together = max(self._together, chunk.together_before)
             else:
+                before = self._together
+                self._make_fewer_together(chunk)
                 # singly: the one that kills a worker must not take the others along
                 for item in chunk.items:
                     single = self.new_chunk(chunk.key, chunk.log)
-                    single.items, single.deaths = [item], chunk.deaths + 1
+                    single.items, single.deaths, single.together_before = [item], chunk.deaths + 1, before
                     left.append(single)
         return left
 
+    def _make_fewer_together(self, chunk: Chunk) -> None:
+        """The kernel kills a process that takes too much memory without a word."""
+        batch = min(len(chunk.items), self._together)
+        if batch > 1:
+            self._together = batch // 2
+            self._tell(f"a worker died on a batch of {batch}: going on with {self._together}")
+
     # The queue
 
-    def _fail_what_nobody_can_make(self, why: str) -> None:
+    def _fail_what_nobody_can_make(self) -> None:
         for key, model in self._models.items():
-            if any(w.task and not w.retired and key not in w.cannot for w in self._workers):
+            able = [w for w in self._workers if not w.retired and key not in w.cannot]
+            if not self._closed and any(worker.task for worker in able):
                 continue
+            if able and not self._closed:
+                self.start(self.size)  # those that were not needed so far: their GPUs may do
+                continue
+            why = model.unloadable or f"every worker died, the last one so: {self._last_death}"
+            if self._closed:
+                why = "stopped while the model was loading"
             if not model.settled.is_set():
-                model.settle(f"model does not load: {why}")
+                model.failure = f"model does not load: {why}"
+                model.settled.set()
             for chunk in [chunk for chunk in self._queue if chunk.key == key]:
                 self._queue.remove(chunk)
                 chunk.fail(ModelUnusable(why))
@@ -221,6 +256,7 @@ class Replicas:
         for worker in self._workers:
             if worker.connected and not worker.loading and not worker.chunks and self._models:
                 self._have_loaded(worker, next(reversed(self._models)))
+        self._fail_what_nobody_can_make()
 
     def _feed(self, worker: _Worker, depth: int) -> None:
         while worker.connected and not worker.loading and len(worker.chunks) < depth:
@@ -240,7 +276,8 @@ class Replicas:
                     item.state.sent = True
                 worker.chunks.append(chunk)
                 inputs = [item.given for item in chunk.items]
-                worker.replica.send(Make(inputs, [item.seed for item in chunk.items], chunk.log))
+                seeds = [item.seed for item in chunk.items]
+                worker.replica.send(Make(inputs, seeds, self._together, chunk.log))
 
     def _have_loaded(self, worker: _Worker, key: str) -> None:
         if key not in worker.cannot and key != worker.key:

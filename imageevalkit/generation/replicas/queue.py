@@ -23,7 +23,8 @@ class Waiting(NamedTuple):
 class Chunk:
     """Items of one cell that are made in one call of the model ``key``.
 
-    ``log`` is the file for what the model prints. ``deaths``: workers that died on it.
+    ``log`` is the file for what the model prints. ``deaths``: workers that died on it. ``together_before``: how many
+    items were made in one call until then.
     """
 
     number: int
@@ -31,6 +32,7 @@ class Chunk:
     log: str
     items: list[Waiting] = field(default_factory=list)
     deaths: int = 0
+    together_before: int = 0
 
     def forget_the_cancelled(self) -> None:
         """Drop the items that nobody waits for any longer."""

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from imageevalkit.generation.contract import Raised
 from imageevalkit.generation.replicas.messages import Broken, pack, read
 
-# A process that unloads tens of GB may take its time; it has nothing left to do.
-_PATIENCE = 5.0
+# Seconds for a process that has nothing left to do. Fewer than a guard's, which would else kill this process, the
+# parent, at the moment when the parent would kill the worker.
+_PATIENCE = 2.0
 
 
 class Replica:
@@ -24,7 +25,6 @@ class Replica:
         self._command, self._environ = command, environ
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self._broken: Raised | None = None
 
     async def run(self, on_message: Callable[[Any], None], on_start: Callable[[], None]) -> Raised:
         """Start the process and hand on all it says; returns when it is gone, with what it died of.
@@ -42,17 +42,18 @@ class Replica:
                     env={**os.environ, **self._environ},
                     stdin=asyncio.subprocess.DEVNULL,
                 )
-            self._broken = None
             reader, self._writer = await asyncio.open_connection(sock=ours)
             on_start()
-            with contextlib.suppress(EOFError, OSError):
-                while True:
+            while True:
+                try:
                     message = await read(reader)
-                    if isinstance(message, Broken):
-                        self._broken = message.error
-                    else:
-                        on_message(message)
-            return self._broken or _exit_of(await self._process.wait())
+                except (EOFError, OSError):
+                    return _exit_of(await self._end())
+                if isinstance(message, Broken):
+                    with contextlib.suppress(ProcessLookupError):
+                        self._process.kill()  # its threads, or its driver, may keep it for ever
+                    return message.error
+                on_message(message)
         finally:
             await self.close()
 
@@ -65,15 +66,19 @@ class Replica:
         """End the process."""
         if self._writer is not None:
             self._writer.close()
-        process, self._process = self._process, None
-        if process is None or process.returncode is not None:
-            return
+        await self._end()
+
+    async def _end(self) -> int:
+        """Wait for the process, kill it if it does not end; its exit status."""
+        process = self._process
+        if process is None:
+            return 0
         try:
-            await asyncio.wait_for(process.wait(), _PATIENCE)
+            return await asyncio.wait_for(process.wait(), _PATIENCE)
         except asyncio.TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            await process.wait()
+            return await process.wait()
 
 
 def _exit_of(status: int) -> Raised:

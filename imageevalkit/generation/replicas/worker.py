@@ -13,6 +13,7 @@ import gc
 import inspect
 import os
 import queue
+import re
 import signal
 import socket
 import sys
@@ -46,6 +47,7 @@ from imageevalkit.load_errors import may_be_hub_id
 from imageevalkit.secrets import one_line, redact
 
 _PR_SET_PDEATHSIG = 1
+_DEVICE_ERROR = re.compile(r"CUDA error|cuDNN error|CUDNN_STATUS|NCCL error|Triton Error")
 _PARENT_GONE = 70  # an exit status that nobody is left to read
 
 
@@ -98,6 +100,9 @@ class _Sender:
                 self._connection.sendall(pack(message))
             except OSError:
                 os._exit(_PARENT_GONE)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(_PARENT_GONE)  # without an answer the parent would wait for ever
 
 
 class _Worker:
@@ -107,17 +112,17 @@ class _Worker:
         self._load_model, self._send = load_model, send
         self._model: Any = None
         self._generate: Callable[..., Any] | None = None
-        self._batch_size = 1
+        self._batch_size = self._fits = 1
         self._log = ""
 
     def obey(self, order: Load | Make) -> bool:
         """Do as told; whether this process can go on."""
         self._switch_log(order.log)
-        if isinstance(order, Load):
-            self._load(order)
-            return True
         try:
-            self._send(Made(self._make(order)))
+            if isinstance(order, Load):
+                self._load(order)
+            else:
+                self._send(Made(self._make(order)))
         except _BrokenProcess as error:
             self._send(Broken(Raised(*error.args)))
             return False
@@ -143,6 +148,8 @@ class _Worker:
         try:
             self._model = self._load_model(order.setting)
         except Exception as error:
+            if _breaks_the_process(error):
+                raise _broken(error) from error
             if isinstance(error, GenerationError):
                 text = one_line(error)
             else:
@@ -151,17 +158,15 @@ class _Worker:
             self._send(Unloadable(order.key, text))
             return
         self._generate = _generate_of(self._model)
-        self._batch_size = 1
-        if hasattr(self._model, "generate_batch"):
-            self._batch_size = max(1, int(getattr(self._model, "batch_size", 1)))
+        self._batch_size = self._fits = _batch_size_of(self._model)
         packages = {**installed_packages(), **_commit_of_weights(order.setting)}
-        self._send(Ready(order.key, packages, time.perf_counter() - started))
+        self._send(Ready(order.key, packages, self._batch_size, time.perf_counter() - started))
 
     def _make(self, order: Make) -> list[Generated | Exception]:
         answers: list[Generated | Exception] = []
         while len(answers) < len(order.inputs):
             first = len(answers)
-            part = slice(first, first + self._batch_size)
+            part = slice(first, first + min(self._fits, order.together))
             answers += self._part(order.inputs[part], order.seeds[part])
         return answers
 
@@ -192,7 +197,8 @@ class _Worker:
                 return [a for i, s in zip(inputs, seeds, strict=True) for a in self._part([i], [s])]
             return [portable(error)]
         seconds = (time.perf_counter() - started) / len(inputs)
-        return [_answer(one, seconds, len(inputs)) for one in returned]
+        batch = len(inputs) if self._batch_size > 1 else None
+        return [_answer(one, seconds, batch) for one in returned]
 
     def _with_less_memory(self, batch: int, error: Exception) -> list[Generated | Exception]:
         failure = portable(error)
@@ -201,8 +207,8 @@ class _Worker:
         _free_memory()
         if batch == 1:
             return [failure]
-        self._batch_size = batch // 2
-        self._send(Said(f"out of memory with a batch of {batch}: going on with {self._batch_size}"))
+        self._fits = batch // 2
+        self._send(Said(f"out of memory with a batch of {batch}: going on with {self._fits}"))
         return []
 
 
@@ -228,7 +234,12 @@ def _generate_of(model: Any) -> Callable[..., Any]:
     return generate
 
 
-def _answer(returned: Any, seconds: float, batch: int) -> Generated | Exception:
+def _batch_size_of(model: Any) -> int:
+    size = getattr(model, "batch_size", 1) if hasattr(model, "generate_batch") else 1
+    return size if isinstance(size, int) and size > 0 else 1
+
+
+def _answer(returned: Any, seconds: float, batch: int | None) -> Generated | Exception:
     if isinstance(returned, Exception):
         return portable(returned)
     if isinstance(returned, Image.Image):
@@ -240,7 +251,7 @@ def _answer(returned: Any, seconds: float, batch: int) -> Generated | Exception:
             returned.image.load()  # a picture that a class has only opened may lie in a file that goes away
     except Exception as error:
         return portable(error)
-    extra = {**returned.extra, "batch": batch} if batch > 1 else returned.extra
+    extra = {**returned.extra, "batch": batch} if batch else returned.extra
     return Generated(
         image=returned.image,
         seed_honoured=returned.seed_honoured,
@@ -265,12 +276,13 @@ def _broken(error: Exception) -> _BrokenProcess:
 
 def _is_out_of_memory(error: Exception) -> bool:
     # torch.OutOfMemoryError of CUDA and others; MPS raises a plain RuntimeError
-    return type(error).__name__ == "OutOfMemoryError" or "out of memory" in str(error)
+    text = str(error)
+    return type(error).__name__ == "OutOfMemoryError" or "out of memory" in text or "ALLOC_FAILED" in text
 
 
 def _breaks_the_process(error: Exception) -> bool:
     """After an error of the device itself every later call of CUDA fails too, in this process."""
-    return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error)
+    return type(error).__name__ == "AcceleratorError" or _DEVICE_ERROR.search(str(error)) is not None
 
 
 def _line(error: Exception) -> str:
