@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -14,11 +15,20 @@ from imageevalkit.cell import Cell
 from imageevalkit.generation.cell_run import GenerateOptions
 from imageevalkit.generation.contract import Refused
 from imageevalkit.images_left import calls_left
-from imageevalkit.jobs import Job, Plan
+from imageevalkit.jobs import Job, Plan, read_outcome
 from imageevalkit.launch import gpus_of_work
 from imageevalkit.launch.dry_run import gpus_of
 from imageevalkit.launch.gpus_of_work import with_gpus_of_work
-from tests.support.checkout import make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import (
+    MANY,
+    SLOW_NOISE,
+    add_benchmark,
+    add_model,
+    environ,
+    make_checkout,
+    needs_driver_env,
+    run_eval,
+)
 from tests.support.fake_nvidia_smi import install_fake_nvidia_smi, set_memory
 from tests.support.generation import SETTING, FakeDataset, FakeModel, generate
 
@@ -111,6 +121,29 @@ def test_a_job_that_cannot_be_counted_stays_as_it_is(monkeypatch: pytest.MonkeyP
     assert with_gpus_of_work(Plan("folder", False, jobs)).jobs == jobs
     monkeypatch.setattr(gpus_of_work, "DRIVER_ENV", Path("/nonexistent"))
     assert with_gpus_of_work(Plan("folder", False, jobs)).jobs == jobs
+
+
+def test_an_image_damaged_later_is_not_made_on_the_cpu(tmp_path: Path) -> None:
+    """The plan was made when nothing was left to make."""
+    checkout = make_checkout(tmp_path / "checkout")
+    add_model(checkout, "slow-noise", "SlowNoise", SLOW_NOISE)
+    add_benchmark(checkout, "many", "Many", MANY)
+    setting = {
+        "module": ".model_utils.slow_noise",
+        "class": "SlowNoise",
+        "model_path": "",
+        "model_kwargs": {},
+    }
+    given = {**options(), "settings": {"m": {"t2i": setting}}, "limit": 2, "replica_gpus": 1}
+    given |= {"requests_per_minute": None, "max_cost": None, "blank_on_error": False, "workers": 1}
+    job = Job("generate:m", "generate", [], ["m/many"], [str(tmp_path / "log")], options=given)
+    plan = Plan(str(tmp_path / "run"), False, [job]).save()
+    command = [sys.executable, "infer/generate.py", "--plan", str(plan), "--job", "generate:m"]
+    environment = environ(checkout, IMAGEEVALKIT_OUTPUT=str(tmp_path / "output"), CUDA_VISIBLE_DEVICES="")
+    assert subprocess.run(command, cwd=checkout, env=environment, check=False).returncode == 1
+    outcome = read_outcome(tmp_path / "run", Cell("m", "many"), "generate")
+    assert outcome and outcome.state == "failed" and "no GPU to make them again" in outcome.message
+    assert not list((tmp_path / "output").rglob("*.png"))
 
 
 @needs_driver_env

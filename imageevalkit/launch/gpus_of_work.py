@@ -31,8 +31,7 @@ def _fitted(job: Job, calls: int | None) -> Job:
         return job
     if not calls:
         # a finished cell needs no replica, and must not wait for a GPU that others use
-        options = {**job.options, "replica_gpus": 0, "replicas": 1}
-        return replace(job, gpus=0, gpus_at_most=0, options=options)
+        return replace(job, gpus=0, gpus_at_most=0)
     return replace(job, gpus_at_most=min(job.gpus_at_most, job.gpus * calls))
 
 
