@@ -63,8 +63,10 @@ def main() -> ExitStatus:
 async def _generate(plan: Plan, job: Job, since: float) -> ExitStatus:
     """All cells of the job; ``since`` is when the run began, in seconds since 1970."""
     traffic = _traffic(job)
-    replicas = None if job.options["api"] else Replicas(_environs(job))
-    in_flight = traffic.workers if replicas is None else replicas.size
+    # nothing was left to make when the plan was made
+    unlent = bool(job.options["replica_gpus"]) and not job.gpus
+    replicas = None if job.options["api"] else Replicas([] if unlent else _environs(job))
+    in_flight = traffic.workers if replicas is None else max(1, replicas.size)
     progress = ProgressWriter()
     models: dict[str, list[Planned]] = {}
     for key, path in zip(job.cells, job.logs, strict=True):
@@ -91,6 +93,11 @@ async def _generate(plan: Plan, job: Job, since: float) -> ExitStatus:
     def load(run: CellRun) -> Any:  # called in a thread
         if replicas is None:
             return _load(traffic, run)
+        if unlent:  # never on the CPU instead
+            raise CellFailure(
+                "images were damaged or removed after the run had begun, and its job has no GPU to make them again: "
+                "the same command does"
+            )
         return asyncio.run_coroutine_threadsafe(load_replicated(replicas, run), loop).result()
 
     making = asyncio.ensure_future(generate_together(list(models.values()), load, traffic.workers, settle))

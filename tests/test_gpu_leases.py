@@ -34,7 +34,7 @@ def test_a_gpu_is_locked_once(tmp_path: Path) -> None:
     ("names", "order", "sees"),
     [
         (["1", "0"], "", {"CUDA_VISIBLE_DEVICES": "1,0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
-        (["1"], "FASTEST_FIRST", {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}),
+        (["1"], "FASTEST_FIRST", {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
         (["GPU-x"], "", {"CUDA_VISIBLE_DEVICES": "GPU-x"}),
         ([], "", {"CUDA_VISIBLE_DEVICES": ""}),
     ],
@@ -42,7 +42,7 @@ def test_a_gpu_is_locked_once(tmp_path: Path) -> None:
 def test_what_a_job_sees(
     monkeypatch: pytest.MonkeyPatch, names: list[str], order: str, sees: dict[str, str]
 ) -> None:
-    """The lock is on nvidia-smi's index: CUDA must count in its order, unless the user said how."""
+    """The lock is on nvidia-smi's index: CUDA must count in its order, whatever the user's is."""
     monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
     assert Lease([Gpu(name, "GPU-x") for name in names], []).environ() == sees
 

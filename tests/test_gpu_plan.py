@@ -139,6 +139,15 @@ def test_gpus_of_other_jobs() -> None:
             {"GPU_MIN_FREE_MEMORY": "lots"},
             "GPU_MIN_FREE_MEMORY in config.sh is 'lots': use a percentage",
         ),
+        *(
+            (
+                {},
+                ("--custom_model_kwargses", f"batch_size={size}"),
+                {},
+                f"model 'diffusers': batch_size is '{shown}': use a whole number of at least 1",
+            )
+            for size, shown in [("auto", "auto"), ("0", "0"), ("2.5", "2.5"), ("true", "True"), ('"4"', "4")]
+        ),
         ({}, (), {"SHARE_GPUS": "ture"}, "SHARE_GPUS in config.sh is 'ture': use true or false"),
     ],
 )

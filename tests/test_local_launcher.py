@@ -336,6 +336,21 @@ def test_a_stopped_run_leaves_no_process(tmp_path: Path, number: signal.Signals,
     assert saved["status"] == status and saved["jobs"][3]["state"] == "interrupted"
 
 
+def test_what_must_be_killed_to_stop_is_not_taken_for_out_of_memory(tmp_path: Path) -> None:
+    """Its own process is deaf to SIGTERM: the guard ends it with SIGKILL."""
+    code = "signal.signal(signal.SIGTERM, signal.SIG_IGN); stamp('deaf'); time.sleep(60)"
+    plan = Plan(str(tmp_path), False, [python_job(tmp_path, "generate:m", code, ["m/a"])])
+    with launcher(plan, str(tmp_path)) as process:
+        wait_for((tmp_path / "deaf").exists, 15)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.8)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=10)
+    [job] = json.loads((tmp_path / "summary.json").read_text())["jobs"]
+    assert (job["state"], job["exit"]) == ("interrupted", "SIGKILL")
+    assert "out of memory" not in out + err
+
+
 def test_the_second_ctrl_c_kills_at_once(tmp_path: Path) -> None:
     with launcher(escaping_plan(tmp_path), str(tmp_path)) as process:
         wait_for((tmp_path / "escaped").exists, 15)

@@ -44,6 +44,7 @@ def _asks(given: dict[str, str], option: str) -> bool:
 
 def _run(given: dict[str, str], config: Config) -> ExitStatus:
     from imageevalkit.launch.environments import ensure_driver_env
+    from imageevalkit.launch.gpus_of_work import with_gpus_of_work
     from imageevalkit.launch.local import run_plan
     from imageevalkit.launch.planner import make_plan
 
@@ -53,13 +54,14 @@ def _run(given: dict[str, str], config: Config) -> ExitStatus:
         from imageevalkit.launch.dry_run import describe
 
         ensure_driver_env()
-        text, status = describe(plan)
+        text, status = describe(with_gpus_of_work(plan))
         print(text)
         return status
     ensure_driver_env()
     try:
         # every cell is locked before anything starts: a second run on any of them ends here
         locks = {key: lock_cell(cell_of(key)) for key in sorted(plan.cells)}
+        plan = with_gpus_of_work(plan)
         plan.save()
     except (OSError, CellFailure) as error:
         raise UserError(f"output/ or log/ cannot be written: {one_line(error)}") from error

@@ -40,7 +40,7 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
 def gpus_of(job: Job) -> str:
     """The GPUs that ``job`` takes, in words: ``up to 4 replicas × 2 GPUs``."""
     each, replicas = job.options.get("replica_gpus"), job.options.get("replicas") or 1
-    if each:
+    if each and job.gpus:
         replicas = job.gpus_at_most // each
         count = "1 replica" if replicas == 1 else f"up to {replicas} replicas"
         return f"{count} × {each} {'GPU' if each == 1 else 'GPUs'}"

@@ -65,6 +65,7 @@ def generate_jobs(run: Run, tasks: Mapping[str, str]) -> list[Job]:
         }
         for setting in settings.values():
             _check_api(run.options, model, setting)
+            _check_batch_size(model, setting)
         environment = run.config.maps.get("INFER_ENV_MAP", {}).get(model, "")
         python = python_of(environment, f"model {model}", f"bash utils/make_env.sh --model {model}")
         if not run.open_cells(model):
@@ -156,6 +157,13 @@ def _check_api(options: Options, model: str, setting: Mapping[str, Any]) -> None
             f"--max_cost needs the price of an image, and that of '{model}' is not known: add price=USD to its kwargs "
             '(--custom_model_kwargses "price=0.04")'
         )
+
+
+def _check_batch_size(model: str, setting: Mapping[str, Any]) -> None:
+    """Of a local model: the engine groups the items before any class sees them."""
+    size = setting["model_kwargs"].get("batch_size", 1)
+    if not setting.get("api") and (type(size) is not int or size < 1):
+        raise UserError(f"model '{model}': batch_size is '{size}': use a whole number of at least 1")
 
 
 def _gpus_of(run: Run, model: str, setting: Mapping[str, Any]) -> int:

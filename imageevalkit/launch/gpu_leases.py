@@ -27,8 +27,9 @@ class Lease:
         """What makes a job see exactly these GPUs, in the naming that the run was given."""
         visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpu.name for gpu in self.gpus)}
         if any(gpu.name.isdecimal() for gpu in self.gpus):
-            # the lock is on nvidia-smi's index, and CUDA's own order is another on mixed machines
-            visible["CUDA_DEVICE_ORDER"] = os.environ.get("CUDA_DEVICE_ORDER") or "PCI_BUS_ID"
+            # The lock and the memory are those of nvidia-smi's index; CUDA's own order, and a user's, may be another.
+            # Not UUIDs: vLLM reads a number from each name (its issues 13815, 20939, 41848).
+            visible["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         return visible
 
     def release(self) -> None:

@@ -116,7 +116,7 @@ class Ledger:
     def job_ended(self, job: Job, end: Ending) -> None:
         """A started job has ended for good: a cell whose outcome it owes has failed."""
         how = "" if end.status is None else describe_exit(end.status)
-        if how == "SIGKILL":
+        if how == "SIGKILL" and not end.stopped_by:  # else it is the guard's, for what SIGTERM did not end
             how = "SIGKILL (out of memory?)"
         log = log_of(job)
         said = "" if end.status is None else last_line(log)

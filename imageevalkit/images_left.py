@@ -1,0 +1,61 @@
+"""How much the generate jobs of a plan have left to make: asked by the launcher before it takes GPUs for them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+from typing import Any
+
+from imageevalkit import fingerprint as fp
+from imageevalkit.cell import REPO
+from imageevalkit.errors import ExitStatus, run_main
+from imageevalkit.generation.survey import survey
+from imageevalkit.items import items_of
+from imageevalkit.jobs import cell_of
+
+
+def calls_left(cells: list[str], options: dict[str, Any], enough: int) -> int:
+    """Calls of its model that a generate job of ``cells`` with ``options`` has to make, counted up to ``enough``.
+
+    A call makes ``batch_size`` images. Images are hashed, as the job itself does: a damaged one is one to make. Only
+    reads. Raises whatever a benchmark whose files are missing does.
+    """
+    calls = 0
+    for key in cells:
+        if calls < enough:
+            calls += _calls(key, options)
+    return calls
+
+
+def _calls(key: str, options: dict[str, Any]) -> int:
+    from custom_datasets.load_dataset import load_dataset
+
+    cell = cell_of(key)
+    dataset = load_dataset(cell.benchmark)
+    setting = options["settings"][cell.model][dataset.dataset_task]
+    items = items_of(dataset, cell, options["limit"])
+    found = survey(cell, items, fp.settings_of(dataset.dataset_task, setting), repair=False)
+    if found.stale and not options["overwrite"]:
+        return 0  # the cell stops
+    images = len(found.make) + len(found.repair) + len(found.stale)
+    images += len(found.refused) * options["retry_refused"]
+    return math.ceil(images / setting["model_kwargs"].get("batch_size", 1))
+
+
+def main() -> ExitStatus:
+    """The calls of each job of the request on stdin, as JSON by name; null where they cannot be counted."""
+    sys.path.insert(0, str(REPO / "infer"))
+    counted: dict[str, int | None] = {}
+    for name, request in json.load(sys.stdin).items():
+        counted[name] = None
+        # whatever is wrong, the job itself tells; a dataset class may print
+        with contextlib.suppress(Exception), contextlib.redirect_stdout(sys.stderr):
+            counted[name] = calls_left(**request)
+    print(json.dumps(counted))
+    return ExitStatus.COMPLETE
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,171 @@
+"""GPUs by the work that is left: none for a finished cell, which must not wait for what others use."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imageevalkit.cell import Cell
+from imageevalkit.generation.cell_run import GenerateOptions
+from imageevalkit.generation.contract import Refused
+from imageevalkit.images_left import calls_left
+from imageevalkit.jobs import Job, Plan, read_outcome
+from imageevalkit.launch import gpus_of_work
+from imageevalkit.launch.dry_run import gpus_of
+from imageevalkit.launch.gpus_of_work import with_gpus_of_work
+from tests.support.checkout import (
+    MANY,
+    SLOW_NOISE,
+    add_benchmark,
+    add_model,
+    environ,
+    make_checkout,
+    needs_driver_env,
+    run_eval,
+)
+from tests.support.fake_nvidia_smi import install_fake_nvidia_smi, set_memory
+from tests.support.generation import SETTING, FakeDataset, FakeModel, generate
+
+CELL = Cell("m", "fake")
+
+
+def options(overwrite: bool = False, retry_refused: bool = False, **kwargs: Any) -> dict[str, Any]:
+    return {
+        "settings": {"m": {"t2i": {**SETTING, "model_kwargs": kwargs}}},
+        "limit": None,
+        "overwrite": overwrite,
+        "retry_refused": retry_refused,
+        "replica_gpus": 1,
+        "replicas": None,
+        "api": False,
+    }
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], FakeDataset]:
+    """Registers the benchmark "fake" with so many items."""
+
+    def register(items: int) -> FakeDataset:
+        dataset = FakeDataset(items)
+        module = types.ModuleType("custom_datasets.load_dataset")
+        module.load_dataset = {"fake": dataset}.__getitem__  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "custom_datasets.load_dataset", module)
+        return dataset
+
+    return register
+
+
+def test_counts_what_is_left_in_calls(benchmark: Callable[[int], FakeDataset]) -> None:
+    dataset = benchmark(9)
+    assert calls_left(["m/fake"], options(), 100) == 9
+    assert calls_left(["m/fake"], options(batch_size=4), 100) == 3
+    generate(FakeModel(), dataset)
+    assert calls_left(["m/fake"], options(), 100) == 0
+    (CELL.folder / "images/00001.png").unlink()
+    flipped = bytearray((CELL.folder / "images/00002.png").read_bytes())
+    flipped[-20] ^= 1
+    (CELL.folder / "images/00002.png").write_bytes(flipped)
+    assert calls_left(["m/fake"], options(), 100) == 2, "of the same size, and damaged"
+    assert calls_left(["m/fake"], options(guidance_scale=5), 100) == 0, "images are stale: the cell stops"
+    assert calls_left(["m/fake"], options(guidance_scale=5, overwrite=True), 100) == 9
+
+
+def test_refused_items_count_when_they_are_sent_again(benchmark: Callable[[int], FakeDataset]) -> None:
+    def fault(prompt: str) -> None:
+        if prompt == "prompt 1":
+            raise Refused("no")
+
+    generate(FakeModel(fault), benchmark(3), GenerateOptions())
+    assert calls_left(["m/fake"], options(), 100) == 0
+    assert calls_left(["m/fake"], options(retry_refused=True), 100) == 1
+
+
+def test_counts_no_further_than_replicas_go(benchmark: Callable[[int], FakeDataset]) -> None:
+    benchmark(3)
+    assert calls_left(["m/fake", "m/unknown"], options(), 2) == 3
+    with pytest.raises(KeyError):
+        calls_left(["m/fake", "m/unknown"], options(), 4)
+
+
+@pytest.mark.parametrize(
+    ("calls", "gpus", "at_most", "shown"),
+    [
+        (None, 2, 8, "up to 4 replicas × 2 GPUs"),
+        (0, 0, 0, "0 GPUs"),
+        (1, 2, 2, "1 replica × 2 GPUs"),
+        (3, 2, 6, "up to 3 replicas × 2 GPUs"),
+        (900, 2, 8, "up to 4 replicas × 2 GPUs"),
+    ],
+)
+def test_gpus_of_a_job(
+    monkeypatch: pytest.MonkeyPatch, calls: int | None, gpus: int, at_most: int, shown: str
+) -> None:
+    monkeypatch.setattr(gpus_of_work, "_calls_left", lambda jobs: {jobs[0].name: calls})
+    given = {**options(), "replica_gpus": 2, "replicas": 5}
+    job = Job("generate:m", "generate", [], ["m/fake"], [], gpus=2, gpus_at_most=8, options=given)
+    other = Job("evaluate:m/fake", "evaluate", [], ["m/fake"], [], gpus=1)
+    plan = with_gpus_of_work(Plan("folder", False, [job, other]))
+    assert (plan.jobs[0].gpus, plan.jobs[0].gpus_at_most, gpus_of(plan.jobs[0])) == (gpus, at_most, shown)
+    assert plan.jobs[1] == other
+
+
+@needs_driver_env
+def test_a_job_that_cannot_be_counted_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [Job("generate:m", "generate", [], ["m/gone"], [], gpus=1, gpus_at_most=4, options=options())]
+    assert with_gpus_of_work(Plan("folder", False, jobs)).jobs == jobs
+    monkeypatch.setattr(gpus_of_work, "DRIVER_ENV", Path("/nonexistent"))
+    assert with_gpus_of_work(Plan("folder", False, jobs)).jobs == jobs
+
+
+def test_an_image_damaged_later_is_not_made_on_the_cpu(tmp_path: Path) -> None:
+    """The plan was made when nothing was left to make."""
+    checkout = make_checkout(tmp_path / "checkout")
+    add_model(checkout, "slow-noise", "SlowNoise", SLOW_NOISE)
+    add_benchmark(checkout, "many", "Many", MANY)
+    setting = {
+        "module": ".model_utils.slow_noise",
+        "class": "SlowNoise",
+        "model_path": "",
+        "model_kwargs": {},
+    }
+    given = {**options(), "settings": {"m": {"t2i": setting}}, "limit": 2, "replica_gpus": 1}
+    given |= {"requests_per_minute": None, "max_cost": None, "blank_on_error": False, "workers": 1}
+    job = Job("generate:m", "generate", [], ["m/many"], [str(tmp_path / "log")], options=given)
+    plan = Plan(str(tmp_path / "run"), False, [job]).save()
+    command = [sys.executable, "infer/generate.py", "--plan", str(plan), "--job", "generate:m"]
+    environment = environ(checkout, IMAGEEVALKIT_OUTPUT=str(tmp_path / "output"), CUDA_VISIBLE_DEVICES="")
+    assert subprocess.run(command, cwd=checkout, env=environment, check=False).returncode == 1
+    outcome = read_outcome(tmp_path / "run", Cell("m", "many"), "generate")
+    assert outcome and outcome.state == "failed" and "no GPU to make them again" in outcome.message
+    assert not list((tmp_path / "output").rglob("*.png"))
+
+
+@needs_driver_env
+def test_a_finished_run_waits_for_no_gpu(tmp_path: Path) -> None:
+    """Again with all GPUs in use: it ends. One image short: it takes one of two GPUs."""
+    checkout = make_checkout(tmp_path / "checkout")
+    (checkout / "config.local.sh").write_text("INFER_GPU_MAP['reference-noise']=1\n")
+    smi = tmp_path / "smi"
+    smi.mkdir()
+    uuids = [f"GPU-{tmp_path.name}-{n}" for n in range(2)]
+    path = install_fake_nvidia_smi(smi, uuids)["PATH"]
+    words = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit", "2", "--eval", "false"]
+    first = run_eval(checkout, *words, PATH=path)
+    assert "generate:reference-noise on GPUs 0, 1, log " in first.stderr, first.stdout + first.stderr
+    set_memory(smi, dict.fromkeys(uuids, 70))
+    dry = run_eval(checkout, *words, "--dry_run", PATH=path)
+    assert ", 0 GPUs, " in dry.stdout
+    again = run_eval(checkout, *words, PATH=path)
+    assert (again.returncode, "waiting" in again.stderr) == (0, False), again.stdout + again.stderr
+    set_memory(smi, dict.fromkeys(uuids, 0))
+    next(p for p in (checkout / "output").rglob("*") if p.suffix in (".png", ".jpg")).write_bytes(b"")
+    mended = run_eval(checkout, *words, PATH=path)
+    for uuid in uuids:
+        Path("/tmp/imageevalkit-gpus", uuid).unlink(missing_ok=True)
+    assert mended.returncode == 0 and "generate:reference-noise on GPU 0, log " in mended.stderr
