@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from imageevalkit.cell import REPO
-from imageevalkit.launch.options import OPTIONS
+from imageevalkit.launch.missing_weights import missing_of_model
+from imageevalkit.launch.options import OPTIONS, Options
 from tests.support.hub_server import COMMIT, HubServer, hub_server
 from tests.support.tree import copy_tree, lend_driver_environment, one_error, run
 
@@ -164,6 +165,17 @@ def test_one_cache_for_all_libraries(root: Path) -> None:
     assert "not in the cache" in prefetch(root, *check, TRANSFORMERS_CACHE=str(root / "home/hub")).stderr
     no_weights = prefetch(root, "--model_names", "reference-noise", TRANSFORMERS_CACHE=str(root / "other"))
     assert no_weights.returncode == 0
+
+
+def test_two_caches_block_a_cell_that_reads_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("TRANSFORMERS_CACHE", str(tmp_path / "other"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    blocked = missing_of_model(Options(), "qwen-image", {}, "t2i")
+    assert blocked.startswith("model qwen-image: TRANSFORMERS_CACHE is ") and "Run:" not in blocked
+    assert missing_of_model(Options(), "reference-noise", {}, "t2i") == ""
+    monkeypatch.setenv("TRANSFORMERS_CACHE", str(tmp_path / "hub"))
+    assert missing_of_model(Options(), "qwen-image", {}, "t2i") == "", "what is missing would be downloaded"
 
 
 def test_what_the_disk_refuses_stops_nothing_else(root: Path, hub: HubServer) -> None:
