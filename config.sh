@@ -64,7 +64,7 @@ CONDA_BASE="${CONDA_BASE:-}"
 CUDA_BASE="${CUDA_BASE:-/usr/local/cuda}"
 TORCH_HOME="${TORCH_HOME:-}"
 HF_HOME="${HF_HOME:-}"
-# Empty: ${HF_HOME}/hub, the libraries' own default.
+# Empty: ${HF_HOME}/hub, the libraries' own default. Only transformers 4 reads it: another folder is refused.
 TRANSFORMERS_CACHE="${TRANSFORMERS_CACHE:-}"
 HF_ENDPOINT=""
 

@@ -32,10 +32,10 @@ _FIRST_WAIT = 2.0
 def snapshot(asset: HubAsset, name: str = "", hashes: bool = False) -> str:
     """Bring the files of ``asset`` into the cache and return their folder; a bar called ``name`` shows how far it is.
 
-    Whole files already there are kept: those of the right size, and of the right content if ``hashes``. What was
-    fetched is written down beside it (see :mod:`imageevalkit.asset_checks.hub_record`). A transient failure is tried
-    :data:`TRIES` times, each announced on stderr; an unknown repository or revision, a refused access and a full disk
-    are final at once.
+    Whole files already there are kept: those of the right size, and of the right content if ``hashes``. What is
+    needed is first written down beside it (see :mod:`imageevalkit.asset_checks.hub_record`). A transient failure is
+    tried :data:`TRIES` times, each announced on stderr; an unknown repository or revision, a refused access and a
+    full disk are final at once.
 
     Raises:
         CellFailure: one line saying what the hub refused, or that the disk has no room.
@@ -94,6 +94,7 @@ def _attempt(asset: HubAsset, name: str, hashes: bool) -> str:
         raise CellFailure(
             f"{asset.hub}: none of its {len(listed)} files is one of {', '.join(asset.patterns)}"
         )
+    add_to_record(asset, commit, listed)
     _remove_wrong(asset, commit, wanted, hashes)
     _check_room(asset, commit, wanted)
     with HubBar(name, repo_folder(asset) / "blobs", snapshot_folder(asset, commit), wanted):
@@ -110,7 +111,6 @@ def _attempt(asset: HubAsset, name: str, hashes: bool) -> str:
     lost = [path for path, facts in wanted.items() if _is_wrong(Path(folder), path, facts, hashes=False)]
     if lost:
         raise OSError(f"{lost[0]} did not arrive whole")
-    add_to_record(asset, commit, listed)
     return folder
 
 
@@ -154,14 +154,26 @@ def _remove_wrong(asset: HubAsset, commit: str, wanted: Mapping[str, FileFacts],
 def _check_room(asset: HubAsset, commit: str, wanted: Mapping[str, FileFacts]) -> None:
     folder, blobs = snapshot_folder(asset, commit), repo_folder(asset) / "blobs"
     blobs.mkdir(parents=True, exist_ok=True)
-    missing = sum(facts.size for path, facts in wanted.items() if not is_there(folder / path))
-    begun = sum(path.stat().st_size for path in blobs.glob("*.resume"))
+    missing = [facts for path, facts in wanted.items() if not is_there(folder / path)]
+    to_come = sum(max(0, f.size - _size(blobs / f"{f.sha256 or f.blob}.resume")) for f in missing)
     free = shutil.disk_usage(blobs).free
-    if missing - begun > free:
-        raise CellFailure(
-            f"{asset.hub}: {(missing - begun) / 1e9:.1f} GB are to be downloaded, but {blobs} has room for "
-            f"{free / 1e9:.1f} GB: free some space, or set HF_HOME"
+    if to_come > free:
+        # the library goes on with none of these: they save nothing, and may be the space that is missing
+        left = sum(map(_size, blobs.glob("*.incomplete")))
+        killed = f" ({blobs}/*.incomplete are {left / 1e9:.1f} GB that killed downloads have left)" * bool(
+            left
         )
+        raise CellFailure(
+            f"{asset.hub}: {to_come / 1e9:.1f} GB are to be downloaded, but {blobs} has room for "
+            f"{free / 1e9:.1f} GB: free some space{killed}, or set HF_HOME"
+        )
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # not begun, or it has just arrived
+        return 0
 
 
 def _line(error: Exception) -> str:

@@ -6,15 +6,19 @@ import os
 import re
 
 _SECRET_NAME = re.compile(r"(^|_)(API_KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
+_USER_OF_ADDRESS = re.compile(r"""(?<=://)[^\s/?#"'<>]+@""")
 SHORTEST = 8  # shorter values are placeholders ("EMPTY"); removing them would garble ordinary text
 
 
 def redact(text: str) -> str:
-    """``text`` with the value of every variable of the environment that holds a secret replaced by its name."""
+    """``text`` with the value of every variable of the environment that holds a secret replaced by its name.
+
+    Addresses lose their ``user:password@``.
+    """
     for name, value in os.environ.items():
         if len(value) >= SHORTEST and value in text and _SECRET_NAME.search(name):
             text = text.replace(value, f"<{name}>")
-    return text
+    return _USER_OF_ADDRESS.sub("", text)
 
 
 def one_line(said: BaseException | str, limit: int = 500) -> str:

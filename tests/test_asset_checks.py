@@ -12,10 +12,13 @@ import pytest
 
 from imageevalkit.asset_checks.check import check_asset
 from imageevalkit.asset_checks.code import entries
+from imageevalkit.asset_checks.file_facts import FileFacts
 from imageevalkit.asset_checks.finding import Finding
 from imageevalkit.asset_checks.hub_cache import cache_folder
 from imageevalkit.asset_manifest import HubAsset
+from imageevalkit.errors import CellFailure
 from imageevalkit.hashes import git_tree
+from imageevalkit.hub import _check_room as check_room
 from imageevalkit.hub import snapshot
 from tests.support.hub_server import COMMIT, HubServer, hub_server
 
@@ -166,11 +169,133 @@ def test_cache_that_others_have_filled(cache: Path, monkeypatch: pytest.MonkeyPa
     (problem,) = check_asset(ASSET, hashes=True).problems
     assert f"unet/model-1.safetensors has {len(SHARD) - 1} bytes instead of {len(SHARD)}" in problem
     (folder / "unet/model-1.safetensors").unlink()
-    (problem,) = check_asset(ASSET, hashes=True).problems
-    assert "unet/model.safetensors.index.json names model-1.safetensors, which is missing" in problem
+    assert check_asset(ASSET, hashes=True).problems == [
+        f"org/tiny at {COMMIT[:7]}: unet/model.safetensors.index.json names model-1.safetensors, which is missing",
+        f"org/tiny at {COMMIT[:7]}: there are no weights for unet/config.json",
+    ]
     shutil.rmtree(folder / "unet")
-    (problem,) = check_asset(ASSET, hashes=True).problems
-    assert "model_index.json names the part unet, which is missing" in problem
+    assert check_asset(ASSET, hashes=True).problems == [
+        f"org/tiny at {COMMIT[:7]}: model_index.json names the part unet, which is missing",
+        f"org/tiny at {COMMIT[:7]}: there are no weights",
+    ]
+
+
+def test_after_a_killed_download_what_is_short_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("imageevalkit.hub.complete_large_files", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fetch(monkeypatch)
+    (problem,) = check_asset(ASSET, hashes=False).problems
+    assert "4 files are missing" in problem and "unet/model-1.safetensors" in problem
+    fetch(monkeypatch)
+    assert check_asset(ASSET, hashes=True) == Finding([], [])
+
+
+SD15_PATTERNS = (
+    "model_index.json",
+    "tokenizer/*",
+    "*/config.json",
+    "unet/diffusion_pytorch_model.safetensors",
+    "vae/diffusion_pytorch_model.safetensors",
+)
+SD15_PARTS = ("unet", "vae", "tokenizer", "safety_checker", "extra")
+SD15_INDEX = json.dumps({part: ["library", "Class"] for part in SD15_PARTS}).encode()
+
+
+@pytest.mark.parametrize(
+    ("patterns", "files", "said"),
+    [
+        (
+            SD15_PATTERNS,
+            {"unet/config.json": b"{}", "vae/config.json": b"{}"},
+            [
+                "model_index.json is missing",
+                "no weights for unet/config.json",
+                "no weights for vae/config.json",
+            ],
+        ),
+        ((), {"config.json": b"{}"}, ["there are no weights for its config.json"]),
+        ((), {"readme.md": b""}, ["there are no weights"]),
+        (
+            ("*.json", "*.safetensors"),
+            {"a/config.json": b"{}", "b/w.safetensors": SHARD},
+            ["weights for a/config.json"],
+        ),
+        (
+            ("*.json", "ema.safetensors"),
+            {"config.json": b"{}", "ae.safetensors": SHARD},
+            ["ema.safetensors is missing"],
+        ),
+        # what is left out, and what has no weights, is not missed
+        (
+            SD15_PATTERNS,
+            {
+                "model_index.json": SD15_INDEX,
+                "tokenizer/config.json": b"{}",
+                "safety_checker/config.json": b"{}",
+                "extra/config.json": b"{}",
+                "unet/config.json": b"{}",
+                "unet/diffusion_pytorch_model.safetensors": SHARD,
+                "vae/config.json": b"{}",
+                "vae/diffusion_pytorch_model.safetensors": SHARD,
+            },
+            [],
+        ),
+        (("unet/*",), {"model_index.json": SD15_INDEX, "unet/w.safetensors": SHARD}, []),
+        (
+            ("*.json", "*.safetensors"),
+            {"w.safetensors": SHARD, "w.bin.index.json": b'{"weight_map": {"t": "w-1.bin"}}'},
+            [],
+        ),
+        (("config.json",), {"config.json": b"{}"}, []),
+        (("*.json", "*.txt"), {"config.json": b"{}", "vocab.txt": b""}, []),
+        # the root's weights are in its parts
+        ((), {"config.json": b"{}", "llm/config.json": b"{}", "llm/w.bin": b"w"}, []),
+    ],
+)
+def test_weights_that_are_not_there_are_missed_without_a_record(
+    cache: Path, patterns: tuple[str, ...], files: dict[str, bytes], said: list[str]
+) -> None:
+    for name, data in files.items():
+        (cache / "snapshots" / COMMIT / name).parent.mkdir(parents=True, exist_ok=True)
+        (cache / "snapshots" / COMMIT / name).write_bytes(data)
+    found = check_asset(HubAsset("org/tiny", COMMIT, "model", patterns), hashes=True)
+    assert len(found.problems) >= len(said) and all(any(s in p for p in found.problems) for s in said), found
+    assert said or not found.problems
+    assert not found.is_known, "nothing was hashed"
+
+
+def test_an_unknown_part_has_the_weights_that_the_hub_lists(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FILES, "pooling/config.json", b"{}")
+    fetch(monkeypatch)
+    shutil.rmtree(cache / "imageevalkit")
+    assert check_asset(ASSET, hashes=True).problems == [], "the hub has none for pooling"
+    (cache / "snapshots" / COMMIT / "unet/model-1.safetensors").unlink()
+    assert any("no weights for unet/" in problem for problem in check_asset(ASSET, hashes=True).problems)
+
+
+def test_room_is_counted_with_what_has_begun(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = {"w.safetensors": FileFacts(3 << 30, "a" * 64)}
+    (cache / "blobs").mkdir(parents=True)
+    usage = shutil.disk_usage(cache)
+    monkeypatch.setattr("imageevalkit.hub.shutil.disk_usage", lambda _: usage._replace(free=2 << 30))
+    part = cache / "blobs" / f"{'b' * 64}.resume"
+    with part.open("wb") as file:
+        file.truncate(2 << 30)
+    with (cache / "blobs" / f"{'a' * 64}.0123abcd.incomplete").open("wb") as file:
+        file.truncate(1 << 30)
+    # neither the beginning of another file nor what the library does not go on with saves anything
+    with pytest.raises(
+        CellFailure, match=r"3\.2 GB are to be downloaded.*\*\.incomplete are 1\.1 GB that killed"
+    ):
+        check_room(ASSET, COMMIT, wanted)
+    part.rename(cache / "blobs" / f"{'a' * 64}.resume")
+    check_room(ASSET, COMMIT, wanted)
 
 
 def test_a_look_at_sizes_is_quick(cache: Path) -> None:
@@ -181,7 +306,7 @@ def test_a_look_at_sizes_is_quick(cache: Path) -> None:
     for name in facts:
         (folder / name).write_bytes(b"{}")
     (cache / "imageevalkit").mkdir()
-    record = {"fetched": [[]], "files": facts}
+    record = {"wanted": [[]], "files": facts}
     (cache / "imageevalkit" / f"{COMMIT}.json").write_text(json.dumps(record))
     begin = time.monotonic()
     assert check_asset(ASSET, hashes=False) == Finding([], [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -184,6 +185,52 @@ def test_killed_download_goes_on_where_it_stopped(web: HubServer, root: Path) ->
     assert web.downloads()[-1].range == f"bytes={begun}-"
 
 
+def test_a_download_killed_after_its_last_byte_is_whole(web: HubServer, root: Path) -> None:
+    part = root / "eval_models/weights/.w.pt.part"
+    part.parent.mkdir(parents=True)
+    edition = part.with_name(f"{part.name}.edition")
+    part.write_bytes(CONTENT)
+    edition.write_text(f'"{sha256(CONTENT)}"')
+    fetch(asset(web))
+    assert (root / PLACE).read_bytes() == CONTENT
+    (seen,) = web.downloads()
+    assert seen.range == f"bytes={len(CONTENT)}-", "asked once, and nothing came"
+    # too long for the same edition: anew
+    part.write_bytes(CONTENT + b"x")
+    edition.write_text(f'"{sha256(CONTENT)}"')
+    (root / PLACE).unlink()
+    fetch(asset(web))
+    assert (root / PLACE).read_bytes() == CONTENT and len(web.downloads()) == 3
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_the_token_goes_to_a_mirror_with_a_slash(
+    web: HubServer, monkeypatch: pytest.MonkeyPatch, slash: str
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setenv("HF_ENDPOINT", web.url + slash)
+    fetch(UrlAsset(f"https://huggingface.co/org/x/resolve/{COMMIT}/w.pt", PLACE, "MIT"))
+    assert [seen.authorization for seen in web.downloads()] == [f"Bearer {TOKEN}"]
+
+
+@pytest.mark.parametrize("status", [404, 503])
+def test_the_password_of_a_mirror_is_not_told(
+    web: HubServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], status: int
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", web.url.replace("://", "://me:pass@word@"))
+    wanted = UrlAsset(f"https://huggingface.co/org/x/resolve/{COMMIT}/w.pt", PLACE, "MIT")
+    web.failures, web.failure_status = 99, status
+    with pytest.raises(CellFailure) as caught:
+        fetch(wanted)
+    said = str(caught.value) + "".join(capfd.readouterr())
+    assert f"{web.url}/org/x/resolve/{COMMIT}/w.pt answers {status}" in said
+    assert "word" not in said and "me:" not in said
+    monkeypatch.setenv("HF_ENDPOINT", "http://me:password@127.0.0.1:9")
+    with pytest.raises(CellFailure, match=r"http://127\.0\.0\.1:9/org/x/.* cannot be reached") as caught:
+        fetch(wanted)
+    assert "word" not in "".join(capfd.readouterr())
+
+
 def _wait_for(condition: Any, seconds: float = 20) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -340,11 +387,51 @@ def test_a_mirror_and_a_clone_are_as_good(upstream: Path, root: Path, tmp_path: 
     git(tmp_path, "clone", "-q", str(upstream), str(root / wanted.path))
     assert is_fine(wanted)
     (root / wanted.path / "run.sh").write_text("rm -r /\n")
-    assert "is not commit" in check_asset(wanted, hashes=True).problems[0]
+    assert "run.sh has other content" in check_asset(wanted, hashes=False).problems[0]
     with pytest.raises(CellFailure, match="is not the pinned commit"):
         (upstream / "run.sh").write_text("rm -r /\n")
         fetch_code(wanted, "net", mirror)
     assert (root / wanted.path / ".git").is_dir(), "a wrong one replaces nothing"
+
+
+def test_a_look_at_sizes_finds_what_a_folder_of_code_lacks(
+    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = code_asset(upstream)
+    folder = root / wanted.path
+    folder.mkdir(parents=True)
+    assert "is not commit" in check_asset(wanted, hashes=False).problems[0], "an empty folder"
+    folder.rmdir()
+    put_archive(upstream, tmp_path / "web", wanted)
+    fetch_from(tmp_path / "web", wanted, monkeypatch)
+    assert check_asset(wanted, hashes=False).problems == []
+    (folder / "models" / "net.py").write_text("class Net: ..")
+    (folder / "run.sh").unlink()
+    (problem,) = check_asset(wanted, hashes=False).problems
+    assert "1 file is missing (run.sh)" in problem and "models/net.py has 13 bytes instead of 15" in problem
+
+
+@pytest.mark.parametrize("how", ["archive", "clone", "copy"])
+def test_what_python_compiles_anew_is_no_change(
+    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    wanted = code_asset(upstream)
+    folder = root / wanted.path
+    if how == "archive":
+        put_archive(upstream, tmp_path / "web", wanted)
+    elif how == "clone":
+        git(tmp_path, "clone", "-q", str(upstream), str(folder))
+    else:
+        shutil.copytree(upstream, folder, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+    if how != "clone":
+        fetch_from(tmp_path / "web", wanted, monkeypatch)
+    (folder / "models" / "__pycache__" / "net.pyc").write_bytes(b"of this Python")
+    for hashes in (False, True):
+        assert check_asset(wanted, hashes).problems == []
+    (folder / "models" / "__pycache__" / "net.pyc").unlink()
+    assert is_fine(wanted)
+    (folder / "models" / "net.py").write_text("class Nat: ...\n")
+    assert "net.py has other content" in check_asset(wanted, hashes=True).problems[0]
 
 
 @pytest.mark.parametrize("kind", ["outside", "absolute", "link", "device", "noise"])

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from imageevalkit.cell import REPO
+from imageevalkit.launch.missing_weights import missing_of_model
+from imageevalkit.launch.options import OPTIONS, Options
 from tests.support.hub_server import COMMIT, HubServer, hub_server
 from tests.support.tree import copy_tree, lend_driver_environment, one_error, run
 
@@ -102,6 +104,103 @@ def test_another_model_path_has_no_pin_and_no_patterns(root: Path, hub: HubServe
     assert prefetch(
         root, "--model_names", "diffusers", "--custom_model_kwargses", f"model_path={root}"
     ).stdout.startswith("[1/1]")
+
+
+def test_weights_of_the_tasks_of_the_benchmarks(root: Path) -> None:
+    register(root, "two", model_path="org/t2i")
+    register(root, "two", "edit", model_path="org/edit")
+    (root / "benchmarks/longtext").mkdir()
+    for source in (REPO / "benchmarks/longtext").glob("*.py"):
+        shutil.copy(source, root / "benchmarks/longtext")
+    check = ["--check", "--model_names", "two"]
+    everything = prefetch(root, *check).stderr
+    assert "org/t2i is not" in everything and "org/edit is not" in everything
+    of_benchmark = prefetch(root, *check, "--ds_names", "longtext", "--judges", "longtext=ppocr").stderr
+    assert "org/t2i is not" in of_benchmark and "org/edit is not" not in of_benchmark
+    (root / "config.local.sh").write_text("MODEL_NAMES=('two')\nDS_NAMES=('longtext')\n")
+    assert "org/edit" not in prefetch(root, "--check").stderr
+
+
+def test_every_option_of_a_run_is_taken(root: Path) -> None:
+    words = [
+        *(
+            "--parallel",
+            "true",
+            "--limit",
+            "4",
+            "--replicas=2",
+            "--num_workers",
+            "8",
+            "--requests_per_minute",
+            "9",
+        ),
+        *("--max_cost", "1", "--missing_items", "official", "--overwrite", "--retry_refused", "true"),
+        *("--retry_unparsed", "--rescore"),
+    ]
+    assert {w.partition("=")[0] for w in words if w.startswith("--")} | {
+        *(
+            "--model_names",
+            "--ds_names",
+            "--custom_model_kwargses",
+            "--use_api",
+            "--infer",
+            "--eval",
+            "--images",
+        ),
+        *("--judges", "--judge_kwargs", "--ds_kwargs", "--dry_run", "--list", "--quickstart", "--help"),
+    } == set(OPTIONS)
+    result = prefetch(root, "--check", *words, "--model-names", "reference-noise")
+    assert result.returncode == 0, result.stderr
+    assert "model reference-noise: needs no files" in result.stdout
+    assert "--dry_run" in one_error(prefetch(root, "--dry_run"), 2), "it must not download"
+    # images made elsewhere need no model, and may be of any
+    assert prefetch(root, "--check", "--images", root, "--model_names", "somebodys").returncode == 0
+
+
+def test_one_cache_for_all_libraries(root: Path) -> None:
+    register(root, "tiny", model_path="org/tiny")
+    check = ["--check", "--model_names", "tiny"]
+    line = one_error(prefetch(root, *check, TRANSFORMERS_CACHE=str(root / "other")), 2)
+    assert f"TRANSFORMERS_CACHE is {root / 'other'}" in line and str(root / "home/hub") in line
+    assert "not in the cache" in prefetch(root, *check, TRANSFORMERS_CACHE=str(root / "home/hub")).stderr
+    no_weights = prefetch(root, "--model_names", "reference-noise", TRANSFORMERS_CACHE=str(root / "other"))
+    assert no_weights.returncode == 0
+
+
+def test_two_caches_block_a_cell_that_reads_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("TRANSFORMERS_CACHE", str(tmp_path / "other"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    blocked = missing_of_model(Options(), "qwen-image", {}, "t2i")
+    assert blocked.startswith("model qwen-image: TRANSFORMERS_CACHE is ") and "Run:" not in blocked
+    assert missing_of_model(Options(), "reference-noise", {}, "t2i") == ""
+    monkeypatch.setenv("TRANSFORMERS_CACHE", str(tmp_path / "hub"))
+    assert missing_of_model(Options(), "qwen-image", {}, "t2i") == "", "what is missing would be downloaded"
+
+
+def test_what_the_disk_refuses_stops_nothing_else(root: Path, hub: HubServer) -> None:
+    file = {"url": f"{hub.url}/org/x/resolve/{COMMIT}/readme.md", "licence": "MIT"}
+    blocked = {**file, "path": "eval_models/weights/blocked/a.md"}
+    register(root, "two", assets=[blocked, {**file, "path": "eval_models/weights/b.md"}])
+    (root / "eval_models/weights").mkdir(exist_ok=True)
+    (root / "eval_models/weights/blocked").write_text("a file where a folder is needed")
+    result = prefetch(root, "--model_names", "two")
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert "1 asset is missing or wrong" in result.stderr and "blocked" in result.stderr.splitlines()[-1]
+    assert (root / "eval_models/weights/b.md").read_bytes() == FILES["readme.md"]
+
+
+def test_nothing_is_right_by_content_that_was_not_hashed(root: Path) -> None:
+    register(root, "tiny", model_path="org/tiny", model_kwargs={"revision": COMMIT})
+    folder = root / "home/hub/models--org--tiny/snapshots" / COMMIT
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    check = ["--check", "--hashes", "--model_names", "tiny"]
+    assert "there are no weights for its config.json" in prefetch(root, *check).stderr
+    (folder / "model.bin").write_bytes(b"w")
+    result = prefetch(root, *check)
+    assert result.returncode == 0 and "by content" not in result.stdout
+    assert "is there; nothing tells what its files must be" in result.stdout
 
 
 def test_names_and_configuration(root: Path) -> None:
@@ -198,4 +297,4 @@ def test_record_of_what_was_fetched(root: Path, hub: HubServer) -> None:
     register(root, "tiny", model_path="org/tiny", model_kwargs={"revision": COMMIT}, patterns=["*.json"])
     assert prefetch(root, "--model_names", "tiny", HF_ENDPOINT=hub.url).returncode == 0
     record = json.loads((root / f"home/hub/models--org--tiny/imageevalkit/{COMMIT}.json").read_text())
-    assert record["fetched"] == [["*.json"]] and list(record["files"]) == ["model_index.json"]
+    assert record["wanted"] == [["*.json"]] and list(record["files"]) == ["model_index.json"]

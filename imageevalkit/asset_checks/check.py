@@ -30,7 +30,8 @@ def check_asset(asset: Needed, hashes: bool) -> Finding:
             is_here = Path(asset.path).expanduser().exists()
         except (OSError, RuntimeError):  # no permission, no such user
             is_here = False
-        return Finding([] if is_here else [f"there is no {asset.path}: put it there, or correct the path"])
+        problems = [] if is_here else [f"there is no {asset.path}: put it there, or correct the path"]
+        return Finding(problems, is_known=False)
     if isinstance(asset, HubAsset):
         return check_hub(asset, hashes)
     return check_code(asset, hashes) if isinstance(asset, CodeAsset) else check_url(asset, hashes)

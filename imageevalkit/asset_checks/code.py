@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,46 +20,56 @@ from imageevalkit.hashes import TreeEntry, git_blob, git_tree
 RECORD = ".imageevalkit.json"
 """In the folder: its commit and its files, as they were fetched."""
 _NOT_FILES = frozenset({".git", RECORD})
-# Python writes them beside modules; but some authors have theirs in the repository
 _CACHE = "__pycache__"
+_COMPILED = (".pyc", ".pyo")
 
 
 class CodeRecord(NamedTuple):
-    """``files`` are all that the repository has at ``commit``."""
+    """``sizes`` has all files that the repository has at ``commit``, with their bytes; None: unknown."""
 
     commit: str
-    files: list[TreeEntry]
+    sizes: Mapping[TreeEntry, int | None]
 
 
 def check_code(asset: CodeAsset, hashes: bool) -> Finding:
-    """Whether it is there, and of the right commit; its files' contents if ``hashes``.
+    """Whether all its files are there, of the right commit and size; their contents if ``hashes``.
 
-    Files besides the repository's own, which running its code may leave, are no problem.
+    Where prefetch has not put them there, contents are looked at always: nothing tells their sizes. Files besides the
+    repository's own, which running its code may leave, are no problem, and neither is what Python compiles anew.
     """
     folder, name = REPO / asset.path, f"{asset.code} ({asset.path})"
     if not folder.is_dir():
         return Finding([f"{name} is missing"])
-    record = read_record(folder)
-    if record is None:  # put there by hand
-        other = hashes and not _is_clone(folder, asset.tree)
-        return Finding([f"{name} is not commit {asset.commit}, or was changed"] if other else [])
+    record = read_record(folder) or _of_clone(folder)
+    if record is None:  # copied there by hand
+        problem = (
+            "" if _is_tree(folder, asset.tree) else f"{name} is not commit {asset.commit}, or was changed"
+        )
+        return Finding([problem] if problem else [])
     if record.commit != asset.commit:
         return Finding([f"{name} is commit {record.commit} instead of {asset.commit}"])
-    if not hashes:
-        return Finding()
-    if git_tree(record.files) != asset.tree:
+    if git_tree(record.sizes) != asset.tree:
         return Finding([f"{name}: its record {RECORD} was changed"])
-    missing = [entry.path for entry in record.files if not os.path.lexists(folder / entry.path)]
-    there = [entry for entry in record.files if entry.path not in missing]
-    return Finding(of_files(name, missing, [problem for e in there if (problem := _changed(folder, e))]))
+    own = {entry: size for entry, size in record.sizes.items() if not _is_compiled(entry.path)}
+    missing = [entry.path for entry in own if not os.path.lexists(folder / entry.path)]
+    found = (_changed(folder, e, size, hashes) for e, size in own.items() if e.path not in missing)
+    return Finding(of_files(name, missing, [problem for problem in found if problem]))
 
 
-def _changed(folder: Path, entry: TreeEntry) -> str:
+def _changed(folder: Path, entry: TreeEntry, size: int | None, hashes: bool) -> str:
+    path = folder / entry.path
     try:
-        is_same = entry_of(folder, folder / entry.path) == entry
+        if size is not None and (here := path.lstat().st_size) != size:
+            return f"{entry.path} has {here} bytes instead of {size}"
+        is_same = entry_of(folder, path) == entry if hashes or size is None else True
     except OSError as error:
         return f"{entry.path} cannot be read ({error.strerror})"
     return "" if is_same else f"{entry.path} has other content"
+
+
+def _is_compiled(path: str) -> bool:
+    # some authors have what their Python compiled in the repository: another Python writes it anew
+    return _CACHE in path.split("/") or path.endswith(_COMPILED)
 
 
 def entries(folder: Path) -> list[TreeEntry]:
@@ -66,10 +77,32 @@ def entries(folder: Path) -> list[TreeEntry]:
     return [entry_of(folder, path) for path in _files(folder)]
 
 
-def _is_clone(folder: Path, tree: str) -> bool:
-    files = entries(folder)
-    without_caches = [entry for entry in files if _CACHE not in entry.path.split("/")]
-    return tree in (git_tree(files), git_tree(without_caches))
+def _is_tree(folder: Path, tree: str) -> bool:
+    try:
+        files = entries(folder)
+    except OSError:  # no permission
+        return False
+    own = [entry for entry in files if not _is_compiled(entry.path)]
+    return tree in (git_tree(files), git_tree(own))
+
+
+def _of_clone(folder: Path) -> CodeRecord | None:
+    """What git says that a clone has. Sizes are not asked for: git might have to fetch a file to know its size."""
+    try:
+        commit = _git(folder, "rev-parse", "HEAD").strip()
+        lines = _git(folder, "ls-tree", "-r", "-z", "HEAD").split("\0")
+    except (OSError, subprocess.CalledProcessError):  # no clone, or no git
+        return None
+    fields = (line.partition("\t") for line in lines if line)
+    return CodeRecord(
+        commit, {TreeEntry(what.split()[0], path, what.split()[2]): None for what, _, path in fields}
+    )
+
+
+def _git(folder: Path, *words: str) -> str:
+    # of this folder's own repository: git would go on looking in the folders above, where ours is
+    command = ["git", f"--git-dir={folder / '.git'}", *words]
+    return subprocess.run(command, check=True, capture_output=True, encoding="utf-8").stdout
 
 
 def entry_of(folder: Path, path: Path) -> TreeEntry:
@@ -83,14 +116,16 @@ def read_record(folder: Path) -> CodeRecord | None:
     """None where there is none, or a damaged one."""
     value = read_json(folder / RECORD)
     try:
-        return CodeRecord(value["commit"], [TreeEntry(*map(str, entry)) for entry in value["files"]])
-    except (TypeError, KeyError):
+        files = {TreeEntry(str(mode), str(p), str(blob)): int(size) for mode, p, blob, size in value["files"]}
+        return CodeRecord(value["commit"], files)
+    except (TypeError, KeyError, ValueError):
         return None
 
 
-def write_record(folder: Path, commit: str, files: list[TreeEntry]) -> None:
+def write_record(folder: Path, commit: str, files: Iterable[TreeEntry]) -> None:
     """Keep what was fetched beside it."""
-    write_atomic(folder / RECORD, json.dumps({"commit": commit, "files": files}, ensure_ascii=False) + "\n")
+    sized = [[*entry, (folder / entry.path).lstat().st_size] for entry in files]
+    write_atomic(folder / RECORD, json.dumps({"commit": commit, "files": sized}, ensure_ascii=False) + "\n")
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -9,10 +9,14 @@ _NAMED = 10
 
 
 class Finding(NamedTuple):
-    """``problems``: a line for each thing missing or wrong. ``notes``: what a reader should know besides."""
+    """``problems``: a line for each thing missing or wrong. ``notes``: what a reader should know besides.
+
+    ``is_known``: files were compared with what they must be; else only looked for.
+    """
 
     problems: Sequence[str] = ()
     notes: Sequence[str] = ()
+    is_known: bool = True
 
 
 def of_files(name: str, missing: Sequence[str], wrong: Sequence[str]) -> list[str]:

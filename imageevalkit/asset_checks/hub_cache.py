@@ -31,6 +31,17 @@ def cache_folder() -> Path:
     return Path(os.path.expandvars(cache)).expanduser()
 
 
+def disagreement() -> str:
+    """One line where transformers before version 5 would look in another cache than all others, prefetch too."""
+    other = os.environ.get("TRANSFORMERS_CACHE", "")
+    if not other or Path(other).resolve() == cache_folder().resolve():
+        return ""
+    return (
+        f"TRANSFORMERS_CACHE is {other}, but the cache of the hub's libraries is {cache_folder()}: which one is "
+        "read depends on the model; leave TRANSFORMERS_CACHE empty (HF_HOME tells the place), or make both the same"
+    )
+
+
 def repo_folder(asset: HubAsset) -> Path:
     """Where the repository of ``asset`` is."""
     return cache_folder() / f"{asset.type}s--{asset.hub.replace('/', '--')}"

@@ -43,7 +43,7 @@ def check_url(asset: UrlAsset, hashes: bool) -> Finding:
         notes = [
             f"{asset.path}: nobody has published its hash, and it was not fetched by prefetch: not verified"
         ]
-    return Finding(problems, notes)
+    return Finding(problems, notes, bool(facts))
 
 
 def address_of(asset: UrlAsset) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from imageevalkit.asset_checks.check import LocalFolder, Needed, check_asset
-from imageevalkit.asset_checks.hub_cache import is_offline
+from imageevalkit.asset_checks.hub_cache import disagreement, is_offline
 from imageevalkit.asset_manifest import HubAsset
 from imageevalkit.assets import placed_assets
 from imageevalkit.errors import CellFailure
@@ -24,7 +24,10 @@ def missing_of_model(options: Options, model: str, kwargs: Mapping[str, Any], ta
     :func:`model_needs`.
     """
     try:
-        missing = _missing(model_needs(model, options.use_api, kwargs, [task]).assets)
+        needed = model_needs(model, options.use_api, kwargs, [task]).assets
+        if problem := _two_caches(needed):
+            return f"model {model}: {problem}"
+        missing = _missing(needed)
     except CellFailure as failure:
         return str(failure)
     if not missing:
@@ -42,6 +45,8 @@ def missing_of_evaluator(
     try:
         judge = options.judges.get(benchmark, "")
         needs = evaluator_needs(config, benchmark, judge, options.judge_kwargs, ds_kwargs)
+        if problem := _two_caches(needs.assets):
+            return f"benchmark {benchmark}: {problem}"
         # of encoders' files, those that are always needed are told by the benchmark itself
         listed = placed_assets(benchmark)
         missing = _missing(asset for asset in needs.assets if isinstance(asset, HubAsset) or asset in listed)
@@ -57,6 +62,10 @@ def missing_of_evaluator(
 _ELSEWHERE = (
     " (without internet: run it elsewhere and copy HF_HOME, eval_models/weights and infer/custom_models)"
 )
+
+
+def _two_caches(assets: Iterable[Needed]) -> str:
+    return disagreement() if any(isinstance(asset, HubAsset) for asset in assets) else ""
 
 
 def _missing(assets: Iterable[Needed]) -> list[str]:

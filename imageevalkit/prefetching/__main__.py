@@ -15,6 +15,7 @@ from imageevalkit.asset_manifest import CodeAsset, HubAsset, UrlAsset
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main
 from imageevalkit.launch.config import read_config
 from imageevalkit.prefetching.request import Request, read_request
+from imageevalkit.secrets import one_line
 
 
 def main() -> ExitStatus:
@@ -40,8 +41,8 @@ def _benchmarks(request: Request) -> list[str]:
     for benchmark in request.benchmarks:
         try:
             found = report(benchmark) if request.check else _fetch_data(benchmark, request.mirror)
-        except CellFailure as failure:
-            found = [str(failure)]
+        except (CellFailure, OSError) as failure:
+            found = [_said(failure)]
         problems += [f"{benchmark}: {problem}" for problem in found]
     return problems
 
@@ -67,12 +68,12 @@ def _placed(request: Request) -> list[str]:
         try:
             look = partial(check_asset, asset, request.hashes)
             found = look() if request.check else _fetch(asset, name, request)
-        except CellFailure as failure:
-            found = Finding([str(failure)])
+        except (CellFailure, OSError) as failure:
+            found = Finding([f"{name_of(asset)}: " * isinstance(failure, OSError) + _said(failure)])
         for note in found.notes:
             print(f"note: {note}")
         if not found.problems:
-            print(f"{name} for {_and(users)}: all right{_looked_at(request.hashes) * request.check}")
+            print(f"{name} for {_and(users)}: {_outcome(found, request)}")
         problems += [f"{_and(users)}: {problem}" for problem in found.problems]
     return problems
 
@@ -95,8 +96,17 @@ def _fetch(asset: Needed, name: str, request: Request) -> Finding:
     return check_asset(asset, request.hashes)
 
 
-def _looked_at(hashes: bool) -> str:
-    return " by content" if hashes else " by size"
+def _outcome(found: Finding, request: Request) -> str:
+    if not found.is_known:
+        return "is there; nothing tells what its files must be"
+    return "all right" + (" by content" if request.hashes else " by size") * request.check
+
+
+def _said(failure: CellFailure | OSError) -> str:
+    """One line; an error of the disk says which file."""
+    if isinstance(failure, OSError):
+        return one_line(f"{failure.strerror or failure}" + f": {failure.filename}" * bool(failure.filename))
+    return str(failure)
 
 
 def _and(users: Sequence[str]) -> str:

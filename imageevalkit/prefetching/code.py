@@ -6,7 +6,7 @@ import shutil
 import tarfile
 from pathlib import Path, PurePosixPath
 
-from imageevalkit.asset_checks.code import check_code, entries, write_record
+from imageevalkit.asset_checks.code import check_code, entries, read_record, write_record
 from imageevalkit.asset_checks.finding import Finding
 from imageevalkit.asset_manifest import CodeAsset
 from imageevalkit.atomic import disk_error, part_path
@@ -25,9 +25,11 @@ def fetch_code(asset: CodeAsset, name: str, mirror: Path | None) -> Finding:
         CellFailure: it cannot be had, or is not the pinned commit.
     """
     found = check_code(asset, hashes=True)
-    if not found.problems:
-        return found
     folder = REPO / asset.path
+    if not found.problems:
+        if read_record(folder) is None:
+            _record_copy(asset, folder)
+        return found
     part = part_path(folder)
     _remove(part)
     try:
@@ -42,6 +44,13 @@ def fetch_code(asset: CodeAsset, name: str, mirror: Path | None) -> Finding:
     finally:
         _remove(part)
     return Finding()
+
+
+def _record_copy(asset: CodeAsset, folder: Path) -> None:
+    """Write down a copy made by hand, so that what Python compiles anew in it is no change later; a clone knows."""
+    files = entries(folder)
+    if git_tree(files) == asset.tree:
+        write_record(folder, asset.commit, files)
 
 
 def _copy(source: Path, part: Path) -> None:

@@ -14,7 +14,7 @@ from typing import IO, Any
 from tqdm import tqdm
 
 from imageevalkit.errors import CellFailure
-from imageevalkit.secrets import one_line
+from imageevalkit.secrets import one_line, redact
 
 TRIES = 5
 _FIRST_WAIT = 2.0
@@ -91,6 +91,10 @@ def _get(url: str, part: Path, file: IO[bytes], bar: tqdm[Any]) -> None:
     try:
         with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as reply:
             if reply.status_code == 416:  # nothing is left, or it is another file
+                if _is_whole(reply, here, edition):
+                    bar.reset(here)
+                    bar.update(here)
+                    return
                 file.truncate(0)
                 _edition_path(part).unlink(missing_ok=True)
                 raise _Again("the server has another file now")
@@ -107,16 +111,21 @@ def _get(url: str, part: Path, file: IO[bytes], bar: tqdm[Any]) -> None:
             file.flush()
     except requests.RequestException as error:
         file.flush()
-        raise _Again(f"{url} cannot be reached ({type(error).__name__})") from None
+        raise _Again(redact(f"{url} cannot be reached ({type(error).__name__})")) from None
     if total is not None and file.seek(0, os.SEEK_END) != total:
-        raise _Again(f"{url} was cut off")
+        raise _Again(redact(f"{url} was cut off"))
+
+
+def _is_whole(reply: Any, here: int, edition: str) -> bool:
+    """Whether the server refuses the range because all ``here`` bytes of the file have come already."""
+    return reply.headers.get("Content-Range") == f"bytes */{here}" and _edition(reply) in ("", edition)
 
 
 def _check(reply: Any, url: str) -> None:
     status = reply.status_code
     if status in _TRANSIENT:
         after = reply.headers.get("Retry-After", "")
-        raise _Again(f"{url} answers {status}", float(after) if after.isdecimal() else 0.0)
+        raise _Again(redact(f"{url} answers {status}"), float(after) if after.isdecimal() else 0.0)
     if status not in (200, 206):
         access = "; set HF_TOKEN to one that has access" if status in (401, 403) else ""
         raise CellFailure(one_line(f"{url} answers {status} {reply.reason}{access}"))
@@ -139,13 +148,16 @@ def _read(path: Path) -> str:
         return ""
 
 
+def _endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT", "").rstrip("/") or _HUB
+
+
 def _through_mirror(url: str) -> str:
-    endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/")
-    return endpoint + url.removeprefix(_HUB) if endpoint and url.startswith(f"{_HUB}/") else url
+    return _endpoint() + url.removeprefix(_HUB) if url.startswith(f"{_HUB}/") else url
 
 
 def _token(url: str) -> dict[str, str]:
     """The hub's token, for the hub alone: requests does not take it along to another host."""
     token = os.environ.get("HF_TOKEN", "")
-    of_hub = url.startswith((f"{_HUB}/", f"{os.environ.get('HF_ENDPOINT') or _HUB}/"))
+    of_hub = url.startswith((f"{_HUB}/", f"{_endpoint()}/"))
     return {"Authorization": f"Bearer {token}"} if token and of_hub else {}

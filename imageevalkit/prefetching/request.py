@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import SUPPRESS
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +10,10 @@ from typing import Any, NamedTuple
 from imageevalkit import assets
 from imageevalkit.arguments import Arguments
 from imageevalkit.asset_checks.check import Needed
+from imageevalkit.asset_checks.hub_cache import disagreement
+from imageevalkit.asset_manifest import HubAsset
 from imageevalkit.errors import CellFailure, UserError, suggest
+from imageevalkit.launch import registry
 from imageevalkit.launch.benchmark_kwargs import configured_settings
 from imageevalkit.launch.config import Config, parse_boolean, split_names
 from imageevalkit.launch.kwargs import parse_kwargs, parse_kwargses
@@ -26,7 +30,10 @@ _AS_IN_A_RUN = (
     "--judges",
     "--judge_kwargs",
     "--ds_kwargs",
+    "--images",
 )
+# these do not run anything, so that nobody would have files fetched for them
+_NO_RUN = frozenset({"--dry_run", "--list", "--quickstart", "--help"})
 
 
 class Request(NamedTuple):
@@ -57,10 +64,12 @@ def read_request(words: list[str], config: Config) -> Request:
     kwargses = given["custom_model_kwargses"]
     if kwargses is None:
         kwargses = ";".join(config.arrays.get("CUSTOM_MODEL_KWARGSES", []))
-    if models and _boolean(given, "infer", config, "ENABLE_INFER", True):
+    makes_images = given["images"] is None and _boolean(given, "infer", config, "ENABLE_INFER", True)
+    if models and makes_images:
         use_api = _boolean(given, "use_api", config, "USE_API", False)
         for model, kwargs in merge(models, parse_kwargses(kwargses, len(models))).items():
-            _add(request, f"model {model}", lambda m=model, k=kwargs: model_needs(m, use_api, k))
+            tasks = _tasks(given, config)
+            _add(request, f"model {model}", lambda m=model, k=kwargs, t=tasks: model_needs(m, use_api, k, t))
     evaluates = _boolean(given, "eval", config, "ENABLE_EVAL", True)
     judges = {**config.maps.get("JUDGE_MAP", {}), **parse_judges(given["judges"] or "")}
     judge_kwargs = parse_kwargs(given["judge_kwargs"] or "", "--judge_kwargs")
@@ -75,6 +84,8 @@ def read_request(words: list[str], config: Config) -> Request:
                 f"benchmark {benchmark}",
                 lambda b=benchmark, j=judge, s=settings: evaluator_needs(config, b, j, judge_kwargs, s),
             )
+    if any(isinstance(asset, HubAsset) for asset in request.needs) and (problem := disagreement()):
+        raise UserError(problem)
     return request
 
 
@@ -83,11 +94,15 @@ def _parse(words: list[str]) -> dict[str, Any]:
         "bash utils/prefetch.sh",
         "Download and verify what models and benchmarks need: give it the options of your run, and it gets weights, "
         "authors' code, data and evaluators' weights. What is there is kept; what was cut off goes on. "
-        "Without names: MODEL_NAMES and DS_NAMES of config.sh, else all benchmarks.",
+        "Without names: MODEL_NAMES and DS_NAMES of config.sh, else all benchmarks. Options of eval.sh that are not "
+        "below make no difference here.",
     )
     for name in _AS_IN_A_RUN:
         option = OPTIONS[name]
         parser.add_argument(name, metavar=option.value, help=f"as for eval.sh: {option.help}")
+    for name in OPTIONS.keys() - _AS_IN_A_RUN - _NO_RUN:
+        # a flag may be followed by true or false
+        parser.add_argument(name, nargs=None if OPTIONS[name].value else "?", help=SUPPRESS)
     parser.add_argument(
         "--mirror", metavar="DIR", help="copy data and code from DIR/<owner>/<repo>/<commit>/…, no internet"
     )
@@ -95,7 +110,12 @@ def _parse(words: list[str]) -> dict[str, Any]:
     parser.add_argument(
         "--hashes", action="store_true", help="verify the content of every file too, not only its size"
     )
-    return vars(parser.parse_args(words))
+    return vars(parser.parse_args([_with_underscores(word) for word in words]))
+
+
+def _with_underscores(word: str) -> str:
+    name, equals, value = word.partition("=")
+    return f"--{name[2:].replace('-', '_')}{equals}{value}" if name.startswith("--") else word
 
 
 def _names(given: dict[str, Any], config: Config) -> tuple[list[str], list[str]]:
@@ -103,6 +123,17 @@ def _names(given: dict[str, Any], config: Config) -> tuple[list[str], list[str]]
     if models is None and benchmarks is None:
         return config.names("MODEL_NAMES"), _benchmarks(config.names("DS_NAMES")) or _with_assets()
     return split_names(models or ""), _benchmarks(split_names(benchmarks or ""))
+
+
+def _tasks(given: dict[str, Any], config: Config) -> list[str] | None:
+    """Those of the benchmarks that a run would make images for; None, all of a model: no benchmark is named."""
+    names = given["ds_names"]
+    if names is None and given["model_names"] is None:
+        names = ";".join(config.names("DS_NAMES"))
+    known = registry.benchmark_tasks()
+    tasks = [known.get(name) for name in _benchmarks(split_names(names or ""))]
+    # one that is not in the registry yet may be of any task
+    return None if None in tasks or not tasks else list(dict.fromkeys(filter(None, tasks)))
 
 
 def _benchmarks(names: list[str]) -> list[str]:

@@ -130,6 +130,9 @@ class _Handler(BaseHTTPRequestHandler):
         if is_same and (match := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")):
             start = int(match[1])
             headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
+        if start >= len(data) > 0:
+            self._send(416, b"", {"Content-Range": f"bytes */{len(data)}"})
+            return
         self._send(206 if start else 200, data[start:], headers, may_cut=True)
 
     def _send(
