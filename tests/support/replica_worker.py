@@ -43,6 +43,7 @@ class FakeReplica:
         fails_on: str = "",
         unloadable: bool = False,
         dies_loading: bool = False,
+        cannot_load: str = "",
         **_: Any,
     ) -> None:
         self._notes, self._seconds, self.batch_size, self._fits = notes, seconds, batch_size, fits
@@ -52,6 +53,8 @@ class FakeReplica:
             raise ModelUnusable("no such folder: /nowhere")
         if dies_loading:
             os.kill(os.getpid(), signal.SIGKILL)
+        if cannot_load:
+            raise (OutOfMemoryError if "out of memory" in cannot_load else RuntimeError)(cannot_load)
 
     def generate(self, given: Any, seed: int = 42) -> Any:
         return self._answer(given, seed, [given])
