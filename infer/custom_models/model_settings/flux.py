@@ -80,8 +80,8 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         ),
         "flux.2-klein-4b": native("DiffusersSubject", _KLEIN_4B, multi_image=True, **_KLEIN, **_SQUARE),
         "flux.2-klein-9b": native("DiffusersSubject", _KLEIN_9B, multi_image=True, **_KLEIN, **_SQUARE),
-        # The adapter authors' README (x-flux): 25 steps, guidance 4.0, adapter scale 1.0, 1024×1024, and a true guidance
-        # of 3.5, which there starts one step late. TRIG: the same at 512×512.
+        # The adapter authors' README (x-flux): 25 steps, guidance 4.0, adapter scale 1.0, 1024×1024, and a true
+        # guidance of 3.5, which there starts one step late. TRIG: the same at 512×512.
         "flux-ip-adapter": native(
             "FluxIPAdapter",
             _FLUX1_DEV,
