@@ -66,8 +66,8 @@ def test_q_former_is_asked_for_with_tokenizer_commit_and_type(
         return "the Q-Former"
 
     module = SimpleNamespace(Blip2QFormerModel=SimpleNamespace(from_pretrained=from_pretrained))
-    monkeypatch.setitem(sys.modules, "diffusers.pipelines.blip_diffusion.modeling_blip2", module)  # type: ignore[arg-type]
-    monkeypatch.setitem(sys.modules, "diffusers.pipelines.blip_diffusion", SimpleNamespace())  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "diffusers.pipelines.blip_diffusion.modeling_blip2", module)
+    monkeypatch.setitem(sys.modules, "diffusers.pipelines.blip_diffusion", SimpleNamespace())
     model = BlipDiffusion.__new__(BlipDiffusion)
     model._model_path, model._bert = str(tmp_path / "pipeline"), (str(tmp_path / "bert"), None)
     model._options = SimpleNamespace(revision="0" * 40)  # type: ignore[assignment]
