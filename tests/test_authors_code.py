@@ -1,4 +1,4 @@
-"""Words that authors keep in their programs: read, never run."""
+"""Words that authors keep in their programs and examples: read, never run."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from custom_models import authors_code
+from custom_models import authors_code, authors_examples
+from custom_models.load_model import MODEL_SETTINGS
+from custom_models.model_utils.diffusers_t2i import DiffusersT2I
 from custom_models.model_utils.emu3 import Emu3T2I
+from custom_models.model_utils.qwen_image import QwenImage, QwenImage2512
 from imageevalkit.generation.contract import ModelUnusable
+from tests.support.mirror import official_source
 
 
 @pytest.fixture
@@ -42,3 +46,139 @@ def test_emu3_without_its_authors_code_says_how_to_get_it(
     monkeypatch.setattr(authors_code, "CODE", tmp_path)
     with pytest.raises(ModelUnusable, match=r"run bash utils/prefetch\.sh --model_names"):
         Emu3T2I("BAAI/Emu3-Gen-hf")
+
+
+README = """
+```python
+raise SystemExit("Qwen/Qwen-Image-2512")
+negative_prompt = "wax, " "blur"
+```
+```bash
+negative_prompt = "Qwen/Qwen-Image"
+```
+```python
+an excerpt of "Qwen/Qwen-Image" that is no program
+```
+```python
+model_name = "Qwen/Qwen-Image"
+positive_magic = {
+    "en": ", sharp.",  # for English
+    "zh": ", 清晰."
+}
+negative_prompt = " "
+computed = str(1)
+```
+"""
+
+
+@pytest.fixture
+def qwen_readme(code: Path) -> Path:
+    (code / "qwen-image").mkdir()
+    (code / "qwen-image/README.md").write_text(README)
+    return code
+
+
+@pytest.mark.parametrize(
+    ("weights", "variable", "expected"),
+    [
+        ("Qwen/Qwen-Image-2512", "negative_prompt", "wax, blur"),
+        ("Qwen/Qwen-Image", "negative_prompt", " "),
+        ("Qwen/Qwen-Image", "positive_magic", {"en": ", sharp.", "zh": ", 清晰."}),
+    ],
+)
+def test_example_of_a_readme_is_that_of_the_weights(
+    qwen_readme: Path, weights: str, variable: str, expected: object
+) -> None:
+    assert authors_examples.set_in_readme("qwen-image", "README.md", weights, variable) == expected
+
+
+@pytest.mark.parametrize(
+    ("file", "weights", "variable", "says"),
+    [
+        ("README.md", "Qwen/Qwen-Image", "computed", "does not say computed"),
+        ("README.md", "Qwen/Qwen-Image-2512", "positive_magic", "does not say positive_magic"),
+        ("README.md", "Qwen/Qwen", "negative_prompt", "has no example of Qwen/Qwen$"),
+        ("NONE.md", "Qwen/Qwen-Image", "negative_prompt", "cannot be read"),
+    ],
+)
+def test_what_no_example_says_is_one_line(
+    qwen_readme: Path, file: str, weights: str, variable: str, says: str
+) -> None:
+    with pytest.raises(ModelUnusable, match=says):
+        authors_examples.set_in_readme("qwen-image", file, weights, variable)
+
+
+def test_example_of_a_docstring() -> None:
+    def function() -> None:
+        """
+        Examples:
+            ```py
+            >>> words = "one, two"
+            >>> function(
+            ...     words
+            ... )
+            ```
+        """
+
+    assert authors_examples.set_in_docstring(function, "words") == "one, two"
+    with pytest.raises(ModelUnusable, match="does not say others"):
+        authors_examples.set_in_docstring(function, "others")
+    with pytest.raises(ModelUnusable, match=r"the example of .*lambda> does not say words"):
+        authors_examples.set_in_docstring(lambda: None, "words")
+
+
+def test_qwen_image_ends_prompts_in_their_language(
+    qwen_readme: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = _settings_given(monkeypatch)
+    model = QwenImage("Qwen/Qwen-Image")
+    assert model._prompt("a cat") == "a cat, sharp."
+    assert model._prompt("a sign that reads 猫") == "a sign that reads 猫, 清晰."
+    assert given == {"prompt_suffix": ""}
+    QwenImage("Qwen/Qwen-Image", prompt_suffix=" !")
+    assert given == {"prompt_suffix": " !"}
+
+
+def test_qwen_image_2512_has_its_authors_negative_prompt(
+    qwen_readme: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = _settings_given(monkeypatch)
+    QwenImage2512("Qwen/Qwen-Image-2512")
+    assert given == {"negative_prompt": "wax, blur"}
+    QwenImage2512("Qwen/Qwen-Image-2512", negative_prompt=" ")
+    assert given == {"negative_prompt": " "}
+
+
+def _settings_given(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """What DiffusersT2I is built with, the last time."""
+    given: dict[str, object] = {}
+
+    def built(self: object, model_path: str, **settings: object) -> None:
+        given.clear()
+        given.update(settings)
+
+    monkeypatch.setattr(DiffusersT2I, "__init__", built)
+    return given
+
+
+@pytest.mark.parametrize("model", [QwenImage, QwenImage2512])
+def test_qwen_image_without_its_authors_repository_says_how_to_get_it(
+    code: Path, model: type[QwenImage | QwenImage2512]
+) -> None:
+    with pytest.raises(ModelUnusable, match=r"run bash utils/prefetch\.sh --model_names"):
+        model("Qwen/Qwen-Image")
+
+
+def test_authors_readme_at_the_pinned_commit_says_it(code: Path) -> None:
+    pins = {
+        (asset["commit"], asset["to"])
+        for name in ("qwen-image", "qwen-image-2512")
+        for asset in MODEL_SETTINGS["t2i"][name]["assets"]
+    }
+    ((commit, to),) = pins
+    (code / to).mkdir()
+    (code / to / "README.md").write_text(official_source("QwenLM/Qwen-Image", commit, "README.md"))
+    magic = authors_examples.set_in_readme(to, "README.md", "Qwen/Qwen-Image", "positive_magic")
+    negative = authors_examples.set_in_readme(to, "README.md", "Qwen/Qwen-Image-2512", "negative_prompt")
+    assert sorted(language for language, text in magic.items() if text.startswith(", ")) == ["en", "zh"]
+    assert len(negative) > 50

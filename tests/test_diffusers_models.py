@@ -140,8 +140,9 @@ def test_single_image_pipeline_fails_the_item_without_exactly_one_image(pipeline
     model = DiffusersEdit(str(pipelines / "pix2pix"), **FAST)
     with pytest.raises(ItemFailed, match="exactly one input image, the item has 2"):
         model.generate([PHOTO, OTHER, "merge"], 7)
-    with pytest.raises(ItemFailed, match="the item has 0"):
+    with pytest.raises(ItemFailed, match="the item has 0") as caught:
         model.generate(["draw"], 7)
+    assert caught.value.attempts == 0, "nothing was tried"
 
 
 def test_multi_image_pipeline_sees_every_image(pipelines: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from custom_models.model_utils.diffusers_edit import DiffusersEdit
+from custom_models.model_utils.diffusers_loading import _denoiser, part_dtype
 from custom_models.model_utils.diffusers_t2i import DiffusersT2I
 from imageevalkit.generation.contract import Generated, ModelUnusable, Refused
 from tests.support.native_contract import PHOTO, apart
@@ -106,12 +107,71 @@ def test_parts_can_have_types_of_their_own(pipelines: Path) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"vae_slicing": True, "vae_tiling": True}, {"attention": "_native_math"}, {"device_map": "balanced"}],
+    [{"vae_slicing": True, "vae_tiling": True}, {"attention": "_native_math"}],
     ids=lambda settings: next(iter(settings)),
 )
 @pytest.mark.usefixtures("usual_attention")
 def test_options_for_memory_and_speed_leave_the_image(pipelines: Path, settings: dict[str, Any]) -> None:
     assert apart(flux(pipelines, **settings), flux(pipelines)) <= 1
+
+
+def test_device_map_reaches_diffusers(pipelines: Path) -> None:
+    """With "cpu", because diffusers spreads nothing over GPUs that are not there."""
+    model = DiffusersT2I(str(pipelines / "flux"), device_map="cpu", **FAST)
+    assert model._pipeline.hf_device_map == "cpu"
+
+
+def test_offload_takes_the_place_of_the_entrys_device_map(
+    pipelines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """diffusers offloads no pipeline that has a device map; no weights can be moved to "meta" and back."""
+    import diffusers
+
+    seen: list[tuple[Any, str]] = []
+
+    def offload(self: Any, device: str) -> None:
+        seen.append((self.hf_device_map, device))
+
+    monkeypatch.setattr(diffusers.DiffusionPipeline, "enable_model_cpu_offload", offload)
+    settings = {**FAST, "device": "meta", "device_map": "cpu", "offload": "model"}
+    model = DiffusersT2I(str(pipelines / "flux"), **settings)
+    assert seen == [(None, "meta")]
+    assert model._pipeline.device.type == "cpu", "offloading moves the parts itself"
+
+
+@pytest.mark.parametrize(
+    "error", ["CUDA out of memory. Tried to allocate 2 GiB", "CUDA error: no kernel image"]
+)
+def test_errors_of_the_accelerator_are_no_reason_why_a_model_cannot_be_used(
+    pipelines: Path, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    import diffusers
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError(error)
+
+    monkeypatch.setattr(diffusers.DiffusionPipeline, "to", fail)
+    with pytest.raises(RuntimeError, match=error):
+        DiffusersT2I(str(pipelines / "sd"), **FAST)
+
+
+def test_a_part_has_its_own_type_or_that_of_all_others() -> None:
+    import torch
+
+    types = {"default": "bfloat16", "image_encoder": "float16"}
+    assert part_dtype(types, "image_encoder") == torch.float16
+    assert part_dtype(types, "qformer") == torch.bfloat16
+    assert part_dtype({"vae": "float16"}, "qformer") == torch.float32
+    assert part_dtype("float16", "qformer") == torch.float16
+
+
+@pytest.mark.parametrize("option", ["attention", "compile"])
+def test_option_of_the_denoiser_where_there_is_none_is_one_line(option: str) -> None:
+    class Autoregressive:
+        pass
+
+    with pytest.raises(ModelUnusable, match=rf"^{option} cannot be set: Autoregressive has neither"):
+        _denoiser(Autoregressive(), option)
 
 
 @pytest.mark.parametrize("name", ["flux", "sd"])

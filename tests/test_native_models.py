@@ -124,6 +124,13 @@ def test_patterns_let_every_file_through_that_a_pipeline_is_made_of(key: str, fo
     assert not set(filter_repo_objects(others, allow_patterns=NATIVE[key]["patterns"]))
 
 
+@pytest.mark.parametrize("key", NATIVE)
+def test_what_decides_pixels_stands_in_the_entry(key: str) -> None:
+    dtype = NATIVE[key]["model_kwargs"]["dtype"]
+    names = set(dtype.values()) if isinstance(dtype, dict) else {dtype}
+    assert names <= {"bfloat16", "float16"}
+
+
 def test_every_entry_can_be_run() -> None:
     known = environments()
     for models in MODEL_SETTINGS.values():

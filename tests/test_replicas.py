@@ -276,6 +276,29 @@ def test_a_model_that_does_not_load_is_one_clear_line_and_tried_once(notes: Path
     assert not CELL.generation.exists()
 
 
+def test_no_room_for_a_model_is_a_line_with_advice(notes: Path) -> None:
+    message = failure_of_loading(notes, "CUDA out of memory. Tried to allocate 20.00 MiB")
+    assert message.startswith(
+        "model does not load: OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB"
+    )
+    assert message.endswith("keep only the part at work on the GPU (offload=model)")
+    assert len(lines(notes)) == 1, "another process would have no more room"
+
+
+def test_a_cuda_error_while_loading_ends_the_process_and_a_new_one_tries(notes: Path) -> None:
+    message = failure_of_loading(notes, "CUDA error: an illegal memory access was encountered")
+    assert message.endswith(
+        "every worker died, the last one so: CUDA error: an illegal memory access was encountered"
+    )
+    assert len({line[0] for line in lines(notes)}) == 2
+
+
+def failure_of_loading(notes: Path, error: str) -> str:
+    outcome, _ = generate(1, 2, notes=notes, cannot_load=error)
+    assert outcome.state == FAILED
+    return outcome.message
+
+
 def test_a_model_whose_loading_kills_the_process_is_given_up(notes: Path) -> None:
     outcome, _ = generate(1, 3, notes=notes, dies_loading=True)
     assert outcome.state == FAILED

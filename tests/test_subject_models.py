@@ -100,9 +100,12 @@ def test_blip_diffusion_draws_the_subject_that_it_sees(blip_diffusion: Any) -> N
     assert call["reference_image"].mode == "RGB"
     assert (call["num_inference_steps"], call["guidance_scale"], call["width"]) == (25, 7.5, 512)
     assert call["generator"].initial_seed() == 7
+    # the words of the example in diffusers' docstring
+    assert call["neg_prompt"].startswith("over-exposure")
 
 
 @pytest.mark.parametrize("inputs", [[PHOTO, "on a sofa"], ["dog", PHOTO, PHOTO, "on a sofa"]])
 def test_blip_diffusion_takes_one_image_of_a_named_subject(blip_diffusion: Any, inputs: list[Any]) -> None:
-    with pytest.raises(ItemFailed, match="a subject's name and exactly one image"):
+    with pytest.raises(ItemFailed, match="a subject's name and exactly one image") as caught:
         blip_diffusion.model.generate(inputs, 7)
+    assert caught.value.attempts == 0

@@ -17,7 +17,7 @@ def use(name: str, *below: str) -> Path:
     Raises:
         ModelUnusable: it is not there.
     """
-    folder = _folder(name)
+    folder = folder_of(name)
     # after our own folders: a repository's `utils` or `models` must not hide a module of ours
     for path in (folder, *(folder / part for part in below)):
         if str(path) not in sys.path:
@@ -31,7 +31,7 @@ def text_in(name: str, file: str, variable: str) -> str:
     Raises:
         ModelUnusable: the repository is not there, or says no such thing.
     """
-    path = _folder(name) / file
+    path = folder_of(name) / file
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError) as error:
@@ -43,7 +43,8 @@ def text_in(name: str, file: str, variable: str) -> str:
     raise ModelUnusable(f"{path} does not say {variable}")
 
 
-def _folder(name: str) -> Path:
+def folder_of(name: str) -> Path:
+    """Where repository ``name`` is. Raises ModelUnusable when it is not there."""
     folder = CODE / name
     if not folder.is_dir():
         raise ModelUnusable(

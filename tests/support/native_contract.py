@@ -48,14 +48,14 @@ _XL = Checkpoint(stable_diffusion.save_stable_diffusion_xl)
 _SD = Checkpoint(stable_diffusion.save_stable_diffusion)
 _SD3 = Checkpoint(stable_diffusion.save_stable_diffusion_3)
 _KLEIN = Checkpoint(flux.save_flux2_klein, _LAYERS)
-_QWEN = Checkpoint(qwen_image.save_qwen_image)
 _QWEN_PLUS = Checkpoint(qwen_image.save_qwen_image_edit_plus, _SMALL, torchvision=True)
 _Z = Checkpoint(others.save_z_image)
 _JANUS = Checkpoint(transformers_models.save_janus, size=(8, 8))
 
 CHECKPOINTS: dict[str, Checkpoint] = {
-    "Qwen/Qwen-Image": _QWEN,
-    "Qwen/Qwen-Image-2512": _QWEN,
+    # without the words that are read from the authors' repositories, here and for Emu3
+    "Qwen/Qwen-Image": Checkpoint(qwen_image.save_qwen_image, {"prompt_suffix": ""}),
+    "Qwen/Qwen-Image-2512": Checkpoint(qwen_image.save_qwen_image, {"negative_prompt": " "}),
     "Qwen/Qwen-Image-Edit": Checkpoint(qwen_image.save_qwen_image_edit, _SMALL, torchvision=True),
     "Qwen/Qwen-Image-Edit-2509": _QWEN_PLUS,
     "Qwen/Qwen-Image-Edit-2511": _QWEN_PLUS,

@@ -55,6 +55,7 @@ class FakeReplica:
         lingers: bool = False,
         own_batch_size: int = 0,
         tells_gpu: bool = False,
+        cannot_load: str = "",
     ) -> None:
         self._kernel_fits = kernel_fits
         if lingers:
@@ -69,6 +70,8 @@ class FakeReplica:
             raise ModelUnusable("no such folder: /nowhere")
         if dies_loading:
             os.kill(os.getpid(), signal.SIGKILL)
+        if cannot_load:
+            raise (OutOfMemoryError if "out of memory" in cannot_load else RuntimeError)(cannot_load)
 
     def generate(self, given: Any, seed: int = 42) -> Any:
         if self._fits < 1:

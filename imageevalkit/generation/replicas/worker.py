@@ -13,7 +13,6 @@ import gc
 import inspect
 import os
 import queue
-import re
 import signal
 import socket
 import sys
@@ -43,12 +42,16 @@ from imageevalkit.generation.replicas.messages import (
     portable,
     receive,
 )
+from imageevalkit.gpu_errors import breaks_the_process, is_out_of_memory
 from imageevalkit.load_errors import may_be_hub_id
 from imageevalkit.secrets import one_line, redact
 
 _PR_SET_PDEATHSIG = 1
-_DEVICE_ERROR = re.compile(r"CUDA error|cuDNN error|CUDNN_STATUS|NCCL error|Triton Error")
 _PARENT_GONE = 70  # an exit status that nobody is left to read
+_MORE_ROOM = (
+    "give a replica more GPUs in INFER_GPU_MAP (with device_map=balanced for a diffusers model), or keep only the part "
+    "at work on the GPU (offload=model)"
+)
 
 
 def serve(connection: socket.socket, load_model: Callable[[Mapping[str, Any]], Any]) -> None:
@@ -148,13 +151,17 @@ class _Worker:
         try:
             self._model = self._load_model(order.setting)
         except Exception as error:
-            if _breaks_the_process(error):
-                raise _broken(error) from error
             if isinstance(error, GenerationError):
                 text = one_line(error)
             else:
                 print(redact(traceback.format_exc()), flush=True)
-                text = f"{type(error).__name__}: {one_line(error, 300)}"
+                # first: CUDA's own word for no room is an error of the device too
+                if is_out_of_memory(error):
+                    text = f"{_line(error)}; {_MORE_ROOM}"
+                elif breaks_the_process(error):
+                    raise _broken(error) from error
+                else:
+                    text = f"{type(error).__name__}: {one_line(error, 300)}"
             self._send(Unloadable(order.key, text))
             return
         self._generate = _generate_of(self._model)
@@ -184,9 +191,9 @@ class _Worker:
                         f"generate_batch() returned {len(returned)} answers for {len(inputs)} inputs"
                     )
         except Exception as error:
-            if _is_out_of_memory(error):
+            if is_out_of_memory(error):
                 return self._with_less_memory(len(inputs), error)
-            if _breaks_the_process(error):
+            if breaks_the_process(error):
                 raise _broken(error) from error
             if len(inputs) > 1:
                 # whose fault it is shows when each has a turn of its own
@@ -272,17 +279,6 @@ def _broken(error: Exception) -> _BrokenProcess:
     return _BrokenProcess(
         type(error).__name__, one_line(error), redact("".join(traceback.format_exception(error)))
     )
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    # torch.OutOfMemoryError of CUDA and others; MPS raises a plain RuntimeError
-    text = str(error)
-    return type(error).__name__ == "OutOfMemoryError" or "out of memory" in text or "ALLOC_FAILED" in text
-
-
-def _breaks_the_process(error: Exception) -> bool:
-    """After an error of the device itself every later call of CUDA fails too, in this process."""
-    return type(error).__name__ == "AcceleratorError" or _DEVICE_ERROR.search(str(error)) is not None
 
 
 def _line(error: Exception) -> str:

@@ -27,7 +27,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             **_SQUARE,
         ),
         # Pipeline, as in TRIG, with 300 tokens. This repository is whole: TRIG took only its transformer and the rest
-        # from PixArt-alpha/pixart_sigma_sdxlvae_T5_diffusers, which has the same weights.
+        # from PixArt-alpha/pixart_sigma_sdxlvae_T5_diffusers.
         "pixart-sigma": native(
             "DiffusersT2I",
             (
@@ -55,8 +55,8 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             **_SQUARE,
         ),
         # No commit of it is known that surely holds these files. Authors' documentation, types included; TRIG: bfloat16
-        # for all parts. The pipeline puts its instruction for
-        # rewriting before each prompt (complex_human_instruction).
+        # for all parts. The pipeline puts its instruction for rewriting before each prompt
+        # (complex_human_instruction).
         "sana": native(
             "DiffusersT2I",
             ("Efficient-Large-Model/Sana_1600M_1024px_MultiLing_diffusers", None, PIPELINE_FOLDERS),

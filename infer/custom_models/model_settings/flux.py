@@ -21,7 +21,7 @@ _KLEIN_9B = ("black-forest-labs/FLUX.2-klein-9B", "92196c8e11f7b6cf2b7493e037d8c
 # Card; 28 steps are the pipeline's default.
 _KONTEXT_SETTINGS: dict[str, Any] = {"num_inference_steps": 28, "guidance_scale": 2.5}
 # Card, which calls 28 steps a good trade-off. 64 GB of transformer and 48 GB of text encoder: one 80 GB GPU holds
-# only one of them (there: offload=model).
+# only one of them; there it takes offload=model together with INFER_GPU_MAP['flux.2-dev']=1.
 _FLUX2_DEV_SETTINGS: dict[str, Any] = {
     "num_inference_steps": 50,
     "guidance_scale": 4.0,
@@ -80,8 +80,8 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         ),
         "flux.2-klein-4b": native("DiffusersSubject", _KLEIN_4B, multi_image=True, **_KLEIN, **_SQUARE),
         "flux.2-klein-9b": native("DiffusersSubject", _KLEIN_9B, multi_image=True, **_KLEIN, **_SQUARE),
-        # TRIG (25 steps, guidance 4.0, 512×512, adapter scale 1.0), and of its code the true guidance of 3.5, which
-        # there starts one step late. The adapter's authors show 1024×1024.
+        # The adapter authors' README (x-flux): 25 steps, guidance 4.0, adapter scale 1.0, 1024×1024, and a true
+        # guidance of 3.5, which there starts one step late. TRIG: the same at 512×512.
         "flux-ip-adapter": native(
             "FluxIPAdapter",
             _FLUX1_DEV,
@@ -89,8 +89,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             guidance_scale=4.0,
             true_cfg_scale=3.5,
             negative_prompt="",
-            width=512,
-            height=512,
+            **_SQUARE,
             ip_adapter=str((REPO / str(_IP_ADAPTER["path"])).parent),
             ip_adapter_scale=1.0,
             image_encoder="openai/clip-vit-large-patch14",

@@ -32,23 +32,39 @@ _2509 = ("2509", "d3968ef930e841f4c73640fb8afa3b306a78167e")
 _2511 = ("2511", "6f3ccc0b56e431dc6a0c2b2039706d7d26f22cb9")
 # A subject's photo should not decide the shape of the new picture.
 _SQUARE: dict[str, Any] = {"width": 1024, "height": 1024}
+# Its README has the examples with the words that the classes of the text-to-image models read.
+_CODE: dict[str, Any] = {
+    "assets": [
+        {
+            "code": "QwenLM/Qwen-Image",
+            "commit": "6b5e1f5cec987d404be5ac6657db3b9aacb56a89",
+            "tree": "7e9ee3da2f4742988cd13cbf0d7c7b6b70cb21f3",
+            "to": "qwen-image",
+            "licence": "Apache-2.0",
+        }
+    ]
+}
 
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "t2i": {
-        # The card's example also ends each prompt with words on quality (by language); benchmarks are run without
-        # them, as ImageEvalKit did: prompt_suffix adds them.
+        # Each prompt ends with the card's words on quality, which are read from the authors' README: Chinese ones where
+        # the prompt has a Chinese character, as their programs decide. prompt_suffix replaces them; ImageEvalKit had
+        # none (prompt_suffix="").
         "qwen-image": native(
-            "DiffusersT2I",
+            "QwenImage",
             ("Qwen/Qwen-Image", "75e0b4be04f60ec59a75f475837eced720f823b6", PIPELINE_FILES),
             **_SETTINGS,
             **_WIDE,
+            entry=_CODE,
         ),
-        # The card's example has a long Chinese negative prompt instead of the blank, which is ImageEvalKit's.
+        # The negative prompt is the card's Chinese one, read from the authors' README; negative_prompt replaces it.
+        # ImageEvalKit had the blank of the first version (negative_prompt=" ").
         "qwen-image-2512": native(
-            "DiffusersT2I",
+            "QwenImage2512",
             ("Qwen/Qwen-Image-2512", "25468b98e3276ca6700de15c6628e51b7de54a26", PIPELINE_FILES),
-            **_SETTINGS,
+            **{**_SETTINGS, "negative_prompt": None},
             **_WIDE,
+            entry=_CODE,
         ),
     },
     "edit": {

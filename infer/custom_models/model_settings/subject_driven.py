@@ -10,8 +10,8 @@ _BERT_COMMIT = "86b5e0934494bd15c9632b12f734a8a67f723594"
 
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "subject": {
-        # Card and TRIG; both also have a negative prompt of many words, for which neg_prompt is there: without it the
-        # pipeline's default, an empty one, is used.
+        # Card and TRIG, negative prompt included; that is read from the example of diffusers' pipeline, which has the
+        # same one. neg_prompt replaces it; the pipeline's own default is empty.
         "blip-diffusion": native(
             "BlipDiffusion",
             ("Salesforce/blipdiffusion", None, ALL),  # no commit of its main branch is known

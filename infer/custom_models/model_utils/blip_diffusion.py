@@ -11,6 +11,7 @@ from typing import Any
 
 from PIL import Image
 
+from custom_models.authors_examples import set_in_docstring
 from custom_models.model_utils import diffusers_loading as loading
 from custom_models.model_utils.diffusers_common import DiffusersModel
 from custom_models.model_utils.hub_weights import weights_folder
@@ -24,8 +25,10 @@ class BlipDiffusion(DiffusersModel):
     Args:
         bert: folder or hub id of the BERT tokenizer that splits the subject's name.
         bert_revision: commit of that repository.
+        neg_prompt: what guidance leads away from; None: that of the pipeline's example, which is its authors'.
     """
 
+    environment = "blip-diffusion"
     reserved = DiffusersModel.reserved | {
         "reference_image",
         "source_subject_category",
@@ -33,11 +36,19 @@ class BlipDiffusion(DiffusersModel):
     }
 
     def __init__(
-        self, model_path: str, *, bert: str, bert_revision: str | None = None, **settings: Any
+        self,
+        model_path: str,
+        *,
+        bert: str,
+        bert_revision: str | None = None,
+        neg_prompt: str | None = None,
+        **settings: Any,
     ) -> None:
         self._model_path = model_path
         self._bert = (bert, bert_revision)
-        super().__init__(model_path, **settings)
+        if neg_prompt is None:
+            neg_prompt = _negative_prompt_of_the_example()
+        super().__init__(model_path, neg_prompt=neg_prompt, **settings)
 
     def _load_parts(self) -> dict[str, Any]:
         """The Q-Former, which would look for its tokenizer on the hub by an old name."""
@@ -50,7 +61,7 @@ class BlipDiffusion(DiffusersModel):
             weights_folder(*self._bert, patterns=["vocab.txt", "tokenizer*.json", "config.json"])
         )
         qformer = Blip2QFormerModel.from_pretrained(
-            self._model_path, config=config, torch_dtype=loading.torch_dtype(self.dtype), **where
+            self._model_path, config=config, torch_dtype=loading.part_dtype(self.dtype, "qformer"), **where
         )
         return {"qformer": qformer}
 
@@ -60,7 +71,8 @@ class BlipDiffusion(DiffusersModel):
         if len(images) != 1 or not name:
             raise ItemFailed(
                 f"BLIP-Diffusion takes a subject's name and exactly one image of it, the item has {len(images)} "
-                f"and {f'the name {name!r}' if name else 'no name'}"
+                f"and {f'the name {name!r}' if name else 'no name'}",
+                attempts=0,
             )
         return self._call(
             seed,
@@ -69,3 +81,10 @@ class BlipDiffusion(DiffusersModel):
             source_subject_category=[name],
             target_subject_category=[name],
         )
+
+
+def _negative_prompt_of_the_example() -> str:
+    loading.check_environment("diffusers", environment=BlipDiffusion.environment)
+    from diffusers import BlipDiffusionPipeline
+
+    return str(set_in_docstring(BlipDiffusionPipeline.__call__, "negative_prompt"))

@@ -26,7 +26,8 @@ class DiffusersModel:
         safety_checker: False leaves out the one that a pipeline of Stable Diffusion has.
         generator_device: where the noise is drawn; ``cpu`` gives the same noise on every machine.
         device_map: ``balanced`` spreads the parts of the pipeline over all GPUs of the replica.
-        offload: ``model`` keeps only the part at work on the GPU, ``sequential`` only the layer at work.
+        offload: ``model`` keeps only the part at work on the GPU, ``sequential`` only the layer at work; it takes
+            the place of ``device_map``.
         attention: attention backend as diffusers names them (``native``, ``flash``, ``_flash_3``, ``sage``,
             ``xformers``, …).
         compile: torch.compile the denoiser: slow first image, faster ones after it.
@@ -37,7 +38,11 @@ class DiffusersModel:
 
     Raises:
         ModelUnusable: the pipeline does not load, or takes no such argument; one line.
+        Exception: the accelerator's own, such as torch.OutOfMemoryError.
     """
+
+    environment = "diffusers"
+    """The list in requirements/model that has what the class needs."""
 
     reserved = frozenset(
         ("prompt", "image", "generator", "latents", "num_images_per_prompt", "output_type", "return_dict")
@@ -64,7 +69,7 @@ class DiffusersModel:
         vae_tiling: bool = False,
         **call_settings: Any,
     ) -> None:
-        loading.check_environment("diffusers")
+        loading.check_environment("diffusers", environment=self.environment)
         loading.torch_dtype(dtype)
         self.model_name = Path(model_path).name
         self.dtype = dtype

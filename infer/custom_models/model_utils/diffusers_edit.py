@@ -41,7 +41,9 @@ class DiffusersEdit(DiffusersModel):
     def _show(self, images: Sequence[Image.Image], prompt: str, seed: int) -> Generated:
         if not images or (len(images) > 1 and not self.multi_image):
             wanted = "at least one" if self.multi_image else "exactly one"
-            raise ItemFailed(f"{self.pipeline_class} takes {wanted} input image, the item has {len(images)}")
+            raise ItemFailed(
+                f"{self.pipeline_class} takes {wanted} input image, the item has {len(images)}", attempts=0
+            )
         inputs = self._inputs(list(images), prompt)
         if self._follow_input:
             inputs["width"], inputs["height"] = images[-1].size

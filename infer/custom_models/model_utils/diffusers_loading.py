@@ -10,6 +10,7 @@ from typing import Any
 
 from imageevalkit.errors import suggest
 from imageevalkit.generation.contract import ModelUnusable
+from imageevalkit.gpu_errors import is_of_the_accelerator
 from imageevalkit.load_errors import first_line, why_not_loaded
 
 _DTYPES = ("bfloat16", "float16", "float32")
@@ -34,15 +35,15 @@ class LoadOptions:
     vae_tiling: bool = False
 
 
-def check_environment(*packages: str) -> None:
-    """Raise ModelUnusable when this environment lacks torch or one of ``packages``."""
+def check_environment(*packages: str, environment: str = "diffusers") -> None:
+    """Raise ModelUnusable when this environment lacks torch or one of ``packages``, which ``environment`` has."""
     for package in ("torch", *packages):
         try:
             importlib.import_module(package)
         except ImportError as error:
             raise ModelUnusable(
                 f"package {error.name} is missing in this environment; "
-                "name one in INFER_ENV_MAP that has requirements/model/diffusers.txt"
+                f"name one in INFER_ENV_MAP that has requirements/model/{environment}.txt"
             ) from error
 
 
@@ -55,6 +56,15 @@ def torch_dtype(dtype: str | Mapping[str, str]) -> Any:
     if dtype not in _DTYPES:
         raise ModelUnusable(f"dtype '{dtype}' is not one of {', '.join(_DTYPES)}{suggest(dtype, _DTYPES)}")
     return getattr(torch, dtype)
+
+
+def part_dtype(dtype: str | Mapping[str, str], part: str) -> Any:
+    """torch's type for ``part`` of a pipeline. Raises ModelUnusable for an unknown one."""
+    types = torch_dtype(dtype)
+    if not isinstance(types, dict):
+        return types
+    # as diffusers chooses for the parts that it loads itself
+    return types.get(part, types.get("default", torch_dtype("float32")))
 
 
 def best_device(name: str | None) -> str:
@@ -129,9 +139,13 @@ def load_pipeline(
     ``load_parts`` gives parts to use in place of its own; ``add_parts`` adds to it before it is placed.
 
     Raises:
-        ModelUnusable: it does not load, does not fit, or an option is not possible here.
+        ModelUnusable: it does not load, or an option is not possible here.
+        Exception: the accelerator's own, such as torch.OutOfMemoryError.
     """
-    named = {"revision": options.revision, "variant": options.variant, "device_map": options.device_map}
+    _check_offload(options)
+    # diffusers offloads no pipeline that is spread over GPUs
+    device_map = None if options.offload else options.device_map
+    named = {"revision": options.revision, "variant": options.variant, "device_map": device_map}
     arguments: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     arguments[_dtype_argument()] = torch_dtype(options.dtype)
     if not options.safety_checker:
@@ -142,19 +156,23 @@ def load_pipeline(
             scheduler = _named(options.scheduler, "scheduler", "Scheduler")
             pipeline.scheduler = scheduler.from_config(pipeline.scheduler.config)
         add_parts(pipeline)
-        _place(pipeline, options)
+        if options.offload:
+            getattr(pipeline, _OFFLOADS[options.offload])(device=options.device)
+        elif not device_map:
+            pipeline.to(options.device)
     except ModelUnusable:
         raise
     except Exception as error:
+        if is_of_the_accelerator(error):
+            raise
         raise ModelUnusable(why_not_loaded(model_path, error)) from error
     for wanted, method in ((options.vae_slicing, "enable_slicing"), (options.vae_tiling, "enable_tiling")):
         if wanted:
             _vae_method(pipeline, method)()
-    denoiser = getattr(pipeline, "transformer", None) or getattr(pipeline, "unet", None)
     if options.attention:
-        _set_attention(denoiser, options.attention)
+        _set_attention(_denoiser(pipeline, "attention"), options.attention)
     if options.compile:
-        _compile(denoiser)
+        _compile(_denoiser(pipeline, "compile"))
     # its own bar would garble the log of the job
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
@@ -168,18 +186,14 @@ def _dtype_argument() -> str:
     return "dtype" if (int(major), int(minor)) >= (0, 40) else "torch_dtype"
 
 
-def _place(pipeline: Any, options: LoadOptions) -> None:
-    if options.offload:
-        method = _OFFLOADS.get(options.offload)
-        if method is None:
-            raise ModelUnusable(f"offload '{options.offload}' is not one of {', '.join(_OFFLOADS)}")
-        if options.device == "cpu":
-            raise ModelUnusable(
-                f"offload={options.offload} moves weights between CPU and GPU, and the device is the CPU"
-            )
-        getattr(pipeline, method)(device=options.device)
-    elif not options.device_map:
-        pipeline.to(options.device)
+def _check_offload(options: LoadOptions) -> None:
+    """Before the weights are read: they may be many."""
+    if options.offload and options.offload not in _OFFLOADS:
+        raise ModelUnusable(f"offload '{options.offload}' is not one of {', '.join(_OFFLOADS)}")
+    if options.offload and options.device == "cpu":
+        raise ModelUnusable(
+            f"offload={options.offload} moves weights between CPU and GPU, and the device is the CPU"
+        )
 
 
 def _named(name: str, option: str, ending: str) -> Any:
@@ -193,6 +207,16 @@ def _named(name: str, option: str, ending: str) -> Any:
             f"{option} '{name}' is not in diffusers {diffusers.__version__}{suggest(name, known)}"
         )
     return cls
+
+
+def _denoiser(pipeline: Any, option: str) -> Any:
+    for part in ("transformer", "unet"):
+        denoiser = getattr(pipeline, part, None)
+        if denoiser is not None:
+            return denoiser
+    raise ModelUnusable(
+        f"{option} cannot be set: {type(pipeline).__name__} has neither a transformer nor a unet to set it for"
+    )
 
 
 def _vae_method(pipeline: Any, name: str) -> Any:

@@ -38,7 +38,7 @@ class DiffusersT2I(DiffusersModel):
 
     def generate(self, prompt: str, seed: int = 42) -> Generated:
         """One image. Raises Refused when the pipeline's safety checker rejects it."""
-        return self._call(seed, prompt=prompt + self.prompt_suffix)
+        return self._call(seed, prompt=self._prompt(prompt))
 
     def generate_batch(self, prompts: Sequence[str], seeds: Sequence[int]) -> list[Generated | Refused]:
         """One image, or the safety checker's refusal, for each of ``prompts`` with its seed."""
@@ -47,4 +47,8 @@ class DiffusersT2I(DiffusersModel):
                 return [self.generate(prompts[0], seeds[0])]
             except Refused as refusal:
                 return [refusal]
-        return self._call_batch(seeds, prompt=[prompt + self.prompt_suffix for prompt in prompts])
+        return self._call_batch(seeds, prompt=[self._prompt(prompt) for prompt in prompts])
+
+    def _prompt(self, prompt: str) -> str:
+        """What the pipeline is given for ``prompt``."""
+        return prompt + self.prompt_suffix

@@ -7,7 +7,7 @@ from typing import Any
 from PIL import Image
 
 from custom_models.model_utils.diffusers_common import DiffusersModel
-from custom_models.model_utils.diffusers_loading import torch_dtype
+from custom_models.model_utils.diffusers_loading import part_dtype
 from custom_models.model_utils.diffusers_subject import DiffusersSubject
 from custom_models.model_utils.hub_weights import weights_folder
 
@@ -52,7 +52,7 @@ class FluxIPAdapter(DiffusersSubject):
             image_encoder_pretrained_model_name_or_path=str(
                 weights_folder(encoder, encoder_revision, ["config.json", "model.safetensors"])
             ),
-            image_encoder_dtype=torch_dtype(self.dtype),
+            image_encoder_dtype=part_dtype(self.dtype, "image_encoder"),
         )
         pipeline.set_ip_adapter_scale(self._scale)
 

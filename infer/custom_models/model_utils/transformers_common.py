@@ -7,6 +7,7 @@ from typing import Any
 
 from custom_models.model_utils import diffusers_loading as loading
 from imageevalkit.generation.contract import ModelUnusable
+from imageevalkit.gpu_errors import is_of_the_accelerator
 from imageevalkit.load_errors import why_not_loaded
 
 
@@ -21,6 +22,7 @@ class TransformersImageModel:
 
     Raises:
         ModelUnusable: it does not load; one line.
+        Exception: the accelerator's own, such as torch.OutOfMemoryError.
     """
 
     model_class: str
@@ -51,6 +53,8 @@ class TransformersImageModel:
             )
             self._model: Any = model.eval().to(self.device)
         except Exception as error:
+            if is_of_the_accelerator(error):
+                raise
             raise ModelUnusable(why_not_loaded(model_path, error)) from error
 
     @staticmethod
