@@ -1,4 +1,4 @@
-"""What adapters of authors' code share while they load: a device, and one clear line for whatever goes wrong."""
+"""What adapters of authors' code share while they load: one clear line for whatever goes wrong."""
 
 from __future__ import annotations
 
@@ -34,12 +34,3 @@ def loading(model_path: str, environment: str) -> Iterator[None]:
         if type(error).__name__ == "OutOfMemoryError":
             raise
         raise ModelUnusable(why_not_loaded(model_path, error)) from error
-
-
-def usable_device(name: str) -> str:
-    """``name``, a torch device that is there. Raises ModelUnusable otherwise."""
-    import torch
-
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ModelUnusable(f"device '{name}' asks for an NVIDIA GPU, and torch sees none here")
-    return name
