@@ -40,11 +40,19 @@ def test_what_is_not_there_is_one_line(code: Path, file: str, variable: str, say
         authors_code.text_in("emu3", file, variable)
 
 
+def test_code_of_several_models_names_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authors_code, "CODE", tmp_path)
+    with pytest.raises(ModelUnusable, match=r"--model_names show-o or show-o-512$"):
+        authors_code.use("show-o")
+    with pytest.raises(ModelUnusable, match=r"no model of the registry has it among its assets$"):
+        authors_code.use("nobodys")
+
+
 def test_emu3_without_its_authors_code_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authors_code, "CODE", tmp_path)
-    with pytest.raises(ModelUnusable, match=r"run bash utils/prefetch\.sh --model_names"):
+    with pytest.raises(ModelUnusable, match=r"run bash utils/prefetch\.sh --model_names emu3$"):
         Emu3T2I("BAAI/Emu3-Gen-hf")
 
 

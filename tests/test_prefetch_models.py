@@ -203,6 +203,44 @@ def test_nothing_is_right_by_content_that_was_not_hashed(root: Path) -> None:
     assert "is there; nothing tells what its files must be" in result.stdout
 
 
+def test_files_that_only_a_person_can_fetch_are_named_with_address_and_place(root: Path) -> None:
+    folder = root / "infer/custom_models/checkpoints/mine"
+    by_hand = [
+        {
+            "url": "https://drive.example.org/folder",
+            "path": str((folder / name).relative_to(root)),
+            "by_hand": True,
+            "licence": "none stated",
+        }
+        for name in ("a.bin", "b.bin")
+    ]
+    register(root, "mine", "subject", model_path=str(folder), assets=by_hand)
+    result = prefetch(root, "--model_names", "mine")
+    assert result.returncode == 1 and "2 assets are missing or wrong" in result.stderr
+    for name in ("a.bin", "b.bin"):
+        assert f"get it from https://drive.example.org/folder and put it at {folder / name}" in result.stderr
+    folder.mkdir(parents=True)
+    (folder / "a.bin").write_bytes(b"w")
+    check = prefetch(root, "--check", "--model_names", "mine")
+    assert check.returncode == 1 and "mine/b.bin is missing" in check.stderr and "a.bin" not in check.stderr
+    # another folder is not asked for files that this entry names
+    options = ["--check", "--model_names", "mine", "--custom_model_kwargses", f"model_path={root}"]
+    assert prefetch(root, *options).returncode == 0
+    (folder / "b.bin").write_bytes(b"w")
+    assert prefetch(root, "--check", "--model_names", "mine").returncode == 0
+
+
+def test_weights_of_ssr_encoder_are_asked_for(root: Path) -> None:
+    folder = root / "infer/custom_models/checkpoints/ssr-encoder"
+    folder.mkdir(parents=True)
+    check = ["--check", "--model_names", "ssr-encoder"]
+    empty = prefetch(root, *check).stderr
+    for name in ("pytorch_model.bin", "pytorch_model_1.bin"):
+        assert f"ssr-encoder/{name} is missing" in empty
+        (folder / name).write_bytes(b"w")
+    assert "pytorch_model" not in prefetch(root, *check).stderr
+
+
 def test_names_and_configuration(root: Path) -> None:
     assert "did you mean 'diffusers'" in one_error(prefetch(root, "--model_names", "difusers"), 2)
     api = prefetch(root, "--model_names", "gpt-image-2;any/thing", "--use_api", "true")

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from eval_models.judge.registry import JudgeChoice, find
 from imageevalkit.asset_checks.check import LocalFolder, Needed
-from imageevalkit.asset_manifest import HubAsset, PlacedAsset, parse_entries
+from imageevalkit.asset_manifest import HubAsset, PlacedAsset, UrlAsset, parse_entries
 from imageevalkit.assets import placed_assets
+from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.benchmark import check_judge, rules_of
 from imageevalkit.launch import registry
@@ -42,8 +43,14 @@ def model_needs(
         if setting.get("api"):
             continue
         runs_here = True
-        found |= dict.fromkeys(_weights(setting, other="model_path" in kwargs))
-        found |= dict.fromkeys(_listed(setting, f"the assets of model {name} in the registry"))
+        listed = _listed(setting, f"the assets of model {name} in the registry")
+        # files that the entry names in its own folder: they stand for it, and another model_path has its own
+        shipped = registry.resolve_model(name, task, by_api, {})["model_path"]
+        own = [asset for asset in listed if shipped and _is_below(shipped, asset)]
+        other = "model_path" in kwargs
+        if other or not own:
+            found |= dict.fromkeys(_weights(setting, other))
+        found |= dict.fromkeys(asset for asset in listed if not (other and asset in own))
     if not runs_here:
         return Needs(remark="is reached through an API: nothing to fetch")
     return Needs(tuple(found), "" if found else "needs no files")
@@ -92,6 +99,10 @@ def _at(path: str, revision: Any, patterns: tuple[str, ...]) -> Needed:
     if not may_be_hub_id(path) or Path(path).is_dir():
         return LocalFolder(path)
     return HubAsset(path, str(revision) if revision else None, "model", patterns)
+
+
+def _is_below(folder: str, asset: PlacedAsset) -> bool:
+    return isinstance(asset, UrlAsset) and Path(folder) in (REPO / asset.path).parents
 
 
 def _listed(setting: Mapping[str, Any], where: str) -> list[PlacedAsset]:

@@ -47,7 +47,20 @@ def folder_of(name: str) -> Path:
     """Where repository ``name`` is. Raises ModelUnusable when it is not there."""
     folder = CODE / name
     if not folder.is_dir():
-        raise ModelUnusable(
-            f"the authors' code is not at {folder}: run bash utils/prefetch.sh --model_names with this model"
-        )
+        raise ModelUnusable(f"the authors' code is not at {folder}: {_how_to_get(name)}")
     return folder
+
+
+def _how_to_get(name: str) -> str:
+    # the registry imports this package's settings, not its models: none of them is loaded here
+    from custom_models.load_model import MODEL_SETTINGS
+
+    models = [
+        model
+        for entries in MODEL_SETTINGS.values()
+        for model, entry in entries.items()
+        if any(asset.get("to") == name for asset in entry.get("assets", ()))
+    ]
+    if not models:
+        return "no model of the registry has it among its assets"
+    return f"run bash utils/prefetch.sh --model_names {' or '.join(dict.fromkeys(models))}"

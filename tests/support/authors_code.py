@@ -1,4 +1,7 @@
-"""Stand-ins for authors' repositories: laid out and imported as those are, and put away after the test."""
+"""Stand-ins for authors' repositories: laid out and imported as those are, and put away after the test.
+
+They have the modules' names and signatures, and next to nothing behind them; ``authors_calls`` has what reached them.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,17 @@ import ast
 import importlib.util
 import shutil
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from custom_models import authors_code
+from imageevalkit.cell import REPO
+from tests.support.authors_calls import CALLS
 
 SUPPORT = Path(__file__).parent
 
@@ -25,18 +32,37 @@ def stand_in(name: str, code: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     """
     folder = code / name
     shutil.copytree(SUPPORT / f"stand_in_{name.replace('-', '_')}", folder)
+    CALLS.clear()
     monkeypatch.setattr(authors_code, "CODE", code)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     before = dict(sys.modules)
+    # a folder of ours of the same name, such as utils/
+    _forget(REPO, {path.stem for path in folder.iterdir()})
+    importlib.invalidate_caches()
     try:
         yield folder
     finally:
-        for module, value in list(sys.modules.items()):
-            origin = getattr(value, "__file__", None) or next(iter(getattr(value, "__path__", [])), "")
-            if str(origin).startswith(str(code.parent)):
-                del sys.modules[module]
+        _forget(code.parent)
         sys.modules.update(before)
+
+
+def _forget(below: Path, names: set[str] | None = None) -> None:
+    """Forget the modules in files or folders ``below``: of packages ``names``, or of all."""
+    found = [
+        name
+        for name, module in list(sys.modules.items())
+        if (names is None or name.partition(".")[0] in names)
+        and any(place.startswith(f"{below}/") for place in _places(module))
+    ]
+    # only then: a module without a file asks its parent where it is
+    for name in found:
+        del sys.modules[name]
+
+
+def _places(module: ModuleType) -> list[str]:
+    file = getattr(module, "__file__", None)
+    return [str(place) for place in ([file] if file else getattr(module, "__path__", ()))]
 
 
 def import_instead(name: str, file: Path) -> None:
@@ -52,7 +78,8 @@ def import_instead(name: str, file: Path) -> None:
 
 def signatures(source: str) -> dict[str, list[tuple[str, str]]]:
     """``Class.method`` or ``function`` -> its parameters, each with its default ("" without one)."""
-    module = ast.parse(source)
+    with warnings.catch_warnings(action="ignore"):
+        module = ast.parse(source)
     found = {}
     holders: list[ast.Module | ast.ClassDef] = [module]
     holders += [node for node in module.body if isinstance(node, ast.ClassDef)]
@@ -70,7 +97,8 @@ def _parameters(arguments: ast.arguments) -> list[tuple[str, str]]:
         ast.unparse(d).strip("'") for d in arguments.defaults
     ]
     listed = [(argument.arg, default) for argument, default in zip(plain, defaults, strict=True)]
-    listed += [(f"*{arguments.vararg.arg}", "")] if arguments.vararg else []
+    if arguments.vararg or arguments.kwonlyargs:
+        listed.append((f"*{arguments.vararg.arg if arguments.vararg else ''}", ""))
     listed += [
         (argument.arg, ast.unparse(default) if default else "")
         for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)

@@ -2,49 +2,43 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-_CHECKPOINTS = Path(__file__).resolve().parents[1] / "checkpoints"
+from custom_models.model_settings.weights import (
+    CLIP_VIT_L_14,
+    FLUX_SCHNELL,
+    OMINICONTROL,
+    SSR_ENCODER_FILES,
+    STABLE_DIFFUSION_1_5,
+)
+from imageevalkit.cell import REPO
 
-_SD15 = "stable-diffusion-v1-5/stable-diffusion-v1-5"
-_SD15_REVISION = "451f4fe16113bff5a5d2269ed5ad43b0592e9a14"
-# each weight once, and not the safety checker
-_SD15_FILES = [
-    "model_index.json",
-    "feature_extractor/*",
-    "scheduler/*",
-    "tokenizer/*",
-    "*/config.json",
-    "text_encoder/model.safetensors",
-    "unet/diffusion_pytorch_model.safetensors",
-    "vae/diffusion_pytorch_model.safetensors",
+_SSR_ENCODER = "infer/custom_models/checkpoints/ssr-encoder"
+_SSR_ENCODER_WEIGHTS = [
+    {
+        "url": "https://drive.google.com/drive/folders/1pMwzGRA8QzHjEH5Hc4zDwdsSDwjwQKMW",
+        "path": f"{_SSR_ENCODER}/{name}",
+        "by_hand": True,
+        "licence": "none stated",
+    }
+    for name in SSR_ENCODER_FILES
 ]
-_FLUX_SCHNELL = "741f7c3ce8b383c54771c7003378a50191e9efe9"
-_FLUX_FILES = [
-    "model_index.json",
-    "scheduler/*",
-    "text_encoder/*",
-    "text_encoder_2/*",
-    "tokenizer/*",
-    "tokenizer_2/*",
-    "transformer/*",
-    "vae/*",
-]
-_CLIP = "32bd64288804d66eefd0ccbe215aa642df71cc41"
 
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "subject": {
         # examples/subject.ipynb: 8 steps; schnell's own 4 are for plain text to image
         "ominicontrol": {
-            "model_path": "Yuanshi/OminiControl",
+            **OMINICONTROL.entry(),
             "module": ".model_utils.ominicontrol",
             "class": "OminiControlSubject",
             "model_kwargs": {
-                "revision": "8450dad3d77eb1e8bbe148b2f8b3b05ddcc5135c",
-                "base_revision": _FLUX_SCHNELL,
+                "revision": OMINICONTROL.revision,
+                **FLUX_SCHNELL.kwargs("base"),
+                "num_inference_steps": 8,
+                "width": 512,
+                "height": 512,
+                "image_guidance_scale": 1.0,
             },
-            "patterns": ["omini/subject_512.safetensors"],
             "assets": [
                 {
                     "code": "Yuanshi9815/OminiControl",
@@ -53,20 +47,24 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
                     "to": "ominicontrol",
                     "licence": "Apache-2.0",
                 },
-                {
-                    "hub": "black-forest-labs/FLUX.1-schnell",
-                    "revision": _FLUX_SCHNELL,
-                    "type": "model",
-                    "patterns": _FLUX_FILES,
-                },
+                FLUX_SCHNELL.asset(),
             ],
         },
-        # its weights are on the authors' Google Drive only
+        # infer_text.py; its weights are on the authors' Google Drive only. The authors recommend a scale of 0.5 to 0.8.
         "ssr-encoder": {
-            "model_path": str(_CHECKPOINTS / "ssr-encoder"),
+            "model_path": str(REPO / _SSR_ENCODER),
             "module": ".model_utils.ssr_encoder",
             "class": "SSREncoderSubject",
-            "model_kwargs": {"base_revision": _SD15_REVISION, "encoder_revision": _CLIP},
+            "model_kwargs": {
+                **STABLE_DIFFUSION_1_5.kwargs("base"),
+                **CLIP_VIT_L_14.kwargs("encoder"),
+                "num_inference_steps": 30,
+                "guidance_scale": 5.0,
+                "scale": 0.65,
+                "negative_prompt": "bad quality",
+                "width": 512,
+                "height": 512,
+            },
             "assets": [
                 {
                     "code": "Xiaojiu-z/SSR_Encoder",
@@ -75,24 +73,26 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
                     "to": "ssr-encoder",
                     "licence": "none stated; its diffusers/ Apache-2.0",
                 },
-                {"hub": _SD15, "revision": _SD15_REVISION, "type": "model", "patterns": _SD15_FILES},
-                {
-                    "hub": "openai/clip-vit-large-patch14",
-                    "revision": _CLIP,
-                    "type": "model",
-                    "patterns": ["config.json", "model.safetensors"],
-                },
+                *_SSR_ENCODER_WEIGHTS,
+                STABLE_DIFFUSION_1_5.asset(),
+                CLIP_VIT_L_14.asset(),
             ],
         },
     },
     "edit": {
         # The authors tune the filter to each image. This one, twice in their examples.ipynb, is TRIG's for all.
         "freediff": {
-            "model_path": _SD15,
+            **STABLE_DIFFUSION_1_5.entry(),
             "module": ".model_utils.freediff",
             "class": "FreeDiffEdit",
-            "model_kwargs": {"revision": _SD15_REVISION},
-            "patterns": _SD15_FILES,
+            "model_kwargs": {
+                "revision": STABLE_DIFFUSION_1_5.revision,
+                "num_inference_steps": 50,
+                "guidance_scale": 7.5,
+                "fixed_point_steps": 5,
+                "time_steps": [801, 781, 581],
+                "filter_sizes": [32, 32, 10, 10],
+            },
             "assets": [
                 {
                     "code": "Thermal-Dynamics/FreeDiff",

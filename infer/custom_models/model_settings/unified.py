@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from custom_models.model_settings.weights import BAGEL
+
 _BAGEL: dict[str, Any] = {
-    "model_path": "ByteDance-Seed/BAGEL-7B-MoT",
+    **BAGEL.entry(),
     "module": ".model_utils.bagel",
-    "patterns": ["*.json", "*.txt", "ae.safetensors", "ema.safetensors"],
     "assets": [
         {
             "code": "ByteDance-Seed/Bagel",
@@ -18,11 +19,27 @@ _BAGEL: dict[str, Any] = {
         }
     ],
 }
-_BAGEL_REVISION = "5019f57d168e5816e8f3f701b17cc816bb7cf24b"
 # README.md, "About Inference Hyperparameters", and inference.ipynb, which has others for edits; the kit of seed 002 too
-_BAGEL_T2I = {"revision": _BAGEL_REVISION}
+_BAGEL_COMMON: dict[str, Any] = {
+    "revision": BAGEL.revision,
+    "think": False,
+    "max_think_tokens": 1000,
+    "cfg_text_scale": 4.0,
+    "cfg_interval_end": 1.0,
+    "cfg_renorm_min": 0.0,
+    "num_timesteps": 50,
+    "timestep_shift": 3.0,
+}
+_BAGEL_T2I = {
+    **_BAGEL_COMMON,
+    "width": 1024,
+    "height": 1024,
+    "cfg_img_scale": 1.0,
+    "cfg_interval_start": 0.4,
+    "cfg_renorm_type": "global",
+}
 _BAGEL_EDIT = {
-    "revision": _BAGEL_REVISION,
+    **_BAGEL_COMMON,
     "cfg_img_scale": 2.0,
     "cfg_interval_start": 0.0,
     "cfg_renorm_type": "text_channel",
@@ -43,7 +60,11 @@ _OVIS_U1: dict[str, Any] = {
     ],
 }
 
-# The kit of seed 002 edits in float16, the authors' inference_i2i.py in bfloat16; so do we.
+# test_txt_to_img.py
+_OVIS_U1_T2I = {"width": 1024, "height": 1024, "num_inference_steps": 50, "txt_cfg": 5.0}
+# test_img_edit.py
+_OVIS_U1_EDIT = {"num_inference_steps": 50, "txt_cfg": 6.0, "img_cfg": 1.5}
+
 _LUMINA_DIMOO: dict[str, Any] = {
     "model_path": "Alpha-VLLM/Lumina-DiMOO",
     "module": ".model_utils.lumina_dimoo",
@@ -58,17 +79,35 @@ _LUMINA_DIMOO: dict[str, Any] = {
     ],
 }
 
+# inference/inference_t2i.py
+_LUMINA_DIMOO_T2I = {
+    "timesteps": 64,
+    "temperature": 1.0,
+    "dtype": "bfloat16",
+    "width": 1024,
+    "height": 1024,
+    "cfg_scale": 4.0,
+}
+# inference/inference_i2i.py; the kit of seed 002 edits in float16, this script in bfloat16; so do we
+_LUMINA_DIMOO_EDIT = {
+    "timesteps": 64,
+    "temperature": 1.0,
+    "dtype": "bfloat16",
+    "cfg_scale": 2.5,
+    "cfg_img": 4.0,
+}
+
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "t2i": {
         "bagel": {**_BAGEL, "class": "BagelT2I", "model_kwargs": _BAGEL_T2I},
         "bagel-think": {**_BAGEL, "class": "BagelT2I", "model_kwargs": {**_BAGEL_T2I, "think": True}},
-        "ovis-u1": {**_OVIS_U1, "class": "OvisU1T2I"},
-        "lumina-dimoo": {**_LUMINA_DIMOO, "class": "LuminaDimooT2I"},
+        "ovis-u1": {**_OVIS_U1, "class": "OvisU1T2I", "model_kwargs": _OVIS_U1_T2I},
+        "lumina-dimoo": {**_LUMINA_DIMOO, "class": "LuminaDimooT2I", "model_kwargs": _LUMINA_DIMOO_T2I},
     },
     "edit": {
         "bagel": {**_BAGEL, "class": "BagelEdit", "model_kwargs": _BAGEL_EDIT},
         "bagel-think": {**_BAGEL, "class": "BagelEdit", "model_kwargs": {**_BAGEL_EDIT, "think": True}},
-        "ovis-u1": {**_OVIS_U1, "class": "OvisU1Edit"},
-        "lumina-dimoo": {**_LUMINA_DIMOO, "class": "LuminaDimooEdit"},
+        "ovis-u1": {**_OVIS_U1, "class": "OvisU1Edit", "model_kwargs": _OVIS_U1_EDIT},
+        "lumina-dimoo": {**_LUMINA_DIMOO, "class": "LuminaDimooEdit", "model_kwargs": _LUMINA_DIMOO_EDIT},
     },
 }

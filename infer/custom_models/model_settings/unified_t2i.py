@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from custom_models.model_settings.weights import MAGVITV2, PHI_1_5, SDXL_VAE, SIGLIP
+
 _JANUS = {
     "code": "deepseek-ai/Janus",
     "commit": "1daa72fa409002d40931bd7b36a9280362469ead",
@@ -33,27 +35,6 @@ _VILA_U = {
     "licence": "MIT",
 }
 
-_SDXL_VAE = {
-    "hub": "stabilityai/sdxl-vae",
-    "revision": "842b3456e87ab5eb43cd1e8f1a828a4151c4d24d",
-    "type": "model",
-    "patterns": ["config.json", "diffusion_pytorch_model.safetensors"],
-}
-_MAGVITV2 = {
-    "hub": "showlab/magvitv2",
-    "revision": "5c3fa78f8b3523347c5cd1a4c97f3c4e96f33d5d",
-    "type": "model",
-    "patterns": [],
-}
-_PHI_1_5 = {
-    "hub": "microsoft/phi-1_5",
-    "revision": "675aa382d814580b22651a30acb1a585d7c25963",
-    "type": "model",
-    "patterns": ["*.json", "*.txt"],
-}
-# Only its shape: the authors' code looks it up by this name, and at main, while it builds the image tokenizer.
-_SIGLIP = {"hub": "google/siglip-large-patch16-256", "type": "model", "patterns": ["config.json"]}
-
 
 def _show_o(model_path: str, config: str, revision: str | None = None) -> dict[str, Any]:
     """README.md of the commit has one command for text to image, for 512 x 512: guidance 5, 50 steps.
@@ -69,20 +50,24 @@ def _show_o(model_path: str, config: str, revision: str | None = None) -> dict[s
             "config": config,
             "guidance_scale": 5.0,
             "generation_timesteps": 50,
-            "vq_revision": _MAGVITV2["revision"],
-            "llm_revision": _PHI_1_5["revision"],
+            "temperature": 1.0,
+            **MAGVITV2.kwargs("vq"),
+            **PHI_1_5.kwargs("llm"),
         },
-        "assets": [_SHOW_O, _MAGVITV2, _PHI_1_5],
+        "assets": [_SHOW_O, MAGVITV2.asset(), PHI_1_5.asset()],
     }
 
 
 def _orthus(model_path: str) -> dict[str, Any]:
-    """inference/t2i_generation.py, which loads the instruct model; nothing says that the base model differs."""
+    """inference/t2i_generation.py, which loads the instruct model; nothing says that the base model differs.
+
+    It runs on flash_attention_2, which computes the same as sdpa, with a package more.
+    """
     return {
         "model_path": model_path,
         "module": ".model_utils.orthus",
         "class": "OrthusT2I",
-        "model_kwargs": {"cfg_scale": 5.0},
+        "model_kwargs": {"cfg_scale": 5.0, "attn_implementation": "sdpa"},
         "assets": [_ORTHUS],
     }
 
@@ -93,7 +78,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "janus-1.3b": {
             "model_path": "deepseek-ai/Janus-1.3B",
             "module": ".model_utils.janus_authors",
-            "class": "JanusT2I",
+            "class": "JanusAuthorsT2I",
             "model_kwargs": {
                 "revision": "08b9a5dafcb70d2acef7c0c4d6589efa1721dae4",
                 "cfg_weight": 5.0,
@@ -110,9 +95,9 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
                 "revision": "ca941de8401646b2b97dc7d1d4948f6c0e855d31",
                 "cfg_weight": 2.0,
                 "num_inference_steps": 30,
-                "vae_revision": _SDXL_VAE["revision"],
+                **SDXL_VAE.kwargs("vae"),
             },
-            "assets": [_JANUS, _SDXL_VAE],
+            "assets": [_JANUS, SDXL_VAE.asset()],
         },
         "show-o": _show_o("showlab/show-o", "showo_demo.yaml", "cdabfbde0b00f617a846ea970488f8b0c6e26df7"),
         "show-o-512": _show_o("showlab/show-o-512x512", "showo_demo_512x512.yaml"),
@@ -124,7 +109,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
             "module": ".model_utils.vila_u",
             "class": "VilaUT2I",
             "model_kwargs": {"revision": "89ee1eb34774f56b136197d6ae1a3b158e779fb2", "cfg": 3.0},
-            "assets": [_VILA_U, _SIGLIP],
+            "assets": [_VILA_U, SIGLIP.asset()],
         },
     }
 }

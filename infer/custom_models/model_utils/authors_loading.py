@@ -1,4 +1,4 @@
-"""What adapters of authors' code share while they load: a device, and one clear line for whatever goes wrong."""
+"""What adapters of authors' code share while they load: one clear line for whatever goes wrong."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from imageevalkit.generation.contract import GenerationError, ModelUnusable
+from imageevalkit.gpu_errors import is_of_the_accelerator
 from imageevalkit.load_errors import first_line, why_not_loaded
 
 
@@ -30,16 +31,6 @@ def loading(model_path: str, environment: str) -> Iterator[None]:
             f"name one in INFER_ENV_MAP that has requirements/model/{environment}.txt"
         ) from error
     except Exception as error:
-        # the worker decides what to do about memory
-        if type(error).__name__ == "OutOfMemoryError":
-            raise
+        if is_of_the_accelerator(error):
+            raise  # the worker process decides what to do
         raise ModelUnusable(why_not_loaded(model_path, error)) from error
-
-
-def usable_device(name: str) -> str:
-    """``name``, a torch device that is there. Raises ModelUnusable otherwise."""
-    import torch
-
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ModelUnusable(f"device '{name}' asks for an NVIDIA GPU, and torch sees none here")
-    return name

@@ -9,8 +9,10 @@ from typing import Any
 from PIL import Image
 
 from custom_models import authors_code
-from custom_models.model_utils.authors_loading import loading, usable_device
-from custom_models.model_utils.bagel_loading import FILES, load_inferencer
+from custom_models.model_settings.weights import BAGEL
+from custom_models.model_utils.authors_loading import loading
+from custom_models.model_utils.bagel_loading import load_inferencer
+from custom_models.model_utils.devices import best_device
 from custom_models.model_utils.flash_attention import flash_attention
 from custom_models.model_utils.hub_weights import weights_folder
 from custom_models.model_utils.seeds import set_seeds
@@ -43,17 +45,18 @@ class Bagel:
     def __init__(
         self,
         model_path: str,
+        *,
         revision: str | None = None,
-        think: bool = False,
-        max_think_tokens: int = 1000,
-        cfg_text_scale: float = 4.0,
-        cfg_img_scale: float = 1.0,
-        cfg_interval_start: float = 0.4,
-        cfg_interval_end: float = 1.0,
-        cfg_renorm_type: str = "global",
-        cfg_renorm_min: float = 0.0,
-        num_timesteps: int = 50,
-        timestep_shift: float = 3.0,
+        think: bool,
+        max_think_tokens: int,
+        cfg_text_scale: float,
+        cfg_img_scale: float,
+        cfg_interval_start: float,
+        cfg_interval_end: float,
+        cfg_renorm_type: str,
+        cfg_renorm_min: float,
+        num_timesteps: int,
+        timestep_shift: float,
         device: str = "cuda",
     ) -> None:
         self.model_name = Path(model_path).name
@@ -71,8 +74,8 @@ class Bagel:
         }
         authors_code.use("bagel")
         with loading(model_path, "bagel"):
-            device = usable_device(device)
-            folder = weights_folder(model_path, revision, FILES)
+            device = best_device(device)
+            folder = weights_folder(model_path, revision, BAGEL.patterns)
             with flash_attention():
                 self._inferencer = load_inferencer(folder, device)
 
@@ -91,19 +94,12 @@ class Bagel:
 class BagelT2I(Bagel):
     """Text to image; see :class:`Bagel`. ``width`` and ``height`` are multiples of 16, 1024 at most."""
 
-    def __init__(
-        self,
-        model_path: str,
-        revision: str | None = None,
-        width: int = 1024,
-        height: int = 1024,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, model_path: str, *, width: int, height: int, **settings: Any) -> None:
         for side in (width, height):
             if side % _STRIDE or not 0 < side <= _LARGEST:
                 raise ModelUnusable(f"BAGEL makes sides of 16, 32, … or 1024 pixels, not {width} x {height}")
         self._size = (height, width)
-        super().__init__(model_path, revision, **settings)
+        super().__init__(model_path, **settings)
 
     def generate(self, prompt: str, seed: int = 42) -> Generated:
         """One image; the plan, if any, is its ``extra["thought"]``."""

@@ -8,7 +8,6 @@ from typing import Any
 
 from imageevalkit.generation.contract import ModelUnusable
 
-FILES = ("*.json", "*.txt", "ae.safetensors", "ema.safetensors")
 # what reads or writes tokens is on one GPU
 _WITH_TOKENS = {
     "language_model.model.embed_tokens",
@@ -22,7 +21,7 @@ _WITH_TOKENS = {
 
 
 def load_inferencer(folder: Path, device: str) -> Any:
-    """The authors' ``InterleaveInferencer`` with the weights (``FILES``) in ``folder``.
+    """The authors' ``InterleaveInferencer`` with the weights in ``folder``.
 
     Source: ByteDance-Seed/Bagel@056b5fd5, app.py.
 

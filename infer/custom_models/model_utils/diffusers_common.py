@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from custom_models.model_utils import diffusers_loading as loading
+from custom_models.model_utils.devices import best_device
 from imageevalkit.generation.contract import Generated, Refused
 
 
@@ -73,8 +74,8 @@ class DiffusersModel:
         loading.torch_dtype(dtype)
         self.model_name = Path(model_path).name
         self.dtype = dtype
-        self.device = loading.best_device(device)
-        self.generator_device = loading.best_device(generator_device)
+        self.device = best_device(device)
+        self.generator_device = best_device(generator_device)
         self.call_settings = {name: value for name, value in call_settings.items() if value is not None}
         cls = loading.pipeline_class(model_path, pipeline_class, revision)
         self.pipeline_class = cls.__name__

@@ -67,21 +67,6 @@ def part_dtype(dtype: str | Mapping[str, str], part: str) -> Any:
     return types.get(part, types.get("default", torch_dtype("float32")))
 
 
-def best_device(name: str | None) -> str:
-    """``name``, or the best device here. Raises ModelUnusable when torch has no such device."""
-    import torch
-
-    if name is None:
-        if torch.cuda.is_available():
-            return "cuda"
-        return "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except Exception as error:  # torch raises RuntimeError, AssertionError, AcceleratorError, … here
-        raise ModelUnusable(f"device '{name}' is not usable here: {first_line(error)}") from error
-    return name
-
-
 def pipeline_class(model_path: str, name: str | None, revision: str | None) -> Any:
     """The pipeline class, by ``name`` or from the model's ``model_index.json``. Raises ModelUnusable."""
     import diffusers

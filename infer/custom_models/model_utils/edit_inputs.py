@@ -31,5 +31,16 @@ def last_image(input_list: Sequence[str | Image.Image]) -> tuple[Image.Image, st
     """
     images, text = split_inputs(input_list)
     if not images:
-        raise ItemFailed("the item has no input image to edit")
+        raise ItemFailed("the item has no input image to edit", attempts=0)
     return images[-1], text
+
+
+def one_image(images: Sequence[Image.Image], who: str) -> Image.Image:
+    """The only one of ``images``; ``who``, which takes no more and no fewer, begins the message.
+
+    Raises:
+        ItemFailed: there are none or several.
+    """
+    if len(images) != 1:
+        raise ItemFailed(f"{who} takes exactly one input image, the item has {len(images)}", attempts=0)
+    return images[0]

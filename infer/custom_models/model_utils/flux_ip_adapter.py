@@ -6,6 +6,7 @@ from typing import Any
 
 from PIL import Image
 
+from custom_models.model_settings.weights import CLIP_VIT_L_14
 from custom_models.model_utils.diffusers_common import DiffusersModel
 from custom_models.model_utils.diffusers_loading import part_dtype
 from custom_models.model_utils.diffusers_subject import DiffusersSubject
@@ -50,7 +51,7 @@ class FluxIPAdapter(DiffusersSubject):
             str(weights_folder(path, revision, [file])),
             weight_name=file,
             image_encoder_pretrained_model_name_or_path=str(
-                weights_folder(encoder, encoder_revision, ["config.json", "model.safetensors"])
+                weights_folder(encoder, encoder_revision, CLIP_VIT_L_14.patterns)
             ),
             image_encoder_dtype=part_dtype(self.dtype, "image_encoder"),
         )

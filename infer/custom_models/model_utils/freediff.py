@@ -11,9 +11,10 @@ from typing import Any
 from PIL import Image
 
 from custom_models import authors_code
-from custom_models.model_utils.authors_loading import loading, usable_device
-from custom_models.model_utils.edit_inputs import split_inputs
-from imageevalkit.generation.contract import Generated, ItemFailed
+from custom_models.model_utils.authors_loading import loading
+from custom_models.model_utils.devices import best_device
+from custom_models.model_utils.edit_inputs import one_image, split_inputs
+from imageevalkit.generation.contract import Generated
 
 _SIZE = (512, 512)
 _LOW_PASS = (32,) * 6  # in tokens of 8 pixels; 32 lets everything through
@@ -42,12 +43,13 @@ class FreeDiffEdit:
     def __init__(
         self,
         model_path: str,
+        *,
         revision: str | None = None,
-        num_inference_steps: int = 50,
-        guidance_scale: float = 7.5,
-        fixed_point_steps: int = 5,
-        time_steps: Sequence[int] = (801, 781, 581),
-        filter_sizes: Sequence[int] = (32, 32, 10, 10),
+        num_inference_steps: int,
+        guidance_scale: float,
+        fixed_point_steps: int,
+        time_steps: Sequence[int],
+        filter_sizes: Sequence[int],
         device: str = "cuda",
     ) -> None:
         self.model_name = Path(model_path).name
@@ -65,7 +67,7 @@ class FreeDiffEdit:
             from diffusers import DDIMScheduler, StableDiffusionPipeline
 
             self._edit, self._inversion = map(import_module, ("ptp.frq_ptputils", "ptp.invutils"))
-            self.device = usable_device(device)
+            self.device = best_device(device)
             scheduler = DDIMScheduler(
                 beta_start=0.00085,
                 beta_end=0.012,
@@ -93,13 +95,10 @@ class FreeDiffEdit:
         import numpy as np
 
         images, text = split_inputs(input_list)
-        if len(images) != 1:
-            raise ItemFailed(
-                f"FreeDiff takes exactly one input image, the item has {len(images)}", attempts=0
-            )
+        image = one_image(images, "FreeDiff")
         inversion, model = self._inversion, self._model
         model.scheduler.set_timesteps(self._steps)
-        square = inversion.load_512(np.array(images[0]))
+        square = inversion.load_512(np.array(image))
         noise, _ = inversion.ddim_inversion_null_fixpt(
             inversion.img2latn(square, model, self.device),
             model,

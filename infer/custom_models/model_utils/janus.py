@@ -6,6 +6,7 @@ from typing import Any
 
 from PIL import Image
 
+from custom_models.model_utils.to_image import levels_to_image
 from custom_models.model_utils.transformers_common import TransformersImageModel
 from imageevalkit.generation.contract import Generated
 
@@ -54,5 +55,4 @@ class JanusT2I(TransformersImageModel):
         mean, std = (
             torch.tensor(values, device=pixels.device) for values in (scale.image_mean, scale.image_std)
         )
-        # cut and not rounded, as by the authors
-        return Image.fromarray(((pixels * std + mean) * 255).clamp(0, 255).byte().cpu().numpy())
+        return levels_to_image(((pixels * std + mean) * 255).permute(2, 0, 1))

@@ -8,7 +8,8 @@ from typing import Any
 from PIL import Image
 
 from custom_models import authors_code
-from custom_models.model_utils.authors_loading import loading, usable_device
+from custom_models.model_utils.authors_loading import loading
+from custom_models.model_utils.devices import best_device
 from custom_models.model_utils.hub_weights import weights_folder
 from custom_models.model_utils.seeds import set_seeds
 from custom_models.model_utils.to_image import to_image
@@ -18,7 +19,7 @@ _GRID = _SIDE // 16
 _CODE_CHANNELS = 8
 
 
-class JanusT2I:
+class JanusAuthorsT2I:
     """Janus-1.3B, 384 x 384 pixels from 24 x 24 tokens.
 
     Args:
@@ -37,9 +38,10 @@ class JanusT2I:
     def __init__(
         self,
         model_path: str,
+        *,
         revision: str | None = None,
-        cfg_weight: float = 5.0,
-        temperature: float = 1.0,
+        cfg_weight: float,
+        temperature: float,
         device: str = "cuda",
     ) -> None:
         self.model_name = Path(model_path).name
@@ -50,7 +52,7 @@ class JanusT2I:
             import torch
             from janus.models import MultiModalityCausalLM, VLChatProcessor
 
-            self.device = usable_device(device)
+            self.device = best_device(device)
             folder = str(weights_folder(model_path, revision))
             self._processor: Any = VLChatProcessor.from_pretrained(folder)
             model = MultiModalityCausalLM.from_pretrained(folder)

@@ -8,14 +8,15 @@ from typing import Any
 from PIL import Image
 
 from custom_models import authors_code
-from custom_models.model_utils.authors_loading import loading, usable_device
+from custom_models.model_settings.weights import SDXL_VAE
+from custom_models.model_utils.authors_loading import loading
+from custom_models.model_utils.devices import best_device
 from custom_models.model_utils.hub_weights import weights_folder
 from custom_models.model_utils.janus_authors import chat_prompt_ids
 from custom_models.model_utils.seeds import set_seeds
 from custom_models.model_utils.to_image import to_image
 
 _LATENT = (1, 4, 48, 48)  # of the SDXL autoencoder: 384 x 384 pixels
-_VAE_FILES = ("config.json", "diffusion_pytorch_model.safetensors")  # the repository has them thrice
 _GRID = 24  # the language model sees 2 x 2 latents as one token
 
 
@@ -39,10 +40,11 @@ class JanusFlowT2I:
     def __init__(
         self,
         model_path: str,
+        *,
         revision: str | None = None,
-        cfg_weight: float = 2.0,
-        num_inference_steps: int = 30,
-        vae_path: str = "stabilityai/sdxl-vae",
+        cfg_weight: float,
+        num_inference_steps: int,
+        vae_path: str,
         vae_revision: str | None = None,
         device: str = "cuda",
     ) -> None:
@@ -55,14 +57,16 @@ class JanusFlowT2I:
             from diffusers.models import AutoencoderKL
             from janus.janusflow.models import MultiModalityCausalLM, VLChatProcessor
 
-            self.device = usable_device(device)
+            self.device = best_device(device)
             folder = str(weights_folder(model_path, revision))
             self._processor: Any = VLChatProcessor.from_pretrained(folder)
             model = MultiModalityCausalLM.from_pretrained(folder)
             # after loading, as the authors do: it rounds the frequencies of the positions too
             self._model: Any = model.to(torch.bfloat16).to(self.device).eval()
         with loading(vae_path, "janus"):
-            vae = AutoencoderKL.from_pretrained(str(weights_folder(vae_path, vae_revision, _VAE_FILES)))
+            vae = AutoencoderKL.from_pretrained(
+                str(weights_folder(vae_path, vae_revision, SDXL_VAE.patterns))
+            )
             # float16 does not hold this autoencoder's values
             self._vae: Any = vae.to(torch.bfloat16).to(self.device).eval()
 

@@ -10,10 +10,13 @@ from typing import Any
 from PIL import Image
 
 from custom_models import authors_code
-from custom_models.model_utils.authors_loading import loading, usable_device
-from custom_models.model_utils.edit_inputs import split_inputs
+from custom_models.model_utils.authors_loading import loading
+from custom_models.model_utils.devices import best_device
+from custom_models.model_utils.diffusers_loading import torch_dtype
+from custom_models.model_utils.edit_inputs import one_image, split_inputs
 from custom_models.model_utils.hub_weights import weights_folder
-from imageevalkit.generation.contract import Generated, ItemFailed, ModelUnusable
+from custom_models.model_utils.seeds import set_seeds
+from imageevalkit.generation.contract import Generated, ModelUnusable
 
 _STRIDE = 16  # pixels of a token
 _EDIT_PATCHES, _PATCH = 256, 32  # an edit has at most that many patches of 32 x 32 pixels
@@ -27,7 +30,7 @@ class LuminaDimoo:
         revision: commit of a hub repository.
         timesteps: steps in which masked tokens are filled in.
         temperature: of the sampled tokens.
-        dtype: a torch dtype's name.
+        dtype: ``bfloat16``, ``float16`` or ``float32``.
         device: a torch device; ``cuda`` spreads the layers over all GPUs that the process sees.
 
     Source: Alpha-VLLM/Lumina-DiMOO@81344e60, inference/inference_t2i.py and inference_i2i.py.
@@ -39,30 +42,29 @@ class LuminaDimoo:
     def __init__(
         self,
         model_path: str,
+        *,
         revision: str | None = None,
-        timesteps: int = 64,
-        temperature: float = 1.0,
-        dtype: str = "bfloat16",
+        timesteps: int,
+        temperature: float,
+        dtype: str,
         device: str = "cuda",
     ) -> None:
         self.model_name = Path(model_path).name
         self._sampling = {"timesteps": timesteps, "temperature": temperature}
         authors_code.use("lumina-dimoo")
         with loading(model_path, "lumina-dimoo"):
-            import torch
+            # a typing slip should not cost minutes
+            weights_dtype = torch_dtype(dtype)
             from diffusers import VQModel
             from transformers import AutoTokenizer
 
-            self._images, self._prompts, utils = map(
-                import_module, ("utils.image_utils", "utils.prompt_utils", "utils.generation_utils")
-            )
-            self._set_seeds = utils.setup_seed
+            self._images, self._prompts = map(import_module, ("utils.image_utils", "utils.prompt_utils"))
             self._special = import_module("config").SPECIAL_TOKENS
-            self.device = usable_device(device)
+            self.device = best_device(device)
             folder = str(weights_folder(model_path, revision))
             self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
             self._model: Any = import_module("model").LLaDAForMultiModalGeneration.from_pretrained(
-                folder, torch_dtype=getattr(torch, dtype), device_map="auto" if device == "cuda" else device
+                folder, torch_dtype=weights_dtype, device_map="auto" if device == "cuda" else device
             )
             self._vqvae: Any = VQModel.from_pretrained(folder, subfolder="vqvae").to(device)
 
@@ -98,36 +100,34 @@ class LuminaDimooT2I(LuminaDimoo):
     """Text to image; see :class:`LuminaDimoo`. ``cfg_scale`` is s in (1 + s) * conditional - s * unconditional."""
 
     def __init__(
-        self,
-        model_path: str,
-        revision: str | None = None,
-        width: int = 1024,
-        height: int = 1024,
-        cfg_scale: float = 4.0,
-        **settings: Any,
+        self, model_path: str, *, width: int, height: int, cfg_scale: float, **settings: Any
     ) -> None:
         if width % _STRIDE or height % _STRIDE:
             raise ModelUnusable(f"Lumina-DiMOO makes sides that 16 divides, not {width} x {height}")
-        super().__init__(model_path, revision, **settings)
+        super().__init__(model_path, **settings)
         self._sample = import_module("generators.image_generation_generator").generate_image
         self._size, self._cfg_scale = (width, height), cfg_scale
 
     def generate(self, prompt: str, seed: int = 42) -> Generated:
         """One image."""
-        self._set_seeds(seed)
-        conditional, unconditional = map(self._ids, self._prompts.generate_text_to_image_prompt(prompt))
-        answer, layout = self._answer(*self._size)
-        tokens = self._sample(
-            self._model,
-            self._row(conditional + answer),
-            uncon_ids=self._row(unconditional),
-            code_start=len(conditional) + 2,
-            cfg_scale=self._cfg_scale,
-            use_cache=False,
-            **layout,
-            **self._sampling,
-        )
-        return self._decode(tokens, *self._size)
+        import torch
+
+        set_seeds(seed)
+        # the authors' VQ code would keep what gradients need
+        with torch.inference_mode():
+            conditional, unconditional = map(self._ids, self._prompts.generate_text_to_image_prompt(prompt))
+            answer, layout = self._answer(*self._size)
+            tokens = self._sample(
+                self._model,
+                self._row(conditional + answer),
+                uncon_ids=self._row(unconditional),
+                code_start=len(conditional) + 2,
+                cfg_scale=self._cfg_scale,
+                use_cache=False,
+                **layout,
+                **self._sampling,
+            )
+            return self._decode(tokens, *self._size)
 
 
 class LuminaDimooEdit(LuminaDimoo):
@@ -137,40 +137,34 @@ class LuminaDimooEdit(LuminaDimoo):
         cfg_scale, cfg_img: guidance towards the instruction and the input image.
     """
 
-    def __init__(
-        self,
-        model_path: str,
-        revision: str | None = None,
-        cfg_scale: float = 2.5,
-        cfg_img: float = 4.0,
-        **settings: Any,
-    ) -> None:
-        super().__init__(model_path, revision, **settings)
+    def __init__(self, model_path: str, *, cfg_scale: float, cfg_img: float, **settings: Any) -> None:
+        super().__init__(model_path, **settings)
         self._sample = import_module("generators.image_to_image_generator").generate_i2i
         self._guidance = {"cfg_scale": cfg_scale, "cfg_img": cfg_img}
 
     def generate(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Generated:
         """One edited image of the cut's size. Raises ItemFailed unless there is exactly one input image."""
+        import torch
+
         images, instruction = split_inputs(input_list)
-        if len(images) != 1:
-            text = f"Lumina-DiMOO takes exactly one input image, the item has {len(images)}"
-            raise ItemFailed(text, attempts=0)
-        self._set_seeds(seed)
-        sizes = self._images.generate_crop_size_list(_EDIT_PATCHES, _PATCH)
-        image = self._images.var_center_crop(images[0], crop_size_list=sizes)
-        shown = self._images.encode_img_with_breaks(image, self._vqvae)
-        prompt, no_text, _ = self._prompts.generate_image_to_image_prompt(instruction, "edit")
-        with_text, without_text = self._ids(prompt), self._ids(no_text)
-        conditional = [*with_text[:-1], *shown, with_text[-1]]
-        answer, layout = self._answer(*image.size)
-        tokens = self._sample(
-            self._model,
-            self._row(conditional + answer),
-            uncon_text=self._row([*without_text[:-1], *shown, without_text[-1]]),
-            uncon_image=self._row(with_text),
-            code_start=len(conditional) + 2,
-            **self._guidance,
-            **layout,
-            **self._sampling,
-        )
-        return self._decode(tokens, *image.size)
+        source = one_image(images, "Lumina-DiMOO")
+        set_seeds(seed)
+        with torch.inference_mode():
+            sizes = self._images.generate_crop_size_list(_EDIT_PATCHES, _PATCH)
+            image = self._images.var_center_crop(source, crop_size_list=sizes)
+            shown = self._images.encode_img_with_breaks(image, self._vqvae)
+            prompt, no_text, _ = self._prompts.generate_image_to_image_prompt(instruction, "edit")
+            with_text, without_text = self._ids(prompt), self._ids(no_text)
+            conditional = [*with_text[:-1], *shown, with_text[-1]]
+            answer, layout = self._answer(*image.size)
+            tokens = self._sample(
+                self._model,
+                self._row(conditional + answer),
+                uncon_text=self._row([*without_text[:-1], *shown, without_text[-1]]),
+                uncon_image=self._row(with_text),
+                code_start=len(conditional) + 2,
+                **self._guidance,
+                **layout,
+                **self._sampling,
+            )
+            return self._decode(tokens, *image.size)

@@ -10,12 +10,15 @@ from typing import Any
 from PIL import Image
 
 from custom_models import authors_code
-from custom_models.model_utils.authors_loading import loading, usable_device
+from custom_models.model_settings.weights import OMINICONTROL
+from custom_models.model_utils.authors_loading import loading
+from custom_models.model_utils.devices import best_device
+from custom_models.model_utils.edit_inputs import one_image
 from custom_models.model_utils.hub_weights import weights_folder
+from custom_models.model_utils.seeds import set_seeds
 from custom_models.model_utils.subject_inputs import split_subject
-from imageevalkit.generation.contract import Generated, ItemFailed
+from imageevalkit.generation.contract import Generated
 
-WEIGHTS = "omini/subject_512.safetensors"
 _SIDE = 512  # pixels of the condition
 _BESIDE = (0, 32)  # the condition's place in tokens: to the right of an image of 512 pixels
 
@@ -41,13 +44,14 @@ class OminiControlSubject:
     def __init__(
         self,
         model_path: str,
+        *,
         revision: str | None = None,
-        base_path: str = "black-forest-labs/FLUX.1-schnell",
+        base_path: str,
         base_revision: str | None = None,
-        num_inference_steps: int = 8,
-        width: int = 512,
-        height: int = 512,
-        image_guidance_scale: float = 1.0,
+        num_inference_steps: int,
+        width: int,
+        height: int,
+        image_guidance_scale: float,
         device: str = "cuda",
     ) -> None:
         self.model_name = Path(model_path).name
@@ -63,12 +67,15 @@ class OminiControlSubject:
             from diffusers.pipelines import FluxPipeline
 
             self._omini = import_module("omini.pipeline.flux_omini")
-            device = usable_device(device)
+            device = best_device(device)
+            # as their own seeding does
+            torch.backends.cudnn.deterministic = True
             pipeline = FluxPipeline.from_pretrained(
                 base_path, revision=base_revision, torch_dtype=torch.bfloat16
             )
         with loading(model_path, "ominicontrol"):
-            lora = weights_folder(model_path, revision, [WEIGHTS]) / WEIGHTS
+            (file,) = OMINICONTROL.patterns
+            lora = weights_folder(model_path, revision, [file]) / file
             self._pipeline: Any = pipeline.to(device)
             self._pipeline.load_lora_weights(str(lora.parent), weight_name=lora.name, adapter_name="subject")
         self._pipeline.set_progress_bar_config(disable=True)
@@ -80,11 +87,9 @@ class OminiControlSubject:
             ItemFailed: there is not exactly one image of the subject, or no prompt.
         """
         subject = split_subject(input_list)
-        if len(subject.images) != 1:
-            text = f"OminiControl takes exactly one image of the subject, the item has {len(subject.images)}"
-            raise ItemFailed(text, attempts=0)
-        condition = self._omini.Condition(_square(subject.images[0]), "subject", position_delta=_BESIDE)
-        self._omini.seed_everything(seed)
+        image = one_image(subject.images, "OminiControl")
+        condition = self._omini.Condition(_square(image), "subject", position_delta=_BESIDE)
+        set_seeds(seed)
         made = self._omini.generate(
             self._pipeline, prompt=subject.prompt, conditions=[condition], **self._settings
         )

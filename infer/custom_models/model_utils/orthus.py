@@ -11,9 +11,11 @@ from typing import Any
 from PIL import Image
 
 from custom_models import authors_code
-from custom_models.model_utils.authors_loading import loading, usable_device
+from custom_models.model_utils.authors_loading import loading
+from custom_models.model_utils.devices import best_device
 from custom_models.model_utils.hub_weights import weights_folder
 from custom_models.model_utils.seeds import set_seeds
+from custom_models.model_utils.to_image import levels_to_image
 from imageevalkit.generation.contract import ModelUnusable
 
 _SCRIPT = "inference/t2i_generation.py"
@@ -39,9 +41,10 @@ class OrthusT2I:
     def __init__(
         self,
         model_path: str,
+        *,
         revision: str | None = None,
-        cfg_scale: float = 5.0,
-        attn_implementation: str = "sdpa",
+        cfg_scale: float,
+        attn_implementation: str,
         device: str = "cuda",
     ) -> None:
         self.model_name = Path(model_path).name
@@ -59,7 +62,7 @@ class OrthusT2I:
             from models.modeling_orthus import OrthusForConditionalGeneration
             from models.processing_orthus import OrthusProcessor
 
-            self.device = usable_device(device)
+            self.device = best_device(device)
             self._unconditional = unconditional_prompt(code / _SCRIPT)
             folder = str(weights_folder(model_path, revision))
             self._processor: Any = OrthusProcessor.from_pretrained(folder)
@@ -86,7 +89,7 @@ class OrthusT2I:
             )
             pixels = self._model.decode_image_latents(features)
             levels = self._processor.postprocess_pixel_values(pixels)[0]
-        return Image.fromarray(levels.permute(1, 2, 0).cpu().numpy())
+        return levels_to_image(levels)
 
 
 def unconditional_prompt(script: Path) -> str:

@@ -10,11 +10,12 @@ from typing import Any
 from PIL import Image
 
 from custom_models import authors_code
-from custom_models.model_utils.authors_loading import loading, usable_device
-from custom_models.model_utils.edit_inputs import split_inputs
+from custom_models.model_utils.authors_loading import loading
+from custom_models.model_utils.devices import best_device
+from custom_models.model_utils.edit_inputs import one_image, split_inputs
 from custom_models.model_utils.flash_attention import flash_attention
 from custom_models.model_utils.hub_weights import weights_folder
-from imageevalkit.generation.contract import Generated, ItemFailed
+from imageevalkit.generation.contract import Generated
 
 
 class OvisU1:
@@ -29,13 +30,13 @@ class OvisU1:
         ModelUnusable: code, packages, weights or GPU are missing.
     """
 
-    def __init__(self, model_path: str, revision: str | None = None, device: str = "cuda") -> None:
+    def __init__(self, model_path: str, *, revision: str | None = None, device: str = "cuda") -> None:
         self.model_name = Path(model_path).name
         authors_code.use("ovis-u1")
         with loading(model_path, "ovis-u1"):
             import torch
 
-            device = usable_device(device)
+            device = best_device(device)
             # a folder: the model reads tokenizer and image processor by its path, so at the same commit
             folder = str(weights_folder(model_path, revision))
             with flash_attention() as installed:
@@ -62,14 +63,14 @@ class OvisU1T2I(OvisU1):
     def __init__(
         self,
         model_path: str,
-        revision: str | None = None,
-        width: int = 1024,
-        height: int = 1024,
-        num_inference_steps: int = 50,
-        txt_cfg: float = 5.0,
-        device: str = "cuda",
+        *,
+        width: int,
+        height: int,
+        num_inference_steps: int,
+        txt_cfg: float,
+        **settings: Any,
     ) -> None:
-        super().__init__(model_path, revision, device)
+        super().__init__(model_path, **settings)
         self._size = (width, height)
         self._steps, self._txt_cfg = num_inference_steps, txt_cfg
         with loading(model_path, "ovis-u1"):
@@ -93,15 +94,9 @@ class OvisU1Edit(OvisU1):
     """
 
     def __init__(
-        self,
-        model_path: str,
-        revision: str | None = None,
-        num_inference_steps: int = 50,
-        txt_cfg: float = 6.0,
-        img_cfg: float = 1.5,
-        device: str = "cuda",
+        self, model_path: str, *, num_inference_steps: int, txt_cfg: float, img_cfg: float, **settings: Any
     ) -> None:
-        super().__init__(model_path, revision, device)
+        super().__init__(model_path, **settings)
         self._settings = (num_inference_steps, txt_cfg, img_cfg)
         with loading(model_path, "ovis-u1"):
             self._pipe = import_module("test_img_edit").pipe_img_edit
@@ -109,9 +104,6 @@ class OvisU1Edit(OvisU1):
     def generate(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Image.Image:
         """One edited image. Raises ItemFailed unless there is exactly one input image."""
         images, instruction = split_inputs(input_list)
-        if len(images) != 1:
-            raise ItemFailed(f"Ovis-U1 takes exactly one input image, the item has {len(images)}", attempts=0)
-        edited: list[Image.Image] = self._pipe(
-            self._model, images[0], instruction, *self._settings, seed=seed
-        )
+        image = one_image(images, "Ovis-U1")
+        edited: list[Image.Image] = self._pipe(self._model, image, instruction, *self._settings, seed=seed)
         return edited[0]

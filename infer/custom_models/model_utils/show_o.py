@@ -8,7 +8,9 @@ from typing import Any
 from PIL import Image
 
 from custom_models import authors_code
-from custom_models.model_utils.authors_loading import loading, usable_device
+from custom_models.model_settings.weights import PHI_1_5
+from custom_models.model_utils.authors_loading import loading
+from custom_models.model_utils.devices import best_device
 from custom_models.model_utils.hub_weights import weights_folder
 from custom_models.model_utils.seeds import set_seeds
 from custom_models.model_utils.to_image import to_image
@@ -37,14 +39,15 @@ class ShowOT2I:
     def __init__(
         self,
         model_path: str,
+        *,
         revision: str | None = None,
-        config: str = "showo_demo.yaml",
-        guidance_scale: float = 5.0,
-        generation_timesteps: int = 50,
-        temperature: float = 1.0,
-        vq_path: str = "showlab/magvitv2",
+        config: str,
+        guidance_scale: float,
+        generation_timesteps: int,
+        temperature: float,
+        vq_path: str,
         vq_revision: str | None = None,
-        llm_path: str = "microsoft/phi-1_5",
+        llm_path: str,
         llm_revision: str | None = None,
         device: str = "cuda",
     ) -> None:
@@ -59,12 +62,11 @@ class ShowOT2I:
             from training.prompting_utils import UniversalPrompting, create_attention_mask_predict_next
             from transformers import AutoTokenizer
 
-            self.device = usable_device(device)
+            self.device = best_device(device)
             self._config: Any = OmegaConf.load(code / "configs" / config)
             self._attention_mask: Any = create_attention_mask_predict_next
             self._mask_schedule: Any = get_mask_chedule("cosine")
-            # no weights: the model's own are in model_path
-            language_model = str(weights_folder(llm_path, llm_revision, ("*.json", "*.txt")))
+            language_model = str(weights_folder(llm_path, llm_revision, PHI_1_5.patterns))
             self._prompting: Any = UniversalPrompting(
                 AutoTokenizer.from_pretrained(language_model, padding_side="left"),
                 max_text_len=self._config.dataset.preprocessing.max_seq_length,

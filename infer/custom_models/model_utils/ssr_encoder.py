@@ -10,14 +10,13 @@ from typing import Any
 from PIL import Image
 
 from custom_models import authors_code
-from custom_models.model_utils.authors_loading import loading, usable_device
+from custom_models.model_settings.weights import CLIP_VIT_L_14, SSR_ENCODER_FILES
+from custom_models.model_utils.authors_loading import loading
+from custom_models.model_utils.devices import best_device
+from custom_models.model_utils.edit_inputs import one_image
 from custom_models.model_utils.hub_weights import weights_folder
 from custom_models.model_utils.subject_inputs import split_subject
 from imageevalkit.generation.contract import Generated, ItemFailed, ModelUnusable
-
-WEIGHTS = ("pytorch_model.bin", "pytorch_model_1.bin")  # the aligner, the layers
-ENCODER_FILES = ("config.json", "model.safetensors")
-_DRIVE = "https://drive.google.com/drive/folders/1pMwzGRA8QzHjEH5Hc4zDwdsSDwjwQKMW"
 
 
 class SSREncoderSubject:
@@ -29,7 +28,7 @@ class SSREncoderSubject:
         base_path, base_revision: Stable Diffusion 1.5, a folder or a hub repository at a commit.
         encoder_path, encoder_revision: CLIP ViT-L/14, likewise.
         num_inference_steps, guidance_scale, width, height: as in diffusers.
-        scale: weight of the subject; the authors recommend 0.5 to 0.8.
+        scale: weight of the subject.
         negative_prompt: what to keep away from.
         device: a torch device.
 
@@ -42,17 +41,18 @@ class SSREncoderSubject:
     def __init__(
         self,
         model_path: str,
+        *,
         revision: str | None = None,
-        base_path: str = "stable-diffusion-v1-5/stable-diffusion-v1-5",
+        base_path: str,
         base_revision: str | None = None,
-        encoder_path: str = "openai/clip-vit-large-patch14",
+        encoder_path: str,
         encoder_revision: str | None = None,
-        num_inference_steps: int = 30,
-        guidance_scale: float = 5.0,
-        scale: float = 0.65,
-        negative_prompt: str = "bad quality",
-        width: int = 512,
-        height: int = 512,
+        num_inference_steps: int,
+        guidance_scale: float,
+        scale: float,
+        negative_prompt: str,
+        width: int,
+        height: int,
         device: str = "cuda",
     ) -> None:
         self.model_name = Path(model_path).name
@@ -70,7 +70,7 @@ class SSREncoderSubject:
             from diffusers import UniPCMultistepScheduler
 
             ssr_encoder = import_module("ssr_encoder").SSR_encoder
-            device = usable_device(device)
+            device = best_device(device)
             aligner, layers = _weights(model_path, revision)
             pipeline = (
                 import_module("utils.pipeline_t2i")
@@ -82,7 +82,7 @@ class SSREncoderSubject:
         pipeline.scheduler = UniPCMultistepScheduler.from_config(pipeline.scheduler.config)
         pipeline.set_progress_bar_config(disable=True)
         with loading(encoder_path, "ssr-encoder"):
-            encoder = str(weights_folder(encoder_path, encoder_revision, ENCODER_FILES))
+            encoder = str(weights_folder(encoder_path, encoder_revision, CLIP_VIT_L_14.patterns))
             self._model: Any = ssr_encoder(pipeline.unet, encoder, device, dtype=torch.float32)
         with loading(model_path, "ssr-encoder"):
             self._model.get_pipe(pipeline)
@@ -95,13 +95,11 @@ class SSREncoderSubject:
             ItemFailed: there is not exactly one image of the subject, or no name or no prompt.
         """
         subject = split_subject(input_list)
-        if len(subject.images) != 1 or not subject.name:
-            text = (
-                f"SSR-Encoder takes the subject's name and exactly one image of it, not {len(subject.images)}"
-            )
-            raise ItemFailed(text, attempts=0)
+        image = one_image(subject.images, "SSR-Encoder")
+        if not subject.name:
+            raise ItemFailed("SSR-Encoder takes the subject's name, the item has none", attempts=0)
         images = self._model.generate(
-            pil_image=subject.images[0],
+            pil_image=image,
             concept=subject.name,
             uncond_concept="",
             prompt=subject.prompt,
@@ -116,10 +114,12 @@ def _weights(model_path: str, revision: str | None) -> tuple[Path, Path]:
     """Both files. Raises ModelUnusable: they are on no hub, so nobody can fetch them by name."""
     folder = Path(model_path)
     if revision is not None and not folder.is_dir():
-        folder = weights_folder(model_path, revision, WEIGHTS)
-    missing = [name for name in WEIGHTS if not (folder / name).is_file()]
+        folder = weights_folder(model_path, revision, SSR_ENCODER_FILES)
+    missing = [name for name in SSR_ENCODER_FILES if not (folder / name).is_file()]
     if missing:
         raise ModelUnusable(
-            f"{folder} lacks {' and '.join(missing)}: download them from the authors' {_DRIVE}"
+            f"{folder} lacks {' and '.join(missing)}: bash utils/prefetch.sh --model_names ssr-encoder says "
+            "where to get them"
         )
-    return folder / WEIGHTS[0], folder / WEIGHTS[1]
+    aligner, layers = (folder / name for name in SSR_ENCODER_FILES)
+    return aligner, layers

@@ -9,7 +9,11 @@ from PIL import Image
 
 def to_image(pixels: Any) -> Image.Image:
     """A picture of ``pixels`` (3 x height x width, -1 to 1), fractions cut off as the authors' scripts do."""
+    return levels_to_image((pixels.float() + 1) / 2 * 255)
+
+
+def levels_to_image(levels: Any) -> Image.Image:
+    """The same of ``levels`` (3 x height x width, 0 to 255; what is beyond counts as the nearest of them)."""
     import torch
 
-    levels = ((pixels.float() + 1) / 2 * 255).clamp(0, 255).to(torch.uint8)
-    return Image.fromarray(levels.permute(1, 2, 0).cpu().numpy())
+    return Image.fromarray(levels.clamp(0, 255).to(torch.uint8).permute(1, 2, 0).cpu().numpy())

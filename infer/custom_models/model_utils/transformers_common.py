@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from custom_models.model_utils import diffusers_loading as loading
+from custom_models.model_utils.devices import best_device
 from imageevalkit.generation.contract import ModelUnusable
 from imageevalkit.gpu_errors import is_of_the_accelerator
 from imageevalkit.load_errors import why_not_loaded
@@ -41,7 +42,7 @@ class TransformersImageModel:
         loading.check_environment("transformers")
         torch_dtype = loading.torch_dtype(dtype)
         self.model_name = Path(model_path).name
-        self.device = loading.best_device(device)
+        self.device = best_device(device)
         import transformers
 
         try:

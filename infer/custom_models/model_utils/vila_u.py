@@ -14,9 +14,11 @@ from typing import Any
 from PIL import Image
 
 from custom_models import authors_code
-from custom_models.model_utils.authors_loading import loading, usable_device
+from custom_models.model_utils.authors_loading import loading
+from custom_models.model_utils.devices import best_device
 from custom_models.model_utils.hub_weights import weights_folder
 from custom_models.model_utils.seeds import set_seeds
+from custom_models.model_utils.to_image import levels_to_image
 from imageevalkit.generation.contract import ModelUnusable
 
 _TRANSFORMERS = "4.36.2"
@@ -42,13 +44,13 @@ class VilaUT2I:
         ModelUnusable: code, packages, weights or GPU are missing.
     """
 
-    def __init__(self, model_path: str, revision: str | None = None, cfg: float = 3.0) -> None:
+    def __init__(self, model_path: str, *, revision: str | None = None, cfg: float) -> None:
         self.model_name = Path(model_path).name
         self.cfg = cfg
         code = authors_code.use("vila-u")
         with loading(model_path, "vila-u"):
             # the authors' code moves its tensors to CUDA by itself
-            usable_device("cuda")
+            best_device("cuda")
             replace_transformers_modules(code / "vila_u/train/transformers_replace")
             import vila_u
 
@@ -56,11 +58,8 @@ class VilaUT2I:
 
     def generate(self, prompt: str, seed: int = 42) -> Image.Image:
         """One square image."""
-        import torch
-
         set_seeds(seed)
-        pixels = self._model.generate_image_content(prompt, self.cfg, 1)[0]
-        return Image.fromarray(pixels.permute(1, 2, 0).to(torch.uint8).cpu().numpy())
+        return levels_to_image(self._model.generate_image_content(prompt, self.cfg, 1)[0])
 
 
 class _FindReplacement(MetaPathFinder):

@@ -12,7 +12,7 @@ from .vq_model import VQModel
 class MultiModalityCausalLM:
     def __init__(self) -> None:
         self.language_model = CausalLM()
-        self.gen_vision_model = VQModel()
+        self.gen_vision_model = VQModel("its configuration")
         self.moved: list[Any] = []
 
     @classmethod

@@ -6,7 +6,7 @@ import torch
 
 
 class VQModel:
-    def __init__(self) -> None:
+    def __init__(self, config: Any) -> None:
         self.decoded: list[Any] = []
 
     def decode_code(self, code_b: Any, shape: Any = None, channel_first: bool = True) -> Any:

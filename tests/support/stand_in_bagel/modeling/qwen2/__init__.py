@@ -1,0 +1,1 @@
+from .tokenization_qwen2 import Qwen2Tokenizer

@@ -1,0 +1,2 @@
+def cosine_schedule(t):
+    return t

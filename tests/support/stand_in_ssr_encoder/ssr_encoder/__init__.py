@@ -1,0 +1,1 @@
+from .ssr_encoder import SSR_encoder
