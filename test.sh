@@ -10,17 +10,19 @@ bash utils/make_env.sh --requirements requirements/test.txt --path .venv-test
 
 bin="$PWD/.venv-test/bin"
 
-# beside the environment, where nothing but DreamSim's own test sees them; where that fails, it is skipped
-list=requirements/test_dreamsim.txt packages=.venv-test/dreamsim-packages
-if ! cmp -s "$list" "$packages/requirements.txt"; then
-  rm -rf "$packages"
-  if "$bin/python" -m pip --disable-pip-version-check --no-input install -q --no-deps --target "$packages" -r "$list"; then
-    cp "$list" "$packages/requirements.txt"
-  else
+# beside the environment, where nothing but the tests that need them sees them; where that fails, those are skipped
+for name in dreamsim blip_diffusion; do
+  list=requirements/test_$name.txt packages=.venv-test/${name//_/-}-packages
+  if ! cmp -s "$list" "$packages/requirements.txt"; then
     rm -rf "$packages"
-    echo "note: the packages of $list cannot be installed: DreamSim's test will be skipped" >&2
+    if "$bin/python" -m pip --disable-pip-version-check --no-input install -q --no-deps --target "$packages" -r "$list"; then
+      cp "$list" "$packages/requirements.txt"
+    else
+      rm -rf "$packages"
+      echo "note: the packages of $list cannot be installed: the tests that need them will be skipped" >&2
+    fi
   fi
-fi
+done
 
 mapfile -t scripts < <(git ls-files -co --exclude-standard '*.sh' '.ci/run')
 
