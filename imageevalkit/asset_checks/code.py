@@ -52,7 +52,8 @@ def check_code(asset: CodeAsset, hashes: bool) -> Finding:
         return Finding([f"{name}: its record {RECORD} was changed"])
     own = {entry: size for entry, size in record.sizes.items() if not _is_compiled(entry.path)}
     missing = [entry.path for entry in own if not os.path.lexists(folder / entry.path)]
-    found = (_changed(folder, e, size, hashes) for e, size in own.items() if e.path not in missing)
+    gone = set(missing)
+    found = (_changed(folder, e, size, hashes) for e, size in own.items() if e.path not in gone)
     return Finding(of_files(name, missing, [problem for problem in found if problem]))
 
 
