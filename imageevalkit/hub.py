@@ -22,6 +22,7 @@ from imageevalkit.asset_manifest import HubAsset
 from imageevalkit.errors import CellFailure, ExitStatus, run_main
 from imageevalkit.hub_bar import HubBar, Silent
 from imageevalkit.hub_resume import complete_large_files
+from imageevalkit.reach import why_unreachable
 from imageevalkit.secrets import one_line
 
 TRIES = 5
@@ -48,10 +49,16 @@ def snapshot(asset: HubAsset, name: str = "", hashes: bool = False) -> str:
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
+    from huggingface_hub.utils import logging
 
     repo = asset.hub
     if constants.HF_HUB_OFFLINE:
         raise CellFailure(f"{repo}: HF_HUB_OFFLINE is set; set it to 0 to download")
+    if why := why_unreachable(constants.ENDPOINT):
+        raise CellFailure(
+            f"{repo}: {why}; set HF_ENDPOINT to a mirror of the hub, or run this where there is internet"
+        )
+    logging.set_verbosity_error()  # what is tried again is told below, once
     wait = _FIRST_WAIT
     for attempt in range(1, TRIES + 1):
         try:

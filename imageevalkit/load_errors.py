@@ -49,8 +49,14 @@ def may_be_hub_id(model_path: str) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """The class of ``error`` and the first line of its text."""
+    """The class of ``error`` and the first line of its text; where that only points to its cause, the cause's."""
     lines = str(error).strip().splitlines()
+    # transformers and diffusers import lazily, and wrap what an import raised
+    if lines and "look up to see its traceback" in lines[0]:
+        *_, cause = _chain(error)
+        if cause is not error:
+            return first_line(cause)
+        lines = [" ".join(lines)]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 

@@ -352,3 +352,25 @@ def test_tree_hash_is_git_s_own(tmp_path: Path) -> None:
     assert git_tree(entries(tmp_path)) == git("rev-parse", "HEAD^{tree}")
     (tmp_path / "run.sh").chmod(0o644)
     assert git_tree(entries(tmp_path)) != git("rev-parse", "HEAD^{tree}")
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ([], "or nothing in it"),
+        (["model_index.json", "unet/config.json"], "no weights"),
+        (["config.json"], "no weights"),
+        (["config.json", "model.safetensors.index.json"], "no weights"),
+        (["weights.of.my.own"], ""),
+        (["config.json", "pytorch_model.bin"], ""),
+    ],
+)
+def test_a_folder_of_ones_own(tmp_path: Path, files: list[str], says: str) -> None:
+    from imageevalkit.asset_checks.check import LocalFolder, check_asset
+
+    for name in files:
+        (tmp_path / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "mine" / name).write_text("{}")
+    (tmp_path / "mine").mkdir(exist_ok=True)
+    problems = check_asset(LocalFolder(str(tmp_path / "mine")), hashes=False).problems
+    assert says in " ".join(problems) if says else not problems

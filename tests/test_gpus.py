@@ -25,7 +25,7 @@ MIGS = {UUIDS[0]: ["MIG-a0", "MIG-a1", "MIG-a2"], UUIDS[2]: ["MIG-c0", "MIG-c1"]
         ("GPU-bbbb,0", ["GPU-bbbb", "0"], [UUIDS[1], UUIDS[0]]),
         (f"0,{UUIDS[0]}", ["0"], [UUIDS[0]]),
         ("0,-1,1", ["0"], [UUIDS[0]]),
-        ("7", [], []),
+        ("-1", [], []),
         ("NoDevFiles", [], []),
     ],
 )
@@ -107,6 +107,13 @@ def test_a_process_uses_one_mig_device_or_whole_gpus() -> None:
     assert "of whole GPUs this machine shows 2" in too_few([*migs, *whole], 3)
     assert too_few(whole, 3) == "this machine shows 2 (nvidia-smi and CUDA_VISIBLE_DEVICES decide)"
     assert (spell(whole), spell(whole[:1]), spell(migs)) == ("GPUs 0, 1", "GPU 0", "MIG-a, MIG-b")
+
+
+@pytest.mark.parametrize("allowed", ["7", "foo", "7,0"])
+def test_a_slip_of_the_pen_does_not_mean_the_cpu(tmp_path: Path, allowed: str) -> None:
+    environ = install_fake_nvidia_smi(tmp_path, UUIDS) | {"CUDA_VISIBLE_DEVICES": allowed}
+    with pytest.raises(UserError, match=rf"^CUDA_VISIBLE_DEVICES={allowed} names none of .*\(0, 1, 2\); "):
+        visible_gpus(environ)
 
 
 def test_no_nvidia_smi_is_no_gpu(tmp_path: Path) -> None:

@@ -171,11 +171,11 @@ def test_two_caches_block_a_cell_that_reads_weights(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.setenv("TRANSFORMERS_CACHE", str(tmp_path / "other"))
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    blocked = missing_of_model(Options(), "qwen-image", {}, "t2i")
-    assert blocked.startswith("model qwen-image: TRANSFORMERS_CACHE is ") and "Run:" not in blocked
+    blocked = missing_of_model(Options(), "flux.1-dev", {}, "t2i")
+    assert blocked.startswith("model flux.1-dev: TRANSFORMERS_CACHE is ") and "Run:" not in blocked
     assert missing_of_model(Options(), "reference-noise", {}, "t2i") == ""
     monkeypatch.setenv("TRANSFORMERS_CACHE", str(tmp_path / "hub"))
-    assert missing_of_model(Options(), "qwen-image", {}, "t2i") == "", "what is missing would be downloaded"
+    assert missing_of_model(Options(), "flux.1-dev", {}, "t2i") == "", "what is missing would be downloaded"
 
 
 def test_what_the_disk_refuses_stops_nothing_else(root: Path, hub: HubServer) -> None:

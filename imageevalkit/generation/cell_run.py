@@ -163,7 +163,9 @@ def _outcome(making: Making, reused: int) -> Outcome:
     if made < making.total:
         lost = ((making.refused, "refused"), (making.failed, "failed"))
         words = ", ".join(f"{n} {word}" for n, word in lost if n)
-        remedies = ["the same command tries failed ones again"] * bool(making.failed)
+        remedies = [f"the same command tries failed ones again (the last: {making.last_failure})"] * bool(
+            making.failed
+        )
         remedies += ["--retry_refused sends refused ones again"] * bool(making.refused)
         return Outcome(INCOMPLETE, f"{counts}, {words}; {', '.join(remedies)}")
     return Outcome(COMPLETE, counts)

@@ -53,6 +53,8 @@ class Making:
     on_hold: bool = False
     """The reason to stop passes: a later run can go on."""
     last_error: str = ""
+    last_failure: str = ""
+    """The last error that was no refusal."""
     cost: float | None = None
     """USD that the requests of this run cost; None while no price is known."""
     max_cost: float | None = None
@@ -118,6 +120,7 @@ class Making:
             self.refused += 1
         else:
             self.failed += 1
+            self.last_failure = self.last_error
         if not self.stopped:
             self._give_up(error)
         self.report()

@@ -10,6 +10,9 @@ from imageevalkit.errors import UserError
 from imageevalkit.launch import nvidia_smi
 from imageevalkit.launch.nvidia_smi import Device
 
+# how schedulers and people say that there is none
+_NO_GPU = ("-1", "NoDevFiles", "none", "void")
+
 
 class Gpu(NamedTuple):
     """A GPU or MIG device: ``name`` as CUDA_VISIBLE_DEVICES spells it, ``key`` (UUID) the same for all."""
@@ -29,8 +32,8 @@ def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[Gpu]:
     A GPU in MIG mode stands for its MIG devices, in its place.
 
     Raises:
-        UserError: ``nvidia-smi`` fails, or does not know a UUID of CUDA_VISIBLE_DEVICES, or there is nothing but
-            GPUs in MIG mode that nobody has divided.
+        UserError: ``nvidia-smi`` fails, or does not know a UUID of CUDA_VISIBLE_DEVICES or its first name, or there is
+            nothing but GPUs in MIG mode that nobody has divided.
     """
     allowed = environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is not None and not allowed.strip():
@@ -47,6 +50,11 @@ def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[Gpu]:
         meant.append(device)
         for gpu in gpus:
             found.setdefault(gpu.key, gpu)
+    if not meant and allowed is not None and allowed.strip() not in _NO_GPU:
+        raise UserError(
+            f"CUDA_VISIBLE_DEVICES={allowed.strip()} names none of this machine's GPUs "
+            f"({', '.join(device.index for device in devices)}); to run without GPUs: CUDA_VISIBLE_DEVICES="
+        )
     if meant and not found:
         raise UserError(
             f"GPU {meant[0].index} is in MIG mode and has no MIG devices: make some (nvidia-smi mig -cgi … -C), "

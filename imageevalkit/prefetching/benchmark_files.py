@@ -46,7 +46,7 @@ def fetch(benchmark: str, mirror: Path | None) -> list[str]:
 
         problems = [problem for problem in map_threads(get, wrong, _DOWNLOAD_THREADS) if problem]
     print(
-        f"{benchmark}: {len(files) - len(wrong)} files were right already, {len(wrong)} fetched, "
+        f"{benchmark}: {len(files) - len(wrong)} files were right already, {len(wrong) - len(problems)} fetched, "
         f"{len(problems)} problems"
     )
     return problems

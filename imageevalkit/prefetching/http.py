@@ -14,6 +14,7 @@ from typing import IO, Any
 from tqdm import tqdm
 
 from imageevalkit.errors import CellFailure
+from imageevalkit.reach import why_unreachable
 from imageevalkit.secrets import one_line, redact
 
 TRIES = 5
@@ -44,6 +45,8 @@ def download(url: str, part: Path, name: str, resume: bool = True) -> None:
         CellFailure: one line on what the server refused, or that it stays away.
         OSError: the disk.
     """
+    if why := why_unreachable(_through_mirror(url)):
+        raise CellFailure(f"{why}; run this where there is internet, or copy from a folder with --mirror DIR")
     part.parent.mkdir(parents=True, exist_ok=True)
     with _locked(part) as file:
         if not resume:

@@ -19,10 +19,17 @@ class DiffusersEdit(DiffusersModel):
         multi_image: the pipeline takes a list of images; False shows it exactly one.
         follow_input: ask for the size of the last input image where no size is set, for pipelines whose own
             default is another shape.
+        batch_size: for a model that does text to image too; edits are made singly, their images differ in size.
     """
 
     def __init__(
-        self, model_path: str, *, multi_image: bool = False, follow_input: bool = False, **settings: Any
+        self,
+        model_path: str,
+        *,
+        multi_image: bool = False,
+        follow_input: bool = False,
+        batch_size: int = 1,
+        **settings: Any,
     ) -> None:
         super().__init__(model_path, **settings)
         self.multi_image = multi_image
