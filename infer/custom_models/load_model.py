@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from custom_models.model_settings import (
     unified_t2i,
 )
 from custom_models.model_settings.api import API_ENDPOINT, API_MODELS, API_SETTINGS, api_setting
+from imageevalkit.asset_checks.hub_cache import commit_of
+from imageevalkit.asset_manifest import HubAsset
+from imageevalkit.load_errors import may_be_hub_id
 
 __all__ = ["API_ENDPOINT", "API_MODELS", "API_SETTINGS", "MODEL_SETTINGS", "api_setting", "load_model"]
 
@@ -60,6 +64,17 @@ for _task, _own in MODEL_SETTINGS.items():
 def load_model(setting: Mapping[str, Any]) -> Any:
     """Import the class of a resolved ``setting`` (an entry with the user's kwargs merged in) and build it."""
     module = importlib.import_module(setting["module"], package=__package__)
-    return getattr(module, setting["class"])(
-        model_path=setting["model_path"], **setting.get("model_kwargs", {})
-    )
+    cls = getattr(module, setting["class"])
+    path, kwargs = setting["model_path"], setting.get("model_kwargs", {})
+    return cls(model_path=path, **_first_download(cls, path, kwargs), **kwargs)
+
+
+def _first_download(cls: type, model_path: str, kwargs: Mapping[str, Any]) -> dict[str, str]:
+    """For a hub id without a revision, the commit that is in the cache: images of one cell must be of one commit."""
+    if "revision" in kwargs or not may_be_hub_id(model_path) or Path(model_path).exists():
+        return {}
+    constructors = (vars(base)["__init__"] for base in cls.__mro__[:-1] if "__init__" in vars(base))
+    if not any("revision" in inspect.signature(init).parameters for init in constructors):
+        return {}
+    commit = commit_of(HubAsset(model_path))
+    return {"revision": commit} if commit else {}
