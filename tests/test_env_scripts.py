@@ -506,6 +506,7 @@ def test_hub_that_stays_away_is_given_up_after_bounded_tries(
 
     monkeypatch.setattr(hub, "_attempt", refuse)
     monkeypatch.setattr(hub, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(hub, "why_unreachable", lambda url: "")
     with pytest.raises(CellFailure, match="no route to the hub"):
         hub.snapshot(HubAsset("org/tiny"))
     assert len(calls) == hub.TRIES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tarfile
 from pathlib import Path, PurePosixPath
@@ -73,18 +74,39 @@ def _download(asset: CodeAsset, name: str, part: Path) -> None:
 
 
 def _extract(archive: Path, part: Path) -> None:
-    def without_first_folder(member: tarfile.TarInfo, target: str) -> tarfile.TarInfo | None:
-        parts = PurePosixPath(member.name).parts[1:]
-        if not parts:
-            return None
-        # refuses what would lie, or point, outside of the folder, and anything but files, folders and links
-        return tarfile.data_filter(member.replace(name="/".join(parts), deep=False), target)
+    """Unpack what is below the archive's one folder into ``part``.
 
-    if not hasattr(tarfile, "data_filter"):
-        raise CellFailure("this Python cannot unpack archives safely: use 3.11.4 or newer for .venv")
+    Member by member, because tarfile's own filters (PEP 706) are not in the Python 3.11 of Debian 12.
+
+    Raises:
+        tarfile.TarError: a member would lie, or point, outside of the folder, or is neither file, folder nor link.
+    """
     part.mkdir(parents=True)
     with tarfile.open(archive, "r:gz") as opened:
-        opened.extractall(part, filter=without_first_folder)
+        for member in opened:
+            path = PurePosixPath(*PurePosixPath(member.name).parts[1:])
+            if path.is_absolute() or ".." in path.parts or member.name.startswith("/"):
+                raise tarfile.TarError(f"{member.name} lies outside of its folder")
+            if path.parts:
+                _unpack(opened, member, path, part)
+
+
+def _unpack(opened: tarfile.TarFile, member: tarfile.TarInfo, path: PurePosixPath, part: Path) -> None:
+    target = part / path
+    if member.isdir():
+        target.mkdir(parents=True, exist_ok=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if member.issym():
+        if os.path.normpath(path.parent / member.linkname).startswith(("..", "/")):
+            raise tarfile.TarError(f"{member.name} points outside of its folder")
+        target.symlink_to(member.linkname)
+    elif member.isfile() and (content := opened.extractfile(member)):
+        with target.open("xb") as file:
+            shutil.copyfileobj(content, file)
+        target.chmod(0o755 if member.mode & 0o100 else 0o644)
+    else:
+        raise tarfile.TarError(f"{member.name} is neither a file, a folder nor a link")
 
 
 def _verify(asset: CodeAsset, part: Path, mirror: Path | None) -> None:
