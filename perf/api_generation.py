@@ -116,7 +116,7 @@ class Bench:
         """What the static pool took, and how many images it made."""
         output = self._folder / "pool"
         command = [
-            *[str(REPO / ".venv/bin/python"), "perf/static_pool.py", "--workers", str(workers)],
+            *[sys.executable, "perf/static_pool.py", "--workers", str(workers)],
             *["--prompts", str(self._checkout / "perf.json"), "--out", str(output)],
         ]
         with self._server(images, faults=False) as server:
