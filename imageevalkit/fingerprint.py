@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from imageevalkit.api.endpoint import DEFAULT_BASE_URL
 from imageevalkit.jsonl import JsonlWriter, read_jsonl
+from imageevalkit.text_output import to_bytes
 
 # Settings that cannot change a pixel: changing them keeps images valid.
 _RUNTIME_KWARGS = frozenset(
@@ -100,7 +101,7 @@ def weights_of(model_path: str) -> dict[str, str]:
     for file in files:
         if not file.name.startswith("."):
             size = file.stat().st_size
-            digest.update(f"{file.relative_to(path)}:{size}:".encode())
+            digest.update(to_bytes(f"{file.relative_to(path)}:{size}:"))
             with file.open("rb") as opened:
                 digest.update(opened.read(_SAMPLE))
                 opened.seek(max(0, size - _SAMPLE))
@@ -111,7 +112,7 @@ def weights_of(model_path: str) -> dict[str, str]:
 def fingerprint(settings: Mapping[str, Any]) -> str:
     """16 hex digits of the SHA-256 of ``settings`` as canonical JSON."""
     canonical = json.dumps(settings, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    return hashlib.sha256(to_bytes(canonical)).hexdigest()[:16]
 
 
 def remember(path: Path, settings: Mapping[str, Any], packages: Mapping[str, str]) -> str:

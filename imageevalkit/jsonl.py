@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from imageevalkit.atomic import disk_error
+from imageevalkit.text_output import to_bytes
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
@@ -64,7 +65,7 @@ class JsonlWriter:
         Raises:
             CellFailure: the disk is full.
         """
-        self._write(json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+        self._write(to_bytes(json.dumps(record, ensure_ascii=False, separators=(",", ":"))) + b"\n")
 
     def close(self) -> None:
         """Flush to the disk and close."""

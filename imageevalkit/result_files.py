@@ -19,6 +19,7 @@ from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell
 from imageevalkit.jsonl import read_jsonl
 from imageevalkit.results import Coverage, Result, read_result, write_result
+from imageevalkit.text_output import to_bytes
 
 _KEPT = "evaluators"
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
@@ -129,4 +130,4 @@ def _move(source: Path, target: Path, cell: Cell) -> None:
 
 def _folder(cell: Cell, evaluator: str) -> Path:
     readable = re.sub(r"[^\w.-]+", "-", evaluator).strip("-.")[:80]
-    return cell.folder / _KEPT / f"{readable}-{hashlib.sha256(evaluator.encode()).hexdigest()[:8]}"
+    return cell.folder / _KEPT / f"{readable}-{hashlib.sha256(to_bytes(evaluator)).hexdigest()[:8]}"

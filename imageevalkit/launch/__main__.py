@@ -28,12 +28,12 @@ def main() -> ExitStatus:
         given["--images"] = str(Path(given["--images"]).expanduser().absolute())
     os.chdir(REPO)
     if _asks(given, "--help"):
-        print(help_text())
+        say(help_text())
         return ExitStatus.COMPLETE
     if _asks(given, "--list"):
         from imageevalkit.launch.listing import listing
 
-        print(listing(config))
+        say(listing(config))
         return ExitStatus.COMPLETE
     return _run(given, config)
 
@@ -55,7 +55,7 @@ def _run(given: dict[str, str], config: Config) -> ExitStatus:
 
         ensure_driver_env()
         text, status = describe(with_gpus_of_work(plan))
-        print(text)
+        say(text)
         return status
     ensure_driver_env()
     try:

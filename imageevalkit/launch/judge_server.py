@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eval_models.judge.served import Address
-from imageevalkit.launch.process import describe_exit, guarded, last_line, plain, shorten
+from imageevalkit.launch.process import describe_exit, guarded, last_line, shorten
 from imageevalkit.launch.terminal import short_path
+from imageevalkit.text_output import plain
 
 _HOST = "127.0.0.1"
 _LOOK_EVERY = 0.5  # seconds between two looks at a server that loads

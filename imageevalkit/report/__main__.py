@@ -11,7 +11,7 @@ from pathlib import Path
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, output_root
-from imageevalkit.errors import CellFailure, ExitStatus, run_main
+from imageevalkit.errors import CellFailure, ExitStatus, run_main, say
 from imageevalkit.jobs import USABLE, read_outcome
 from imageevalkit.report.collect import CellReport, collect
 from imageevalkit.report.html import render
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> ExitStatus:
     except OSError as error:
         reason = error.strerror or error
         raise CellFailure(f"cannot write the report below {output_root()}: {reason}") from error
-    print("\n".join(f"report: {path}" for path in paths))
+    say("\n".join(f"report: {path}" for path in paths))
     return ExitStatus.COMPLETE
 
 
@@ -94,13 +94,13 @@ def _print(cells: Sequence[CellReport], wanted: Sequence[str], run_folder: Path 
     width = shutil.get_terminal_size((_WIDTH_OF_A_PIPE, 24)).columns
     results = [cell.result for cell in listed if cell.result]
     if results or not listed:
-        print(format_table(results, width))
+        say(format_table(results, width))
     # a cell with the results of several evaluators is listed once for each
     for line in dict.fromkeys(f"{cell.cell.key}: {cell.problem}" for cell in listed if not cell.result):
-        print(line)
+        say(line)
     for key in wanted:
         if all(cell.cell.key != key for cell in cells):
-            print(f"{key}: nothing in {output_root()}")
+            say(f"{key}: nothing in {output_root()}")
 
 
 if __name__ == "__main__":

@@ -251,8 +251,6 @@ def _text(value: Any) -> str:
     if isinstance(value, list) and all(isinstance(v, str) for v in value):
         value = "\n".join(value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    # a lone surrogate (half of a cut emoji) is legal JSON but cannot be written as UTF-8
-    text = text.encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} … (cut: {len(text)} characters)"
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from imageevalkit.report.collect import STALE, CellReport
 from imageevalkit.results import Coverage, Metric, Result
+from imageevalkit.text_output import plain
 
 COVERAGE_COLUMNS = (
     "expected", "generated", "refused", "failed", "blank", "corrupt",
@@ -315,4 +316,4 @@ _MD_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_|<>[]#~"})
 
 def _md(text: str) -> str:
     """``text`` as Markdown that shows exactly it, on one line."""
-    return " ".join(text.split()).translate(_MD_SPECIAL)
+    return plain(text).translate(_MD_SPECIAL)
