@@ -17,12 +17,18 @@ from typing import NamedTuple
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell
+from imageevalkit.errors import CellFailure
+from imageevalkit.json_values import Shape, is_text, or_null
 from imageevalkit.jsonl import read_jsonl
 from imageevalkit.results import Coverage, Result, read_result, write_result
 from imageevalkit.text_output import to_bytes
 
 _KEPT = "evaluators"
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
+SCORE = Shape(must={"item": is_text})
+"""A line of ``scores.jsonl``, of any version."""
+_BASIS = Shape(
+    must={**SCORE.must, "image_sha256": or_null(is_text), "attempted": lambda v: isinstance(v, bool)}
+)
 
 
 def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str]) -> None:
@@ -64,7 +70,7 @@ def standing(cell: Cell) -> list[Result]:
     """The results of ``cell`` that can be read, the latest evaluator's first."""
     results = []
     for path in (cell.result, *(result for result, _ in others(cell))):
-        with contextlib.suppress(*_UNREADABLE):
+        with contextlib.suppress(OSError, ValueError):
             results.append(read_result(path))
     return results
 
@@ -93,11 +99,13 @@ def bases(cell: Cell) -> dict[Path, dict[str, Basis] | None]:
 
 
 def _basis(scores: Path) -> dict[str, Basis] | None:
+    silent: list[str] = []  # lines that are damaged, or of a version that did not say
     try:
-        records = read_jsonl(scores) if scores.is_file() else []
-        return {r["item"]: Basis(r["image_sha256"], r["attempted"]) for r in records} or None
-    except (KeyError, TypeError):  # of a version that did not say
+        records = read_jsonl(scores, _BASIS, silent.append)
+        basis = {r["item"]: Basis(r["image_sha256"], r["attempted"]) for r in records}
+    except CellFailure:
         return None
+    return None if silent else basis or None
 
 
 def forget(cell: Cell, folder: Path) -> None:
@@ -114,7 +122,7 @@ def _latest(cell: Cell) -> Result | None:
     """The result in the folder of ``cell``; None when there is none that can be read."""
     try:
         return read_result(cell.result)
-    except _UNREADABLE:
+    except (OSError, ValueError):
         return None
 
 

@@ -108,7 +108,7 @@ class _Asking:
         pictures = {
             item: Picture(state.path, state.sha256, flat=state.flat) for item, state in states.items()
         }
-        self._judgements = Judgements(cell, benchmark, items, pictures, options.retry_unparsed)
+        self._judgements = Judgements(cell, benchmark, items, pictures, options.retry_unparsed, say)
         self._reused = 0
         self._failed: Counter[str] = Counter()
         self._answered: set[str] = set()

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TextIO
 
+from imageevalkit.cell import short_path
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Job
 from imageevalkit.launch.pace import Pace
 from imageevalkit.launch.summary import INTERRUPTED, JobSummary, StageSummary
-from imageevalkit.launch.terminal import STATE_WIDTH, Paint, clock, fit, short_path
+from imageevalkit.launch.terminal import STATE_WIDTH, Paint, clock, fit
 from imageevalkit.money import dollars
 from imageevalkit.text_output import plain
 from imageevalkit.text_width import columns_of

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TextIO
 
+from imageevalkit.cell import short_path
 from imageevalkit.jobs import COMPLETE
 from imageevalkit.launch.summary import SKIPPED, JobSummary, RunSummary
-from imageevalkit.launch.terminal import STATE_WIDTH, Paint, clock, short_path
+from imageevalkit.launch.terminal import STATE_WIDTH, Paint, clock
 from imageevalkit.text_output import plain
 from imageevalkit.text_width import columns_of
 
