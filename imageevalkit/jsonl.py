@@ -62,7 +62,9 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 def _record(line: bytes, shape: Shape) -> tuple[Any, str]:
     try:
-        record = parse(line)
+        record = parse(line.strip())
+    except json.JSONDecodeError as error:
+        return None, f"{error.msg} at column {error.colno}"
     except ValueError as error:
         return None, one_line(error, 100)
     return record, shape.problem(record)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from imageevalkit.atomic import write_atomic
-from imageevalkit.cell import Cell
+from imageevalkit.cell import Cell, short_path
 from imageevalkit.errors import CellFailure
 from imageevalkit.json_values import Shape, is_text, or_null
 from imageevalkit.jsonl import read_jsonl
@@ -35,8 +35,17 @@ def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str]) 
     """Write the result of ``cell``, its ``scores`` (the text of scores.jsonl) and the ``official`` files by name.
 
     Raises:
-        CellFailure: the disk is full.
+        CellFailure: a file cannot be written.
     """
+    try:
+        _leave(cell, result, scores, official)
+    except OSError as error:
+        raise CellFailure(
+            f"{short_path(str(error.filename2 or error.filename))} cannot be written: {error.strerror}"
+        ) from None
+
+
+def _leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str]) -> None:
     kept = _folder(cell, result.evaluator.id)
     latest = _latest(cell)
     if latest and latest.evaluator.id != result.evaluator.id:
@@ -110,10 +119,13 @@ def _basis(scores: Path) -> dict[str, Basis] | None:
 
 def forget(cell: Cell, folder: Path) -> None:
     """Remove the result of ``cell`` in ``folder``: it describes images that are not there any more."""
-    shutil.rmtree(folder / cell.official.name, ignore_errors=True)
-    (folder / cell.scores.name).unlink(missing_ok=True)
-    # last: who finds it without scores takes it for one that rests on everything
-    (folder / cell.result.name).unlink(missing_ok=True)
+    # the result last: who finds it without scores takes it for one that rests on everything
+    for name in (cell.official.name, cell.scores.name, cell.result.name):
+        path = folder / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
     if folder != cell.folder:
         shutil.rmtree(folder, ignore_errors=True)
 
