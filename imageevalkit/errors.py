@@ -59,7 +59,8 @@ def suggest(name: str, known: Iterable[str]) -> str:
 def run_main(main: Callable[[], ExitStatus]) -> None:
     """Run a command's ``main`` and exit: a :class:`UserError` is one line on stderr and status 2.
 
-    All that is printed goes through :func:`say`.
+    A main that leaves results must itself guard what it prints at the end (see :func:`say`): here a closed
+    stdout only ends a listing.
     """
     let_streams_take_any_text()
     try:
@@ -97,10 +98,15 @@ def complain(text: str) -> None:
     say(f"error: {text}", sys.stderr)
 
 
-def say(text: str, stream: TextIO | None = None) -> None:
-    """Print ``text`` to ``stream`` (stdout), without what would steer the terminal, if anybody listens.
+def show(text: str) -> None:
+    """Print what a command is asked for, without what would steer the terminal. Raises OSError."""
+    print(printable(text))  # noqa: T201
 
-    A closed or full stream must not stop a run; :func:`run_main` tells of a full one in the end.
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Print a remark to ``stream`` (stdout), without what would steer the terminal, if anybody listens.
+
+    A closed or full stream must not stop a run or change its status.
     """
     with contextlib.suppress(OSError):
         print(printable(text), file=stream, flush=True)

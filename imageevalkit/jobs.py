@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from imageevalkit.atomic import write_atomic
-from imageevalkit.cell import Cell
+from imageevalkit.cell import Cell, short_path
 from imageevalkit.errors import ExitStatus, UserError
 from imageevalkit.json_values import Shape, is_text, parse
+from imageevalkit.secrets import one_line
 
 
 @dataclass(frozen=True)
@@ -133,14 +134,15 @@ def write_outcome(run_folder: Path, cell: Cell, stage: str, outcome: Outcome) ->
 
 def read_outcome(run_folder: Path, cell: Cell, stage: str) -> Outcome | None:
     """The outcome of a stage of ``cell``, or None while there is none; a file that holds none is a failure."""
+    path = outcome_path(run_folder, cell, stage)
     try:
-        raw = parse(outcome_path(run_folder, cell, stage).read_bytes())
+        raw = parse(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        return Outcome(FAILED, f"its outcome file is unreadable ({error})")
+        return Outcome(FAILED, f"its outcome file is unreadable ({short_path(path)}: {one_line(error, 100)})")
     if problem := _OUTCOME.problem(raw):
-        return Outcome(FAILED, f"its outcome file is unreadable ({problem})")
+        return Outcome(FAILED, f"its outcome file is unreadable ({short_path(path)}: {problem})")
     if raw["state"] not in STATUS_OF_STATE:
         return Outcome(FAILED, f"its outcome file holds the unknown state '{raw['state']}'")
     return Outcome(raw["state"], raw["message"])

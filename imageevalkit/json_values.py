@@ -65,6 +65,7 @@ def _shown(value: Any) -> str:
 
 
 def is_text(value: Any) -> bool:
+    """Whether it is a string."""
     return isinstance(value, str)
 
 
@@ -84,10 +85,12 @@ def is_time(value: Any) -> bool:
 
 
 def one_of(*values: str) -> Check:
+    """Checks for one of these strings."""
     return lambda value: isinstance(value, str) and value in values
 
 
 def or_null(check: Check) -> Check:
+    """Checks for null or what passes ``check``."""
     return lambda value: value is None or check(value)
 
 
@@ -97,4 +100,5 @@ def mapping_of(check: Check) -> Check:
 
 
 def is_object(value: Any) -> bool:
+    """Whether it is an object, whatever is in it."""
     return isinstance(value, dict)

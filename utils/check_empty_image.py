@@ -31,7 +31,7 @@ except ImportError as error:
 
 from imageevalkit.arguments import Arguments  # noqa: E402
 from imageevalkit.cores import available_cores  # noqa: E402
-from imageevalkit.errors import ExitStatus, UserError, complain, run_main, say  # noqa: E402
+from imageevalkit.errors import ExitStatus, UserError, complain, run_main, show  # noqa: E402
 from imageevalkit.images import IMAGE_SUFFIXES, CorruptImage, decode, map_threads  # noqa: E402
 
 THRESHOLD = 0.98
@@ -161,7 +161,7 @@ def main() -> ExitStatus:
         raise UserError(f"--tolerance {options.tolerance} is not within 0 to 255")
 
     report = check_images(options.folder, options.threshold, options.tolerance)
-    say(json.dumps(report._asdict(), ensure_ascii=False, indent=1) if options.json else _text(report))
+    show(json.dumps(report._asdict(), ensure_ascii=False, indent=1) if options.json else _text(report))
     if not report.total:
         complain(f"there is no image below {options.folder}")
     return ExitStatus.COMPLETE if report.passed else ExitStatus.FAILED

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, output_root
-from imageevalkit.errors import CellFailure, ExitStatus, run_main, say
+from imageevalkit.errors import CellFailure, ExitStatus, run_main, show
 from imageevalkit.jobs import USABLE, read_outcome
 from imageevalkit.report.collect import CellReport, collect
 from imageevalkit.report.html import render
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> ExitStatus:
     except OSError as error:
         reason = error.strerror or error
         raise CellFailure(f"cannot write the report below {output_root()}: {reason}") from error
-    say("\n".join(f"report: {path}" for path in paths))
+    show("\n".join(f"report: {path}" for path in paths))
     return ExitStatus.COMPLETE
 
 
@@ -102,18 +102,18 @@ def _print(
     width = shutil.get_terminal_size((_WIDTH_OF_A_PIPE, 24)).columns
     results = [cell.result for cell in listed if cell.result]
     if results or not listed:
-        say(format_table(results, width))
+        show(format_table(results, width))
     # a cell with the results of several evaluators is listed once for each
     without = [cell for cell in listed if not cell.result]
     for line in dict.fromkeys(f"{cell.cell.key}: {cell.problem}" for cell in without):
-        say(plain(line))
+        show(plain(line))
     for key in wanted:
         if all(cell.cell.key != key for cell in cells):
-            say(f"{key}: nothing in {output_root()}")
+            show(f"{key}: nothing in {output_root()}")
     told = {cell.problem for cell in without}
     for line in unreadable:
         if line not in told:
-            say(plain(line))
+            show(plain(line))
 
 
 if __name__ == "__main__":
