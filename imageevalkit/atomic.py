@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from imageevalkit.errors import CellFailure
+from imageevalkit.text_output import to_bytes
 
 PART_SUFFIX = ".part"
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT}
@@ -46,7 +47,7 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     Raises:
         CellFailure: the disk is full.
     """
-    write_part(path, data.encode() if isinstance(data, str) else data)
+    write_part(path, to_bytes(data) if isinstance(data, str) else data)
     commit_part(path)
 
 

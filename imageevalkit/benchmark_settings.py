@@ -14,7 +14,7 @@ VARIABLE = "IMAGEEVALKIT_DS_KWARGS"
 def environ_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """What a job's environment needs so that :func:`settings_of` finds ``settings`` there."""
     given = {benchmark: dict(kwargs) for benchmark, kwargs in settings.items() if kwargs}
-    return {VARIABLE: json.dumps(given, ensure_ascii=False, sort_keys=True)} if given else {}
+    return {VARIABLE: json.dumps(given, sort_keys=True)} if given else {}
 
 
 def settings_of(benchmark: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,13 @@ def output_root() -> Path:
 def log_root() -> Path:
     """The folder of all logs; ``IMAGEEVALKIT_LOG`` moves it."""
     return Path(os.environ.get("IMAGEEVALKIT_LOG") or REPO / "log")
+
+
+def short_path(path: str | Path) -> str:
+    """``path`` (relative to the repository, where jobs run) as seen from the current folder, if below it."""
+    whole = REPO / path
+    here = Path.cwd()
+    return str(whole.relative_to(here)) if whole.is_relative_to(here) else str(whole)
 
 
 class Cell(NamedTuple):
@@ -105,8 +113,8 @@ def lock_cell(cell: Cell, grace: float = _DYING_OWNER_GRACE) -> int:
 
 
 def _owner(path: Path) -> int | None:
-    text = path.read_text(encoding="utf-8")
-    return int(text) if text.isdigit() else None
+    text = path.read_bytes()
+    return int(text) if re.fullmatch(rb"[0-9]{1,9}", text) else None
 
 
 def _alive(pid: int) -> bool:

@@ -7,6 +7,9 @@ import difflib
 import sys
 from collections.abc import Callable, Iterable
 from enum import IntEnum
+from typing import TextIO
+
+from imageevalkit.text_output import let_streams_take_any_text, printable
 
 
 class ExitStatus(IntEnum):
@@ -59,13 +62,14 @@ def run_main(main: Callable[[], ExitStatus]) -> None:
     A main that leaves results must itself guard what it prints at the end (see :func:`say`): here a closed
     stdout only ends a listing.
     """
+    let_streams_take_any_text()
     try:
         status = main()
     except UserError as error:
-        _complain(str(error))
+        complain(str(error))
         status = ExitStatus.USAGE
     except CellFailure as error:
-        _complain(str(error))
+        complain(str(error))
         status = ExitStatus.FAILED
     except KeyboardInterrupt:
         status = ExitStatus.INTERRUPTED
@@ -85,16 +89,24 @@ def run_main(main: Callable[[], ExitStatus]) -> None:
 
 
 def _os_failure(error: OSError) -> ExitStatus:
-    _complain(f"{error.strerror or error}: {error.filename or 'standard output'}")
+    complain(f"{error.strerror or error}: {error.filename or 'standard output'}")
     return ExitStatus.FAILED
 
 
-def _complain(text: str) -> None:
-    with contextlib.suppress(OSError):
-        print(f"error: {text}", file=sys.stderr, flush=True)
+def complain(text: str) -> None:
+    """Say what is wrong, on stderr."""
+    say(f"error: {text}", sys.stderr)
 
 
-def say(text: str) -> None:
-    """Print ``text`` if anybody listens: a closed or full stdout must not stop a run or change its status."""
+def show(text: str) -> None:
+    """Print what a command is asked for, without what would steer the terminal. Raises OSError."""
+    print(printable(text))  # noqa: T201
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Print a remark to ``stream`` (stdout), without what would steer the terminal, if anybody listens.
+
+    A closed or full stream must not stop a run or change its status.
+    """
     with contextlib.suppress(OSError):
-        print(text, flush=True)
+        print(printable(text), file=stream, flush=True)

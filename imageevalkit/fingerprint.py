@@ -11,7 +11,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from imageevalkit.api.endpoint import DEFAULT_BASE_URL
-from imageevalkit.jsonl import JsonlWriter, read_jsonl
+from imageevalkit.json_values import Shape, is_object, is_text
+from imageevalkit.jsonl import JsonlWriter, Tell, read_jsonl, tell_nobody
+from imageevalkit.results import is_environment
+from imageevalkit.text_output import to_bytes
 
 # Settings that cannot change a pixel: changing them keeps images valid.
 _RUNTIME_KWARGS = frozenset(
@@ -100,7 +103,7 @@ def weights_of(model_path: str) -> dict[str, str]:
     for file in files:
         if not file.name.startswith("."):
             size = file.stat().st_size
-            digest.update(f"{file.relative_to(path)}:{size}:".encode())
+            digest.update(to_bytes(f"{file.relative_to(path)}:{size}:"))
             with file.open("rb") as opened:
                 digest.update(opened.read(_SAMPLE))
                 opened.seek(max(0, size - _SAMPLE))
@@ -111,7 +114,13 @@ def weights_of(model_path: str) -> dict[str, str]:
 def fingerprint(settings: Mapping[str, Any]) -> str:
     """16 hex digits of the SHA-256 of ``settings`` as canonical JSON."""
     canonical = json.dumps(settings, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    return hashlib.sha256(to_bytes(canonical)).hexdigest()[:16]
+
+
+_KEPT = Shape(
+    must={"fingerprint": is_text, "settings": is_object},
+    may={"packages": lambda packages: is_object(packages) and is_environment(packages.get("environment"))},
+)
 
 
 def remember(path: Path, settings: Mapping[str, Any], packages: Mapping[str, str]) -> str:
@@ -122,7 +131,7 @@ def remember(path: Path, settings: Mapping[str, Any], packages: Mapping[str, str
     """
     key = fingerprint(settings)
     line = {"fingerprint": key, "settings": dict(settings), "packages": dict(packages)}
-    if line not in read_jsonl(path):
+    if line not in read_jsonl(path, _KEPT):
         with JsonlWriter(path) as writer:
             writer.append(line)
     return key
@@ -130,12 +139,12 @@ def remember(path: Path, settings: Mapping[str, Any], packages: Mapping[str, str
 
 def packages_of(path: Path) -> list[dict[str, str]]:
     """Every set of package versions in ``path``."""
-    return [record["packages"] for record in read_jsonl(path) if "packages" in record]
+    return [record["packages"] for record in read_jsonl(path, _KEPT) if "packages" in record]
 
 
-def known(path: Path) -> dict[str, dict[str, Any]]:
-    """All settings kept in ``path``, by fingerprint."""
-    return {r["fingerprint"]: r["settings"] for r in read_jsonl(path) if "settings" in r}
+def known(path: Path, tell: Tell = tell_nobody) -> dict[str, dict[str, Any]]:
+    """All settings kept in ``path``, by fingerprint; lines that hold none are told."""
+    return {record["fingerprint"]: record["settings"] for record in read_jsonl(path, _KEPT, tell)}
 
 
 def explain(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from imageevalkit.cell import REPO
-from imageevalkit.errors import CellFailure, ExitStatus
+from imageevalkit.errors import CellFailure, ExitStatus, show
 from imageevalkit.secrets import one_line
 
 
@@ -19,9 +19,9 @@ def tell_forecasts(forecast: Callable[[str, dict[str, Any]], str]) -> ExitStatus
     status = ExitStatus.COMPLETE
     for key in request["cells"]:
         try:
-            print(forecast(key, request))
+            show(forecast(key, request))
         except Exception as error:  # a fault in one dataset class or benchmark must not hide the other cells
             kind = "" if isinstance(error, CellFailure) else f"{type(error).__name__}: "
-            print(f"{key}: unknown: {kind}{one_line(error, 300)}")
+            show(f"{key}: unknown: {kind}{one_line(error, 300)}")
             status = ExitStatus.FAILED
     return status

@@ -19,7 +19,7 @@ from imageevalkit.asset_checks.file_facts import FileFacts, is_there, wrong
 from imageevalkit.asset_checks.hub_cache import is_commit, repo_folder, short_name, snapshot_folder
 from imageevalkit.asset_checks.hub_record import add_to_record, chosen
 from imageevalkit.asset_manifest import HubAsset
-from imageevalkit.errors import CellFailure, ExitStatus, run_main
+from imageevalkit.errors import CellFailure, ExitStatus, run_main, say, show
 from imageevalkit.hub_bar import HubBar, Silent
 from imageevalkit.hub_resume import complete_large_files
 from imageevalkit.reach import why_unreachable
@@ -85,7 +85,7 @@ def snapshot(asset: HubAsset, name: str = "", hashes: bool = False) -> str:
                 raise CellFailure(
                     f"{repo}: {_line(error)} (after {TRIES} tries; the same command goes on from here)"
                 ) from None
-            print(f"{repo}: {_line(error)}; try {attempt + 1} of {TRIES} in {wait:g} s", file=sys.stderr)
+            say(f"{repo}: {_line(error)}; try {attempt + 1} of {TRIES} in {wait:g} s", sys.stderr)
         time.sleep(wait)
         wait *= 2
     raise AssertionError("the last try returns or raises")
@@ -208,7 +208,7 @@ def main() -> ExitStatus:
     for repo in options.repos:
         try:
             asset = HubAsset(repo, options.revision, options.repo_type, tuple(options.include))
-            print(f"{repo}: {snapshot(asset)}")
+            show(f"{repo}: {snapshot(asset)}")
         except CellFailure as failure:
             failures.append(str(failure))
     if failures:

@@ -10,7 +10,7 @@ from typing import Any
 
 from imageevalkit import fingerprint as fp
 from imageevalkit.cell import REPO
-from imageevalkit.errors import ExitStatus, run_main
+from imageevalkit.errors import ExitStatus, run_main, show
 from imageevalkit.generation.survey import survey
 from imageevalkit.items import items_of
 from imageevalkit.jobs import cell_of
@@ -53,7 +53,7 @@ def main() -> ExitStatus:
         # whatever is wrong, the job itself tells; a dataset class may print
         with contextlib.suppress(Exception), contextlib.redirect_stdout(sys.stderr):
             counted[name] = calls_left(**request)
-    print(json.dumps(counted))
+    show(json.dumps(counted))
     return ExitStatus.COMPLETE
 
 

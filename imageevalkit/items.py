@@ -11,6 +11,7 @@ from typing import Any
 
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.errors import CellFailure
+from imageevalkit.text_output import to_bytes
 
 MODEL_NAME_MARK = "<MODEL_NAME>"
 # The official kit adds the item's seed to a driver seed that its shell driver never changes.
@@ -46,7 +47,7 @@ class Item:
         parts: Sequence[Any] = [self.prompt] if self.input_list is None else self.input_list
         for part in parts:
             if isinstance(part, str):
-                digest.update(b"text:" + part.encode())
+                digest.update(b"text:" + to_bytes(part))
             elif file := getattr(part, "filename", ""):
                 # a dataset of opened files stays unread: its images are decoded when their turn comes
                 digest.update(b"file:" + Path(file).read_bytes())

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from imageevalkit.atomic import write_atomic
-from imageevalkit.cell import Cell
+from imageevalkit.cell import Cell, short_path
 from imageevalkit.errors import ExitStatus, UserError
+from imageevalkit.json_values import Shape, is_text, parse
+from imageevalkit.secrets import one_line
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class Plan:
 def load_plan(path: Path) -> Plan:
     """Read a plan. Raises :class:`UserError` when the file is missing or is no plan."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = parse(path.read_bytes())
         return Plan(**{**raw, "jobs": [Job(**job) for job in raw["jobs"]]})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is not a readable plan ({error})") from error
@@ -117,6 +119,9 @@ class Outcome:
     message: str = ""
 
 
+_OUTCOME = Shape(must={"state": is_text, "message": is_text})
+
+
 def outcome_path(run_folder: Path, cell: Cell, stage: str) -> Path:
     """Where the stage of a cell leaves its outcome: the done-marker a dependent job waits for."""
     return run_folder / "outcomes" / f"{cell.model}__{cell.benchmark}.{stage}.json"
@@ -128,11 +133,19 @@ def write_outcome(run_folder: Path, cell: Cell, stage: str, outcome: Outcome) ->
 
 
 def read_outcome(run_folder: Path, cell: Cell, stage: str) -> Outcome | None:
-    """The outcome of a stage of ``cell``, or None while there is none."""
+    """The outcome of a stage of ``cell``, or None while there is none; a file that holds none is a failure."""
+    path = outcome_path(run_folder, cell, stage)
     try:
-        return Outcome(**json.loads(outcome_path(run_folder, cell, stage).read_text(encoding="utf-8")))
+        raw = parse(path.read_bytes())
     except FileNotFoundError:
         return None
+    except (OSError, ValueError) as error:
+        return Outcome(FAILED, f"its outcome file is unreadable ({short_path(path)}: {one_line(error, 100)})")
+    if problem := _OUTCOME.problem(raw):
+        return Outcome(FAILED, f"its outcome file is unreadable ({short_path(path)}: {problem})")
+    if raw["state"] not in STATUS_OF_STATE:
+        return Outcome(FAILED, f"its outcome file holds the unknown state '{raw['state']}'")
+    return Outcome(raw["state"], raw["message"])
 
 
 def cell_of(key: str) -> Cell:

@@ -4,32 +4,70 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from imageevalkit.atomic import disk_error
+from imageevalkit.cell import short_path
+from imageevalkit.errors import CellFailure
+from imageevalkit.json_values import Shape, parse
+from imageevalkit.secrets import one_line
+from imageevalkit.text_output import to_bytes
+
+_MOST_TOLD = 5  # of the bad lines of one file
+
+Tell = Callable[[str], None]
+"""Takes one line about something that cannot be read."""
 
 
-def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of ``path``; nothing when it does not exist.
+def tell_nobody(text: str) -> None:
+    """For who reads what somebody else has complained of."""
 
-    A line that is not a JSON object is passed over: it is the torn tail of a killed writer, and its item
-    is simply done again.
+
+def read_jsonl(path: Path, shape: Shape, tell: Tell = tell_nobody) -> Iterator[dict[str, Any]]:
+    """Yield the records of ``path`` that have ``shape``; nothing when it does not exist.
+
+    Another line (the torn tail of a killed writer, damage) is passed over as if it was not there, and told with its
+    number.
+
+    Raises:
+        CellFailure: the file is there and cannot be read.
     """
+    bad = 0
     try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return
-    with file:
-        for line in file:
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict):
+        for number, line in enumerate(_lines(path), 1):
+            record, problem = _record(line, shape)
+            if not problem:
                 yield record
+            elif line.strip():
+                bad += 1
+                if bad <= _MOST_TOLD:
+                    tell(f"{short_path(path)}:{number}: not a record: {problem}")
+    except OSError as error:
+        raise CellFailure(f"{short_path(path)} cannot be read: {error.strerror}") from None
+    if bad > _MOST_TOLD:
+        tell(f"{short_path(path)}: {bad - _MOST_TOLD} more lines are no records")
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            yield from file
+    except FileNotFoundError:
+        if path.is_symlink():  # perhaps to a disk that is not mounted
+            raise
+
+
+def _record(line: bytes, shape: Shape) -> tuple[Any, str]:
+    try:
+        record = parse(line.strip())
+    except json.JSONDecodeError as error:
+        return None, f"{error.msg} at column {error.colno}"
+    except ValueError as error:
+        return None, one_line(error, 100)
+    return record, shape.problem(record)
 
 
 class JsonlWriter:
@@ -64,7 +102,7 @@ class JsonlWriter:
         Raises:
             CellFailure: the disk is full.
         """
-        self._write(json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+        self._write(to_bytes(json.dumps(record, ensure_ascii=False, separators=(",", ":"))) + b"\n")
 
     def close(self) -> None:
         """Flush to the disk and close."""

@@ -5,12 +5,12 @@ A file, not a pipe: it works the same when the launcher is Slurm and the job run
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
 from typing import NamedTuple
 
+from imageevalkit.json_values import parse
 from imageevalkit.jsonl import JsonlWriter
 
 PROGRESS_ENV = "IMAGEEVALKIT_PROGRESS"
@@ -93,6 +93,6 @@ class ProgressReader:
 
 def _parse(line: bytes) -> Progress | None:
     try:
-        return Progress(**json.loads(line))
+        return Progress(**parse(line))
     except (ValueError, TypeError):
         return None  # the torn line of a killed writer

@@ -16,20 +16,36 @@ from pathlib import Path
 from typing import NamedTuple
 
 from imageevalkit.atomic import write_atomic
-from imageevalkit.cell import Cell
+from imageevalkit.cell import Cell, short_path
+from imageevalkit.errors import CellFailure
+from imageevalkit.json_values import Shape, is_text, or_null
 from imageevalkit.jsonl import read_jsonl
 from imageevalkit.results import Coverage, Result, read_result, write_result
+from imageevalkit.text_output import to_bytes
 
 _KEPT = "evaluators"
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
+SCORE = Shape(must={"item": is_text})
+"""A line of ``scores.jsonl``, of any version."""
+_BASIS = Shape(
+    must={**SCORE.must, "image_sha256": or_null(is_text), "attempted": lambda v: isinstance(v, bool)}
+)
 
 
 def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str]) -> None:
     """Write the result of ``cell``, its ``scores`` (the text of scores.jsonl) and the ``official`` files by name.
 
     Raises:
-        CellFailure: the disk is full.
+        CellFailure: a file cannot be written.
     """
+    try:
+        _leave(cell, result, scores, official)
+    except OSError as error:
+        raise CellFailure(
+            f"{short_path(str(error.filename2 or error.filename))} cannot be written: {error.strerror}"
+        ) from None
+
+
+def _leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str]) -> None:
     kept = _folder(cell, result.evaluator.id)
     latest = _latest(cell)
     if latest and latest.evaluator.id != result.evaluator.id:
@@ -63,7 +79,7 @@ def standing(cell: Cell) -> list[Result]:
     """The results of ``cell`` that can be read, the latest evaluator's first."""
     results = []
     for path in (cell.result, *(result for result, _ in others(cell))):
-        with contextlib.suppress(*_UNREADABLE):
+        with contextlib.suppress(OSError, ValueError):
             results.append(read_result(path))
     return results
 
@@ -92,19 +108,24 @@ def bases(cell: Cell) -> dict[Path, dict[str, Basis] | None]:
 
 
 def _basis(scores: Path) -> dict[str, Basis] | None:
+    silent: list[str] = []  # lines that are damaged, or of a version that did not say
     try:
-        records = read_jsonl(scores) if scores.is_file() else []
-        return {r["item"]: Basis(r["image_sha256"], r["attempted"]) for r in records} or None
-    except (KeyError, TypeError):  # of a version that did not say
+        records = read_jsonl(scores, _BASIS, silent.append)
+        basis = {r["item"]: Basis(r["image_sha256"], r["attempted"]) for r in records}
+    except CellFailure:
         return None
+    return None if silent else basis or None
 
 
 def forget(cell: Cell, folder: Path) -> None:
     """Remove the result of ``cell`` in ``folder``: it describes images that are not there any more."""
-    shutil.rmtree(folder / cell.official.name, ignore_errors=True)
-    (folder / cell.scores.name).unlink(missing_ok=True)
-    # last: who finds it without scores takes it for one that rests on everything
-    (folder / cell.result.name).unlink(missing_ok=True)
+    # the result last: who finds it without scores takes it for one that rests on everything
+    for name in (cell.official.name, cell.scores.name, cell.result.name):
+        path = folder / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
     if folder != cell.folder:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -113,7 +134,7 @@ def _latest(cell: Cell) -> Result | None:
     """The result in the folder of ``cell``; None when there is none that can be read."""
     try:
         return read_result(cell.result)
-    except _UNREADABLE:
+    except (OSError, ValueError):
         return None
 
 
@@ -129,4 +150,4 @@ def _move(source: Path, target: Path, cell: Cell) -> None:
 
 def _folder(cell: Cell, evaluator: str) -> Path:
     readable = re.sub(r"[^\w.-]+", "-", evaluator).strip("-.")[:80]
-    return cell.folder / _KEPT / f"{readable}-{hashlib.sha256(evaluator.encode()).hexdigest()[:8]}"
+    return cell.folder / _KEPT / f"{readable}-{hashlib.sha256(to_bytes(evaluator)).hexdigest()[:8]}"

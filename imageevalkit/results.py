@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from imageevalkit.atomic import write_atomic
+from imageevalkit.json_values import is_number, parse
 
 SCHEMA = "imageevalkit.result/1"
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -126,6 +126,8 @@ def validate(raw: dict[str, Any]) -> None:
         raw["evaluator"].get("official"), bool
     ):
         raise ValueError("'evaluator' has no text 'id' or no true/false 'official'")
+    if not isinstance(raw["evaluator"].get("details") or {}, dict):
+        raise ValueError("'evaluator' has 'details' that are no object")
     c = raw["coverage"]
     if set(c) != {f.name for f in fields(Coverage)}:
         raise ValueError("coverage lacks a count or holds an unknown one")
@@ -145,14 +147,18 @@ def validate(raw: dict[str, Any]) -> None:
         raise ValueError("no headline and no reason for withholding it")
 
 
+def is_environment(value: Any) -> bool:
+    """Whether it is a hash of an environment, or null where there is none."""
+    return value is None or (isinstance(value, str) and _SHA256.fullmatch(value) is not None)
+
+
 def _validate_environments(provenance: dict[str, Any]) -> None:
     """The hashes of the evaluator's and the model's environments, which results of older toolkits lack."""
     of_models = provenance.get("model_packages", [])
     if not isinstance(of_models, list) or not all(isinstance(packages, dict) for packages in of_models):
         raise ValueError("provenance: 'model_packages' is no list of objects")
     for holder in (provenance, *of_models):
-        given = holder.get("environment")
-        if given is not None and not (isinstance(given, str) and _SHA256.fullmatch(given)):
+        if not is_environment(holder.get("environment")):
             raise ValueError("provenance: an 'environment' is not a SHA-256 in 64 hex digits")
 
 
@@ -165,7 +171,7 @@ def _validate_metric(name: str, metric: Any) -> None:
     numbers = [metric["n"], metric.get("scale", 1.0), *(interval or [])]
     if metric["value"] is not None:
         numbers.append(metric["value"])
-    if any(not isinstance(v, int | float) or not math.isfinite(v) for v in numbers):
+    if not all(map(is_number, numbers)):
         raise ValueError(f"metric '{name}' is not finite")
 
 
@@ -195,7 +201,7 @@ def write_result(path: Path, result: Result) -> None:
 
 def read_result(path: Path) -> Result:
     """Read a result. Raises ValueError when it breaks the schema (or is no JSON), OSError if unreadable."""
-    raw = json.loads(path.read_text(encoding="utf-8"))
+    raw = parse(path.read_bytes())
     validate(raw)
     values = {key: raw[key] for key in _FIELDS if key != "state"}
     evaluator = raw["evaluator"]

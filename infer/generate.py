@@ -28,6 +28,7 @@ from imageevalkit.items import items_of
 from imageevalkit.jobs import STATUS_OF_STATE, Job, Outcome, Plan, cell_of, load_plan, write_outcome
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.secrets import one_line, redact
+from imageevalkit.text_output import append_line
 
 
 def _load(traffic: Traffic, run: CellRun) -> Any:
@@ -74,7 +75,7 @@ async def _generate(plan: Plan, job: Job, since: float) -> ExitStatus:
         # a job that crashed and was started again must not spend the money twice
         spent = spent_since(cell, since) if job.options["api"] else 0.0
         traffic.budget.spent += spent
-        say = functools.partial(_append, Path(path))
+        say = functools.partial(append_line, Path(path))
         say(f"=== generate {key}")
         planned = Planned(
             cell, functools.partial(_open, cell, job, progress, Path(path), in_flight, spent), say
@@ -162,18 +163,11 @@ def _open(
         options["settings"][cell.model][dataset.dataset_task],
         GenerateOptions(options["overwrite"], options["retry_refused"], options["blank_on_error"], in_flight),
         progress,
-        functools.partial(_append, log_path),
+        functools.partial(append_line, log_path),
         log_path,
     )
     run.making.max_cost, run.making.cost = options["max_cost"], spent or None
     return run
-
-
-def _append(path: Path, text: str) -> None:
-    """Add a line to the log of one cell, beside those that other cells write at the same time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(text + "\n")
 
 
 if __name__ == "__main__":

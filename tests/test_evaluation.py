@@ -565,6 +565,53 @@ def test_a_new_image_is_judged_anew() -> None:
     assert result.metrics["red"].value == pytest.approx(44 / 255)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"request": [1], "status": "ok", "raw": "7"}',
+        '{"status": "ok", "raw": "7"}',
+        '{"request": "REQUEST", "raw": "7"}',
+        '{"request": "REQUEST", "status": ["ok"], "raw": "7"}',
+        '{"request": "REQUEST", "status": "ok", "raw": 7}',
+        '{"request": "REQUEST", "status": "ok", "raw": "7", "probabilities": [0.5]}',
+        '{"request": "REQUEST", "status": "ok", "raw": "7", "tokens": "many"}',
+        '{"request": "REQUEST", "status": "ok", "raw": "7", "usd": Infinity}',
+        "[" * 100_000,
+        b'{"request": "REQUEST", "status": "ok", "raw": "\xff"}',
+    ],
+    ids=range(10),
+)
+def test_a_damaged_judgement_is_named_and_its_question_asked_again(
+    text: str | bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generate(FakeModel(), FakeDataset(3))
+    _, before = evaluate(FakeBenchmark(), n=3)
+    lines = CELL.judgements.read_bytes().splitlines()
+    request = json.loads(lines[1])["request"].encode()
+    damaged = (text.encode() if isinstance(text, str) else text).replace(b"REQUEST", request)
+    CELL.judgements.write_bytes(b"\n".join([lines[0], damaged, lines[2], b""]))
+    again = FakeBenchmark()
+    outcome, result = evaluate(again, n=3)
+    assert (outcome.state, result.metrics) == (COMPLETE, before.metrics)
+    assert again.asked == [json.loads(lines[1])["item"]]
+    printed = capsys.readouterr().out
+    assert printed.count(f"{CELL.judgements}:2: not a record: ") == 1 and "Traceback" not in printed
+
+
+def test_files_that_hold_no_records_are_one_line_of_the_cell() -> None:
+    generate(FakeModel(), FakeDataset(3))
+    evaluate(FakeBenchmark(), n=3)
+    for path in (CELL.generation, CELL.judgements, CELL.result, CELL.scores):
+        kept = path.read_bytes()
+        path.unlink()
+        path.mkdir()
+        with pytest.raises(CellFailure, match=f"{path} cannot be (read|written): Is a directory"):
+            evaluate(FakeBenchmark("red-v2") if path == CELL.judgements else FakeBenchmark(), n=3)
+        path.rmdir()
+        path.write_bytes(kept)
+    assert evaluate(FakeBenchmark(), n=3)[0].state == COMPLETE
+
+
 def test_images_of_two_settings_are_never_one_score() -> None:
     generate(FakeModel(), FakeDataset(2), guidance_scale=1)
     generate(FakeModel(), FakeDataset(2), GenerateOptions(overwrite=True), guidance_scale=2)

@@ -259,6 +259,49 @@ def test_wrong_return_value_is_a_failed_item() -> None:
     assert "returned list" in outcome.message
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"item": "images/00001"}',
+        '{"item": ["images/00001"], "status": "ok"}',
+        '{"item": "images/00001", "status": "ok", "fingerprint": {}}',
+        '{"item": "images/00001", "status": "ok", "price": "3"}',
+        '{"item": "images/00001", "seed": ' + "7" * 5000 + "}",
+        "[" * 100_000,
+    ],
+    ids=range(6),
+)
+def test_a_line_that_is_no_record_is_named_and_costs_only_its_item(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generate(FakeModel(), FakeDataset(3))
+    lines = CELL.generation.read_text().splitlines()
+    CELL.generation.write_text("\n".join([lines[0], text, lines[2], ""]))
+    (CELL.folder / "images/00001.png").unlink()
+    capsys.readouterr()
+    model = FakeModel()
+    assert generate(model, FakeDataset(3)).state == COMPLETE
+    assert model.calls == ["prompt 1"]
+    printed = capsys.readouterr().out
+    assert printed.count(f"{CELL.generation}:2: not a record: ") == 1 and "Traceback" not in printed
+
+
+def test_records_that_cannot_be_read_fail_their_cell_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    generate(FakeModel(), FakeDataset(3))
+    for path in (CELL.generation, CELL.fingerprints):
+        kept = path.read_bytes()
+        path.unlink()
+        path.symlink_to("nowhere")
+        outcome = generate(FakeModel(), FakeDataset(3))
+        assert (outcome.state, outcome.message) == (
+            FAILED,
+            f"{path} cannot be read: No such file or directory",
+        )
+        path.unlink()
+        path.write_bytes(kept)
+    assert "Traceback" not in capsys.readouterr().out
+
+
 def test_blank_placeholder_is_recorded_as_failed_and_tried_again() -> None:
     model = fail_on(1, ValueError("boom"))
     outcome = generate(model, FakeDataset(3), GenerateOptions(blank_on_error=True), width=32, height=16)

@@ -23,7 +23,7 @@ try:
     from PIL import Image, ImageChops, ImageFilter
     from tqdm import tqdm
 except ImportError as error:
-    print(
+    print(  # noqa: T201 - nothing of ours can be imported yet
         f"error: this Python lacks {error.name}; use one that has it: {REPO}/.venv/bin/python {__file__} DIR",
         file=sys.stderr,
     )
@@ -31,7 +31,7 @@ except ImportError as error:
 
 from imageevalkit.arguments import Arguments  # noqa: E402
 from imageevalkit.cores import available_cores  # noqa: E402
-from imageevalkit.errors import ExitStatus, UserError, run_main  # noqa: E402
+from imageevalkit.errors import ExitStatus, UserError, complain, run_main, show  # noqa: E402
 from imageevalkit.images import IMAGE_SUFFIXES, CorruptImage, decode, map_threads  # noqa: E402
 
 THRESHOLD = 0.98
@@ -161,9 +161,9 @@ def main() -> ExitStatus:
         raise UserError(f"--tolerance {options.tolerance} is not within 0 to 255")
 
     report = check_images(options.folder, options.threshold, options.tolerance)
-    print(json.dumps(report._asdict(), ensure_ascii=False, indent=1) if options.json else _text(report))
+    show(json.dumps(report._asdict(), ensure_ascii=False, indent=1) if options.json else _text(report))
     if not report.total:
-        print(f"error: there is no image below {options.folder}", file=sys.stderr)
+        complain(f"there is no image below {options.folder}")
     return ExitStatus.COMPLETE if report.passed else ExitStatus.FAILED
 
 

@@ -25,7 +25,7 @@ from benchmarks.geneval2.analysis import (
 )
 from benchmarks.geneval2.official import read_score_lists
 from imageevalkit.assets import data_folder
-from imageevalkit.errors import ExitStatus, UserError, run_main
+from imageevalkit.errors import ExitStatus, UserError, run_main, show
 
 _DATA = data_folder("geneval2") / "geneval2_data.jsonl"
 _REMEDY = "get it with: bash utils/prefetch.sh --ds_names geneval2"
@@ -44,7 +44,7 @@ def main() -> ExitStatus:
     )
     parser.add_argument("--benchmark_data", default=_DATA, type=Path, help="data file, if another one")
     args = parser.parse_args()
-    print(analysis(read_atoms(args.score_data, args.benchmark_data)))
+    show(analysis(read_atoms(args.score_data, args.benchmark_data)))
     return ExitStatus.COMPLETE
 
 

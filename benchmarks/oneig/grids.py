@@ -127,7 +127,7 @@ def _place(item: Item, record: Mapping[str, Any] | None) -> _Place:
     changed = item.path.stat().st_mtime if item.path.is_file() else 0.0
     if record is None:
         return _Place(item.path, bool(changed), None, changed)
-    noted = datetime.fromisoformat(record["time"]).timestamp()
+    noted = datetime.fromisoformat(record["time"]).timestamp() if "time" in record else 0.0
     made = record["status"] == OK and record.get("size") is not None  # one made elsewhere may not decode
     return _Place(item.path, made, record.get("image_sha256"), max(changed, noted))
 

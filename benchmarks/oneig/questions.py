@@ -85,7 +85,7 @@ def parsed_reply(question: str, reply: Reply) -> Any:
         if task == "reasoning":
             return _finite(Similarity(float(found["official"]), float(found["exact"])))
         return [_finite([float(n) for n in found[name]]) for name in StyleSimilarities._fields]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise Unparsed(f"the record holds no numbers of an encoder ({type(error).__name__})") from None
 
 

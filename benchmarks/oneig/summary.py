@@ -14,7 +14,7 @@ from benchmarks.oneig.metric import TOTAL, official_name
 from benchmarks.oneig.summary_table import Column, aligned, summary_table
 from imageevalkit.arguments import Arguments
 from imageevalkit.cell import Cell, output_root
-from imageevalkit.errors import ExitStatus, UserError, run_main, suggest
+from imageevalkit.errors import ExitStatus, UserError, run_main, show, suggest
 from imageevalkit.report.leaderboard import board_of
 from imageevalkit.result_files import standing
 from imageevalkit.results import Result
@@ -43,15 +43,15 @@ def main() -> ExitStatus:
     results = _comparable([_results(model, args.ds_name) for model in models])
     first = results[0]
     columns = [_column(result) for result in results]
-    print(aligned(summary_table(first.benchmark_version, columns, _EDITIONS[args.ds_name])), end="")
+    show(aligned(summary_table(first.benchmark_version, columns, _EDITIONS[args.ds_name])).removesuffix("\n"))
     limit = f", the first {first.limit} items only" if first.limit else ""
-    print(f"{args.ds_name}, measured by {first.evaluator.id}{limit}")
+    show(f"{args.ds_name}, measured by {first.evaluator.id}{limit}")
     for result in results:
         coverage = result.coverage
         if result.withheld:
-            print(f"withheld: {result.model}: {result.withheld}")
+            show(f"withheld: {result.model}: {result.withheld}")
         elif not coverage.complete:
-            print(
+            show(
                 f"{result.model}: {coverage.judged} of {coverage.expected} items, the others treated officially"
             )
     return ExitStatus.COMPLETE

@@ -13,6 +13,7 @@ from eval_models.judge.options import JudgeOptions
 from eval_models.judge.registry import choose, make_judge
 from imageevalkit.evaluation.question import Answer, Question
 from imageevalkit.results import Evaluator
+from imageevalkit.text_output import to_bytes
 
 
 class AskedJudge:
@@ -82,4 +83,4 @@ def without_packages(identity: Mapping[str, Any]) -> dict[str, Any]:
 def digest(value: Any) -> str:
     """The SHA-256 of a JSON value."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(to_bytes(text)).hexdigest()

@@ -29,7 +29,7 @@ class JudgeOptions:
 
     def to_json(self) -> str:
         """For the environment of the job."""
-        return json.dumps(asdict(self), ensure_ascii=False)
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_environment(cls) -> JudgeOptions:

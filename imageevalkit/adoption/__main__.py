@@ -10,7 +10,7 @@ from pathlib import Path
 from imageevalkit.adoption.adopt import STAGE, adopt_cell
 from imageevalkit.adoption.finding import find_images
 from imageevalkit.cell import REPO, Cell
-from imageevalkit.errors import CellFailure, ExitStatus, run_main, worst
+from imageevalkit.errors import CellFailure, ExitStatus, run_main, say, worst
 from imageevalkit.items import items_of
 from imageevalkit.jobs import (
     FAILED,
@@ -38,7 +38,7 @@ def main() -> ExitStatus:
     statuses = []
     for key in job.cells:
         outcome = _adopt(cell_of(key), job, progress)
-        print(f"=== {key} {outcome.state}: {outcome.message}", flush=True)
+        say(f"=== {key} {outcome.state}: {outcome.message}")
         write_outcome(Path(plan.run_folder), cell_of(key), STAGE, outcome)
         statuses.append(STATUS_OF_STATE[outcome.state])
     return worst(statuses)
@@ -57,7 +57,7 @@ def _adopt(cell: Cell, job: Job, progress: ProgressWriter) -> Outcome:
     except CellFailure as error:
         return Outcome(FAILED, one_line(error))
     except Exception as error:  # a dataset of one's own may raise anything; the log has the rest
-        print(redact(traceback.format_exc()), flush=True)
+        say(redact(traceback.format_exc()))
         return Outcome(FAILED, f"{type(error).__name__}: {one_line(error, 300)}")
 
 

@@ -12,13 +12,14 @@ from imageevalkit.adoption.found import Found, Missing, Piece
 from imageevalkit.adoption.taking import Taken, Wanted, take
 from imageevalkit.cell import Cell
 from imageevalkit.cores import available_cores
-from imageevalkit.errors import CellFailure
+from imageevalkit.errors import CellFailure, say
 from imageevalkit.generation.contract import ItemFailed
 from imageevalkit.generation.records import FAILED, OK, OutcomeWriter, last_records
 from imageevalkit.grids import Grid
 from imageevalkit.images import map_threads
 from imageevalkit.items import Item
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
+from imageevalkit.jsonl import Tell, tell_nobody
 from imageevalkit.progress import Progress, ProgressWriter
 
 STAGE = "adopt"
@@ -42,7 +43,7 @@ def adopt_cell(
     found: Mapping[str, Found],
     progress: ProgressWriter,
     overwrite: bool = False,
-    log: Callable[[str], None] = print,
+    log: Callable[[str], None] = say,
 ) -> Outcome:
     """Make the images of ``cell`` those of ``found`` (below ``source``, by item id).
 
@@ -55,7 +56,7 @@ def adopt_cell(
     """
     check_found(cell, items, source, found)
     settings = settings_of(source, found)
-    may_replace(cell, items, settings, overwrite)
+    may_replace(cell, items, settings, overwrite, log)
     key = fp.remember(cell.fingerprints, settings, {})
     copied, uneven, missing = 0, 0, dict[str, str]()
     writer = OutcomeWriter(cell, key)
@@ -106,13 +107,21 @@ def check_found(cell: Cell, items: Sequence[Item], source: Path, found: Mapping[
     )
 
 
-def may_replace(cell: Cell, items: Sequence[Item], settings: Mapping[str, Any], overwrite: bool) -> None:
+def may_replace(
+    cell: Cell,
+    items: Sequence[Item],
+    settings: Mapping[str, Any],
+    overwrite: bool,
+    tell: Tell = tell_nobody,
+) -> None:
     """Whether the images of ``cell`` may become those of ``settings``, as :func:`settings_of` gives them.
+
+    What is no record of them is told.
 
     Raises:
         CellFailure: it holds images that nobody said to replace.
     """
-    known, records = fp.known(cell.fingerprints), last_records(cell)
+    known, records = fp.known(cell.fingerprints, tell), last_records(cell, tell)
     for record in records.values():
         before = known.get(record.get("fingerprint", ""), {})
         if record["status"] != OK or before == settings:
@@ -158,7 +167,8 @@ def _taken(
             old = (
                 record
                 and record["status"] != OK
-                and (record["error"]["text"], record.get("source")) == (reason, origin["source"])
+                and ((record.get("error") or {}).get("text"), record.get("source"))
+                == (reason, origin["source"])
             )
             nothing.append(Taken(item, origin, changed=not old, failure=reason))
     threads = min(_MOST_THREADS, available_cores())

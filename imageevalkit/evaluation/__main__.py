@@ -10,7 +10,7 @@ from pathlib import Path
 
 from imageevalkit.benchmark_settings import settings_of
 from imageevalkit.cell import REPO, Cell, lock_cell
-from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say
 from imageevalkit.evaluation.benchmark import rules_of
 from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.evaluation.run import evaluate_cell
@@ -38,9 +38,9 @@ def main() -> ExitStatus:
     except (CellFailure, UserError) as error:
         outcome = Outcome(FAILED, one_line(error))
     except Exception as error:  # the launcher must learn of any fault as one line; the log has the rest
-        print(redact(traceback.format_exc()), flush=True)
+        say(redact(traceback.format_exc()))
         outcome = Outcome(FAILED, f"{type(error).__name__}: {one_line(error, 300)}")
-    print(f"=== {outcome.state}: {outcome.message}", flush=True)
+    say(f"=== {outcome.state}: {outcome.message}")
     if run_folder:
         write_outcome(Path(run_folder), cell, "evaluate", outcome)
     return STATUS_OF_STATE[outcome.state]

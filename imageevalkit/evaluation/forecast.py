@@ -51,7 +51,7 @@ def questions_to_ask(
 
 def _picture(item: Item, record: Mapping[str, Any] | None) -> Picture:
     if record and record.get("status") == OK:
-        return Picture(item.path, record["image_sha256"], flat=bool(record.get("flat")))
+        return Picture(item.path, record.get("image_sha256") or "", flat=bool(record.get("flat")))
     if record is None and item.path.is_file():  # made elsewhere
         return Picture(item.path, sha256_file(item.path))
     # an image to come is like no other

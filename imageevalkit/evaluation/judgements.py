@@ -10,9 +10,24 @@ from imageevalkit.cell import Cell
 from imageevalkit.evaluation.benchmark import Benchmark, Unparsed
 from imageevalkit.evaluation.question import Picture, Question, Reply
 from imageevalkit.items import Item
-from imageevalkit.jsonl import read_jsonl
+from imageevalkit.json_values import Shape, is_number, is_text, mapping_of, one_of, or_null
+from imageevalkit.jsonl import Tell, read_jsonl, tell_nobody
 
 OK, UNPARSED, FAILED = "ok", "unparsed", "failed"
+
+
+RECORD = Shape(
+    must={"request": is_text, "status": one_of(OK, UNPARSED, FAILED)},
+    may={
+        "evaluator": is_text,
+        "raw": or_null(is_text),
+        "probabilities": or_null(mapping_of(is_number)),
+        "outside": or_null(is_number),
+        "tokens": or_null(mapping_of(is_number)),
+        "usd": or_null(is_number),
+    },
+)
+"""A line of ``judgements.jsonl``."""
 
 
 class Judgement(NamedTuple):
@@ -33,7 +48,7 @@ class Judgements:
 
     Items may share a request: it is asked once. ``requests`` are the hashes of an item's questions by their names.
     ``replies`` counts those of each request, of all runs. With ``retry_unparsed`` replies on record that hold no
-    score count as none.
+    score count as none. What is no record is told.
     """
 
     def __init__(
@@ -43,6 +58,7 @@ class Judgements:
         items: Mapping[str, Item],
         pictures: Mapping[str, Picture],
         retry_unparsed: bool,
+        tell: Tell = tell_nobody,
     ) -> None:
         self._benchmark = benchmark
         self.questions: dict[str, Question] = {}
@@ -56,9 +72,9 @@ class Judgements:
             self.questions.update(zip(hashes.values(), questions, strict=True))
         self.known: dict[str, Judgement] = {}
         self.replies: Counter[str] = Counter()
-        for record in read_jsonl(cell.judgements):
-            request = record.get("request", "")
-            replied = record.get("status") in (OK, UNPARSED) and isinstance(record.get("raw"), str)
+        for record in read_jsonl(cell.judgements, RECORD, tell):
+            request = record["request"]
+            replied = record["status"] in (OK, UNPARSED) and record.get("raw") is not None
             if replied and request in self.questions:
                 reply = Reply(record["raw"], record.get("probabilities"), record.get("outside"))
                 self.add_reply(request, reply)

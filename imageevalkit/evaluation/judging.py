@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from imageevalkit.cell import Cell
 from imageevalkit.cores import available_cores
+from imageevalkit.errors import say
 from imageevalkit.evaluation.benchmark import Benchmark, Score
 from imageevalkit.evaluation.judgements import FAILED, OK, UNPARSED, Judgement, Judgements
 from imageevalkit.evaluation.question import Answer, JudgeUnusable, Picture, Question, Reply
@@ -107,7 +108,7 @@ class _Asking:
         pictures = {
             item: Picture(state.path, state.sha256, flat=state.flat) for item, state in states.items()
         }
-        self._judgements = Judgements(cell, benchmark, items, pictures, options.retry_unparsed)
+        self._judgements = Judgements(cell, benchmark, items, pictures, options.retry_unparsed, say)
         self._reused = 0
         self._failed: Counter[str] = Counter()
         self._answered: set[str] = set()
@@ -118,7 +119,7 @@ class _Asking:
         """Ask until nothing is open; why the evaluator stopped answering, or an empty string."""
         total, waiting = len(self._judgements.questions), self._judgements.open()
         self._reused = total - len(waiting)
-        print(f"{self._reused} of {total} questions are answered, {len(waiting)} to ask", flush=True)
+        say(f"{self._reused} of {total} questions are answered, {len(waiting)} to ask")
         self._report(force=True)
         self._answered = {
             self._answerer(self._judgements.questions[request]) for request in self._judgements.replies
@@ -147,7 +148,7 @@ class _Asking:
                         return f"the first {self._failed[who]} questions all failed: {reason}"
         except JudgeUnusable as error:
             problem = redact(one_line(error))
-            print(f"the judge stopped answering: {problem}", flush=True)
+            say(f"the judge stopped answering: {problem}")
             return problem
         return ""
 
@@ -194,7 +195,7 @@ class _Asking:
         if answer.reply is None:
             judgement = self._judgements.add_failure(request, redact(answer.error))
             self._failed[self._answerer(question)] += 1
-            print(f"{question.item} {question.name}: judge failed: {judgement.reason}", flush=True)
+            say(f"{question.item} {question.name}: judge failed: {judgement.reason}")
         else:
             judgement = self._judgements.add_reply(request, answer.reply)
             self._answered.add(self._answerer(question))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.results import Evaluator
+from imageevalkit.text_output import to_bytes
 
 
 class Encoding(NamedTuple):
@@ -104,7 +105,7 @@ class Question:
             [m.role, [p.request if isinstance(p, Picture) else p for p in m.parts]] for m in self.messages
         ]
         asked = [evaluator.as_dict, messages, asdict(self.sampling), self.wanted]
-        return hashlib.sha256(json.dumps(asked, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+        return hashlib.sha256(to_bytes(json.dumps(asked, sort_keys=True, ensure_ascii=False))).hexdigest()
 
 
 @dataclass(frozen=True)

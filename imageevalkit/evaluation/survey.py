@@ -12,7 +12,7 @@ from imageevalkit import fingerprint as fp
 from imageevalkit import images
 from imageevalkit.cell import Cell
 from imageevalkit.cores import available_cores
-from imageevalkit.errors import CellFailure
+from imageevalkit.errors import CellFailure, say
 from imageevalkit.generation.records import OK, REFUSED, last_records
 from imageevalkit.items import Item
 
@@ -41,7 +41,7 @@ def survey_images(cell: Cell, items: Sequence[Item]) -> dict[str, ImageState]:
     Raises:
         CellFailure: the images were made with different settings, so that no score would describe a model.
     """
-    records = last_records(cell)
+    records = last_records(cell, say)
     _check_one_model(cell, items, records)
     states = images.map_threads(
         lambda item: _state(item, records.get(item.id)), items, min(8, available_cores())
@@ -56,7 +56,7 @@ def _check_one_model(cell: Cell, items: Sequence[Item], records: Mapping[str, Ma
         if records.get(item.id, {}).get("status") == OK
     )
     if len(prints) > 1:
-        known = fp.known(cell.fingerprints)
+        known = fp.known(cell.fingerprints, say)
         (first, n), (second, m) = prints.most_common(2)
         change = fp.explain(known.get(second, {}), known.get(first, {}))
         raise CellFailure(

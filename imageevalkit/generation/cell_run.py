@@ -54,7 +54,7 @@ class CellRun:
         self.cell, self.task, self.setting, self.log_path = cell, task, setting, log_path
         self.outcome: Outcome | None = None
         self._settings = fp.settings_of(task, setting)
-        self._found = found = survey(cell, items, self._settings)
+        self._found = found = survey(cell, items, self._settings, tell=log)
         self._failure: BaseException | None = None
         self._model: Any = None
         log(_what_is_there(found, len(items)))

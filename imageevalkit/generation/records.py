@@ -19,16 +19,34 @@ from imageevalkit.cell import Cell
 from imageevalkit.errors import say
 from imageevalkit.generation.contract import Generated, GenerationError, name_of
 from imageevalkit.items import Item
-from imageevalkit.jsonl import JsonlWriter, read_jsonl
+from imageevalkit.json_values import Shape, is_number, is_text, is_time, one_of, or_null
+from imageevalkit.jsonl import JsonlWriter, Tell, read_jsonl, tell_nobody
 from imageevalkit.result_files import Basis, bases, forget
 from imageevalkit.secrets import one_line
 
 OK, REFUSED, FAILED = "ok", "refused", "failed"
 
 
-def last_records(cell: Cell) -> dict[str, dict[str, Any]]:
-    """The last record of each item id in ``generation.jsonl``."""
-    return {record["item"]: record for record in read_jsonl(cell.generation) if "item" in record}
+_RECORD = Shape(
+    must={"item": is_text, "status": one_of(OK, REFUSED, FAILED)},
+    may={
+        "fingerprint": is_text,
+        "image_sha256": or_null(is_text),
+        "error": or_null(lambda error: not Shape({"class": is_text, "text": is_text}).problem(error)),
+        "seconds": is_number,
+        "price": or_null(is_number),
+        "time": is_time,
+    },
+)
+
+
+def last_records(cell: Cell, tell: Tell = tell_nobody) -> dict[str, dict[str, Any]]:
+    """The last record of each item id in ``generation.jsonl``; lines that are none are told.
+
+    Raises:
+        CellFailure: the file cannot be read.
+    """
+    return {record["item"]: record for record in read_jsonl(cell.generation, _RECORD, tell)}
 
 
 def spent_since(cell: Cell, start: float) -> float:
@@ -39,7 +57,9 @@ def spent_since(cell: Cell, start: float) -> float:
     except FileNotFoundError:
         return 0.0
     begin = _time(start)
-    return sum(r.get("price") or 0.0 for r in read_jsonl(cell.generation) if r.get("time", "") >= begin)
+    return sum(
+        r.get("price") or 0.0 for r in read_jsonl(cell.generation, _RECORD) if r.get("time", "") >= begin
+    )
 
 
 def _time(seconds: float) -> str:

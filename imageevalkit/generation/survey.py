@@ -13,6 +13,7 @@ from imageevalkit.cores import available_cores
 from imageevalkit.generation.records import OK, REFUSED, image_is_intact, last_records
 from imageevalkit.images import map_threads
 from imageevalkit.items import Item
+from imageevalkit.jsonl import Tell, tell_nobody
 
 
 @dataclass
@@ -37,13 +38,22 @@ class Survey:
         )
 
 
-def survey(cell: Cell, items: Sequence[Item], settings: dict[str, Any], repair: bool = True) -> Survey:
-    """Sort ``items`` of ``cell`` against what is on disk, for a model with ``settings``.
+def survey(
+    cell: Cell,
+    items: Sequence[Item],
+    settings: dict[str, Any],
+    repair: bool = True,
+    tell: Tell = tell_nobody,
+) -> Survey:
+    """Sort ``items`` of ``cell`` against what is on disk, for a model with ``settings``; what is no record is told.
 
     With ``repair`` False nothing on disk is touched (an interrupted rename is then left for later).
+
+    Raises:
+        CellFailure: a file of the cell cannot be read.
     """
-    records = last_records(cell)
-    known = fp.known(cell.fingerprints)
+    records = last_records(cell, tell)
+    known = fp.known(cell.fingerprints, tell)
     wanted = fp.fingerprint(settings)
     found = Survey()
     recorded: list[tuple[Item, dict[str, Any], str]] = []

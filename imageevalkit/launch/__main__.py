@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from imageevalkit.cell import REPO, lock_cell
-from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say, show
 from imageevalkit.jobs import cell_of
 from imageevalkit.launch.config import Config, parse_boolean, read_config
 from imageevalkit.launch.options import help_text, parse_words, resolve
@@ -28,12 +28,12 @@ def main() -> ExitStatus:
         given["--images"] = str(Path(given["--images"]).expanduser().absolute())
     os.chdir(REPO)
     if _asks(given, "--help"):
-        print(help_text())
+        show(help_text())
         return ExitStatus.COMPLETE
     if _asks(given, "--list"):
         from imageevalkit.launch.listing import listing
 
-        print(listing(config))
+        show(listing(config))
         return ExitStatus.COMPLETE
     return _run(given, config)
 
@@ -55,7 +55,7 @@ def _run(given: dict[str, str], config: Config) -> ExitStatus:
 
         ensure_driver_env()
         text, status = describe(with_gpus_of_work(plan))
-        print(text)
+        show(text)
         return status
     ensure_driver_env()
     try:

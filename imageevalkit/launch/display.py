@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TextIO
 
+from imageevalkit.cell import short_path
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Job
 from imageevalkit.launch.pace import Pace
-from imageevalkit.launch.process import plain
 from imageevalkit.launch.summary import INTERRUPTED, JobSummary, StageSummary
-from imageevalkit.launch.terminal import STATE_WIDTH, Paint, clock, fit, short_path
+from imageevalkit.launch.terminal import STATE_WIDTH, Paint, clock, fit
 from imageevalkit.money import dollars
+from imageevalkit.text_output import plain
 from imageevalkit.text_width import columns_of
 
 _PLAIN_INTERVAL = 10.0  # seconds between two lines about one cell: a log should stay readable
@@ -213,8 +214,8 @@ class LiveDisplay(Display):
 
     def _running_lines(self, running: Running, width: int) -> list[str]:
         if not running.paces:
-            return [fit(f"{running.job.name}  starting  {clock(running.seconds)}", width)]
-        cells = max(columns_of(pace.progress.cell) for pace in running.paces)
+            return [fit(f"{plain(running.job.name)}  starting  {clock(running.seconds)}", width)]
+        cells = max(columns_of(plain(pace.progress.cell)) for pace in running.paces)
         return [self._running_line(running, pace, cells, width) for pace in running.paces]
 
     def _running_line(self, running: Running, pace: Pace, cells: int, width: int) -> str:
@@ -235,7 +236,7 @@ def choose_display(stream: TextIO, environ: Mapping[str, str] = os.environ) -> D
 
 def _parts(running: Running, pace: Pace) -> list[str]:
     progress = pace.progress
-    parts = [running.job.stage if not progress.stage else progress.stage, progress.cell]
+    parts = [plain(progress.stage or running.job.stage), plain(progress.cell)]
     parts.append(f"{progress.done}/{progress.total}")
     if pace.rate and progress.done < progress.total:
         parts.append(f"{pace.rate:.3g}/s" if pace.rate >= 0.1 else f"{1 / pace.rate:.3g} s each")

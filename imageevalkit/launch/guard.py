@@ -101,7 +101,7 @@ class Guard:
         except OSError as error:
             if isinstance(error, FileNotFoundError):
                 status = NOT_FOUND
-            os.write(2, f"cannot run {self._command[0]}: {error.strerror}\n".encode())
+            os.write(2, os.fsencode(f"cannot run {self._command[0]}: {error.strerror}\n"))
         finally:
             os._exit(status)
 

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eval_models.judge.served import Address
-from imageevalkit.launch.process import describe_exit, guarded, last_line, plain, shorten
-from imageevalkit.launch.terminal import short_path
+from imageevalkit.cell import short_path
+from imageevalkit.launch.process import describe_exit, guarded, last_line, shorten
+from imageevalkit.text_output import plain
 
 _HOST = "127.0.0.1"
 _LOOK_EVERY = 0.5  # seconds between two looks at a server that loads
@@ -159,9 +160,7 @@ class JudgeServer:
     def _give_up(self, what: str, said: str) -> None:
         self._given_up = True
         told = f": {said.rstrip('.')}" if said else ""
-        self._address.give_up(
-            f"the server of judge {self._name} {what}{told}; log {short_path(str(self._log))}"
-        )
+        self._address.give_up(f"the server of judge {self._name} {what}{told}; log {short_path(self._log)}")
 
     def _said(self) -> str:
         """The line of the log that tells best why the server ended."""

@@ -11,7 +11,6 @@ from imageevalkit.jobs import (
     COMPLETE,
     FAILED,
     INCOMPLETE,
-    STATUS_OF_STATE,
     USABLE,
     Job,
     Outcome,
@@ -169,13 +168,7 @@ class Ledger:
         return [self._stages[key] for key in keys if key in self._stages]
 
     def _outcome(self, job: Job, cell: str) -> Outcome | None:
-        try:
-            outcome = read_outcome(self._folder, cell_of(cell), job.stage)
-        except (ValueError, TypeError) as error:
-            return Outcome(FAILED, f"its outcome file is unreadable ({error})")
-        if outcome is not None and outcome.state not in STATUS_OF_STATE:
-            return Outcome(FAILED, f"its outcome file holds the unknown state '{outcome.state}'")
-        return outcome
+        return read_outcome(self._folder, cell_of(cell), job.stage)
 
     def _record(self, job: Job, cell: str, outcome: Outcome, attempts: int, log: str) -> None:
         stage = StageSummary(cell, job.stage, job.name, outcome.state, outcome.message, log, attempts)

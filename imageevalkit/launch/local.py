@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imageevalkit.cores import available_cores
-from imageevalkit.errors import CellFailure, ExitStatus, UserError, worst
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, worst
 from imageevalkit.jobs import FAILED, USABLE, Job, Plan
 from imageevalkit.launch.display import Money, Running, View, Waiting, choose_display
 from imageevalkit.launch.gpu_leases import Lease
@@ -312,7 +312,7 @@ def _save_and_print(summary: RunSummary, run_folder: Path) -> RunSummary:
     try:
         summary.save(run_folder)
     except (CellFailure, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        complain(str(error))
         summary = replace(summary, status=worst([summary.status, ExitStatus.FAILED]))
     with contextlib.suppress(OSError):  # nobody reads it; the status must not become another one by that
         print_table(summary, sys.stdout)

@@ -17,6 +17,7 @@ from imageevalkit.errors import ExitStatus
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch import guard
 from imageevalkit.progress import PROGRESS_ENV
+from imageevalkit.text_output import plain
 
 CORES_ENV = "IMAGEEVALKIT_CORES"
 LOG_HEADER = "# imageevalkit: "
@@ -30,7 +31,6 @@ FINAL: frozenset[int] = frozenset(
 )
 _TAIL_BYTES = 8192
 _LINE_WIDTH = 200
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def progress_path(plan: Plan, job: Job) -> Path:
@@ -123,11 +123,6 @@ def last_line(log: str) -> str:
 def shorten(text: str) -> str:
     """``text``, cut to what fits a line of a table or a log."""
     return text if len(text) <= _LINE_WIDTH else text[: _LINE_WIDTH - 1] + "…"
-
-
-def plain(text: str) -> str:
-    """``text`` as one line without terminal escapes and control characters."""
-    return " ".join(_ESCAPES.sub("", text).split())
 
 
 def log_of(job: Job, cell: str | None = None) -> str:

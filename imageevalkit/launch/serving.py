@@ -28,6 +28,7 @@ from imageevalkit.jobs import (
 from imageevalkit.launch.judge_server import JudgeServer
 from imageevalkit.launch.process import FINAL, describe_exit, guarded, last_line, progress_path
 from imageevalkit.progress import Progress, ProgressReader, ProgressWriter
+from imageevalkit.text_output import append_line
 
 _TICK = 0.1
 _ATTEMPTS = 2  # of one cell: a crash may pass
@@ -78,9 +79,7 @@ class _Serving:
         if outcome is None:
             outcome = self._evaluate(cell, log)
         if not outcome_path(self._folder, cell_of(cell), self._job.stage).exists():
-            log.parent.mkdir(parents=True, exist_ok=True)
-            with log.open("a", encoding="utf-8") as file:
-                print(f"=== {outcome.state}: {outcome.message}", file=file)
+            append_line(log, f"=== {outcome.state}: {outcome.message}")
             write_outcome(self._folder, cell_of(cell), self._job.stage, outcome)
         return outcome
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TextIO
 
-from imageevalkit.cell import REPO
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE
 from imageevalkit.launch.summary import BLOCKED, INTERRUPTED, SKIPPED
 from imageevalkit.text_width import columns_of
@@ -62,10 +60,3 @@ def fit(text: str, columns: int) -> str:
             break
         kept += char
     return kept + "…"
-
-
-def short_path(path: str) -> str:
-    """``path`` (relative to the repository, where jobs run) as seen from the current folder, if below it."""
-    whole = REPO / path
-    here = Path.cwd()
-    return str(whole.relative_to(here)) if whole.is_relative_to(here) else str(whole)

@@ -12,7 +12,7 @@ from imageevalkit import assets
 from imageevalkit.asset_checks.check import Needed, check_asset, name_of
 from imageevalkit.asset_checks.finding import Finding
 from imageevalkit.asset_manifest import CodeAsset, HubAsset, UrlAsset
-from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, show
 from imageevalkit.launch.config import read_config
 from imageevalkit.prefetching.request import Request, read_request
 from imageevalkit.secrets import one_line
@@ -28,7 +28,7 @@ def main() -> ExitStatus:
     # Python would wait for the files being downloaded; they go on from where they are next time
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     for remark in request.remarks:
-        print(remark)
+        show(remark)
     problems = [*request.problems, *_benchmarks(request), *_placed(request)]
     if problems:
         count = f"{len(problems)} assets are" if len(problems) > 1 else "1 asset is"
@@ -51,7 +51,7 @@ def report(benchmark: str) -> list[str]:
     """What of the data of ``benchmark`` is missing or wrong, every byte; says so on stdout when nothing is."""
     problems = assets.check(benchmark, hashes=True)
     if not problems:
-        print(f"{benchmark}: {len(assets.local_assets(benchmark))} files, all right")
+        show(f"{benchmark}: {len(assets.local_assets(benchmark))} files, all right")
     return problems
 
 
@@ -71,9 +71,9 @@ def _placed(request: Request) -> list[str]:
         except (CellFailure, OSError) as failure:
             found = Finding([f"{name_of(asset)}: " * isinstance(failure, OSError) + _said(failure)])
         for note in found.notes:
-            print(f"note: {note}")
+            show(f"note: {note}")
         if not found.problems:
-            print(f"{name} for {_and(users)}: {_outcome(found, request)}")
+            show(f"{name} for {_and(users)}: {_outcome(found, request)}")
         problems += [f"{_and(users)}: {problem}" for problem in found.problems]
     return problems
 

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from imageevalkit import assets
 from imageevalkit.asset_manifest import FileAsset, LocalAsset, PromptsAsset
 from imageevalkit.atomic import write_atomic
-from imageevalkit.errors import CellFailure
+from imageevalkit.errors import CellFailure, show
 from imageevalkit.images import map_threads
 from imageevalkit.prompt_texts import pinned_texts, texts_in_mirror
 
@@ -45,7 +45,7 @@ def fetch(benchmark: str, mirror: Path | None) -> list[str]:
             return problem
 
         problems = [problem for problem in map_threads(get, wrong, _DOWNLOAD_THREADS) if problem]
-    print(
+    show(
         f"{benchmark}: {len(files) - len(wrong)} files were right already, {len(wrong) - len(problems)} fetched, "
         f"{len(problems)} problems"
     )

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from tqdm import tqdm
 
-from imageevalkit.errors import CellFailure
+from imageevalkit.errors import CellFailure, say
 from imageevalkit.reach import why_unreachable
 from imageevalkit.secrets import one_line, redact
 
@@ -66,7 +66,7 @@ def download(url: str, part: Path, name: str, resume: bool = True) -> None:
                             f"{failure} (after {TRIES} tries; the same command goes on from here)"
                         ) from None
                     pause = min(max(wait, failure.wait), _LONGEST_WAIT)
-                    print(f"{name}: {failure}; try {failures + 1} of {TRIES} in {pause:g} s", file=sys.stderr)
+                    say(f"{name}: {failure}; try {failures + 1} of {TRIES} in {pause:g} s", sys.stderr)
                 time.sleep(pause)
                 wait *= 2
 

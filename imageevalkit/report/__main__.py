@@ -11,18 +11,21 @@ from pathlib import Path
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, output_root
-from imageevalkit.errors import CellFailure, ExitStatus, run_main
+from imageevalkit.errors import CellFailure, ExitStatus, run_main, show
 from imageevalkit.jobs import USABLE, read_outcome
 from imageevalkit.report.collect import CellReport, collect
 from imageevalkit.report.html import render
 from imageevalkit.report.leaderboard import csv_text, markdown_text
 from imageevalkit.report.table import format_table
+from imageevalkit.text_output import plain
 
 _WIDTH_OF_A_PIPE = 120
 
 
 def main(argv: Sequence[str] | None = None) -> ExitStatus:
-    """Write every report file and print the table.
+    """Write every report file and print the table; status 0 says that this is done, of all that can be read.
+
+    What cannot be read is one line each, here and in the files.
 
     Raises:
         CellFailure: a report file cannot be written.
@@ -36,18 +39,21 @@ def main(argv: Sequence[str] | None = None) -> ExitStatus:
     wanted = [key.strip() for key in args.cells.split(";") if key.strip()]
     try:
         with _only_writer():
-            cells = collect()
-            _print(cells, wanted, args.run_folder)  # first: a full disk must not hide the scores
-            paths = write_reports(cells)
+            unreadable: list[str] = []
+            cells = collect(unreadable.append)
+            _print(cells, unreadable, wanted, args.run_folder)  # first: a full disk must not hide the scores
+            paths = write_reports(cells, unreadable)
     except OSError as error:
         reason = error.strerror or error
         raise CellFailure(f"cannot write the report below {output_root()}: {reason}") from error
-    print("\n".join(f"report: {path}" for path in paths))
+    show("\n".join(f"report: {path}" for path in paths))
     return ExitStatus.COMPLETE
 
 
-def write_reports(cells: Sequence[CellReport]) -> list[Path]:
+def write_reports(cells: Sequence[CellReport], unreadable: Sequence[str] = ()) -> list[Path]:
     """Write ``report.html``, ``leaderboard.md`` and ``leaderboard.csv`` and return their paths.
+
+    ``unreadable`` are the lines about what is not among ``cells``.
 
     Raises:
         OSError, CellFailure: one cannot be written.
@@ -56,8 +62,8 @@ def write_reports(cells: Sequence[CellReport]) -> list[Path]:
     results = [cell.result for cell in cells if cell.result]
     # the numbers first: they must not wait for thousands of thumbnails, nor be lost with them
     write_atomic(root / "leaderboard.csv", csv_text(results))
-    write_atomic(root / "leaderboard.md", markdown_text(cells))
-    write_atomic(root / "report.html", render(cells))
+    write_atomic(root / "leaderboard.md", markdown_text(cells, unreadable))
+    write_atomic(root / "report.html", render(cells, unreadable=unreadable))
     return [root / name for name in ("report.html", "leaderboard.md", "leaderboard.csv")]
 
 
@@ -82,7 +88,9 @@ def _failed_now(cell: Cell, run_folder: Path | None) -> str:
     return ""
 
 
-def _print(cells: Sequence[CellReport], wanted: Sequence[str], run_folder: Path | None) -> None:
+def _print(
+    cells: Sequence[CellReport], unreadable: Sequence[str], wanted: Sequence[str], run_folder: Path | None
+) -> None:
     listed = [
         # an older score of a cell that failed now is still in the files, but it is not this run's answer
         cell._replace(result=None, problem=problem)
@@ -94,13 +102,18 @@ def _print(cells: Sequence[CellReport], wanted: Sequence[str], run_folder: Path 
     width = shutil.get_terminal_size((_WIDTH_OF_A_PIPE, 24)).columns
     results = [cell.result for cell in listed if cell.result]
     if results or not listed:
-        print(format_table(results, width))
+        show(format_table(results, width))
     # a cell with the results of several evaluators is listed once for each
-    for line in dict.fromkeys(f"{cell.cell.key}: {cell.problem}" for cell in listed if not cell.result):
-        print(line)
+    without = [cell for cell in listed if not cell.result]
+    for line in dict.fromkeys(f"{cell.cell.key}: {cell.problem}" for cell in without):
+        show(plain(line))
     for key in wanted:
         if all(cell.cell.key != key for cell in cells):
-            print(f"{key}: nothing in {output_root()}")
+            show(f"{key}: nothing in {output_root()}")
+    told = {cell.problem for cell in without}
+    for line in unreadable:
+        if line not in told:
+            show(plain(line))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""Reading every cell below ``output/``: a broken cell is listed with its reason, never raised."""
+"""Reading every cell below ``output/``: what cannot be read is told by file and line, never raised."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import re
 from collections.abc import Iterator
@@ -13,15 +12,20 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from imageevalkit.cell import Cell, output_root
+from imageevalkit.cell import Cell, output_root, short_path
+from imageevalkit.errors import CellFailure
+from imageevalkit.generation.records import last_records
 from imageevalkit.images import IMAGE_SUFFIXES, sha256_file
-from imageevalkit.jsonl import read_jsonl
-from imageevalkit.result_files import others
+from imageevalkit.json_values import is_number
+from imageevalkit.jsonl import Tell, read_jsonl, tell_nobody
+from imageevalkit.result_files import SCORE, others
 from imageevalkit.results import Result, read_result
 from imageevalkit.secrets import one_line
+from imageevalkit.text_output import to_bytes
 
 # One item's free text may be a whole page of OCR; a report of thousands of items must stay small.
 MAX_TEXT = 4000
+_LONGEST_NAME = 255  # bytes, of every file system
 
 Records = dict[str, dict[str, Any]]
 
@@ -70,60 +74,85 @@ class CellReport(NamedTuple):
     items: list[ItemView]
 
 
-def collect() -> list[CellReport]:
+def collect(tell: Tell = tell_nobody) -> list[CellReport]:
     """Every cell below the output root, by model and benchmark; one evaluated by several evaluators comes once with
-    its items and the latest result, and once without items for each other result."""
-    cells = sorted(_cells(output_root(), PurePosixPath()))
-    return [report for cell in cells for report in (_read_cell(cell), *_other_results(cell))]
+    its items and the latest result, and once without items for each other result.
+
+    Each file, line and folder that cannot be read is told in one line.
+    """
+    cells = sorted(_cells(output_root(), tell))
+    return [report for cell in cells for report in (_read_cell(cell, tell), *_other_results(cell, tell))]
 
 
-def _cells(folder: Path, relative: PurePosixPath) -> Iterator[Cell]:
-    try:
-        entries = [e for e in os.scandir(folder) if not e.name.startswith(".")]
-    except OSError:
-        return
-    names = {entry.name for entry in entries}
-    if len(relative.parts) >= 2 and names & {"generation.jsonl", "result.json"}:
-        yield Cell(relative.parent.as_posix(), relative.name)
-        return  # a cell holds images and no further cells
-    for entry in entries:
+def _cells(root: Path, tell: Tell) -> Iterator[Cell]:
+    folders = [PurePosixPath()]
+    while folders:
+        relative = folders.pop()
+        try:
+            entries = [e for e in os.scandir(root / relative) if not e.name.startswith(".")]
+        except OSError as error:
+            tell(f"{short_path(root / relative)} cannot be read: {error.strerror}")
+            continue
+        names = {entry.name for entry in entries}
+        if len(relative.parts) >= 2 and names & {"generation.jsonl", "result.json"}:
+            yield Cell(relative.parent.as_posix(), relative.name)
+            continue  # a cell holds images and no further cells
         # a link may lead back up; the output root itself or a model's folder on another disk is one level
-        if entry.is_dir(follow_symlinks=len(relative.parts) < 2):
-            yield from _cells(Path(entry.path), relative / entry.name)
+        follow = len(relative.parts) < 2
+        folders += [relative / entry.name for entry in entries if _is_folder(entry, follow, tell)]
 
 
-def _read_cell(cell: Cell) -> CellReport:
-    result, problem = _read_result(cell, cell.result)
+def _is_folder(entry: os.DirEntry[str], follow: bool, tell: Tell) -> bool:
+    """Whether ``entry`` is a folder to look into, by a link only if ``follow``."""
     try:
-        made, scored = _last_by_item(cell.generation), _last_by_item(cell.scores)
+        found = entry.is_dir(follow_symlinks=follow)
+        if follow and not found and entry.is_symlink():
+            entry.stat()  # of a link to nothing, perhaps on a disk that is not mounted, this tells what is wrong
+    except OSError as error:
+        tell(f"{short_path(entry.path)} cannot be read: {error.strerror}")
+        return False
+    if found and to_bytes(entry.name) != os.fsencode(entry.name):
+        tell(f"{short_path(entry.path)} is left out: its name is not UTF-8; rename it")
+        return False
+    return found
+
+
+def _read_cell(cell: Cell, tell: Tell) -> CellReport:
+    result, problem = _read_result(cell, cell.result, tell)
+    try:
+        made, scored = last_records(cell, tell), _scores(cell.scores, tell)
         if result:
             result, scored = _without_stale(result, made, scored)
         ids = sorted({*made, *scored}, key=natural)
         items = [_item(cell, id, made.get(id), scored.get(id, {})) for id in ids]
-    except (OSError, ValueError) as error:
+    except (CellFailure, OSError) as error:
         note = f"items are not readable: {one_line(error)}"
+        tell(f"{cell.key}: {note}")
         return CellReport(cell, result and replace(result, notes=[*result.notes, note]), problem or note, [])
     return CellReport(cell, result, problem, items)
 
 
-def _other_results(cell: Cell) -> Iterator[CellReport]:
+def _other_results(cell: Cell, tell: Tell) -> Iterator[CellReport]:
     for path, scores in others(cell):
-        result, problem = _read_result(cell, path)
+        result, problem = _read_result(cell, path, tell)
         if result:
-            with contextlib.suppress(OSError, ValueError):
-                result, _ = _without_stale(result, _last_by_item(cell.generation), _last_by_item(scores))
+            with contextlib.suppress(
+                CellFailure
+            ):  # told with the cell; a file of scores that is lost tells nothing
+                result, _ = _without_stale(result, last_records(cell), _scores(scores, tell))
         yield CellReport(cell, result, problem, [])
 
 
-def _read_result(cell: Cell, path: Path) -> tuple[Result | None, str]:
+def _read_result(cell: Cell, path: Path, tell: Tell) -> tuple[Result | None, str]:
     try:
         result = read_result(path)
-    except FileNotFoundError:
-        return None, "not evaluated"
     except (OSError, ValueError) as error:
-        return None, f"result.json is not readable: {one_line(error)}"
-    except (KeyError, TypeError, AttributeError) as error:
-        return None, f"result.json is not readable: {type(error).__name__} {one_line(error)}"
+        if isinstance(error, FileNotFoundError) and not path.is_symlink():
+            return None, "not evaluated"
+        why = error.strerror if isinstance(error, OSError) else one_line(error)
+        problem = f"{short_path(path)} is not readable: {why}"
+        tell(problem)
+        return None, problem
     if (result.model, result.benchmark) != cell:
         # the folder was renamed by hand to keep an older run: the folder's name is what its owner means
         note = f"measured as {result.model}/{result.benchmark}; named here after its folder"
@@ -165,14 +194,15 @@ def _time(value: Any) -> datetime | None:
     return time.replace(microsecond=0) if time.tzinfo else None
 
 
-def _last_by_item(path: Path) -> Records:
-    return {r["item"]: r for r in read_jsonl(path) if isinstance(r.get("item"), str)}
+def _scores(path: Path, tell: Tell) -> Records:
+    return {record["item"]: record for record in read_jsonl(path, SCORE, tell)}
 
 
-def natural(id: str) -> list[tuple[int, str]]:
+def natural(id: str) -> list[tuple[int, str, str]]:
     """Sort key that puts ``p_2`` before ``p_10``."""
     parts = re.split("([0-9]+)", id)  # text and digits alternate, so like is compared with like
-    return [(int(part) if i % 2 else 0, part) for i, part in enumerate(parts)]
+    digits = [part.lstrip("0") if i % 2 else "" for i, part in enumerate(parts)]
+    return [(len(number), number, part) for number, part in zip(digits, parts, strict=True)]
 
 
 def _item(cell: Cell, id: str, made: dict[str, Any] | None, score: dict[str, Any]) -> ItemView:
@@ -193,7 +223,7 @@ def _item(cell: Cell, id: str, made: dict[str, Any] | None, score: dict[str, Any
         judged=_text(score.get("status")),
         reason=_text(score.get("reason")),
         evaluator=_text(score.get("evaluator")),
-        values={k: float(v) for k, v in _dict(score.get("values")).items() if _is_number(v)},
+        values={k: float(v) for k, v in _dict(score.get("values")).items() if is_number(v)},
         keys={k: _text(v) for k, v in _dict(score.get("keys")).items()},
         detail={k: _text(v) for k, v in _dict(score.get("detail")).items()},
     )
@@ -226,7 +256,7 @@ def _facts(record: dict[str, Any]) -> dict[str, str]:
     facts = {
         "size": f"{size[0]} × {size[1]} px" if size else "",
         "requested size": f"{requested[0]} × {requested[1]} px" if requested and requested != size else "",
-        "seconds": f"{record['seconds']:.2f}" if _is_number(record.get("seconds")) else "",
+        "seconds": f"{record['seconds']:.2f}" if is_number(record.get("seconds")) else "",
         "attempts": _text(record.get("attempts")),
         "tokens": ", ".join(f"{k} {_text(v)}" for k, v in _dict(record.get("tokens")).items()),
         "price": _text(record.get("price")),
@@ -240,10 +270,6 @@ def _dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _text(value: Any) -> str:
     """``value`` as text for a reader; a list of texts is one line each, anything else is JSON."""
     if value is None:
@@ -251,8 +277,6 @@ def _text(value: Any) -> str:
     if isinstance(value, list) and all(isinstance(v, str) for v in value):
         value = "\n".join(value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    # a lone surrogate (half of a cut emoji) is legal JSON but cannot be written as UTF-8
-    text = text.encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} … (cut: {len(text)} characters)"
 
 
@@ -269,8 +293,12 @@ def _sha256(value: Any) -> str:
 
 
 def _inside(value: Any) -> str:
-    """``value`` if it is a path that stays in the cell's folder, else an empty string."""
-    if not isinstance(value, str) or not value:
+    """``value`` if it is the path of a file that may be in the cell's folder, else an empty string."""
+    if not isinstance(value, str) or not value or "\0" in value:
         return ""
     path = PurePosixPath(value)
-    return "" if path.is_absolute() or ".." in path.parts else path.as_posix()
+    try:
+        too_long = any(len(os.fsencode(part)) > _LONGEST_NAME for part in path.parts)
+    except UnicodeEncodeError:
+        return ""
+    return "" if path.is_absolute() or ".." in path.parts or too_long else path.as_posix()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -195,7 +196,7 @@ def _model_data(report: CellReport) -> dict[str, Any]:
     result = report.result
     return {
         "name": report.cell.model,
-        "folder": quote(f"{report.cell.model}/{report.cell.benchmark}"),
+        "folder": quote(os.fsencode(f"{report.cell.model}/{report.cell.benchmark}")),
         "evaluator": result.evaluator.id if result else "",
         "note": f"first {result.limit} items" if result and result.limit else report.problem,
     }
@@ -218,7 +219,7 @@ def _item_data(
         "values": [item.values.get(name) for name in metrics] if item.values else None,
         "seed": item.seed,
         "seedIgnored": item.seed_honoured is False,
-        "file": quote(item.path),
+        "file": quote(os.fsencode(item.path)),
         "size": item.size,
         "error": item.error,
         "detail": item.detail,

@@ -42,8 +42,8 @@ class Segment(NamedTuple):
     share: float
 
 
-def render(cells: Sequence[CellReport], budget: int = gallery.BUDGET) -> str:
-    """The whole page for ``cells``; thumbnails that are not cached yet are made."""
+def render(cells: Sequence[CellReport], budget: int = gallery.BUDGET, unreadable: Sequence[str] = ()) -> str:
+    """The whole page for ``cells`` and what was ``unreadable``; thumbnails that are not cached yet are made."""
     pages = gallery.galleries(cells)
     estimated = [gallery.cut(page, gallery.fit(pages, None, budget)) for page in pages]
     thumbs = thumbnails.make(gallery.originals(estimated))
@@ -66,6 +66,7 @@ def render(cells: Sequence[CellReport], budget: int = gallery.BUDGET) -> str:
         segments=SEGMENTS,
         withheld=[result for result in results if not result.headline],
         without=[(cell, _recorded(cell)) for cell in cells if not cell.result],
+        unreadable=unreadable,
     )  # fmt: skip
 
 

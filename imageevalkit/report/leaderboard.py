@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from imageevalkit.report.collect import STALE, CellReport
 from imageevalkit.results import Coverage, Metric, Result
+from imageevalkit.text_output import plain
 
 COVERAGE_COLUMNS = (
     "expected", "generated", "refused", "failed", "blank", "corrupt",
@@ -249,8 +250,8 @@ def coverage_text(coverage: Coverage) -> str:
     return f"{coverage.judged}/{coverage.expected}" + (f" ({remarks})" if remarks else "")
 
 
-def markdown_text(cells: Sequence[CellReport]) -> str:
-    """``leaderboard.md``: headline scores, coverage of every cell, and cells without a result."""
+def markdown_text(cells: Sequence[CellReport], unreadable: Sequence[str] = ()) -> str:
+    """``leaderboard.md``: headline scores, coverage of every cell, cells without a result, what is ``unreadable``."""
     results = [cell.result for cell in cells if cell.result]
     lines = ["# Leaderboard", ""]
     lines += _score_table(grid(results)) if results else ["No results yet."]
@@ -266,6 +267,8 @@ def markdown_text(cells: Sequence[CellReport]) -> str:
     if without:
         lines += ["", "## Cells without a result", ""]
         lines += [f"- {_md(c.cell.key)}: {_md(c.problem)} (items recorded: {len(c.items)})" for c in without]
+    if unreadable:
+        lines += ["", "## What could not be read", "", *(f"- {_md(line)}" for line in unreadable)]
     return "\n".join(lines) + "\n"
 
 
@@ -315,4 +318,4 @@ _MD_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_|<>[]#~"})
 
 def _md(text: str) -> str:
     """``text`` as Markdown that shows exactly it, on one line."""
-    return " ".join(text.split()).translate(_MD_SPECIAL)
+    return plain(text).translate(_MD_SPECIAL)

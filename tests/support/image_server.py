@@ -46,7 +46,9 @@ from tests.support.image_replies import (
 
 __all__ = [
     "FAULTS",
+    "HALF",
     "REFUSAL_WORDS",
+    "STEERING",
     "Fault",
     "Handler",
     "ImageServer",
@@ -69,6 +71,12 @@ class Part:
     mime_type: str | None
     data: bytes
 
+
+HALF = "a smile \ud83d"
+"""Half an emoji, as a gateway sends that cuts a text at a UTF-16 unit."""
+
+STEERING = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202ereversed"
+"""A terminal would take a title from it, lose its screen, turn red and write backwards."""
 
 KEY = "sk-test-4f9d2c7b8a1e"
 """The key of the tests; the server takes any."""
@@ -401,6 +409,16 @@ FAULTS: dict[str, Fault] = {
     "cut_short": _cut_short,
     "slow": _slow,
     "refuse": answering(400, REFUSAL_WORDS, "moderation_blocked", "image_generation_user_error"),
+    "half_refuse": answering(400, f"{REFUSAL_WORDS} {HALF}", "moderation_blocked"),
+    "half_500": answering(500, f"The server had an error {HALF}", None, "server_error"),
+    "half_ok": lambda h, r: h.send_json(
+        200,
+        {
+            "model": f"served {HALF}",
+            "data": [{"b64_json": base64_of(png_of(r.prompt)), "revised_prompt": f"{r.prompt} {HALF}"}],
+        },
+    ),
+    "steering_refuse": answering(400, f"{REFUSAL_WORDS} {STEERING}", "moderation_blocked"),
     "refuse_403": answering(403, "Blocked by our content policy", "content_policy_violation"),
     "refuse_200": answering_json(
         {"created": 1, "data": [], "message": "I'm sorry, I cannot create that image."}

@@ -25,6 +25,8 @@ from typing import Any
 
 from tests.support.image_server import (
     FAULTS,
+    HALF,
+    STEERING,
     Fault,
     Handler,
     ImageServer,
@@ -67,6 +69,8 @@ JUDGE_FAULTS: dict[str, Fault] = {
     "malformed": _said(MALFORMED),
     "parts": _said([{"type": "text", "text": "Score: "}, {"type": "text", "text": "1"}]),
     "cut": _said("Let me look at the image first. There is", "length"),
+    "half": _said(f"Score: 1 {HALF}"),
+    "steering": _said(f"I will not say. {STEERING}"),
     "empty": _said(None),
     "spent": _said(None, "length", reasoning_content="First I look at the image. Then"),
     "refuse": _said(None, refusal="I'm sorry, I can't assist with that request."),

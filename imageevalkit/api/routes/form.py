@@ -7,13 +7,14 @@ from typing import Any
 
 from imageevalkit.api.request import Request
 from imageevalkit.api.uploads import Upload
+from imageevalkit.text_output import to_bytes
 
 
 def form(path: str, fields: Mapping[str, Any], files: Sequence[tuple[str, Upload]]) -> Request:
     """The request that posts ``fields`` and ``files`` (names may repeat) to ``path``."""
     import httpx2
 
-    data: dict[str, list[str]] = {}
+    data: dict[str, list[bytes]] = {}
     for name, value in fields.items():
         for flat, text in _flat(name, value):
             data.setdefault(flat, []).append(text)
@@ -26,7 +27,7 @@ def form(path: str, fields: Mapping[str, Any], files: Sequence[tuple[str, Upload
     return Request(path, request.read(), request.headers["content-type"])
 
 
-def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
+def _flat(name: str, value: Any) -> Iterator[tuple[str, bytes]]:
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _flat(f"{name}[{key}]", inner)
@@ -34,6 +35,6 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
         for inner in value:
             yield from _flat(f"{name}[]", inner)
     elif isinstance(value, bool):
-        yield name, str(value).lower()
+        yield name, str(value).lower().encode()
     elif value is not None:
-        yield name, str(value)
+        yield name, to_bytes(str(value))

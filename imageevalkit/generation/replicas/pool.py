@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from imageevalkit.cell import REPO
-from imageevalkit.errors import CellFailure
+from imageevalkit.errors import CellFailure, say
 from imageevalkit.generation.contract import ModelUnusable, Raised
 from imageevalkit.generation.replicas.messages import Load, Made, Make, Ready, Said, Unloadable
 from imageevalkit.generation.replicas.queue import Chunk
@@ -72,7 +72,7 @@ class Replicas:
 
     def __init__(self, environs: Sequence[Mapping[str, str]], command: Sequence[str] = WORKER) -> None:
         self.size = len(environs)
-        self.say: Callable[[str], None] = print
+        self.say: Callable[[str], None] = say
         self.on_packages: Callable[[Mapping[str, str]], object] = lambda packages: None
         self._workers = [_Worker(Replica(command, environ)) for environ in environs]
         self._models: dict[str, Model] = {}

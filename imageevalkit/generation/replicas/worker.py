@@ -27,6 +27,7 @@ from PIL import Image
 
 from imageevalkit.asset_checks.hub_cache import commit_of
 from imageevalkit.asset_manifest import HubAsset
+from imageevalkit.errors import say
 from imageevalkit.generation.contract import Generated, GenerationError, Raised
 from imageevalkit.generation.packages import installed_packages
 from imageevalkit.generation.replicas.messages import (
@@ -45,6 +46,7 @@ from imageevalkit.generation.replicas.messages import (
 from imageevalkit.gpu_errors import breaks_the_process, is_out_of_memory
 from imageevalkit.load_errors import may_be_hub_id
 from imageevalkit.secrets import one_line, redact
+from imageevalkit.text_output import let_streams_take_any_text
 
 _PR_SET_PDEATHSIG = 1
 _PARENT_GONE = 70  # an exit status that nobody is left to read
@@ -56,6 +58,7 @@ _MORE_ROOM = (
 
 def serve(connection: socket.socket, load_model: Callable[[Mapping[str, Any]], Any]) -> None:
     """Answer the parent at the other end of ``connection`` until it closes it."""
+    let_streams_take_any_text()
     _die_with_parent()
     orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(connection, orders), daemon=True).start()
@@ -154,7 +157,7 @@ class _Worker:
             if isinstance(error, GenerationError):
                 text = one_line(error)
             else:
-                print(redact(traceback.format_exc()), flush=True)
+                say(redact(traceback.format_exc()))
                 # first: CUDA's own word for no room is an error of the device too
                 if is_out_of_memory(error):
                     text = f"{_line(error)}; {_MORE_ROOM}"
@@ -197,7 +200,7 @@ class _Worker:
                 raise _broken(error) from error
             if len(inputs) > 1:
                 # whose fault it is shows when each has a turn of its own
-                print(redact(traceback.format_exc()), flush=True)
+                say(redact(traceback.format_exc()))
                 self._send(
                     Said(f"a batch of {len(inputs)} failed ({_line(error)}): its items are made singly")
                 )

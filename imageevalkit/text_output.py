@@ -1,0 +1,52 @@
+"""Text on its way out of Python: any string can be written to a file, and none steers a terminal.
+
+Strings from outside (a server's words, a judge's reply, a name on disk) may hold what UTF-8 has no bytes for: half an
+emoji, which JSON can spell, or a byte of a file name that is no text. They may hold terminal escapes, too.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from pathlib import Path
+
+_STEERING = re.compile(
+    r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # a title, a device's string
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, the cursor
+    r"|\x1b[ -/]*[0-~]"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+    r"|[\u202a-\u202e\u2066-\u2069]"  # what turns the order of letters around
+)
+
+
+def to_bytes(text: str) -> bytes:
+    r"""``text`` as UTF-8; what UTF-8 cannot hold becomes its backslash escape.
+
+    In JSON that is the very escape it came as (``"\ud83d"``), so that every reader gets back what was written.
+    """
+    return text.encode("utf-8", "backslashreplace")
+
+
+def printable(text: str) -> str:
+    """``text`` for a terminal or a log: without escape sequences and control characters, lines and tabs kept."""
+    return to_bytes(_STEERING.sub("", text)).decode()
+
+
+def plain(text: str) -> str:
+    """:func:`printable`, on one line."""
+    return " ".join(printable(text).split())
+
+
+def append_line(path: Path, text: str) -> None:
+    """Add ``text``, printable, to a log that others may write at the same time; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.write(to_bytes(f"{printable(text)}\n"))
+
+
+def let_streams_take_any_text() -> None:
+    """From now on nothing that is printed raises for what the encoding of stdout or stderr cannot hold."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
