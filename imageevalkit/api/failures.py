@@ -15,7 +15,8 @@ no connection at all (DNS, refused, TLS)     UNREACHABLE  the same; then, if the
                                                           stops: on hold where images of these settings exist
 any of these from item after item            TRANSIENT    an outage (``api.outage``): waits, counts against none
 the image's URL is dead, or three downloads
-of it failed; a chat reply without a word    LOST         one new result is asked for, then the item fails
+of it failed; a chat reply that ends without
+a word, and not by itself                    LOST         one new result is asked for, then the item fails
 content policy, by a code: any 4xx but 401,
 402, also 403, or a 200 without an image     REFUSAL      recorded with the provider's words, never retried
 content policy, by its words alone: 400, 422,

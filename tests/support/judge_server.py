@@ -68,6 +68,8 @@ JUDGE_FAULTS: dict[str, Fault] = {
     "parts": _said([{"type": "text", "text": "Score: "}, {"type": "text", "text": "1"}]),
     "cut": _said("Let me look at the image first. There is", "length"),
     "empty": _said(None),
+    "blank": _said(""),
+    "unended": _said(None, ""),
     "spent": _said(None, "length", reasoning_content="First I look at the image. Then"),
     "refuse": _said(None, refusal="I'm sorry, I can't assist with that request."),
     "filtered": _said("", "content_filter"),
