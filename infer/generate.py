@@ -8,6 +8,7 @@ import functools
 import signal
 import threading
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from imageevalkit.generation.replicas.pool import Replicas
 from imageevalkit.generation.run import Planned, generate_together
 from imageevalkit.items import items_of
 from imageevalkit.jobs import STATUS_OF_STATE, Job, Outcome, Plan, cell_of, load_plan, write_outcome
+from imageevalkit.open_files import Fit, requests_that_fit, when_one_is_free
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.secrets import one_line, redact
 
@@ -85,6 +87,8 @@ async def _generate(plan: Plan, job: Job, since: float) -> ExitStatus:
     stopping = threading.Event()
 
     def settle(cell: Cell, outcome: Outcome) -> None:
+        if traffic.lowered:
+            outcome = replace(outcome, message=f"{outcome.message}; {traffic.lowered}")
         if not stopping.is_set():  # what ends because it is stopped has not failed
             statuses.append(_settle(plan, logs[cell], outcome))
 
@@ -131,8 +135,14 @@ def _environs(job: Job) -> list[dict[str, str]]:
 
 
 def _traffic(job: Job) -> Traffic:
+    """Bounds for all requests of the job. Raises UserError: not even one fits beside the open files."""
     options = job.options
-    return Traffic(options["workers"], options["requests_per_minute"], options["max_cost"])
+    fit = Fit(options["workers"])
+    if options["api"]:
+        # a request and the download of its image; a model's connections stay open for a while when another's turn comes
+        clients = sum(map(len, options["settings"].values()))
+        fit = requests_that_fit(options["workers"], each=len(job.turns) + clients)
+    return Traffic(fit.requests, options["requests_per_minute"], options["max_cost"], fit.told)
 
 
 def _settle(plan: Plan, planned: Planned, outcome: Outcome) -> ExitStatus:
@@ -172,7 +182,7 @@ def _open(
 def _append(path: Path, text: str) -> None:
     """Add a line to the log of one cell, beside those that other cells write at the same time."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
+    with when_one_is_free(lambda: path.open("a", encoding="utf-8")) as file:
         file.write(text + "\n")
 
 
