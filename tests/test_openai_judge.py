@@ -293,7 +293,8 @@ def test_a_question_that_fails_by_itself_has_an_error_and_costs_no_other(
 
 
 @pytest.mark.parametrize(
-    "faults", [("429", "429"), ("429_ms",), ("500", "reset"), ("html",), ("garbage", "cut_short"), ("unended",)]
+    "faults",
+    [("429", "429"), ("429_ms",), ("500", "reset"), ("html",), ("garbage", "cut_short"), ("unended",)],
 )
 def test_a_failure_that_passes_costs_no_question(
     judge_server: JudgeServer, picture: Picture, faults: tuple[str, ...]

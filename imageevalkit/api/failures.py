@@ -42,7 +42,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from imageevalkit.api.rate_headers import asked_wait
-from imageevalkit.secrets import one_line
+from imageevalkit.secrets import beginning, one_line
 
 
 class Kind(Enum):
@@ -125,6 +125,8 @@ _NOT_ABOUT_CONTENT = re.compile(
     re.IGNORECASE,
 )
 _CONTENT_PARAM = re.compile(r"^$|prompt|image|input|text|message", re.IGNORECASE)
+# what is repeated is bounded, here and wherever a server's words are searched: "<title" could follow each other
+_TITLE = re.compile(r"<title[^>]{0,200}>([^<]{0,400})", re.IGNORECASE)
 _HTML = re.compile(r"<(!doctype|html|head|title|body|h1|center)\b|^\s*<\?", re.IGNORECASE)
 # Not 403: there the words speak of the account or the network as often as of the prompt.
 _WORDS_COUNT = frozenset({200, 400, 422, 451})
@@ -177,7 +179,10 @@ def error_of(parsed: Any) -> ErrorBody:
     message = error.get("message") or error.get("msg") or parsed.get("message") or ""
     location = error.get("loc")
     param = error.get("param") or (location[-1] if isinstance(location, list) and location else "")
-    return in_words(str(message))._replace(codes=tuple(_codes(error)), param=str(param))
+    return in_words(str(message))._replace(
+        codes=tuple(beginning(code, LONGEST_MESSAGE) for code in _codes(error)),
+        param=beginning(str(param), LONGEST_MESSAGE),
+    )
 
 
 def _codes(error: Mapping[str, Any]) -> Iterator[str]:
@@ -196,9 +201,10 @@ def _codes(error: Mapping[str, Any]) -> Iterator[str]:
 
 def in_words(text: str) -> ErrorBody:
     """An error that is told in words only; of an HTML page its title."""
+    text = beginning(text)
     if not _HTML.search(text):
         return ErrorBody(one_line(text, LONGEST_MESSAGE))
-    title = re.search(r"<title[^>]*>(.*?)</title>", text, re.IGNORECASE | re.DOTALL)
+    title = _TITLE.search(text)
     words = f"an HTML page, '{title[1]}'" if title else "an HTML page"
     return ErrorBody(one_line(words, LONGEST_MESSAGE), page=True)
 
