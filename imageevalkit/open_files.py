@@ -16,6 +16,7 @@ T = TypeVar("T")
 
 # files being written or read, libraries that are loaded late; beside them two for every thread that looks up a name
 _ASIDE = 40
+_COMFORTABLE = 4096  # asked for in any case: a dataset may keep the file of each of its pictures open
 _RESOLVERS = 32  # asyncio's threads at most, where there are as many cores
 LEAST = 128
 """What any run needs: a job that asks an API has about a hundred beside its requests on a large machine."""
@@ -78,7 +79,9 @@ def _raised(wanted: int) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return wanted if soft == resource.RLIM_INFINITY else soft
-    goal = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    goal = max(wanted, _COMFORTABLE)
+    if hard != resource.RLIM_INFINITY:
+        goal = min(goal, hard)
     while goal > soft:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (goal, hard))
