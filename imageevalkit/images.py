@@ -20,7 +20,7 @@ IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".
 # An official evaluator would read a lossy format, so the format follows the path a dataset declares.
 _FORMAT_OF_SUFFIX = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".bmp": "BMP"}
 
-# Pillow warns above it: a quarter of a GiB as RGB. No model makes a tenth of it, and a few kB can stand for all of it.
+# Pillow warns above it: a quarter of a GiB as RGB. No model makes that, and a few hundred kB can stand for all of it.
 MOST_PIXELS = 1024**3 // 4 // 3
 _LARGE = 4096**2
 _LARGE_ONE = threading.RLock()
@@ -78,7 +78,8 @@ def decode(data: bytes) -> Image.Image:
             # load() stops at the last pixel: only verify() sees a wrong checksum or a missing end
             image.verify()
             image = Image.open(io.BytesIO(data))
-        image.load()
+        with in_turn(image):
+            image.load()
     except CorruptImage:
         raise
     except Exception as error:

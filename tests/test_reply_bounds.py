@@ -23,10 +23,11 @@ from imageevalkit.api.failures import in_words, parse_error
 from imageevalkit.api.image_reply import refusal_in_words
 from imageevalkit.api.routes.chat import Chat
 from imageevalkit.api.routes.content import read_content
-from imageevalkit.evaluation.question import Answer, Message, Question, Sampling
+from imageevalkit.evaluation.question import Answer, Encoding, Message, Picture, Question, Sampling
 from imageevalkit.generation.contract import GenerationError, ItemFailed
 from imageevalkit.images import CorruptImage, decode, facts, opened, prove
 from imageevalkit.secrets import beginning, one_line
+from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import FAULTS, KEY, Fault, Handler, ImageServer, Received, base64_of, png_of
 from tests.support.judge_server import JUDGE_FAULTS, JudgeServer
 
@@ -133,8 +134,8 @@ def failure(**kwargs: Any) -> GenerationError:
     return caught.value
 
 
-def answer() -> Answer:
-    question = Question("1", "q", (Message("user", ("Score this",)),), Sampling(9))
+def answer(*parts: str | Picture) -> Answer:
+    question = Question("1", "q", (Message("user", parts or ("Score this",)),), Sampling(9))
     (answered,) = make_judge("openai:m", JudgeOptions({"backoff": 0.01, "max_attempts": 2})).ask([question])
     return answered
 
@@ -182,7 +183,7 @@ def test_no_reply_holds_up_the_others(bounds: Bounds, judge: JudgeBounds, fault:
     judge.default = bounds.default = fault
     bounds.script("a dog", "ok")
 
-    async def ask() -> tuple[float, list[Any]]:
+    async def ask() -> tuple[float, Any]:
         longest, last = 0.0, time.monotonic()
         model = OpenAIImagesT2I("m", base_url=bounds.base_url, backoff=0.01, max_attempts=2)
         asked = asyncio.gather(
@@ -227,6 +228,7 @@ def test_words_are_searched_in_one_pass(text: str) -> None:
         "![" * 500_000,
         "![](" + " " * 500_000 + "![](",
         "http://host/a" + ".png?" * 100_000 + ")x",
+        "http://host/a\n" * 50_000,
         "see\nhttp://host/a" + ".png?" * 100_000 + ")x",
         "data:image/png;base64," * 50_000,
         "[" * 500_000,
@@ -285,6 +287,29 @@ def test_an_image_of_too_many_pixels_is_not_asked_for_again(bounds: Bounds, faul
     assert says in str(error)
     assert len(bounds.requests) == 1
     assert error.bill and error.bill.cost == 0.04, "it was made"
+
+
+def test_a_judge_is_not_sent_what_is_not_decoded(judge: JudgeBounds, tmp_path: Path) -> None:
+    path = tmp_path / "large.png"
+    path.write_bytes(head_of_png(13_300, 13_300))
+    for encoding in (None, Encoding("JPEG")):
+        picture = Picture(path, "ab" * 32, encoding=encoding)
+        assert f"cannot be sent: {TOO_LARGE}" in answer("Score", picture).error
+    assert not judge.requests
+
+
+@needs_driver_env
+def test_of_a_folder_of_images_one_that_is_too_large_is_corrupt(tmp_path: Path) -> None:
+    kit = make_checkout(tmp_path / "kit")
+    words = ["--ds_names", "quicktext", "--limit", "2", "--model_names"]
+    assert run_eval(kit, *words, "reference-noise", "--eval", "false").returncode == 0
+    folder = kit / "output/reference-noise/quicktext/images"
+    sorted(folder.rglob("*.jpg"))[0].write_bytes(head_of_png(13_300, 13_300))
+    ended = run_eval(kit, *words, "mine", "--images", str(folder))
+    assert ended.returncode == 3, ended.stdout + ended.stderr
+    result = json.loads((kit / "output/mine/quicktext/result.json").read_text())
+    assert result["coverage"]["corrupt"] == 1
+    assert any(TOO_LARGE in note for note in result["notes"])
 
 
 def test_images_at_the_bound_are_decoded(tmp_path: Path) -> None:

@@ -31,9 +31,8 @@ _REQUESTS_PER_CLIENT = 8
 _MOST_CLIENTS = 32
 # what is read of a reply that is none: a gateway may quote the whole request, with its pictures
 _LONGEST_ERROR = 2**18
-_ENCODINGS = re.compile(
-    r"utf|gb|big5|shift|euc|iso|windows|us-ascii", re.IGNORECASE
-)  # not punycode, unicode_escape
+# of pages; Python also has codecs like punycode, which takes hours for what is that long
+_ENCODINGS = re.compile(r"utf|gb|big5|shift|euc|iso|latin|windows|(us-)?ascii", re.IGNORECASE)
 _LOOK_AGAIN = 0.1  # seconds, while no descriptor is free
 
 

@@ -28,7 +28,7 @@ _IMAGE = re.compile(
     r"|^[ \t]*(?:\[[^\]\n]{0,500}\]\()?(https?://[^\s)]+)\)?[ \t]*$",
     re.MULTILINE,
 )
-_OF_AN_IMAGE = re.compile(r"[^?]+\.(?:png|jpe?g|webp)(?:\?.*)?")
+_OF_AN_IMAGE = re.compile(r"\.(?:png|jpe?g|webp)(?:\?|$)")
 _NOTHING_BUT_A_URL = re.compile(r"\s*(https?://\S+)\s*")
 
 
@@ -50,12 +50,13 @@ def _take_apart(text: str, images: list[Found]) -> Iterator[str]:
     if alone := _NOTHING_BUT_A_URL.fullmatch(text):
         images.append(Found(url=alone[1]))
         return
-    end = 0
-    for match in _IMAGE.finditer(text):
+    end = looked_at = 0
+    while match := _IMAGE.search(text, looked_at):
         data_url, in_markdown, alone = match.groups()
-        if alone and not _OF_AN_IMAGE.fullmatch(alone):
+        if alone and not _OF_AN_IMAGE.search(alone):
+            looked_at = match.start() + 1  # the pattern of a line of its own begins no second time in it
             continue
         images.append(Found(encoded=data_url) if data_url else Found(url=in_markdown or alone))
         yield text[end : match.start()]
-        end = match.end()
+        end = looked_at = match.end()
     yield text[end:]
