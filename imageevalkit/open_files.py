@@ -77,11 +77,11 @@ def _raised(wanted: int) -> int:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return wanted if soft == resource.RLIM_INFINITY else soft
     goal = max(wanted, _COMFORTABLE)
     if hard != resource.RLIM_INFINITY:
         goal = min(goal, hard)
+    if soft == resource.RLIM_INFINITY:
+        return goal
     while goal > soft:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (goal, hard))

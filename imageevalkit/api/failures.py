@@ -22,6 +22,8 @@ content policy, by a code: any 4xx but 401,
 content policy, by its words alone: 400, 422,
 451, or a 200 without an image; never 403    REFUSAL      the same
 400, 413, 422 about the prompt or the image  ITEM         this item fails at once
+a reply or an image beyond its bounds, an
+image at a place that is not allowed         ITEM         the same
 400, 422 after another item has succeeded    ITEM         the parameters are the same for all items
 400, 422 before that, blaming no parameter   PERMANENT    the same, but ``doubtful``: a judge asks others first
 403 without a code of content policy; 401,

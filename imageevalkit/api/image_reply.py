@@ -37,7 +37,7 @@ class Found(NamedTuple):
 
 
 LARGEST_IMAGE = 100 * 2**20
-"""Bytes. No model's images have a tenth of it."""
+"""Bytes; 4096² pixels that do not compress take half of it."""
 LARGEST_REPLY = 144 * 2**20
 """Bytes of a reply that holds an image: the largest one in base64, and some words."""
 _DATA_URL = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)

@@ -52,11 +52,11 @@ def _take_apart(text: str, images: list[Found]) -> Iterator[str]:
         return
     end = looked_at = 0
     while match := _IMAGE.search(text, looked_at):
-        data_url, in_markdown, alone = match.groups()
-        if alone and not _OF_AN_IMAGE.search(alone):
+        data_url, in_markdown, on_its_own = match.groups()
+        if on_its_own and not _OF_AN_IMAGE.search(on_its_own):
             looked_at = match.start() + 1  # the pattern of a line of its own begins no second time in it
             continue
-        images.append(Found(encoded=data_url) if data_url else Found(url=in_markdown or alone))
+        images.append(Found(encoded=data_url) if data_url else Found(url=in_markdown or on_its_own))
         yield text[end : match.start()]
         end = looked_at = match.end()
     yield text[end:]
