@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,12 +20,41 @@ IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".
 # An official evaluator would read a lossy format, so the format follows the path a dataset declares.
 _FORMAT_OF_SUFFIX = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP", ".bmp": "BMP"}
 
+# Pillow warns above it: a quarter of a GiB as RGB. No model makes that, and a few hundred kB can stand for all of it.
+MOST_PIXELS = 1024**3 // 4 // 3
+_LARGE = 4096**2
+_LARGE_ONE = threading.RLock()
+
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class CorruptImage(Exception):
     """The bytes are not a whole image."""
+
+
+class TooLarge(CorruptImage):
+    """The image has more pixels than are decoded."""
+
+
+def _check_size(image: Image.Image) -> Image.Image:
+    """``image``, whose header says its size before anything is decoded.
+
+    Raises:
+        TooLarge: it has too many pixels.
+    """
+    width, height = image.size
+    if width * height > MOST_PIXELS:
+        raise TooLarge(f"{width}x{height} pixels are more than the {MOST_PIXELS:,} that are decoded")
+    return image
+
+
+@contextlib.contextmanager
+def in_turn(image: Image.Image) -> Iterator[None]:
+    """For the time that the pixels of ``image`` are in memory: of those beyond 4096² one at a time is."""
+    width, height = image.size
+    with _LARGE_ONE if width * height > _LARGE else contextlib.nullcontext():
+        yield
 
 
 class ImageFacts(NamedTuple):
@@ -42,12 +73,15 @@ def decode(data: bytes) -> Image.Image:
         CorruptImage: it is empty, truncated, or no image at all.
     """
     try:
-        image = Image.open(io.BytesIO(data))
+        image = _check_size(Image.open(io.BytesIO(data)))
         if image.format == "PNG":
             # load() stops at the last pixel: only verify() sees a wrong checksum or a missing end
             image.verify()
             image = Image.open(io.BytesIO(data))
-        image.load()
+        with in_turn(image):
+            image.load()
+    except CorruptImage:
+        raise
     except Exception as error:
         raise _corrupt(error) from error
     return image
@@ -57,6 +91,8 @@ def _corrupt(error: Exception) -> CorruptImage:
     """What Pillow means by the dozen types it raises (OSError, SyntaxError, struct.error, …)."""
     if isinstance(error, UnidentifiedImageError):  # its own words hold a memory address
         return CorruptImage("no image of a known format")
+    if isinstance(error, Image.DecompressionBombError):
+        return TooLarge(f"its pixels are more than the {MOST_PIXELS:,} that are decoded")
     return CorruptImage(f"{type(error).__name__}: {error}")
 
 
@@ -64,8 +100,11 @@ def opened(data: bytes) -> Image.Image:
     """The image in ``data``, read no further than its header for now.
 
     What :func:`prove` has not passed may make Pillow raise any of a dozen types, now or when it is read on.
+
+    Raises:
+        TooLarge: it has too many pixels.
     """
-    return Image.open(io.BytesIO(data))
+    return _check_size(Image.open(io.BytesIO(data)))
 
 
 def prove(data: bytes) -> None:
@@ -75,23 +114,31 @@ def prove(data: bytes) -> None:
         CorruptImage: it is empty, truncated, or no image at all.
     """
     try:
-        image = Image.open(io.BytesIO(data))
-        if image.format == "PNG" and not image.info.get("interlace"):
-            image.verify()
-            if not rows_are_whole(data):
-                raise CorruptImage("the rows of the PNG are truncated or broken")
-            return
+        image = _check_size(Image.open(io.BytesIO(data)))
+        with in_turn(image):
+            if image.format == "PNG" and not image.info.get("interlace"):
+                image.verify()
+                if not rows_are_whole(data):
+                    raise CorruptImage("the rows of the PNG are truncated or broken")
+                return
+            decode(data)
     except CorruptImage:
         raise
     except Exception as error:
         raise _corrupt(error) from error
-    decode(data)
 
 
 def facts(data: bytes) -> ImageFacts:
     """Decode ``data`` and say what it is. Raises :class:`CorruptImage`."""
-    image = decode(data)
-    return ImageFacts(image.size, image.format or "", image.mode, is_flat(image))
+    try:
+        header = opened(data)
+    except CorruptImage:
+        raise
+    except Exception as error:
+        raise _corrupt(error) from error
+    with in_turn(header):
+        image = decode(data)
+        return ImageFacts(image.size, image.format or "", image.mode, is_flat(image))
 
 
 def is_flat_file(data: bytes) -> bool:

@@ -21,9 +21,22 @@ def redact(text: str) -> str:
     return _USER_OF_ADDRESS.sub("", text)
 
 
+def beginning(text: str, longest: int = 10_000) -> str:
+    """At most ``longest`` characters of ``text``: what is looked at of words that may have any length.
+
+    No word is cut in two (unless it is all there is): half a secret would not be known for one.
+    """
+    if len(text) <= longest:
+        return text
+    text = text.lstrip()
+    cut = text[:longest]
+    within_word = len(text) > longest and not (cut[-1].isspace() or text[longest].isspace())
+    return cut.rsplit(None, 1)[0] if within_word else cut
+
+
 def one_line(said: BaseException | str, limit: int = 500) -> str:
     """``said`` on one line, redacted, at most ``limit`` characters; an error without text gives its class."""
-    text = " ".join(redact(str(said)).split())
+    text = " ".join(redact(beginning(str(said))).split())
     if not text and isinstance(said, BaseException):
         text = type(said).__name__
     return text if len(text) <= limit else text[: limit - 1] + "…"

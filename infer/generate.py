@@ -8,6 +8,7 @@ import functools
 import signal
 import threading
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from imageevalkit.generation.replicas.pool import Replicas
 from imageevalkit.generation.run import Planned, generate_together
 from imageevalkit.items import items_of
 from imageevalkit.jobs import STATUS_OF_STATE, Job, Outcome, Plan, cell_of, load_plan, write_outcome
+from imageevalkit.open_files import Fit, requests_that_fit, when_one_is_free
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.secrets import one_line, redact
 from imageevalkit.text_output import append_line
@@ -75,7 +77,7 @@ async def _generate(plan: Plan, job: Job, since: float) -> ExitStatus:
         # a job that crashed and was started again must not spend the money twice
         spent = spent_since(cell, since) if job.options["api"] else 0.0
         traffic.budget.spent += spent
-        say = functools.partial(append_line, Path(path))
+        say = functools.partial(_append, Path(path))
         say(f"=== generate {key}")
         planned = Planned(
             cell, functools.partial(_open, cell, job, progress, Path(path), in_flight, spent), say
@@ -86,6 +88,8 @@ async def _generate(plan: Plan, job: Job, since: float) -> ExitStatus:
     stopping = threading.Event()
 
     def settle(cell: Cell, outcome: Outcome) -> None:
+        if traffic.lowered:
+            outcome = replace(outcome, message=f"{outcome.message}; {traffic.lowered}")
         if not stopping.is_set():  # what ends because it is stopped has not failed
             statuses.append(_settle(plan, logs[cell], outcome))
 
@@ -132,8 +136,14 @@ def _environs(job: Job) -> list[dict[str, str]]:
 
 
 def _traffic(job: Job) -> Traffic:
+    """Bounds for all requests of the job. Raises UserError: not even one fits beside the open files."""
     options = job.options
-    return Traffic(options["workers"], options["requests_per_minute"], options["max_cost"])
+    fit = Fit(options["workers"])
+    if options["api"]:
+        # a request and the download of its image; a model's connections stay open for a while when another's turn comes
+        clients = sum(map(len, options["settings"].values()))
+        fit = requests_that_fit(options["workers"], each=len(job.turns) + clients)
+    return Traffic(fit.requests, options["requests_per_minute"], options["max_cost"], fit.told)
 
 
 def _settle(plan: Plan, planned: Planned, outcome: Outcome) -> ExitStatus:
@@ -163,11 +173,16 @@ def _open(
         options["settings"][cell.model][dataset.dataset_task],
         GenerateOptions(options["overwrite"], options["retry_refused"], options["blank_on_error"], in_flight),
         progress,
-        functools.partial(append_line, log_path),
+        functools.partial(_append, log_path),
         log_path,
     )
     run.making.max_cost, run.making.cost = options["max_cost"], spent or None
     return run
+
+
+def _append(path: Path, text: str) -> None:
+    """Add a line to the log of one cell, beside those that other cells write at the same time."""
+    when_one_is_free(lambda: append_line(path, text))
 
 
 if __name__ == "__main__":

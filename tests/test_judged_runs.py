@@ -160,8 +160,9 @@ def test_ten_percent_of_malformed_replies_change_no_score(
     assert sum(faults.values()) - faults["ok"] > 0.05 * faults["ok"], faults
 
 
-def test_what_stays_malformed_is_unparsed_and_withheld(judged: Judged) -> None:
-    judged.server.choose = random_faults([], [(0.2, "malformed")], 3)
+@pytest.mark.parametrize("fault", ["malformed", "empty"])
+def test_what_stays_malformed_is_unparsed_and_withheld(judged: Judged, fault: str) -> None:
+    judged.server.choose = random_faults([], [(0.2, fault)], 3)
     ended = judged.run(benchmarks=("wise",))
     assert ended.returncode == 3
     result = judged.result("wise")

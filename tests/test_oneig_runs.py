@@ -274,6 +274,23 @@ def test_chinese_has_a_class_of_its_own_and_no_lengths(kit: Kit) -> None:
     assert all(text.endswith(". Please answer 'Yes' or 'No' only.") for text in texts)
 
 
+def test_a_judge_that_says_nothing_says_no_and_reads_nothing(kit: Kit) -> None:
+    model, asked_before = "reference-typeset", len(kit.server.requests)
+    kit.server.default = "empty"
+    try:
+        ended = kit.run("oneig", model=model, tasks="alignment,text", images_per_prompt=PER_PROMPT)
+    finally:
+        kit.server.default = "ok"
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert kit.result("oneig", model)["metrics"]["alignment"]["value"] == 0
+    official = kit.folder("oneig", model) / "official"
+    text = json.loads((official / "oneig_text.json").read_text())["details"]
+    readings = [one for sample in text for one in sample["ocr_details"]]
+    assert readings and all(one["ED"] > 0 and one["match"] == 0 for one in readings)
+    records = (kit.folder("oneig", model) / "judgements.jsonl").read_text().splitlines()
+    assert len(kit.server.requests) - asked_before == len(records), "each was asked once"
+
+
 def test_only_the_prompts_of_the_chosen_tasks_are_made(kit: Kit) -> None:
     ended = kit.run(
         "oneig", "--dry_run", model="reference-blank", limit=10_000, tasks="style", images_per_prompt=2

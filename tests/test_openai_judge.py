@@ -227,6 +227,16 @@ def test_any_words_are_a_reply(judge_server: JudgeServer, picture: Picture, faul
     assert reply_to(wise(picture)).text.startswith(text)
 
 
+@pytest.mark.parametrize("fault", ["empty", "blank"])
+def test_nothing_is_a_reply_where_the_judge_ended_it(
+    judge_server: JudgeServer, picture: Picture, fault: str
+) -> None:
+    judge_server.default = fault
+    answers = ask(many(picture, 20))
+    assert [answer.reply and answer.reply.text for answer in answers] == [""] * 20
+    assert len(judge_server.requests) == 20, "each was asked once"
+
+
 def test_a_reply_that_was_cut_says_so(judge_server: JudgeServer, picture: Picture) -> None:
     judge_server.default = "cut"
     assert reply_to(wise(picture)).cut
@@ -257,7 +267,7 @@ def test_words_that_only_look_like_a_key_reach_the_parser(
         ("decoder_prompt", "HTTP 400: The decoder prompt (length 5000) is longer", 1),
         ("bad_image", "HTTP 400: cannot identify image file", 1),
         ("spent", "the reply is empty: all tokens allowed were spent on thinking", 1),
-        ("empty", "the reply is empty (gave up after 2 attempts", 2),
+        ("unended", "the reply is empty (finish reason not told) (gave up after 2 attempts", 2),
         ("500", "HTTP 500: The server had an error (gave up after 3 attempts", 3),
         ("503", "HTTP 503: Service Unavailable (gave up", 3),
         ("502_html", "HTTP 502: an HTML page, '502 Bad Gateway'", 3),
@@ -283,7 +293,8 @@ def test_a_question_that_fails_by_itself_has_an_error_and_costs_no_other(
 
 
 @pytest.mark.parametrize(
-    "faults", [("429", "429"), ("429_ms",), ("500", "reset"), ("html",), ("garbage", "cut_short"), ("empty",)]
+    "faults",
+    [("429", "429"), ("429_ms",), ("500", "reset"), ("html",), ("garbage", "cut_short"), ("unended",)],
 )
 def test_a_failure_that_passes_costs_no_question(
     judge_server: JudgeServer, picture: Picture, faults: tuple[str, ...]

@@ -3,9 +3,20 @@ answered on odd replies."""
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from benchmarks.wise.replies import legacy_scores, verified_score, without_thoughts
+
+
+@pytest.mark.parametrize("reply", ["<think>" * 60_000, "score" + " " * 60_000, "realism" + " " * 60_000])
+def test_no_reply_keeps_the_parsers_busy(reply: str) -> None:
+    """Minutes, where each tag or blank is followed to the end of the reply."""
+    started = time.perf_counter()
+    assert without_thoughts(reply) == reply.strip()
+    assert verified_score(reply) == legacy_scores(reply) == {}
+    assert time.perf_counter() - started < 5
 
 
 @pytest.mark.parametrize(

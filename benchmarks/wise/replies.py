@@ -12,7 +12,7 @@ PARTS = ("consistency", "realism", "aesthetic_quality")
 """The three scores of the legacy protocol."""
 
 # quirk: between name and digit only this may stand, so "**Score:** 1" and a full-width colon are no score
-_BETWEEN = r"\*{0,2}\s*:?\s*"
+_BETWEEN = r"\*{0,2}\s*(?::\s*)?"
 # quirk: "Score: 0.5" and "Score: 0/1" are 0, "Score: 10" is none; the name may be the end of a longer word
 _LABELLED_BIT = re.compile(rf"score{_BETWEEN}([01])\b", re.IGNORECASE)
 # quirk: one digit whatever follows it ("12" is 1, "1.5" is 1), of any script and up to 9
@@ -23,7 +23,9 @@ _THOUGHT_END = re.compile(r"</think>\s*")
 
 def without_thoughts(reply: str) -> str:
     """``reply`` without whole think blocks and stray closing tags, stripped; an unclosed block stays."""
-    return _THOUGHT_END.sub("", _THOUGHT.sub("", reply)).strip()
+    # behind the last closing tag each opening one would be followed to the end of the reply
+    thoughts, end, answer = reply.rpartition("</think>")
+    return (_THOUGHT_END.sub("", _THOUGHT.sub("", thoughts + end)) + answer.lstrip()).strip()
 
 
 def verified_score(reply: str) -> dict[str, float]:

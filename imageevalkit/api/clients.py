@@ -7,23 +7,33 @@ was a quarter, and half a second of every start. ``tests/test_official_client.py
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind, classify_connection
+from imageevalkit.api.places import Places
 from imageevalkit.api.request import Request
+from imageevalkit.open_files import are_used_up
 
 if TYPE_CHECKING:
     import httpx2
+
+T = TypeVar("T")
 
 _CONNECT_TIMEOUT = 30.0
 # A connection pool looks at all its idle connections for each request: at 64 in flight in one pool that was a
 # third of all CPU time.
 _REQUESTS_PER_CLIENT = 8
 _MOST_CLIENTS = 32
+# what is read of a reply that is none: a gateway may quote the whole request, with its pictures
+_LONGEST_ERROR = 2**18
+# of pages; Python also has codecs like punycode, which takes hours for what is that long
+_ENCODINGS = re.compile(r"utf|gb|big5|shift|euc|iso|latin|windows|(us-)?ascii", re.IGNORECASE)
+_LOOK_AGAIN = 0.1  # seconds, while no descriptor is free
 
 
 @dataclass
@@ -32,13 +42,37 @@ class _Client:
     in_flight: int = 0
 
 
-class Clients:
-    """Clients for ``in_flight`` requests at a time, and ``files`` for what replies point to.
+class HttpReply(NamedTuple):
+    """What came back: ``headers`` are case-insensitive (httpx2's); of an error ``body`` may be the beginning."""
 
-    ``timeout`` is in seconds and bounds one request, its reply included. Belongs to the event loop it is made in.
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    charset: str | None = None
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the status says that the request was served."""
+        return 200 <= self.status < 300
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        charset = self.charset if self.charset and _ENCODINGS.match(self.charset) else "utf-8"
+        try:
+            return self.body.decode(charset, errors="replace")
+        except LookupError:
+            return self.body.decode(errors="replace")
+
+
+class Clients:
+    """Clients for ``in_flight`` requests at a time, and ``files`` for what replies point to, at allowed ``places``.
+
+    ``timeout`` is in seconds and bounds one request, its reply included, which has at most ``longest_reply`` bytes.
+    Belongs to the event loop it is made in.
     """
 
-    def __init__(self, endpoint: Endpoint, in_flight: int, timeout: float) -> None:
+    def __init__(self, endpoint: Endpoint, in_flight: int, timeout: float, longest_reply: int) -> None:
         import httpx2
 
         self.loop = asyncio.get_running_loop()
@@ -49,21 +83,21 @@ class Clients:
         # reading the certificates takes longer than all the rest
         verify = httpx2.create_ssl_context()
 
-        def http(follow_redirects: bool) -> httpx2.AsyncClient:
-            return httpx2.AsyncClient(
-                timeout=bounds, limits=limits, verify=verify, follow_redirects=follow_redirects
-            )
-
-        self.files = http(follow_redirects=True)
         # what another host would get is the user's prompt, and often as a GET: name it, do not follow
+        def http() -> httpx2.AsyncClient:
+            return httpx2.AsyncClient(timeout=bounds, limits=limits, verify=verify, follow_redirects=False)
+
+        self.files = http()
+        self.places = Places(endpoint.base_url)
         count = min(_MOST_CLIENTS, -(-in_flight // _REQUESTS_PER_CLIENT))
-        self._clients = [_Client(http(follow_redirects=False)) for _ in range(count)]
+        self._clients = [_Client(http()) for _ in range(count)]
         self._timeout = timeout
+        self._longest_reply = longest_reply
         self._base_url = endpoint.base_url
         self._headers = {"Authorization": f"Bearer {endpoint.key}", "User-Agent": "ImageEvalKit"}
 
-    async def post(self, request: Request) -> httpx2.Response | Failure:
-        """Send ``request`` and read the reply whole, whatever its status; a failure when none came."""
+    async def post(self, request: Request) -> HttpReply | Failure:
+        """Send ``request`` and read the reply, whatever its status; a failure when none came, or too long a one."""
         import httpx2
 
         client = min(self._clients, key=lambda client: client.in_flight)
@@ -77,22 +111,66 @@ class Clients:
             # two repetitions of a prompt are two requests, for a gateway that caches too
             "X-Client-Request-Id": str(uuid.uuid4()),
         }
+        patience = Patience()
+
+        async def send() -> HttpReply | Failure:
+            url, content = self._base_url + request.path, _one_by_one(pieces)
+            extensions = self.places.learning()
+            async with client.http.stream(
+                "POST", url, content=content, headers=headers, extensions=extensions
+            ) as response:
+                return await self._read(response)
+
         try:
-            url = self._base_url + request.path
-            posted = client.http.post(url, content=_one_by_one(pieces), headers=headers)
-            return await asyncio.wait_for(posted, self._timeout)
+            return await asyncio.wait_for(patience.connected(send), self._timeout)
         except asyncio.TimeoutError:
+            if patience.in_vain:
+                return Failure(Kind.TRANSIENT, f"{OUT_OF_FILES} for {self._timeout:g} s")
             return Failure(Kind.TRANSIENT, f"no reply within {self._timeout:g} s", maybe_billed=True)
         except httpx2.HTTPError as error:
             return classify_connection(error)
         finally:
             client.in_flight -= 1
 
+    async def _read(self, response: httpx2.Response) -> HttpReply | Failure:
+        from imageevalkit.api.body import read_body
+
+        longest = self._longest_reply if response.is_success else _LONGEST_ERROR
+        body, whole = await read_body(response, longest)
+        if response.is_success and not whole:
+            text = f"the reply (HTTP {response.status_code}) is larger than {longest >> 20} MiB"
+            return Failure(Kind.ITEM, text, maybe_billed=True)
+        return HttpReply(response.status_code, response.headers, body, response.charset_encoding)
+
     async def close(self) -> None:
         """Close all connections."""
         for client in self._clients:
             await client.http.aclose()
         await self.files.aclose()
+
+
+OUT_OF_FILES = "no open file was free (ulimit -n)"
+
+
+class Patience:
+    """Waits where no descriptor is free for a connection: nothing is sent, and others will end."""
+
+    def __init__(self) -> None:
+        self.in_vain = False
+
+    async def connected(self, send: Callable[[], Awaitable[T]]) -> T:
+        """What ``send`` returns or raises once there is a descriptor for it; ``in_vain`` while there is none."""
+        import httpx2
+
+        while True:
+            self.in_vain = False
+            try:
+                return await send()
+            except (httpx2.ConnectError, OSError) as error:
+                if not are_used_up(error):
+                    raise
+            self.in_vain = True
+            await asyncio.sleep(_LOOK_AGAIN)
 
 
 async def _one_by_one(pieces: tuple[bytes, ...]) -> AsyncIterator[bytes]:

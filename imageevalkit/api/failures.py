@@ -15,12 +15,15 @@ no connection at all (DNS, refused, TLS)     UNREACHABLE  the same; then, if the
                                                           stops: on hold where images of these settings exist
 any of these from item after item            TRANSIENT    an outage (``api.outage``): waits, counts against none
 the image's URL is dead, or three downloads
-of it failed; a chat reply without a word    LOST         one new result is asked for, then the item fails
+of it failed; a chat reply that ends without
+a word, and not by itself                    LOST         one new result is asked for, then the item fails
 content policy, by a code: any 4xx but 401,
 402, also 403, or a 200 without an image     REFUSAL      recorded with the provider's words, never retried
 content policy, by its words alone: 400, 422,
 451, or a 200 without an image; never 403    REFUSAL      the same
 400, 413, 422 about the prompt or the image  ITEM         this item fails at once
+a reply or an image beyond its bounds, an
+image at a place that is not allowed         ITEM         the same
 400, 422 after another item has succeeded    ITEM         the parameters are the same for all items
 400, 422 before that, blaming no parameter   PERMANENT    the same, but ``doubtful``: a judge asks others first
 403 without a code of content policy; 401,
@@ -41,7 +44,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from imageevalkit.api.rate_headers import asked_wait
-from imageevalkit.secrets import one_line
+from imageevalkit.secrets import beginning, one_line
 
 
 class Kind(Enum):
@@ -124,6 +127,8 @@ _NOT_ABOUT_CONTENT = re.compile(
     re.IGNORECASE,
 )
 _CONTENT_PARAM = re.compile(r"^$|prompt|image|input|text|message", re.IGNORECASE)
+# what is repeated is bounded, here and wherever a server's words are searched: "<title" could follow each other
+_TITLE = re.compile(r"<title[^>]{0,200}>([^<]{0,400})", re.IGNORECASE)
 _HTML = re.compile(r"<(!doctype|html|head|title|body|h1|center)\b|^\s*<\?", re.IGNORECASE)
 # Not 403: there the words speak of the account or the network as often as of the prompt.
 _WORDS_COUNT = frozenset({200, 400, 422, 451})
@@ -176,7 +181,10 @@ def error_of(parsed: Any) -> ErrorBody:
     message = error.get("message") or error.get("msg") or parsed.get("message") or ""
     location = error.get("loc")
     param = error.get("param") or (location[-1] if isinstance(location, list) and location else "")
-    return in_words(str(message))._replace(codes=tuple(_codes(error)), param=str(param))
+    return in_words(str(message))._replace(
+        codes=tuple(beginning(code, LONGEST_MESSAGE) for code in _codes(error)),
+        param=beginning(str(param), LONGEST_MESSAGE),
+    )
 
 
 def _codes(error: Mapping[str, Any]) -> Iterator[str]:
@@ -195,9 +203,10 @@ def _codes(error: Mapping[str, Any]) -> Iterator[str]:
 
 def in_words(text: str) -> ErrorBody:
     """An error that is told in words only; of an HTML page its title."""
+    text = beginning(text)
     if not _HTML.search(text):
         return ErrorBody(one_line(text, LONGEST_MESSAGE))
-    title = re.search(r"<title[^>]*>(.*?)</title>", text, re.IGNORECASE | re.DOTALL)
+    title = _TITLE.search(text)
     words = f"an HTML page, '{title[1]}'" if title else "an HTML page"
     return ErrorBody(one_line(words, LONGEST_MESSAGE), page=True)
 

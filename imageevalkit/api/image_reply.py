@@ -11,8 +11,8 @@ from imageevalkit import images
 from imageevalkit.api.failures import LONGEST_MESSAGE, Failure, Kind, in_words, refuses
 from imageevalkit.api.json_reply import tokens_of
 from imageevalkit.api.usage import reported_cost
-from imageevalkit.images import CorruptImage
-from imageevalkit.secrets import one_line
+from imageevalkit.images import CorruptImage, TooLarge
+from imageevalkit.secrets import beginning, one_line
 
 
 class ImageReply(NamedTuple):
@@ -36,6 +36,10 @@ class Found(NamedTuple):
     url: str | None = None
 
 
+LARGEST_IMAGE = 100 * 2**20
+"""Bytes; 4096² pixels that do not compress take half of it."""
+LARGEST_REPLY = 144 * 2**20
+"""Bytes of a reply that holds an image: the largest one in base64, and some words."""
 _DATA_URL = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
 _URL_SAFE = str.maketrans("-_", "+/")
 # "I'm sorry, but I can't create that": chat models behind an images endpoint. "We" is the operator speaking.
@@ -44,6 +48,7 @@ _REFUSAL_SPEECH = re.compile(
     r"\b(assist|help|create|generate|produce|fulfil)",
     re.IGNORECASE,
 )
+_MOST_WORDS = 10**6  # characters of a reply in which a refusal is looked for
 _PASSES = re.compile(r"overload|\b(later|again|quota|capacity|busy|rates?)\b|rate_?limit", re.IGNORECASE)
 # the user's words, the request's settings, and what a model thinks on its way: none is the provider's answer
 _NOT_SAID = frozenset(
@@ -119,6 +124,8 @@ def prove(data: bytes) -> Failure | None:
     """None when ``data`` is a whole image, to its last row, else the failure."""
     try:
         images.prove(data)
+    except TooLarge as error:
+        return Failure(Kind.ITEM, f"the image ({len(data)} bytes) is not decoded: {error}", maybe_billed=True)
     except CorruptImage as error:
         text = f"the image ({len(data)} bytes) does not decode: {error}"
         return Failure(Kind.TRANSIENT, one_line(text, LONGEST_MESSAGE))
@@ -127,9 +134,13 @@ def prove(data: bytes) -> Failure | None:
 
 def refusal_in_words(reply: Any) -> Failure | None:
     """The refusal among the strings of ``reply``: who answers 200 to one puts its words wherever it likes."""
-    for said in _strings(reply):
+    left = _MOST_WORDS
+    for said in map(beginning, _strings(reply)):
         if _refuses_in_words(said):
             return Failure(Kind.REFUSAL, one_line(said, LONGEST_MESSAGE))
+        left -= len(said)
+        if left < 0:
+            break
     return None
 
 

@@ -13,12 +13,14 @@ from imageevalkit.api.failures import (
     Kind,
     classify_error_in_200,
     error_of,
-    parse_error,
+    in_words,
 )
-from imageevalkit.secrets import one_line
+from imageevalkit.secrets import beginning, one_line
 
 # finish reasons: OpenAI's content_filter, and Gemini's SAFETY, PROHIBITED_CONTENT, BLOCKLIST, SPII,
 # RECITATION, each also as IMAGE_…
+_LOOKED_AT = 10_000  # bytes of what is no JSON
+_MOST_TOKENS = 10**12  # more are no count, and no float either where they have hundreds of digits
 _POLICY = re.compile(r"content_?filter|safety|prohibited|blocklist|spii|recitation", re.IGNORECASE)
 
 
@@ -27,7 +29,7 @@ def json_object(content: bytes) -> dict[str, Any] | Failure:
     try:
         reply = json.loads(content)
     except ValueError:
-        said = parse_error(content[:10_000].decode(errors="replace")).message
+        said = in_words(content[:_LOOKED_AT].decode(errors="replace")).message
         return Failure(Kind.TRANSIENT, f"the reply is not JSON but {said or 'empty'}")
     if not isinstance(reply, dict):
         return Failure(Kind.TRANSIENT, "the reply is not a JSON object")
@@ -49,12 +51,12 @@ def refusal(said: Any) -> Failure | None:
 
 
 def tokens_of(usage: Any, prefix: str = "") -> dict[str, int]:
-    """The whole numbers of ``usage``, nested ones with a dotted name."""
+    """The whole numbers of ``usage`` that can be counts, nested ones with a dotted name."""
     counts: dict[str, int] = {}
     for name, value in usage.items() if isinstance(usage, dict) else ():
         if isinstance(value, dict):
             counts.update(tokens_of(value, f"{prefix}{name}."))
-        elif isinstance(value, int) and not isinstance(value, bool):
+        elif isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST_TOKENS:
             counts[prefix + name] = value
     return counts
 
@@ -65,14 +67,17 @@ def list_of(value: Any) -> list[Any]:
 
 
 def strings_of(holder: Mapping[str, Any], *names: str) -> dict[str, str]:
-    """Those of the fields ``names`` of ``holder`` that are strings."""
-    return {name: holder[name] for name in names if isinstance(holder.get(name), str) and holder[name]}
+    """Those of the fields ``names`` of ``holder`` that are strings, or their beginnings: they are for the record."""
+    return {
+        name: beginning(holder[name]) for name in names if isinstance(holder.get(name), str) and holder[name]
+    }
 
 
 def finish_reasons(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> tuple[str, str]:
     """Why a chat model stopped, in the words of the endpoint and of the provider behind it; empty where not told."""
     native = choice.get("native_finish_reason") or reply.get("native_finish_reason") or ""
-    return str(choice.get("finish_reason") or ""), str(native)
+    reasons = str(choice.get("finish_reason") or ""), str(native)
+    return one_line(reasons[0], LONGEST_MESSAGE), one_line(reasons[1], LONGEST_MESSAGE)
 
 
 def stopped_by_policy(reply: Mapping[str, Any], choice: Mapping[str, Any], words: str) -> Failure | None:

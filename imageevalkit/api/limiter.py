@@ -67,9 +67,12 @@ class Limiter:
         ceiling: requests in flight at most.
         per_minute: requests started per minute at most, evenly spaced; None for no bound.
         max_outage: seconds for which everything may fail before all waiting requests are given up.
+        lowered: why the ceiling is lower than the user asked for; empty where it is not.
     """
 
-    def __init__(self, ceiling: int, per_minute: float | None = None, max_outage: float = 1800.0) -> None:
+    def __init__(
+        self, ceiling: int, per_minute: float | None = None, max_outage: float = 1800.0, lowered: str = ""
+    ) -> None:
         self.ceiling = ceiling
         self.in_flight = 0
         self.cuts = 0
@@ -77,6 +80,7 @@ class Limiter:
         self._limit = float(ceiling)
         self._least_gap = 60.0 / per_minute if per_minute else 0.0
         self.max_outage = max_outage
+        self._lowered = lowered
         self._ramp = ceiling
         self._waiters: list[_Waiter] = []
         self._order = itertools.count()
@@ -101,7 +105,7 @@ class Limiter:
         return max(1, int(self._limit))
 
     def state(self) -> str:
-        """What holds requests back now, in a few words for a progress line; empty when nothing but the ceiling."""
+        """What holds requests back now, in a few words for a progress line; empty when only the user's ceiling does."""
         now = _now()
         if self._awaited:
             return ""  # who waits knows more
@@ -109,7 +113,7 @@ class Limiter:
             return f"endpoint down for {now - self._outage.began:.0f} s: {self._outage.reason}"
         if self._paused_until > now:
             return f"rate limited, {self._paused_until - now:.0f} s to wait"
-        return f"rate limited to {self.limit} in flight" if self.limit < self.ceiling else ""
+        return f"rate limited to {self.limit} in flight" if self.limit < self.ceiling else self._lowered
 
     @asynccontextmanager
     async def slot(self, attempts: int = 0) -> AsyncIterator[float]:

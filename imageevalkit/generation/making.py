@@ -25,6 +25,7 @@ from imageevalkit.generation.contract import (
 from imageevalkit.generation.records import FAILED, REFUSED, OutcomeWriter, encoded
 from imageevalkit.items import Item
 from imageevalkit.money import dollars
+from imageevalkit.open_files import when_one_is_free
 from imageevalkit.progress import Progress, ProgressWriter
 from imageevalkit.secrets import one_line, redact
 
@@ -77,10 +78,12 @@ class Making:
         assert self._writer is not None
         try:
             generated = _as_generated(returned)
-            image = encoded(generated, item.path)
+            image = when_one_is_free(lambda: encoded(generated, item.path))  # libraries are loaded late
         except Exception as error:  # a picture that does not decode or encode is this item's failure only
             return error
-        self._writer.save_image(item, generated, image, seconds)
+        writer = self._writer
+        # it is paid for: only the last steps leave a record, and they open nothing
+        when_one_is_free(lambda: writer.save_image(item, generated, image, seconds))
         return None
 
     def stored(self, item: Item, returned: Any, error: Exception | None, seconds: float) -> None:

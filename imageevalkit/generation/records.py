@@ -260,10 +260,14 @@ def encoded(generated: Generated, path: Path) -> Encoded:
     Raises:
         images.CorruptImage: the bytes do not decode. Pillow's own errors for a picture it cannot encode.
     """
-    if isinstance(generated.image, bytes):
-        picture = images.opened(generated.image) if generated.proven else images.decode(generated.image)
+    if not isinstance(generated.image, bytes):
+        return _encoded_anew(generated.image, path)
+    picture = images.opened(generated.image) if generated.proven else images.decode(generated.image)
+    with images.in_turn(picture):
         if picture.format == images.format_of(path) == "PNG" and picture.mode == "RGB":
             return Encoded(generated.image, picture.size, images.is_flat_file(generated.image))
-    else:
-        picture = generated.image
+        return _encoded_anew(picture, path)
+
+
+def _encoded_anew(picture: Image.Image, path: Path) -> Encoded:
     return Encoded(images.encode(picture, path), picture.size, images.is_flat(picture))

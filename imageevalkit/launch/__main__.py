@@ -13,7 +13,12 @@ from imageevalkit.jobs import cell_of
 from imageevalkit.launch.config import Config, parse_boolean, read_config
 from imageevalkit.launch.options import help_text, parse_words, resolve
 from imageevalkit.launch.process import LOG_HEADER
+from imageevalkit.open_files import require
 from imageevalkit.secrets import one_line
+
+# open at a time in the launcher, beside the lock and the log of each cell
+_FILES = 64
+_FILES_OF_CELL = 2
 
 
 def main() -> ExitStatus:
@@ -50,6 +55,7 @@ def _run(given: dict[str, str], config: Config) -> ExitStatus:
 
     options = resolve(given, config)
     plan = make_plan(options, config)
+    require(_FILES + _FILES_OF_CELL * len(plan.cells))
     if options.dry_run:
         from imageevalkit.launch.dry_run import describe
 

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 
 from imageevalkit.errors import UserError, suggest
+from imageevalkit.open_files import LEAST, require
 
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 
@@ -35,8 +36,9 @@ def read_config(fd: int) -> Config:
     """Read what eval.sh's ``dump_config`` writes to ``fd``.
 
     Raises:
-        UserError: the dump is cut short or no UTF-8.
+        UserError: the dump is cut short or no UTF-8, or so few files may be open that there is none.
     """
+    require(LEAST)
     with os.fdopen(fd, "rb") as pipe:
         data = pipe.read()
     try:

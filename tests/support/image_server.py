@@ -105,12 +105,14 @@ class Received:
 
 
 class ImageServer:
-    """The server, on a free port of 127.0.0.1 and in its own threads while used as a context manager.
+    """The server, on a free port of ``host`` and in its own threads while used as a context manager.
 
     ``default`` is the fault of requests without a script; ``latency`` is seconds before each answer;
     ``retry_after`` is the header's value in a 429. ``file_faults`` are taken, one each, by the next
     requests for a file; ``redirect_to`` is where the ``redirect`` fault points.
     """
+
+    host = "127.0.0.1"
 
     def __init__(
         self, default: str = "ok", latency: float = 0.0, retry_after: str = "0", port: int = 0
@@ -141,7 +143,11 @@ class ImageServer:
 
     @property
     def base_url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
+        return f"{self.origin}/v1"
+
+    @property
+    def origin(self) -> str:
+        return f"http://{self.host}:{self.port}"
 
     def script(self, prompt: str, *faults: str) -> None:
         """Answer the first, second, … request for ``prompt`` with these faults; the last one repeats."""
@@ -150,7 +156,7 @@ class ImageServer:
         self._scripts[prompt] = faults
 
     def _listen(self, port: int) -> None:
-        self._http = _HttpServer(("127.0.0.1", port), functools.partial(Handler, self))
+        self._http = _HttpServer((self.host, port), functools.partial(Handler, self))
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
 
     def close_port(self, seconds: float) -> None:
@@ -336,7 +342,7 @@ def _error(
 
 
 def _url(handler: Handler, prompt: str) -> str:
-    origin = handler.images.file_origin or f"http://127.0.0.1:{handler.images.port}"
+    origin = handler.images.file_origin or handler.images.origin
     return f"{origin}/files/{quote(prompt, safe='')}.png?sig=signature"
 
 

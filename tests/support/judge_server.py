@@ -72,6 +72,8 @@ JUDGE_FAULTS: dict[str, Fault] = {
     "half": _said(f"Score: 1 {HALF}"),
     "steering": _said(f"I will not say. {STEERING}"),
     "empty": _said(None),
+    "blank": _said(""),
+    "unended": _said(None, ""),
     "spent": _said(None, "length", reasoning_content="First I look at the image. Then"),
     "refuse": _said(None, refusal="I'm sorry, I can't assist with that request."),
     "filtered": _said("", "content_filter"),

@@ -6,14 +6,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from eval_models.judge.api.chat_reply import FEW_LOGPROBS, NO_LOGPROBS, read_reply
 from eval_models.judge.api.chat_request import chat_request, request_parameters
 from eval_models.judge.api.picture_cache import PictureCache
 from eval_models.judge.api.settings import ApiSettings
 from eval_models.judge.served import edition, is_away, problem
-from imageevalkit.api.clients import Clients
+from imageevalkit.api.clients import Clients, HttpReply
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind, classify_status
 from imageevalkit.api.limiter import Limiter
@@ -24,9 +24,6 @@ from imageevalkit.evaluation.question import Answer, JudgeUnusable, Question, Re
 from imageevalkit.images import CorruptImage
 from imageevalkit.secrets import one_line
 
-if TYPE_CHECKING:
-    import httpx2
-
 # Once the judge is known to be unusable, requests already sent may still be answered (and are paid for).
 _LAST_ANSWERS = 60.0
 # How long the run may need to see that its server died: the server's guard ends what it left first, within 5 s.
@@ -35,6 +32,7 @@ _LOOK_EVERY = 0.5  # seconds between two looks at what holds requests back
 _TICK = 0.2  # seconds between two looks at those, and at a server that is started again
 # Questions that a judge without an answer so far may turn down with a bare 400: each may be a bad item, all are not.
 _MOST_DOUBTED = 2
+_LARGEST_REPLY = 4 * 2**20  # bytes; a hundred thousand tokens of thinking are half a MiB
 
 
 @dataclass
@@ -83,7 +81,7 @@ class Asking:
         self._left = len(questions)
         self._todo = iter(questions)
         self._pictures = PictureCache(questions)
-        self._clients = Clients(chat.endpoint, chat.limiter.ceiling, chat.settings.timeout)
+        self._clients = Clients(chat.endpoint, chat.limiter.ceiling, chat.settings.timeout, _LARGEST_REPLY)
         self._states: dict[asyncio.Task[None], UnderWay] = {}
         self._problem = ""
 
@@ -174,7 +172,7 @@ class Asking:
             return self._failure(raw, repr(parameters))
         if reset := used_up_for(raw.headers):
             chat.limiter.window_used_up(reset)
-        reply = read_reply(raw.content, question.wanted, chat.settings.top_logprobs, chat.settings.price)
+        reply = read_reply(raw.body, question.wanted, chat.settings.top_logprobs, chat.settings.price)
         if reply in (NO_LOGPROBS, FEW_LOGPROBS) and chat.known.gives_logprobs:
             return Failure(Kind.LOST, "the reply holds no log-probabilities, or too few")
         if isinstance(reply, Reply):
@@ -183,17 +181,17 @@ class Asking:
             return replace(reply, text=chat.endpoint.without_own_key(reply.text))
         return reply
 
-    def _failure(self, raw: httpx2.Response, parameters: str) -> Failure:
+    def _failure(self, raw: HttpReply, parameters: str) -> Failure:
         """What a status other than 200 means. Belongs to one question: such a failure is not asked again."""
         known, key = self._chat.known, self._chat.endpoint.key_variable
         proven = parameters in known.proven
-        failure = classify_status(raw.status_code, raw.headers, raw.text, proven, key)
+        failure = classify_status(raw.status, raw.headers, raw.text, proven, key)
         if not failure.doubtful:
             return failure
         known.doubted[parameters] += 1
         if not known.answered_before and known.doubted[parameters] > _MOST_DOUBTED:
             return failure
-        return classify_status(raw.status_code, raw.headers, raw.text, True, key)
+        return classify_status(raw.status, raw.headers, raw.text, True, key)
 
     async def _restarted(self, failure: Failure, asked: int) -> bool:
         """Whether a server of this run was started again since ``asked``, the edition of its address back then.

@@ -16,8 +16,9 @@ from eval_models.judge.options import JudgeOptions
 from eval_models.judge.registry import JudgeChoice
 from eval_models.judge.server_settings import split_kwargs
 from imageevalkit.api.limiter import Limiter
-from imageevalkit.errors import CellFailure
+from imageevalkit.errors import CellFailure, say
 from imageevalkit.evaluation.question import Answer, Question
+from imageevalkit.open_files import requests_that_fit
 
 _PACKAGES = ("httpx2", "pybase64")
 
@@ -73,7 +74,12 @@ class OpenAIJudge:
                     f"a judge behind an API needs the package '{package}': pip install -r requirements/driver.txt"
                 )
         endpoint = endpoint_of(self._backend, self._settings, self._options)
-        limiter = Limiter(self._options.workers, self._options.requests_per_minute, self._settings.max_outage)
+        fit = requests_that_fit(self._options.workers)
+        if fit.told:
+            say(fit.told)
+        limiter = Limiter(
+            fit.requests, self._options.requests_per_minute, self._settings.max_outage, fit.told
+        )
         served = "" if self._settings.base_url else self._options.address_file
         chat = Chat(self._model_id, endpoint, self._settings, limiter, self._known, served)
 

@@ -65,8 +65,8 @@ def _read(
     usd = cost_of_reply(price, counts, reported_cost(reply.get("usage")))
     if not wanted:
         finish = finish_reasons(reply, choice)[0]
-        if not text.strip():
-            return _empty(finish, message)
+        if not text.strip() and (lost := _without_answer(finish, message)):
+            return lost
         return Reply(text, tokens=_sums(counts), usd=usd, cut=finish == "length")
     first = first_token(choice)
     if first is None:
@@ -91,14 +91,16 @@ def _text(content: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _empty(finish: str, message: Mapping[str, Any]) -> Failure:
+def _without_answer(finish: str, message: Mapping[str, Any]) -> Failure | None:
+    """Why ``message``, which has no words, is no answer; None: the judge ended it there, it has nothing to say."""
     if finish == "length":
         # it would be so again: the sampling is the same
         thought = any(message.get(name) for name in ("reasoning_content", "reasoning"))
         spent = "spent on thinking" if thought else "spent without a word"
         return Failure(Kind.ITEM, f"the reply is empty: all tokens allowed were {spent}")
-    because = f" (finish reason {finish})" if finish not in ("", "stop") else ""
-    return Failure(Kind.LOST, f"the reply is empty{because}")
+    if finish == "stop":
+        return None
+    return Failure(Kind.LOST, f"the reply is empty (finish reason {finish or 'not told'})")
 
 
 def _sums(counts: Mapping[str, int]) -> dict[str, int] | None:

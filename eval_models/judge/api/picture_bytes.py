@@ -8,7 +8,7 @@ from PIL import Image
 
 from eval_models.judge.pixels import encoded, rgb
 from imageevalkit.evaluation.question import Picture
-from imageevalkit.images import CorruptImage, opened
+from imageevalkit.images import CorruptImage, in_turn, opened
 
 
 class SentPicture(NamedTuple):
@@ -27,17 +27,17 @@ def sent_picture(picture: Picture) -> SentPicture:
     """
     data = picture.path.read_bytes()
     if picture.encoding:
-        return SentPicture(
-            encoded(rgb(picture, data), picture.encoding),
-            picture.media_type or _type_of(picture.encoding.format),
-        )
-    return SentPicture(data, picture.media_type or _type_of(_format_of(data)))
+        with _opened(data) as header, in_turn(header):
+            sent = encoded(rgb(picture, data), picture.encoding)
+        return SentPicture(sent, picture.media_type or _type_of(picture.encoding.format))
+    return SentPicture(data, picture.media_type or _type_of(_opened(data).format or ""))
 
 
-def _format_of(data: bytes) -> str:
+def _opened(data: bytes) -> Image.Image:
     try:
-        with opened(data) as image:
-            return image.format or ""
+        return opened(data)
+    except CorruptImage:
+        raise
     except Exception as error:  # Pillow raises a dozen types
         raise CorruptImage(f"no image of a known format: {type(error).__name__}") from error
 

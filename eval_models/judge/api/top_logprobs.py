@@ -60,6 +60,8 @@ def first_token(choice: Mapping[str, Any]) -> FirstToken | None:
 def _probability(logprob: Any) -> float | None:
     if isinstance(logprob, bool) or not isinstance(logprob, (int, float)) or math.isnan(logprob):
         return None
+    if logprob < -1e6:
+        return 0.0  # an integer of hundreds of digits is no float
     return math.exp(min(logprob, 0.0))  # 0 is sometimes passed by a rounding error
 
 

@@ -17,16 +17,18 @@ class Content(NamedTuple):
 
 
 # Fewer than 64 characters hold no image: a prompt about data URLs is quoted. No pattern has anything after
-# the base64 that could fail, which would walk back through megabytes.
+# the base64 that could fail, which would walk back through megabytes; and none looks beyond where another could begin,
+# which would walk through them again and again.
 _DATA_URL = r"data:image/[\w.+-]{1,50}(?:;[\w=.+-]{1,50}){0,3};base64,[A-Za-z0-9+/_=-]{64,}"
-_MARKDOWN = r"!\[[^\]]{0,500}\]\(\s*<?"
+_MARKDOWN = r"!\[(?:(?!!\[)[^\]]){0,500}\]\(\s*<?"
 _IMAGE = re.compile(
     rf"(?:{_MARKDOWN}|<)?({_DATA_URL})>?\)?"
     rf"|{_MARKDOWN}(https?://[^\s)>]+)>?(?:\s+\"[^\"\n]{{0,300}}\")?\)?"
     # a plain URL only where it has a line of its own: in a sentence it is a source or a policy
-    r"|^[ \t]*(?:\[[^\]\n]{0,500}\]\()?(https?://[^\s)]+\.(?:png|jpe?g|webp)(?:\?[^\s)]*)?)\)?[ \t]*$",
+    r"|^[ \t]*(?:\[[^\]\n]{0,500}\]\()?(https?://[^\s)]+)\)?[ \t]*$",
     re.MULTILINE,
 )
+_OF_AN_IMAGE = re.compile(r"\.(?:png|jpe?g|webp)(?:\?|$)")
 _NOTHING_BUT_A_URL = re.compile(r"\s*(https?://\S+)\s*")
 
 
@@ -48,10 +50,13 @@ def _take_apart(text: str, images: list[Found]) -> Iterator[str]:
     if alone := _NOTHING_BUT_A_URL.fullmatch(text):
         images.append(Found(url=alone[1]))
         return
-    end = 0
-    for match in _IMAGE.finditer(text):
-        data_url, *urls = match.groups()
-        images.append(Found(encoded=data_url) if data_url else Found(url=urls[0] or urls[1]))
+    end = looked_at = 0
+    while match := _IMAGE.search(text, looked_at):
+        data_url, in_markdown, on_its_own = match.groups()
+        if on_its_own and not _OF_AN_IMAGE.search(on_its_own):
+            looked_at = match.start() + 1  # the pattern of a line of its own begins no second time in it
+            continue
+        images.append(Found(encoded=data_url) if data_url else Found(url=in_markdown or on_its_own))
         yield text[end : match.start()]
-        end = match.end()
+        end = looked_at = match.end()
     yield text[end:]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PIL import Image
 
@@ -21,7 +21,7 @@ from imageevalkit.api.clients import Clients
 from imageevalkit.api.download import download_image
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind, classify_status
-from imageevalkit.api.image_reply import ImageReply
+from imageevalkit.api.image_reply import LARGEST_REPLY, ImageReply
 from imageevalkit.api.positive import positive
 from imageevalkit.api.prices import cost_of_reply, price_and_estimate
 from imageevalkit.api.rate_headers import used_up_for
@@ -39,9 +39,6 @@ from imageevalkit.generation.contract import (
     OnHold,
     Refused,
 )
-
-if TYPE_CHECKING:
-    import httpx2
 
 _NOT_PARAMETERS = {
     "n": "every item is one image",
@@ -177,7 +174,7 @@ class _OpenAIImages:
     def _connected(self) -> Clients:
         """The clients of the running event loop: connections cannot move to another."""
         if self._clients is None or self._clients.loop is not asyncio.get_running_loop():
-            self._clients = Clients(self._endpoint, self._limiter.ceiling, self._timeout)
+            self._clients = Clients(self._endpoint, self._limiter.ceiling, self._timeout, LARGEST_REPLY)
         return self._clients
 
     def _body(self, seed: int) -> dict[str, Any]:
@@ -251,8 +248,10 @@ class _OpenAIImages:
                 if cost is not None:
                     self._estimate = max(cost, self._estimate or 0.0)
             elif result.reported_cost is not None or result.tokens:
-                # a refusal, or words in place of an image: billed for what it took
-                cost = cost_of_reply(self._token_price, result.tokens, result.reported_cost)
+                # a refusal, or words in place of an image: billed for what it took; an image may be too large
+                made = result.kind is Kind.ITEM and result.maybe_billed
+                price = self._price if made else self._token_price
+                cost = cost_of_reply(price, result.tokens, result.reported_cost)
                 bill.add(cost, result.tokens)
             elif result.maybe_billed:
                 cost = self._estimate
@@ -274,22 +273,22 @@ class _OpenAIImages:
         self._answered = True
         if not raw.is_success:
             return classify_status(
-                raw.status_code, raw.headers, raw.text, self._proven, self._endpoint.key_variable
+                raw.status, raw.headers, raw.text, self._proven, self._endpoint.key_variable
             )
         if reset := used_up_for(raw.headers):
             self._limiter.window_used_up(reset)
-        reply = await on_cpu(self._route.read, raw.content)
+        reply = await on_cpu(self._route.read, raw.body)
         if isinstance(reply, Failure):
             # a 200 says that the provider did its work, whatever arrived here
-            return reply._replace(maybe_billed=reply.kind is Kind.TRANSIENT)
+            return reply._replace(maybe_billed=reply.maybe_billed or reply.kind is Kind.TRANSIENT)
         if reply.url is None:
             return reply
-        image = await self._download(clients.files, reply.url)
+        image = await self._download(clients, reply.url)
         if isinstance(image, Failure):
             return image._replace(maybe_billed=True)
         return reply._replace(image=image, url=None)
 
-    async def _download(self, files: httpx2.AsyncClient, link: str) -> bytes | Failure:
+    async def _download(self, clients: Clients, link: str) -> bytes | Failure:
         import httpx2
 
         base = httpx2.URL(self._endpoint.base_url)
@@ -302,7 +301,7 @@ class _OpenAIImages:
         # some gateways guard the files they serve themselves; nobody else may see the key
         same_origin = (url.scheme, url.host, url.port) == (base.scheme, base.host, base.port)
         headers = {"Authorization": f"Bearer {self._endpoint.key}"} if same_origin else {}
-        return await download_image(files, url, headers, self._timeout, self._policy)
+        return await download_image(clients, url, headers, self._timeout, self._policy)
 
     def _error(self, failure: Failure, tried: Tried[ImageReply]) -> GenerationError:
         """The failure as an exception of the contract, on one line and without the key."""

@@ -1,0 +1,198 @@
+"""Runs in shells that allow few open files: fewer requests, one line, and no image that was paid for and not stored."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.api_runs import ApiRuns, message, text_of
+from tests.support.checkout import MANY, REPO, add_benchmark, environ, make_checkout, needs_driver_env
+from tests.support.image_server import KEY, ImageServer
+from tests.support.judge_server import JudgeServer
+
+ITEMS = 300
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = make_checkout(tmp_path_factory.mktemp("files") / "checkout")
+    add_benchmark(made, "many", "Many", MANY)
+    return made
+
+
+@pytest.fixture
+def api(checkout: Path) -> Iterator[ApiRuns]:
+    with ImageServer(latency=0.5) as server:
+        yield ApiRuns(checkout, server)
+
+
+def run(api: ApiRuns, limits: str, models: Sequence[str], *more: str) -> subprocess.CompletedProcess[str]:
+    """256 requests at a time from a shell whose ``limits`` are set by ulimit."""
+    words = ["--model_names", ";".join(models), "--ds_names", "many", "--use_api", "true", "--eval", "false"]
+    words += ["--num_workers", "256", "--limit", str(ITEMS), *more]
+    return subprocess.run(
+        ["bash", "-ec", f'{limits}\nexec bash "$@"', "shell", str(api.checkout / "eval.sh"), *words],
+        env=environ(api.checkout, API_KEY=KEY, BASE_URL=api.server.base_url, NO_PROXY="127.0.0.1"),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@needs_driver_env
+@pytest.mark.parametrize("fault", ["ok", "url"])
+def test_fewer_requests_are_in_flight_where_files_are_few(api: ApiRuns, fault: str) -> None:
+    api.server.default = fault
+    model = f"few-{fault}"
+    ended = run(api, "ulimit -n 256", [model])
+    assert ended.returncode == 0, text_of(ended)
+    assert api.statuses(model, "many") == {"ok": ITEMS}
+    assert len(api.server.requests) == ITEMS, "each image was paid for once"
+    assert api.images_agree(model, "many")
+    said = message(ended, "NUM_WORKERS 256 → ")
+    assert said.endswith(": this shell allows 256 open files (ulimit -Hn)")
+    assert api.server.max_in_flight <= int(said.split("→ ")[1].split(":")[0]) < 128
+    assert "NUM_WORKERS 256 → " in ended.stderr, "beside the progress"
+
+
+@needs_driver_env
+def test_the_soft_limit_is_raised_where_the_hard_one_allows_it(api: ApiRuns) -> None:
+    ended = run(api, "ulimit -Sn 256", ["raised-a", "raised-b"])
+    assert ended.returncode == 0, text_of(ended)
+    assert len(api.server.requests) == 2 * ITEMS
+    assert "ulimit" not in text_of(ended)
+    assert api.server.max_in_flight > 128
+
+
+@needs_driver_env
+@pytest.mark.parametrize("more", [(), ("--dry_run",)])
+def test_too_few_for_any_run_is_one_line_before_anything_is_paid(api: ApiRuns, more: tuple[str, ...]) -> None:
+    ended = run(api, "ulimit -n 32", ["none"], *more)
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ended.stderr == (
+        "error: this shell allows 32 open files (ulimit -n) and the run needs at least 128: start it from a new "
+        "shell, where ulimit -n 1024 allows more\n"
+    )
+    assert not api.server.requests
+
+
+@needs_driver_env
+def test_every_cell_holds_a_lock(api: ApiRuns) -> None:
+    models = [f"model-{n}" for n in range(80)]
+    ended = run(api, "ulimit -n 150", models, "--dry_run")
+    assert ended.returncode == 2
+    assert "this shell allows 150 open files (ulimit -n) and the run needs at least 224" in ended.stderr
+
+
+def child(code: str, *given: str) -> str:
+    """What ``code`` prints in a process that may have 160 files open."""
+    begin = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))\n"
+    ended = subprocess.run(
+        [sys.executable, "-c", begin + code, *given],
+        cwd=REPO,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{REPO}:{REPO / 'infer'}", "API_KEY": KEY},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+JUDGE = """
+import sys
+from eval_models.judge.options import JudgeOptions
+from eval_models.judge.registry import make_judge
+from imageevalkit.evaluation.question import Message, Question, Sampling
+asked = [Question(str(n), "q", (Message("user", (f"Score {n}",)),), Sampling(9)) for n in range(300)]
+answers = list(make_judge("openai:m", JudgeOptions({"base_url": sys.argv[1]}, workers=256)).ask(asked))
+print(sum(answer.reply is not None for answer in answers), {answer.attempts for answer in answers})
+"""
+
+
+def test_judges_are_asked_fewer_questions_at_a_time() -> None:
+    with JudgeServer(latency=0.2) as server:
+        told, result = child(JUDGE, server.base_url).splitlines()
+    assert told.startswith("NUM_WORKERS 256 → ")
+    assert told.endswith(": this shell allows 160 open files (ulimit -Hn)")
+    assert result == f"{ITEMS} {{1}}"
+    assert len(server.requests) == ITEMS
+
+
+TAKEN = """
+import asyncio, os, sys, threading
+from pathlib import Path
+from custom_models.model_utils.openai_images import OpenAIImagesT2I
+
+def take_all():
+    taken = []
+    try:
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+    def free():
+        for fd in taken:
+            os.close(fd)
+    threading.Timer(1.5, free).start()
+"""
+CONNECT = (
+    TAKEN
+    + """
+async def main():
+    model = OpenAIImagesT2I("m", base_url=sys.argv[1], max_attempts=1)
+    await model.generate_async("a cat")
+    take_all()
+    made = await asyncio.gather(*(model.generate_async(f"a dog {n}") for n in range(20)))
+    print({one.attempts for one in made}, {one.bill.maybe_billed for one in made})
+    await model.aclose()
+
+asyncio.run(main())
+"""
+)
+STORE = (
+    TAKEN
+    + """
+from imageevalkit.api.budget import Bill
+from imageevalkit.cell import Cell
+from imageevalkit.generation.contract import Generated
+from imageevalkit.generation.making import Making
+from imageevalkit.generation.records import OutcomeWriter
+from imageevalkit.items import items_of
+from imageevalkit.progress import ProgressWriter
+from tests.support.generation import FakeDataset
+from tests.support.image_server import png_of
+
+cell = Cell("m", "fake")
+[item] = items_of(FakeDataset(1), cell)
+making = Making(cell, 1, 0, 0, False, (8, 8), ProgressWriter(), print)
+making.start(OutcomeWriter(cell, "f"))
+data = png_of("a cat")
+take_all()
+print(making.store(item, Generated(data), 1.0))
+making.close()
+print(item.path.exists(), cell.generation.read_text().count('"ok"'))
+"""
+)
+
+
+@pytest.mark.parametrize("fault", ["ok", "url"])
+def test_a_request_waits_for_a_file_to_be_free(fault: str) -> None:
+    with ImageServer(fault) as server:
+        assert child(CONNECT, server.base_url) == "{1} {0}\n"
+    assert set(Counter(request.item for request in server.requests).values()) == {1}
+
+
+def test_an_image_that_is_here_waits_for_a_file_to_be_free(tmp_path: Path) -> None:
+    said = child(f"import os; os.environ['IMAGEEVALKIT_OUTPUT'] = {json.dumps(str(tmp_path))}\n{STORE}")
+    assert said.splitlines() == ["None", "True 1"]
