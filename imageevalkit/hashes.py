@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,7 @@ def sha256_file(path: Path) -> str:
 def git_blob(path: Path) -> str:
     """git's name for the content of a file, or for where a link points: 40 hex digits."""
     if path.is_symlink():
-        target = str(path.readlink()).encode()
+        target = os.fsencode(os.readlink(path))  # noqa: PTH115 - pathlib drops the slash at its end
         return hashlib.sha1(b"blob %d\0" % len(target) + target).hexdigest()
     return git_blob_of(path)
 
@@ -45,9 +46,9 @@ def git_tree(entries: Iterable[TreeEntry]) -> str:
         if slash:
             below.setdefault(first, []).append(TreeEntry(mode, rest, blob))
         else:
-            files.append((first.encode(), mode.encode(), blob))
+            files.append((os.fsencode(first), mode.encode(), blob))
     # git sorts a folder as if its name ended in a slash
-    folders = [(name.encode() + b"/", b"40000", git_tree(held)) for name, held in below.items()]
+    folders = [(os.fsencode(name) + b"/", b"40000", git_tree(held)) for name, held in below.items()]
     content = b"".join(
         mode + b" " + name.removesuffix(b"/") + b"\0" + bytes.fromhex(hexed)
         for name, mode, hexed in sorted(files + folders)
