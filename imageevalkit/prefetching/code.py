@@ -114,9 +114,9 @@ def _unpack(opened: tarfile.TarFile, member: tarfile.TarInfo, path: PurePosixPat
         if member.issym() and not member.linkname.startswith("/"):
             target.symlink_to(member.linkname)
         elif member.isfile() and (content := opened.extractfile(member)):
-            with target.open("xb") as file:
+            mode = 0o777 if member.mode & 0o100 else 0o666  # the rest is the umask's, for a team's folder
+            with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
                 shutil.copyfileobj(content, file)
-            target.chmod(0o755 if member.mode & 0o100 else 0o644)
         elif not member.isdir():
             raise tarfile.TarError(f"{member.name} is no file, folder or link within its folder")
     except (FileExistsError, NotADirectoryError):
