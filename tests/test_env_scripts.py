@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -373,6 +374,33 @@ def test_machine_without_flock_is_told_so_at_once(root: Path, tmp_path: Path) ->
         (tools / name).symlink_to(str(shutil.which(name)))
     said = one_error(make_env(root, "--driver", PATH=str(tools)), 2)
     assert "needs flock and sha256sum" in said and "apt install util-linux" in said
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_what_another_user_put_in_the_place_of_the_lock_is_told(
+    root: Path, tmp_path: Path, kind: str
+) -> None:
+    lock = tmp_path / "env.lock"
+    if kind == "pipe":
+        os.mkfifo(lock)
+    else:
+        lock.symlink_to(tmp_path / "elsewhere")
+    said = one_error(make_env(root, "--model", "tiny", "--path", tmp_path / "env"), 2)
+    assert said == f"error: {lock} is no regular file, as a lock must be: have it removed"
+    assert not (tmp_path / "elsewhere").exists() and not (tmp_path / "env").exists()
+
+
+def test_a_filesystem_without_locks_is_told_as_what_it_is(root: Path, tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    # what flock of util-linux says and returns where the kernel says ENOLCK
+    (tools / "flock").write_text('#!/bin/sh\necho "flock: $2: No locks available" >&2\nexit 71\n')
+    (tools / "flock").chmod(0o755)
+    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
+    said = one_error(make_env(root, "--model", "tiny", "--path", tmp_path / "env", PATH=path), 2)
+    assert said.startswith(
+        f"error: {tmp_path} is on a filesystem without file locks (flock: 9: No locks available)"
+    )
 
 
 # --- env_python.sh ---
