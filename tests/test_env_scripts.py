@@ -610,3 +610,41 @@ def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.05)
+
+
+# --- .ci/run ---
+
+
+@pytest.mark.parametrize("mirror", ["up", "down"])
+def test_ci_gets_the_programs_that_tests_need_where_it_may_and_says_where_not(
+    tmp_path: Path, mirror: str
+) -> None:
+    (tmp_path / "kit/.ci").mkdir(parents=True)
+    shutil.copy(REPO / ".ci/run", tmp_path / "kit/.ci/run")
+    (tmp_path / "kit/test.sh").write_text("echo the tests\nexit 7\n")
+    tools, called = tmp_path / "tools", tmp_path / "called"
+    tools.mkdir()
+    for name in ("bash", "dirname", "timeout"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    end = {"up": f"> {tools}/chromium; > {tools}/chromedriver", "down": "exit 100"}[mirror]
+    (tools / "apt-get").write_text(f'#!{shutil.which("bash")}\necho "$@" >>{called}\n{end}\n')
+    for name in ("strace", "apt-get"):
+        (tools / name).touch()
+        (tools / name).chmod(0o755)
+    done = run("bash", tmp_path / "kit/.ci/run", environ={"PATH": str(tools)})
+    assert (done.returncode, done.stdout) == (7, "the tests\n"), (
+        "whatever could be installed: the tests decide"
+    )
+    skipped = "chromium chromium-driver"
+    if os.geteuid():
+        assert done.stderr.startswith(f"note: no {skipped} here, and only root can install")
+        return
+    update, *install = called.read_text().splitlines()
+    assert update.endswith(" update")
+    if mirror == "up":
+        assert install[0].endswith(f" install -y --no-install-recommends {skipped}") and not done.stderr
+    else:
+        assert not install
+        assert done.stderr == (
+            f"note: apt-get could not install {skipped}: the tests that need them will be skipped\n"
+        )
