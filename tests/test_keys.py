@@ -223,6 +223,7 @@ NOTE = "holds a key, and other users may read it: chmod 600 "
         (0o644, "API_KEY=sk-something\n", True),
         (0o640, "export OTHER_API_KEY='sk-something'\n", True),
         (0o604, "NUM_WORKERS=2; HF_TOKEN=hf_something\n", True),
+        (0o644, "# \udce4\nAPI_KEY=sk-something\n", True),
         (0o600, "API_KEY=sk-something\n", False),
         (0o644, "API_KEY=EMPTY\nNUM_WORKERS=2\nBASE_URL=http://gpu1:8000/v1\n", False),
         (0o644, 'API_KEY=$(printf %s sk-else)\nOTHER_API_KEY="${A_KEY_OF_MINE}"\n', False),
@@ -233,7 +234,7 @@ NOTE = "holds a key, and other users may read it: chmod 600 "
 def test_a_key_that_others_may_read_is_told(tmp_path: Path, mode: int, text: str, told: bool) -> None:
     checkout = make_checkout(tmp_path / "checkout")
     local = checkout / "config.local.sh"
-    local.write_text(text)
+    local.write_bytes(text.encode(errors="surrogateescape"))
     local.chmod(mode)
     run = run_eval(checkout, "--list")
     assert run.returncode == 0, run.stderr

@@ -70,9 +70,9 @@ def read_config(fd: int) -> Config:
 def _tell_of_readable_secret(file: Path) -> None:
     try:
         is_open = file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)
-        if not is_open or not holds_secret(file.read_text(encoding="utf-8")):
+        if not is_open or not holds_secret(file.read_text(encoding="utf-8", errors="replace")):
             return
-    except FileNotFoundError:
+    except OSError:  # there is none
         return
     with contextlib.suppress(OSError):  # nobody reads what we say
         print(f"note: {file} holds a key, and other users may read it: chmod 600 {file}", file=sys.stderr)
