@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import time
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from imageevalkit.errors import UserError
+from imageevalkit.locks import open_lock, take_lock
 
 REPO = Path(__file__).resolve().parent.parent
 
@@ -88,14 +88,15 @@ def lock_cell(cell: Cell, grace: float = _DYING_OWNER_GRACE) -> int:
 
     Raises:
         CellInUse: a live run holds it.
+        UserError: no file can be locked there.
     """
     path = cell.folder / ".lock"
     path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    fd = open_lock(path)
     deadline = time.monotonic() + grace
     while True:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take_lock(fd, path)
             break
         except BlockingIOError:
             owner = _owner(path)

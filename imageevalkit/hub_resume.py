@@ -6,7 +6,6 @@ file grows under a fixed name beside its place in the cache, and is handed to th
 
 from __future__ import annotations
 
-import fcntl
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from imageevalkit.hashes import git_blob_of, sha256_file
 from imageevalkit.hub_bar import Silent
 from imageevalkit.images import map_threads
+from imageevalkit.locks import take_lock
 
 # below this, fetching the file again costs less than asking about it
 LARGE = 64 << 20
@@ -66,7 +66,7 @@ def _complete(url: str, blobs: Path) -> None:
     blobs.mkdir(parents=True, exist_ok=True)
     part = blobs / f"{metadata.etag}.resume"
     with part.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        take_lock(file.fileno(), part, wait=True)
         if (blobs / metadata.etag).exists():
             part.unlink(missing_ok=True)
             return

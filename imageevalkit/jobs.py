@@ -18,8 +18,9 @@ from imageevalkit.secrets import one_line
 class Job:
     """One process to run.
 
-    ``command`` is its argv; ``environ`` is what it adds to the launcher's environment (never a secret: those
-    are inherited). ``cells`` are the cells (``model/benchmark``) it serves, in order. ``after`` names jobs.
+    ``command`` is its argv; ``environ`` is what it adds to the launcher's environment. Of the secrets there it has
+    those in the variables called ``secrets``, no others. ``cells`` are the cells (``model/benchmark``) it serves, in
+    order. ``after`` names jobs.
     A job starts when, for each of its cells, every job in ``after`` serving that cell has left that cell's
     outcome (see :func:`outcome_path`) with a state in :data:`USABLE`; if such an outcome is FAILED or the job
     ended without leaving one, it is skipped. A ``partial`` job starts without such cells, once the jobs that
@@ -37,6 +38,7 @@ class Job:
     cells: list[str]
     logs: list[str]
     environ: dict[str, str] = field(default_factory=dict)
+    secrets: list[str] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
     always: bool = False
     partial: bool = False

@@ -76,7 +76,7 @@ class JsonlWriter:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         size = os.fstat(self._fd).st_size
         if size and not self._ends_with_newline(size):
             # close a torn last line, or the next record would be glued to it and lost with it

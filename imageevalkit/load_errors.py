@@ -26,7 +26,11 @@ def why_not_loaded(model_path: str, error: BaseException) -> str:
     if not may_be_hub_id(model_path):
         return f"there is no folder {model_path}; download the model or correct its path"
     if caused_by(GatedRepoError):
-        return f"{model_path} is gated: accept its licence on the hub and set HF_TOKEN"
+        # set or not: a model that runs code of its authors does not have it
+        return (
+            f"{model_path} is gated: accept its licence on the hub, set HF_TOKEN and run "
+            "bash utils/prefetch.sh with the options of this run"
+        )
     if caused_by(RepositoryNotFoundError):
         return f"{model_path} is neither a local folder nor a hub repository that HF_TOKEN may read"
     if caused_by(RevisionNotFoundError):

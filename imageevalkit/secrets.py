@@ -1,13 +1,36 @@
-"""Keeping the secrets of the environment out of anything that is written."""
+"""Keeping the secrets of the environment out of what is written, and from processes that do not need them."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
 
-_SECRET_NAME = re.compile(r"(^|_)(API_KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"(^|_)(API_KEY|SECRET_ACCESS_KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
 _USER_OF_ADDRESS = re.compile(r"""(?<=://)[^\s/?#"'<>]+@""")
+# a value that stands there itself, as opposed to one that a command or another variable gives
+_SET_TO_VALUE = re.compile(r"""\b(\w+)=["']?([^\s"'$`();]+)""")
 SHORTEST = 8  # shorter values are placeholders ("EMPTY"); removing them would garble ordinary text
+
+
+def secret_names() -> list[str]:
+    """The variables of the environment that hold secrets."""
+    return [name for name in os.environ if _SECRET_NAME.search(name)]
+
+
+def environ_with(names: Collection[str]) -> dict[str, str]:
+    """The environment without its secrets, but for those called ``names``."""
+    withheld = set(secret_names()).difference(names)
+    return {name: value for name, value in os.environ.items() if name not in withheld}
+
+
+def holds_secret(script: str) -> bool:
+    """Whether the text of a shell script sets a variable to a secret."""
+    return any(
+        _SECRET_NAME.search(name) and len(value) >= SHORTEST
+        for line in script.splitlines()
+        for name, value in _SET_TO_VALUE.findall(line.partition("#")[0])
+    )
 
 
 def redact(text: str) -> str:
@@ -15,8 +38,8 @@ def redact(text: str) -> str:
 
     Addresses lose their ``user:password@``.
     """
-    for name, value in os.environ.items():
-        if len(value) >= SHORTEST and value in text and _SECRET_NAME.search(name):
+    for name in secret_names():
+        if len(value := os.environ[name]) >= SHORTEST:
             text = text.replace(value, f"<{name}>")
     return _USER_OF_ADDRESS.sub("", text)
 

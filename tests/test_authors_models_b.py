@@ -200,7 +200,8 @@ def test_orthus_refuses_another_transformers(authors: Path, weights: str, tmp_pa
 
 def transformers_of(version: str, code: Path) -> None:
     """A package ``transformers`` of that version, with modules that VILA-U's authors replace."""
-    folder = code / "installed" / "transformers"
+    # a folder for each: Python takes a file of the same size and second for the one that it has compiled
+    folder = code / "installed" / version / "transformers"
     for module in ("", "generation", "models", "models/llama"):
         (folder / module).mkdir(parents=True, exist_ok=True)
         (folder / module / "__init__.py").write_text(f"__version__ = {version!r}\n")

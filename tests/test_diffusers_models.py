@@ -231,7 +231,10 @@ class RefusingHub(BaseHTTPRequestHandler):
 @pytest.mark.parametrize(
     ("model_path", "message"),
     [
-        ("somebody/gated", "somebody/gated is gated: accept its licence on the hub and set HF_TOKEN"),
+        (
+            "somebody/gated",
+            "somebody/gated is gated: accept its licence on the hub, set HF_TOKEN and run bash",
+        ),
         ("somebody/wrong", "somebody/wrong is neither a local folder nor a hub repository"),
     ],
 )

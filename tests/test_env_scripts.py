@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -375,6 +376,33 @@ def test_machine_without_flock_is_told_so_at_once(root: Path, tmp_path: Path) ->
     assert "needs flock and sha256sum" in said and "apt install util-linux" in said
 
 
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_what_another_user_put_in_the_place_of_the_lock_is_told(
+    root: Path, tmp_path: Path, kind: str
+) -> None:
+    lock = tmp_path / "env.lock"
+    if kind == "pipe":
+        os.mkfifo(lock)
+    else:
+        lock.symlink_to(tmp_path / "elsewhere")
+    said = one_error(make_env(root, "--model", "tiny", "--path", tmp_path / "env"), 2)
+    assert said == f"error: {lock} is no regular file, as a lock must be: have it removed"
+    assert not (tmp_path / "elsewhere").exists() and not (tmp_path / "env").exists()
+
+
+def test_a_filesystem_without_locks_is_told_as_what_it_is(root: Path, tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    # what flock of util-linux says and returns where the kernel says ENOLCK
+    (tools / "flock").write_text('#!/bin/sh\necho "flock: $2: No locks available" >&2\nexit 71\n')
+    (tools / "flock").chmod(0o755)
+    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
+    said = one_error(make_env(root, "--model", "tiny", "--path", tmp_path / "env", PATH=path), 2)
+    assert said.startswith(
+        f"error: {tmp_path} is on a filesystem without file locks (flock: 9: No locks available)"
+    )
+
+
 # --- env_python.sh ---
 
 
@@ -582,3 +610,41 @@ def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.05)
+
+
+# --- .ci/run ---
+
+
+@pytest.mark.parametrize("mirror", ["up", "down"])
+def test_ci_gets_the_programs_that_tests_need_where_it_may_and_says_where_not(
+    tmp_path: Path, mirror: str
+) -> None:
+    (tmp_path / "kit/.ci").mkdir(parents=True)
+    shutil.copy(REPO / ".ci/run", tmp_path / "kit/.ci/run")
+    (tmp_path / "kit/test.sh").write_text("echo the tests\nexit 7\n")
+    tools, called = tmp_path / "tools", tmp_path / "called"
+    tools.mkdir()
+    for name in ("bash", "dirname", "timeout"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    end = {"up": f"> {tools}/chromium; > {tools}/chromedriver", "down": "exit 100"}[mirror]
+    (tools / "apt-get").write_text(f'#!{shutil.which("bash")}\necho "$@" >>{called}\n{end}\n')
+    for name in ("strace", "apt-get"):
+        (tools / name).touch()
+        (tools / name).chmod(0o755)
+    done = run("bash", tmp_path / "kit/.ci/run", environ={"PATH": str(tools)})
+    assert (done.returncode, done.stdout) == (7, "the tests\n"), (
+        "whatever could be installed: the tests decide"
+    )
+    skipped = "chromium chromium-driver"
+    if os.geteuid():
+        assert done.stderr.startswith(f"note: no {skipped} here, and only root can install")
+        return
+    update, *install = called.read_text().splitlines()
+    assert update.endswith(" update")
+    if mirror == "up":
+        assert install[0].endswith(f" install -y --no-install-recommends {skipped}") and not done.stderr
+    else:
+        assert not install
+        assert done.stderr == (
+            f"note: apt-get could not install {skipped}: the tests that need them will be skipped\n"
+        )

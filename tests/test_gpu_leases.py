@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -114,5 +116,77 @@ def test_users_share_the_lease_folder(tmp_path: Path) -> None:
 
 def test_an_unusable_lease_folder_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "leases").write_text("in the way")
-    with pytest.raises(UserError, match=r"cannot use .*leases.* to reserve GPUs"):
+    with pytest.raises(UserError, match=r"cannot use .*leases of .* to reserve GPUs"):
         lock(GPU, tmp_path / "leases")
+
+
+def test_a_link_in_the_place_of_the_lease_folder_is_not_followed(tmp_path: Path) -> None:
+    """Other runs would look elsewhere, and give the same GPUs once more."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "leases").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=rf"cannot use {tmp_path}/leases of {_user()} to reserve GPUs"):
+        lock(GPU, tmp_path / "leases")
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+LOCKING = """
+import sys; from pathlib import Path; from imageevalkit.errors import UserError
+from imageevalkit.launch.gpu_leases import lock; from imageevalkit.launch.gpus import Gpu
+try:
+    print("locked" if lock(Gpu("0", "GPU-x"), Path(sys.argv[1])) is not None else "held")
+except UserError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link to a file", "link to nothing", "folder", "socket"])
+def test_what_is_no_lock_file_is_told_with_its_owner(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "leases"
+    folder.mkdir()
+    target = tmp_path / "precious"
+    place = folder / "GPU-x"
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(os.path.relpath(place))  # a path of at most 107 bytes
+    else:
+        place.symlink_to(target)
+        if kind == "link to a file":
+            target.write_text("precious")
+    if os.getuid() == 0:
+        os.lchown(place, 12345, 12345)
+    owner = "user 12345" if os.getuid() == 0 else _user()
+    # in a process of its own: a pipe would wait for its writer
+    done = subprocess.run(
+        [sys.executable, "-c", LOCKING, str(folder)],
+        env=os.environ | {"PYTHONPATH": str(REPO)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == f"{place} of {owner} is no regular file, as a lock must be: have it removed\n", done
+    assert target.exists() == (kind == "link to a file")
+
+
+def test_a_lock_file_that_may_not_be_read_is_told_with_its_owner() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:  # pytest's folders are closed to others
+        Path(place).chmod(0o755)
+        folder = Path(place, "leases")
+        folder.mkdir()
+        (folder / "GPU-x").touch(mode=0o000)
+        # root may read everything
+        become = "import os; os.setuid(12345)\ntry:" if os.getuid() == 0 else "try:"
+        done = subprocess.run(
+            [sys.executable, "-c", LOCKING.replace("try:", become, 1), str(folder)],
+            env=os.environ | {"PYTHONPATH": str(REPO)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    said = (
+        f"cannot use {folder}/GPU-x of {_user()} to reserve GPUs (Permission denied): have it removed, or set"
+    )
+    assert done.stdout.startswith(said), done

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -215,17 +216,18 @@ def test_environment_of_a_job(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     monkeypatch.setenv("API_KEY", "sk-secret-of-this-test")
+    monkeypatch.setenv("OTHER_API_KEY", "sk-secret-of-others")
     monkeypatch.setattr(local, "available_cores", lambda: 7)
     seeing = "{**os.environ, 'cwd': os.getcwd(), 'in': sys.stdin.read()}"
     code = f"print(json.dumps({seeing}))\noutcome('m/a','generate')"
-    job = python_job(tmp_path, "generate:m", code, ["m/a"], cores=2)
+    job = replace(python_job(tmp_path, "generate:m", code, ["m/a"], cores=2), secrets=["API_KEY"])
     for parallel, cores in [(False, "7"), (True, "2")]:
         run(tmp_path, [job], parallel)
         seen = json.loads(Path(job.logs[0]).read_text().splitlines()[-1])
         assert seen["IMAGEEVALKIT_CORES"] == cores
     repo = str(Path(local.__file__).parents[2])
     assert seen["PYTHONPATH"] == f"{repo}:/elsewhere" and seen["cwd"] == repo and seen["in"] == ""
-    assert seen["API_KEY"] == "sk-secret-of-this-test"
+    assert seen["API_KEY"] == "sk-secret-of-this-test" and "OTHER_API_KEY" not in seen
     assert seen["IMAGEEVALKIT_PROGRESS"] == str(tmp_path / "progress" / "generate_m.jsonl")
     assert seen["CUDA_VISIBLE_DEVICES"] == ""
     out, err = capfd.readouterr()

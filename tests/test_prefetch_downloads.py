@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -302,7 +303,8 @@ def upstream(tmp_path: Path) -> Path:
     (folder / "run.sh").chmod(0o755)
     (folder / "models" / "__pycache__").mkdir()
     (folder / "models" / "__pycache__" / "net.pyc").write_text("some authors have these in their repository")
-    (folder / "latest").symlink_to("models")
+    (folder / "latest").symlink_to("models/")
+    (folder / "models" / "again").symlink_to("../latest/net.py")
     git(folder, "init", "-q")
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "all")
@@ -434,27 +436,119 @@ def test_what_python_compiles_anew_is_no_change(
     assert "net.py has other content" in check_asset(wanted, hashes=True).problems[0]
 
 
-@pytest.mark.parametrize("kind", ["outside", "absolute", "link", "device", "noise"])
+def member(
+    name: str, kind: bytes = tarfile.REGTYPE, link: str = "", content: bytes = b""
+) -> tuple[tarfile.TarInfo, BytesIO]:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, link, len(content)
+    return info, BytesIO(content)
+
+
+EVIL = b"written by somebody else"
+LEAVING = {
+    "a name": [member("name/../../../x", content=EVIL)],
+    "an absolute name": [member("/x", content=EVIL)],
+    "a link": [member("name/x", tarfile.SYMTYPE, "../../../../etc")],
+    "an absolute link": [member("name/x", tarfile.SYMTYPE, "/etc")],
+    "a file below an absolute link": [
+        member("name/a", tarfile.SYMTYPE, "{outside}"),
+        member("name/a/x", content=EVIL),
+    ],
+    # by its words alone each of them stays within the folder
+    "a chain of links": [
+        member("name/d/b", tarfile.SYMTYPE, ".."),
+        member("name/a", tarfile.SYMTYPE, "d/b/../outside"),
+        member("name/a/x", content=EVIL),
+    ],
+    "a chain of links made backwards": [
+        member("name/a", tarfile.SYMTYPE, "d/b/.."),
+        member("name/d/b", tarfile.SYMTYPE, ".."),
+    ],
+    "a folder below a chain of links": [
+        member("name/d/b", tarfile.SYMTYPE, ".."),
+        member("name/a", tarfile.SYMTYPE, "d/b/../outside"),
+        member("name/a/x", tarfile.DIRTYPE),
+    ],
+    "a file instead of a link": [
+        member("name/a", tarfile.SYMTYPE, "{outside}/target"),
+        member("name/a", content=EVIL),
+    ],
+    "a hard link": [
+        member("name/x", tarfile.LNKTYPE, "{outside}/target"),
+        member("name/x", content=EVIL),
+    ],
+    "a hard link to a link": [
+        member("name/a", tarfile.SYMTYPE, "{outside}/target"),
+        member("name/x", tarfile.LNKTYPE, "name/a"),
+    ],
+    "a device": [member("name/x", tarfile.CHRTYPE)],
+    "a pipe": [member("name/x", tarfile.FIFOTYPE)],
+    "a file below a file": [member("name/x"), member("name/x/y")],
+    "a name with a NUL": [member("name/é\0y")],
+}
+
+
+@pytest.mark.parametrize("filters", [True, False], ids=["tarfile with filters", "tarfile without"])
+@pytest.mark.parametrize("kind", LEAVING)
 def test_an_archive_that_would_leave_its_folder_is_refused(
-    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, filters: bool
+) -> None:
+    if not filters:
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    elif not hasattr(tarfile, "data_filter"):
+        pytest.skip("this Python's tarfile has no filters")
+    wanted = code_asset(upstream)
+    path = put_archive(upstream, tmp_path / "web", wanted)
+    # beside the folder that is unpacked, where one ".." too many leads
+    outside = (root / wanted.path).parent / "outside"
+    outside.mkdir(parents=True)
+    (outside / "target").write_text("ours")
+    with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT) as archive:
+        for info, content in LEAVING[kind]:
+            linkname = info.linkname.format(outside=outside)
+            archive.addfile(info.replace(linkname=linkname, deep=False), content)
+            content.seek(0)
+    with pytest.raises(CellFailure, match="gives no archive that may be unpacked") as failure:
+        fetch_from(tmp_path / "web", wanted, monkeypatch)
+    assert "\n" not in str(failure.value)
+    assert files(root) == {"infer/custom_models/code/outside/target"} and not list(tmp_path.rglob("x"))
+    assert (outside / "target").read_text() == "ours" and (outside / "target").stat().st_nlink == 1
+    assert [path.name for path in outside.parent.iterdir()] == ["outside"], "nothing is left of it"
+
+
+@pytest.mark.parametrize("damage", ["no archive", "cut off", "wrong bytes"])
+def test_a_damaged_archive_is_refused(
+    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    (upstream / "noise").write_bytes(random.Random(1).randbytes(1 << 16))
+    git(upstream, "add", "-A")
+    git(upstream, "commit", "-qm", "noise")
+    wanted = code_asset(upstream)
+    path = put_archive(upstream, tmp_path / "web", wanted)
+    whole = path.read_bytes()
+    half = len(whole) // 2
+    told = {
+        "no archive": b"<html>",
+        "cut off": whole[:half],
+        "wrong bytes": whole[:half] + whole[half + 999 :],
+    }
+    path.write_bytes(told[damage])
+    with pytest.raises(CellFailure, match="gives no archive that may be unpacked"):
+        fetch_from(tmp_path / "web", wanted, monkeypatch)
+    assert files(root) == set()
+
+
+def test_another_archive_than_the_pinned_commit_s_gets_no_name(
+    upstream: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = code_asset(upstream)
     path = put_archive(upstream, tmp_path / "web", wanted)
-    if kind == "noise":
-        path.write_bytes(b"<html>")
-    else:
-        with tarfile.open(path, "w:gz") as archive:
-            member = tarfile.TarInfo({"outside": "name/../../../x"}.get(kind, "name/x"))
-            if kind == "link":
-                member.type, member.linkname = tarfile.SYMTYPE, "../../../../etc"
-            if kind == "absolute":
-                member.type, member.linkname = tarfile.SYMTYPE, "/etc"
-            if kind == "device":
-                member.type = tarfile.CHRTYPE
-            archive.addfile(member)
-    with pytest.raises(CellFailure, match="gives no archive that may be unpacked"):
+    with tarfile.open(path, "w:gz") as archive:
+        archive.addfile(*member("name/run.sh", content=EVIL))
+        archive.addfile(*member("name/\udcff", content=EVIL))
+    with pytest.raises(CellFailure, match="is not the pinned commit"):
         fetch_from(tmp_path / "web", wanted, monkeypatch)
-    assert files(root) == set() and not list(root.rglob("x"))
+    assert files(root) == set()
 
 
 def test_a_damaged_record_is_no_error(upstream: Path, root: Path, tmp_path: Path) -> None:

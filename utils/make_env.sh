@@ -240,11 +240,17 @@ trap 'end 143' TERM
 lock=$path.lock
 [[ $path != "$repo/.venv" ]] || lock=$repo/.cache/driver-environment.lock
 mkdir -p "$(dirname "$lock")" "$repo/log/env"
+# another user may have put a link there, which would lead elsewhere, or a pipe, which would wait for ever
+[[ ! -L $lock && (! -e $lock || -f $lock) ]] || fail "$lock is no regular file, as a lock must be: have it removed"
 exec 9>>"$lock"
 # pip inherits the lock: where this script was killed, the next one waits for the pip it left
-if ! flock --nonblock 9; then
+status=0
+why=$(flock --nonblock 9 2>&1) || status=$?
+if ((status == 1)); then
   echo "waiting for another run that builds $path …" >&2
   flock 9
+elif ((status)); then
+  fail "$(dirname "$lock") is on a filesystem without file locks ($why): use a folder on one that has them, such as a local disk"
 fi
 ! up_to_date || exit 0
 

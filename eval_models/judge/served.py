@@ -13,6 +13,7 @@ from pathlib import Path
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.evaluation.question import JudgeUnusable
+from imageevalkit.locks import open_lock, take_lock
 
 _ERROR = "error: "
 _TICK = 0.1
@@ -71,8 +72,8 @@ class Address:
     def __init__(self, path: Path) -> None:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(_keeper(path), os.O_RDWR | os.O_CREAT, 0o644)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._lock = open_lock(_keeper(path))
+        take_lock(self._lock, _keeper(path), wait=True)
         self.forget()
 
     @property

@@ -81,6 +81,11 @@ class Endpoint:
         return cls(base_url.rstrip("/"), "EMPTY", "the variable that api_key_env names")
 
     @property
+    def secrets(self) -> list[str]:
+        """The variable of the environment that holds its key; none where no key is asked for."""
+        return [self.key_variable] if self.key_variable in os.environ else []
+
+    @property
     def host(self) -> str:
         """Host and port for messages, without the user name and password that a URL may carry."""
         return urlsplit(self.base_url).netloc.rpartition("@")[2]

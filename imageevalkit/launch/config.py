@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import stat
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from imageevalkit.errors import UserError, suggest
+from imageevalkit.cell import REPO
+from imageevalkit.errors import UserError, say, suggest
 from imageevalkit.open_files import LEAST, require
+from imageevalkit.secrets import holds_secret
 
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 
@@ -33,7 +38,7 @@ class Config:
 
 
 def read_config(fd: int) -> Config:
-    """Read what eval.sh's ``dump_config`` writes to ``fd``.
+    """Read what eval.sh's ``dump_config`` writes to ``fd``; say so where other users may read a key in its files.
 
     Raises:
         UserError: the dump is cut short or no UTF-8, or so few files may be open that there is none.
@@ -59,7 +64,18 @@ def read_config(fd: int) -> Config:
             config.arrays[name] = values
         else:
             config.maps[name] = dict(zip(values[::2], values[1::2], strict=True))
+    _tell_of_readable_secret(REPO / "config.local.sh")
     return config
+
+
+def _tell_of_readable_secret(file: Path) -> None:
+    try:
+        is_open = file.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)
+        if not is_open or not holds_secret(file.read_text(encoding="utf-8", errors="replace")):
+            return
+    except OSError:  # there is none
+        return
+    say(f"note: {file} holds a key, and other users may read it: chmod 600 {file}", sys.stderr)
 
 
 def split_names(text: str) -> list[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from eval_models.judge.registry import find
@@ -13,6 +13,7 @@ from imageevalkit.errors import ExitStatus
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch.environments import DRIVER_ENV, python_of
 from imageevalkit.launch.serving_jobs import describe_server
+from imageevalkit.secrets import environ_with
 
 
 def describe(plan: Plan) -> tuple[str, ExitStatus]:
@@ -50,7 +51,7 @@ def gpus_of(job: Job) -> str:
 
 
 class _Request(NamedTuple):
-    """The ``module`` that counts what cells would do, the Python it runs in, and what it reads."""
+    """The ``module`` that counts what cells would do, the Python it runs in, what it reads, and its environment."""
 
     module: str
     python: str
@@ -63,11 +64,13 @@ def _requests(job: Job) -> list[_Request]:
     if job.stage == "generate":
         python = str(DRIVER_ENV / "bin" / "python")
         text = {"cells": job.cells, **job.options}
-        return [_Request("imageevalkit.generation.forecast", python, text, job.environ)]
+        return [
+            _Request("imageevalkit.generation.forecast", python, text, _environ(job.secrets, job.environ))
+        ]
     if job.stage == "adopt":
         text = {"cells": job.cells, **job.options}
         python = str(DRIVER_ENV / "bin" / "python")
-        return [_Request("imageevalkit.adoption.forecast", python, text, job.environ)]
+        return [_Request("imageevalkit.adoption.forecast", python, text, _environ(job.secrets, job.environ))]
     return [_evaluation(job, cell) for cell in job.cells] if job.stage == "evaluate" else []
 
 
@@ -87,8 +90,12 @@ def _evaluation(job: Job, cell: str) -> _Request:
             "is_judge": find(judge) is not None,
             "limit": int(limit) if limit else None,
         },
-        environ,
+        _environ(own.get("secrets", job.secrets), environ),
     )
+
+
+def _environ(secrets: Collection[str], own: Mapping[str, str]) -> dict[str, str]:
+    return {**environ_with(secrets), **own}
 
 
 def _forecast(request: _Request) -> tuple[list[str], bool]:
@@ -97,7 +104,7 @@ def _forecast(request: _Request) -> tuple[list[str], bool]:
         input=json.dumps(request.text),
         capture_output=True,
         text=True,
-        env={**os.environ, **request.environ},
+        env=request.environ,
         cwd=REPO,
         check=False,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from imageevalkit.jobs import Job
 from imageevalkit.launch import gpu_needs, registry
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.environments import python_of
+from imageevalkit.launch.needs import hub_secrets, model_needs
 from imageevalkit.launch.options import Options
 
 # A crash (out of memory, driver fault) may pass; a job that reports its own failure is not run again.
@@ -115,6 +116,7 @@ def _job(
         cells=[cell.key for cell in cells],
         logs=run.logs(cells, "generate"),
         environ=environ_of(run.ds_kwargs),
+        secrets=_secrets(run, models, cells, tasks),
         gpus=each,
         gpus_at_most=gpu_needs.in_replicas(each, options.replicas),
         cores=run.cores,
@@ -141,6 +143,24 @@ def _job(
             "replicas": options.replicas,
         },
     )
+
+
+def _secrets(
+    run: Run, models: dict[str, Settings], cells: Sequence[Cell], tasks: Mapping[str, str]
+) -> list[str]:
+    """The variables with the keys of ``models``: of their endpoints, and the hub's where weights may be fetched."""
+    needed: list[str] = []
+    kwargs = dict(zip(run.options.models, run.options.model_kwargs, strict=True))
+    for model, settings in models.items():
+        for setting in settings.values():
+            own = setting["model_kwargs"]
+            if setting.get("api"):
+                needed += Endpoint.of(own).secrets
+            elif "api_key_env" in own:  # a class that asks an API of its own
+                needed.append(str(own["api_key_env"]))
+        mine = dict.fromkeys(tasks[cell.benchmark] for cell in cells if cell.model == model)
+        needed += hub_secrets(model_needs(model, run.options.use_api, kwargs[model], mine).assets)
+    return sorted(set(needed))
 
 
 def _check_api(options: Options, model: str, setting: Mapping[str, Any]) -> None:

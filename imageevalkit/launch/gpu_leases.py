@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pwd
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from imageevalkit.errors import UserError
 from imageevalkit.launch.gpus import Gpu
+from imageevalkit.locks import open_lock, take_lock, with_owner
 
 # Not TMPDIR: every run of every user on the machine must look in the same place, and clusters set TMPDIR
 # per job.
@@ -45,14 +45,17 @@ def lock(gpu: Gpu, folder: Path = LEASES) -> int | None:
     Raises:
         UserError: the lock folder cannot be used.
     """
+    path = folder / _file_name(gpu)
     try:
-        fd = _open(folder, _file_name(gpu))
+        fd = _open(folder, path)
     except OSError as error:
+        where = folder if folder.is_symlink() or not os.path.lexists(path) else path
         raise UserError(
-            f"cannot use {error.filename or folder} to reserve GPUs ({error.strerror}); remove it"
+            f"cannot use {with_owner(where)} to reserve GPUs ({error.strerror}): have it removed, or set "
+            "SHARE_GPUS=true, which reserves none"
         ) from None
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        take_lock(fd, path)
     except BlockingIOError:
         os.close(fd)
         return None
@@ -62,7 +65,7 @@ def lock(gpu: Gpu, folder: Path = LEASES) -> int | None:
 def holder(gpu: Gpu, folder: Path = LEASES) -> str:
     """Who holds the lock on ``gpu``: ``another run (process 4711 of alice)``, as far as the system tells."""
     try:
-        file = (folder / _file_name(gpu)).stat()
+        file = (folder / _file_name(gpu)).lstat()
         place = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
         locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
         # number, FLOCK, ADVISORY, WRITE, process, device:inode, first and last byte; a waiter has "->" before them
@@ -77,24 +80,32 @@ def _file_name(gpu: Gpu) -> str:
     return gpu.key.replace("/", "_")
 
 
-def _open(folder: Path, name: str) -> int:
+def _open(folder: Path, path: Path) -> int:
     """Open a lock file that belongs to whoever came first, without the right to write anyone else's."""
     try:
         folder.mkdir()
         folder.chmod(0o1777)  # past the umask: the next user makes files here too
     except FileExistsError:
         pass
-    path = folder / name
+    # a link in its place may lead to where other runs do not look
+    within = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        return _open_within(within, path)
+    finally:
+        os.close(within)
+
+
+def _open_within(folder: int, path: Path) -> int:
     # flock needs no write access. O_CREAT only where there is no file: fs.protected_regular refuses it on
     # another user's file in a sticky folder.
-    flags = os.O_RDONLY | os.O_NOFOLLOW
+    flags = os.O_RDONLY
     try:
-        return os.open(path, flags)
+        return open_lock(path, flags, folder=folder)
     except FileNotFoundError:
         pass
     try:
-        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+        fd = open_lock(path, flags | os.O_CREAT | os.O_EXCL, 0o644, folder)
     except FileExistsError:
-        return os.open(path, flags)
+        return open_lock(path, flags, folder=folder)
     os.fchmod(fd, 0o644)  # past the umask: other users must be able to open it
     return fd

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from imageevalkit.cell import REPO
 from imageevalkit.errors import say
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch.environments import DRIVER_ENV
+from imageevalkit.secrets import environ_with
 
 _TELL_AFTER = 2.0
 
@@ -45,7 +45,7 @@ def _calls_left(jobs: Sequence[Job]) -> Mapping[str, int | None]:
         }
         for job in jobs
     }
-    environ = dict(os.environ)
+    environ = environ_with(())
     for job in jobs:
         environ |= job.environ
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,6 +22,7 @@ from imageevalkit.launch.judge_settings import (
     environment_of,
     runs_elsewhere,
 )
+from imageevalkit.launch.needs import hub_secrets, judge_weights
 from imageevalkit.launch.serving_jobs import Server, server_of
 
 T = TypeVar("T")
@@ -32,12 +33,14 @@ _IN_FLIGHT = 64
 
 
 class JudgeNeeds(NamedTuple):
-    """``environ`` of the evaluate job; ``gpus`` the judge takes in it; ``turn`` names what only one job may ask
-    at a time (empty: nothing); ``server`` is what to start for it and all others with the same one;
-    ``environment`` is where it runs unless the benchmark has one of its own (empty: it has no wish)."""
+    """``environ`` of the evaluate job; ``gpus`` the judge takes in it; ``secrets`` are the variables with the keys
+    that it takes; ``turn`` names what only one job may ask at a time (empty: nothing); ``server`` is what to start
+    for it and all others with the same one; ``environment`` is where it runs unless the benchmark has one of its own
+    (empty: it has no wish)."""
 
     environ: dict[str, str]
     gpus: int = 0
+    secrets: Sequence[str] = ()
     turn: str = ""
     server: Server | None = None
     environment: str = ""
@@ -65,7 +68,7 @@ def judge_needs(run: Run, benchmark: str) -> JudgeNeeds:
         return _transformers_needs(run, benchmark, choice, kwargs, environ)
     _check(run, benchmark, choice, ApiSettings.of, choice.setting.model_path, kwargs)
     needs = JudgeNeeds({**environ, VARIABLE: _options(run, kwargs).to_json()})
-    return needs._replace(turn=_turn(benchmark, choice, kwargs)) if options.asks_judges else needs
+    return _asking(run, benchmark, choice, kwargs, needs)
 
 
 def _transformers_needs(
@@ -78,6 +81,7 @@ def _transformers_needs(
     return JudgeNeeds(
         {**environ, VARIABLE: _options(run, kwargs).to_json()},
         gpus=gpus if run.options.asks_judges else 0,
+        secrets=hub_secrets(judge_weights(choice, kwargs)) if run.options.asks_judges else (),
         environment=environment,
     )
 
@@ -92,9 +96,9 @@ def _vllm_needs(
     if not runs_elsewhere(choice, kwargs):  # of one that does, we know only what it is asked
         given = replace(given, served=settings.decisive)
     if runs_elsewhere(choice, kwargs) or not run.options.asks_judges:
-        turn = _turn(benchmark, choice, kwargs) if run.options.asks_judges else ""
-        return JudgeNeeds({**environ, VARIABLE: given.to_json()}, turn=turn)
-    server = server_of(run, choice, settings, _gpus(choice, settings.gpus))
+        return _asking(run, benchmark, choice, kwargs, JudgeNeeds({**environ, VARIABLE: given.to_json()}))
+    secrets = hub_secrets(judge_weights(choice, kwargs))
+    server = server_of(run, choice, settings, _gpus(choice, settings.gpus), secrets)
     given = replace(
         given,
         workers=max(given.workers, _IN_FLIGHT),
@@ -119,13 +123,17 @@ def _options(run: Run, kwargs: Mapping[str, Any]) -> JudgeOptions:
     return JudgeOptions(kwargs, run.options.num_workers, run.options.requests_per_minute)
 
 
-def _turn(benchmark: str, choice: JudgeChoice, kwargs: Mapping[str, Any]) -> str:
-    """What only one job at a time may ask."""
+def _asking(
+    run: Run, benchmark: str, choice: JudgeChoice, kwargs: Mapping[str, Any], needs: JudgeNeeds
+) -> JudgeNeeds:
+    """``needs`` with the key and the turn of a judge that runs elsewhere, where it is asked at all."""
+    if not run.options.asks_judges:
+        return needs
     try:
         endpoint = endpoint_of(choice, kwargs)
     except UserError as error:
         raise UserError(f"judge '{choice.name}' of {benchmark} is reached through an API: {error}") from None
-    return endpoint.turn
+    return needs._replace(secrets=endpoint.secrets, turn=endpoint.turn)
 
 
 def check_kwargs_map(config: Config) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from eval_models.judge.registry import JudgeChoice, find
 from imageevalkit.asset_checks.check import LocalFolder, Needed
-from imageevalkit.asset_manifest import HubAsset, PlacedAsset, UrlAsset, parse_entries
+from imageevalkit.asset_checks.hub_cache import is_offline
+from imageevalkit.asset_manifest import CodeAsset, HubAsset, PlacedAsset, UrlAsset, parse_entries
 from imageevalkit.assets import placed_assets
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
@@ -17,6 +18,9 @@ from imageevalkit.launch import registry
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.judge_settings import configured_kwargs, runs_elsewhere
 from imageevalkit.load_errors import may_be_hub_id
+
+# huggingface_hub reads both
+_HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 
 class Needs(NamedTuple):
@@ -56,6 +60,16 @@ def model_needs(
     return Needs(tuple(found), "" if found else "needs no files")
 
 
+def hub_secrets(assets: Collection[Needed]) -> list[str]:
+    """The variables with the hub's token, for a process whose libraries may fetch some of ``assets`` by themselves.
+
+    None where there is code of other people among them: it runs with what prefetch has fetched.
+    """
+    if is_offline() or any(isinstance(asset, CodeAsset) for asset in assets):
+        return []
+    return list(_HUB_TOKENS) if any(isinstance(asset, HubAsset) for asset in assets) else []
+
+
 def evaluator_needs(
     config: Config, benchmark: str, judge: str, judge_kwargs: Mapping[str, Any], ds_kwargs: Mapping[str, Any]
 ) -> Needs:
@@ -65,18 +79,22 @@ def evaluator_needs(
         UserError: an unknown judge, or a malformed setting.
         CellFailure: the benchmark's manifest is malformed.
     """
-    rules = rules_of(benchmark, ds_kwargs)
-    own = tuple(getattr(rules, "evaluator_assets", tuple)())
+    own = assets_without_judge(benchmark, ds_kwargs)
     choice = find(check_judge(benchmark, judge, ds_kwargs))
     if choice is None:
-        return Needs((*placed_assets(benchmark), *own))
+        return Needs(own)
     kwargs = {**configured_kwargs(config, choice), **judge_kwargs}
-    return Needs(
-        (*placed_assets(benchmark), *own, *_judge_weights(choice, kwargs)), _judge_remark(choice, kwargs)
-    )
+    return Needs((*own, *judge_weights(choice, kwargs)), _judge_remark(choice, kwargs))
 
 
-def _judge_weights(choice: JudgeChoice, kwargs: Mapping[str, Any]) -> list[Needed]:
+def assets_without_judge(benchmark: str, ds_kwargs: Mapping[str, Any]) -> tuple[Needed, ...]:
+    """What evaluating ``benchmark`` takes besides its data and its judge. Raises like :func:`evaluator_needs`."""
+    rules = rules_of(benchmark, ds_kwargs)
+    return (*placed_assets(benchmark), *getattr(rules, "evaluator_assets", tuple)())
+
+
+def judge_weights(choice: JudgeChoice, kwargs: Mapping[str, Any]) -> list[Needed]:
+    """The weights of a judge with the settings ``kwargs``; none where it runs elsewhere."""
     if runs_elsewhere(choice, kwargs):
         return []
     return [_at(choice.setting.model_path, kwargs.get("revision"), ())]

@@ -22,9 +22,11 @@ from imageevalkit.launch.environments import DRIVER_ENV, python_of
 from imageevalkit.launch.generate_jobs import Run, generate_jobs
 from imageevalkit.launch.judges import JudgeNeeds, check_kwargs_map, judge_needs
 from imageevalkit.launch.missing_weights import missing_of_evaluator, missing_of_model
+from imageevalkit.launch.needs import assets_without_judge, hub_secrets
 from imageevalkit.launch.options import Options
 from imageevalkit.launch.own_environment import missing_here, own_environment, uses_encoders
 from imageevalkit.launch.serving_jobs import serving_jobs
+from imageevalkit.secrets import secret_names
 
 _EVALUATE_RETRIES = 1  # a crash may pass
 
@@ -172,6 +174,7 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: dict[str, str]
         cells=[cell.key],
         logs=run.logs([cell], "evaluate"),
         environ=environ,
+        secrets=_secrets(run, benchmark, needs),
         after=[after[cell.key]] if cell.key in after else [],
         gpus=_gpus(run, benchmark, needs),
         turns=[needs.turn] if needs.turn else [],
@@ -180,6 +183,16 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: dict[str, str]
         leaves_outcomes=module_of(benchmark) is not None,
         options={"uses_encoders": uses_encoders(benchmark, run.ds_kwargs[benchmark])},
     )
+
+
+def _secrets(run: Run, benchmark: str, needs: JudgeNeeds) -> list[str]:
+    """The variables with the keys that evaluating ``benchmark`` takes; of a foreign script nobody knows which."""
+    if module_of(benchmark) is None:
+        return secret_names()
+    if not run.options.asks_judges:
+        return []
+    own = hub_secrets(assets_without_judge(benchmark, run.ds_kwargs[benchmark]))
+    return sorted({*own, *needs.secrets})
 
 
 def _gpus(run: Run, benchmark: str, needs: JudgeNeeds) -> int:

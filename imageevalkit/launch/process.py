@@ -17,6 +17,7 @@ from imageevalkit.errors import ExitStatus
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch import guard
 from imageevalkit.progress import PROGRESS_ENV
+from imageevalkit.secrets import environ_with
 from imageevalkit.text_output import plain
 
 CORES_ENV = "IMAGEEVALKIT_CORES"
@@ -39,8 +40,8 @@ def progress_path(plan: Plan, job: Job) -> Path:
 
 
 def job_environ(plan: Plan, job: Job, gpus: dict[str, str], cores: int) -> dict[str, str]:
-    """The environment of ``job``: the launcher's, the job's own additions, and what it was given."""
-    environ = os.environ | job.environ | gpus
+    """The environment of ``job``: the launcher's without secrets of others, its own additions, what it was given."""
+    environ = environ_with(job.secrets) | job.environ | gpus
     paths = [str(REPO), *filter(None, [environ.get("PYTHONPATH")])]
     environ["PYTHONPATH"] = os.pathsep.join(paths)
     environ[PROGRESS_ENV] = str(progress_path(plan, job).absolute())

@@ -6,6 +6,7 @@ import argparse
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from imageevalkit.jobs import (
 from imageevalkit.launch.judge_server import JudgeServer
 from imageevalkit.launch.process import FINAL, describe_exit, guarded, last_line, progress_path
 from imageevalkit.progress import Progress, ProgressReader, ProgressWriter
+from imageevalkit.secrets import environ_with
 from imageevalkit.text_output import append_line
 
 _TICK = 0.1
@@ -58,7 +60,7 @@ class _Serving:
             server["judge"],
             server["model"],
             server["command"],
-            _server_environ(Path(server["command"][0])),
+            _server_environ(Path(server["command"][0]), server["secrets"]),
             REPO / server["log"],
             server["start_timeout"],
             Address(Path(server["address_file"])),
@@ -95,7 +97,7 @@ class _Serving:
 
     def _evaluate(self, cell: str, log: Path) -> Outcome:
         given: dict[str, Any] = self._job.options["cells"][cell]
-        environ = _asker_environ(given["environ"])
+        environ = _asker_environ(given["secrets"], given["environ"])
         self._server.next_cell(makes_room=given["uses_encoders"])
         for attempt in range(1, _ATTEMPTS + 1):
             title = f"{self._job.stage}:{cell} attempt {attempt}"
@@ -121,9 +123,9 @@ class _Serving:
         return status
 
 
-def _server_environ(executable: Path) -> dict[str, str]:
-    # no key is for it, and VLLM_API_KEY would make it ask for one
-    environ = {name: value for name, value in os.environ.items() if not name.endswith("API_KEY")}
+def _server_environ(executable: Path, secrets: Sequence[str]) -> dict[str, str]:
+    # not VLLM_API_KEY either, which would make it ask for one
+    environ = environ_with(secrets)
     environ["PATH"] = os.pathsep.join([str(executable.parent), *filter(None, [environ.get("PATH")])])
     # our folders (tests, utils) must not shadow packages of its environment
     paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", str(REPO))]
@@ -131,8 +133,8 @@ def _server_environ(executable: Path) -> dict[str, str]:
     return environ
 
 
-def _asker_environ(own: dict[str, str]) -> dict[str, str]:
-    environ = os.environ | own
+def _asker_environ(secrets: Sequence[str], own: dict[str, str]) -> dict[str, str]:
+    environ = environ_with(secrets) | own
     for name in ("NO_PROXY", "no_proxy"):  # which of them counts is up to the library
         environ[name] = ",".join(filter(None, [environ.get(name), "127.0.0.1"]))
     return environ

@@ -21,19 +21,22 @@ _RETRIES = 1  # what has its outcome by then is not evaluated again
 class Server(NamedTuple):
     """The server of the judge with the full name ``judge``: its ``command`` (the port comes last) and its files.
 
-    ``model`` is the name under which it is served.
+    ``model`` is the name under which it is served; ``secrets`` are the variables with the keys that it takes.
     """
 
     judge: str
     model: str
     command: tuple[str, ...]
+    secrets: tuple[str, ...]
     gpus: int
     start_timeout: float
     log: str
     address_file: str
 
 
-def server_of(run: Run, choice: JudgeChoice, settings: ServerSettings, gpus: int) -> Server:
+def server_of(
+    run: Run, choice: JudgeChoice, settings: ServerSettings, gpus: int, secrets: Sequence[str]
+) -> Server:
     """The server that this run starts for ``choice``.
 
     Raises:
@@ -55,6 +58,7 @@ def server_of(run: Run, choice: JudgeChoice, settings: ServerSettings, gpus: int
         judge=choice.full_name,
         model=model,
         command=tuple(settings.command(executable, model, gpus)),
+        secrets=tuple(secrets),
         gpus=gpus,
         start_timeout=settings.start_timeout,
         log=str(log_root() / f"judge_{stem}_{run.stamp}.log"),
@@ -86,6 +90,7 @@ def _job(run: Run, server: Server, jobs: Sequence[Job]) -> Job:
         cells=[cell for job in jobs for cell in job.cells],
         logs=[log for job in jobs for log in job.logs],
         after=list(dict.fromkeys(name for job in jobs for name in job.after)),
+        secrets=sorted({*server.secrets, *(name for job in jobs for name in job.secrets)}),
         partial=True,
         gpus=server.gpus,
         cores=run.cores,
@@ -93,7 +98,7 @@ def _job(run: Run, server: Server, jobs: Sequence[Job]) -> Job:
         options={
             "server": {**server._asdict(), "command": list(server.command)},
             "cells": {
-                cell: {"command": job.command, "environ": job.environ, **job.options}
+                cell: {"command": job.command, "environ": job.environ, "secrets": job.secrets, **job.options}
                 for job in jobs
                 for cell in job.cells
             },

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
+import zlib
 from pathlib import Path, PurePosixPath
 
 from imageevalkit.asset_checks.code import check_code, entries, read_record, write_record
@@ -67,46 +68,59 @@ def _download(asset: CodeAsset, name: str, part: Path) -> None:
     download(url, archive, name, resume=False)
     try:
         _extract(archive, part)
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:  # the last: a name that holds a NUL
         raise CellFailure(f"{url} gives no archive that may be unpacked ({error})") from None
     finally:
         forget(archive)
 
 
 def _extract(archive: Path, part: Path) -> None:
-    """Unpack what is below the archive's one folder into ``part``.
+    """Unpack what is below the archive's one folder into ``part``, which is made anew.
 
-    Member by member, because tarfile's own filters (PEP 706) are not in the Python 3.11 of Debian 12.
+    Member by member: tarfile's filters (PEP 706) are not in the Python 3.11 of Debian 12, those before 3.11.13 and
+    3.12.11 can be got round, and a filter may rewrite where a link points, which git's hash tells.
 
     Raises:
         tarfile.TarError: a member would lie, or point, outside of the folder, or is neither file, folder nor link.
     """
     part.mkdir(parents=True)
+    root = Path(os.path.realpath(part))
+    links = []
     with tarfile.open(archive, "r:gz") as opened:
         for member in opened:
             path = PurePosixPath(*PurePosixPath(member.name).parts[1:])
-            if path.is_absolute() or ".." in path.parts or member.name.startswith("/"):
+            if ".." in path.parts or member.name.startswith("/"):
                 raise tarfile.TarError(f"{member.name} lies outside of its folder")
             if path.parts:
-                _unpack(opened, member, path, part)
+                _unpack(opened, member, path, root)
+            if member.issym():
+                links.append((member.name, root / path))
+    # only now: where a link points may go through links that come after it
+    for name, link in links:
+        if not Path(os.path.realpath(link)).is_relative_to(root):
+            raise tarfile.TarError(f"{name} points outside of its folder")
 
 
-def _unpack(opened: tarfile.TarFile, member: tarfile.TarInfo, path: PurePosixPath, part: Path) -> None:
-    target = part / path
-    if member.isdir():
-        target.mkdir(parents=True, exist_ok=True)
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if member.issym():
-        if os.path.normpath(path.parent / member.linkname).startswith(("..", "/")):
-            raise tarfile.TarError(f"{member.name} points outside of its folder")
-        target.symlink_to(member.linkname)
-    elif member.isfile() and (content := opened.extractfile(member)):
-        with target.open("xb") as file:
-            shutil.copyfileobj(content, file)
-        target.chmod(0o755 if member.mode & 0o100 else 0o644)
-    else:
-        raise tarfile.TarError(f"{member.name} is neither a file, a folder nor a link")
+def _unpack(opened: tarfile.TarFile, member: tarfile.TarInfo, path: PurePosixPath, root: Path) -> None:
+    target = root / path
+    folder = target if member.isdir() else target.parent
+    # nothing is written through a link; git has nothing below one either
+    if Path(os.path.realpath(folder)) != folder:
+        raise tarfile.TarError(f"{member.name} lies below a link")
+    if data_filter := getattr(tarfile, "data_filter", None):
+        data_filter(member.replace(name=str(path), deep=False), str(root))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if member.issym() and not member.linkname.startswith("/"):
+            target.symlink_to(member.linkname)
+        elif member.isfile() and (content := opened.extractfile(member)):
+            mode = 0o777 if member.mode & 0o100 else 0o666  # the rest is the umask's, for a team's folder
+            with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                shutil.copyfileobj(content, file)
+        elif not member.isdir():
+            raise tarfile.TarError(f"{member.name} is no file, folder or link within its folder")
+    except (FileExistsError, NotADirectoryError):
+        raise tarfile.TarError(f"{member.name} lies where another member is") from None
 
 
 def _verify(asset: CodeAsset, part: Path, mirror: Path | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import IO, Any
 from tqdm import tqdm
 
 from imageevalkit.errors import CellFailure, say
+from imageevalkit.locks import take_lock
 from imageevalkit.reach import why_unreachable
 from imageevalkit.secrets import one_line, redact
 
@@ -80,7 +80,7 @@ def forget(part: Path) -> None:
 @contextmanager
 def _locked(part: Path) -> Iterator[IO[bytes]]:
     with part.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        take_lock(file.fileno(), part, wait=True)
         yield file
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +13,7 @@ from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.errors import CellFailure, ExitStatus, run_main, show
 from imageevalkit.jobs import USABLE, read_outcome
+from imageevalkit.locks import open_lock, take_lock
 from imageevalkit.report.collect import CellReport, collect
 from imageevalkit.report.html import render
 from imageevalkit.report.leaderboard import csv_text, markdown_text
@@ -72,8 +73,9 @@ def _only_writer() -> Iterator[None]:
     """Let two runs that end at once write their reports one after the other, not into one another's."""
     root = output_root()
     root.mkdir(parents=True, exist_ok=True)
-    with (root / ".report.lock").open("w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    path = root / ".report.lock"
+    with os.fdopen(open_lock(path), "wb") as lock:
+        take_lock(lock.fileno(), path, wait=True)
         yield
 
 

@@ -140,7 +140,7 @@ class _Worker:
             return
         self._log = path
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         sys.stdout.flush()
         sys.stderr.flush()
         os.dup2(fd, 1)

@@ -1,0 +1,72 @@
+"""Locks on files, in folders that several users share: the kernel drops one with the last process that holds it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import pwd
+import stat
+from pathlib import Path
+
+from imageevalkit.errors import UserError
+
+# NFS without its lock daemon, Lustre mounted without -o flock, FUSE; NFS takes no lock on a file open for reading
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF})
+
+
+def open_lock(
+    path: Path, flags: int = os.O_RDWR | os.O_CREAT, mode: int = 0o666, folder: int | None = None
+) -> int:
+    """A descriptor of the regular file at ``path``; ``folder`` may be one of the folder that it is looked for in.
+
+    Another user may have put a link there, which would lead elsewhere, or a pipe, which would wait for ever.
+
+    Raises:
+        UserError: what is there is no regular file.
+        OSError: it cannot be opened.
+    """
+    try:
+        name = path if folder is None else path.name
+        fd = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode, dir_fd=folder)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):  # a link, a socket, a folder
+            raise
+        raise _unfit(path) from None
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise _unfit(path)
+
+
+def take_lock(fd: int, path: Path, wait: bool = False) -> None:
+    """Take the exclusive lock on ``fd``, an open file at ``path``.
+
+    Raises:
+        BlockingIOError: somebody has it, and we do not ``wait``.
+        UserError: the filesystem has no locks.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        raise UserError(
+            f"{path.parent} is on a filesystem without file locks (flock: {error.strerror}): use a folder on one that "
+            "has them, such as a local disk (a link to it will do), or have this one mounted with them"
+        ) from None
+
+
+def with_owner(path: Path) -> str:
+    """``path`` and whose it is, as far as the system tells."""
+    try:
+        uid = path.lstat().st_uid
+        return f"{path} of {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"{path} of user {uid}"
+    except OSError:
+        return str(path)
+
+
+def _unfit(path: Path) -> UserError:
+    return UserError(f"{with_owner(path)} is no regular file, as a lock must be: have it removed")

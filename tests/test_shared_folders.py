@@ -1,0 +1,144 @@
+"""A team's folders: results that two users write in turn, and filesystems that have no locks."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imageevalkit.cell import Cell, lock_cell
+from imageevalkit.errors import UserError
+from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
+
+# ---- two users of one group ----------------------------------------------------------------------------------
+
+GROUP = 12347
+ALICE, BOB = 12345, 12346
+
+
+@pytest.fixture
+def team() -> Iterator[Path]:
+    """A checkout in a folder of the group's, whose files are the group's too, as its first user made it."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:  # pytest's folders are closed to others
+        os.chown(place, ALICE, GROUP)
+        Path(place).chmod(0o2775)
+        checkout = make_checkout(Path(place, "checkout"))
+        for path in (checkout, *checkout.rglob("*")):
+            os.chown(path, ALICE, GROUP, follow_symlinks=False)
+            if not path.is_symlink():
+                path.chmod(0o2775 if path.is_dir() else path.stat().st_mode | 0o064)
+        yield checkout
+
+
+def as_user(uid: int) -> list[str]:
+    """The start of a command run as ``uid`` of the group."""
+    command = ["setpriv", f"--reuid={uid}", f"--regid={GROUP}", "--clear-groups"]
+    # not by setpriv itself, which starts its program while it still has root's rights
+    python = ["bash", "-c", 'exec "$0" -c ""', sys.executable]
+    if subprocess.run([*command, *python], capture_output=True).returncode:
+        # Python itself is in a home folder: reading, not writing, is allowed everywhere
+        command += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+        command += ["--securebits=+no_setuid_fixup"]  # `test -x` asks with them too
+    return command
+
+
+@needs_driver_env
+@pytest.mark.skipif(os.getuid() != 0, reason="needs to become two other users")
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="needs setpriv (util-linux)")
+def test_two_users_of_a_group_go_on_with_each_other_s_results(team: Path) -> None:
+    def run(uid: int, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*as_user(uid), "bash", "-c", 'umask 002; exec bash "$@"', "bash", str(team / "eval.sh"), *words],
+            env=environ(team, HOME=f"{team.parent}", CUDA_VISIBLE_DEVICES=""),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            stdin=subprocess.DEVNULL,
+        )
+
+    words = ["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit"]
+    for uid, limit in ((ALICE, "2"), (BOB, "4"), (ALICE, "6")):
+        done = run(uid, *words, limit)
+        assert done.returncode == 0, done.stdout + done.stderr
+    again = run(BOB, *words, "6", "--overwrite", "--custom_model_kwargses", "width=64,height=64")
+    assert again.returncode == 0, again.stdout + again.stderr
+    result = json.loads((team / "output/reference-noise/quicktext/result.json").read_text())
+    assert result["coverage"]["judged"] == 6
+    closed = [path for path in _all(team / "output", team / "log") if not path.stat().st_mode & 0o020]
+    assert not closed, "what the one has made, the other may write"
+    assert {path.stat().st_uid for path in _all(team / "output")} == {ALICE, BOB}
+
+
+def _all(*folders: Path) -> list[Path]:
+    return [path for folder in folders for path in (folder, *folder.rglob("*"))]
+
+
+# ---- what lies where a cell's lock should be -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_a_cell_s_lock_leads_nowhere_else(tmp_path: Path, kind: str) -> None:
+    cell, precious = Cell("m", "b"), tmp_path / "precious"
+    precious.write_text("precious")
+    cell.folder.mkdir(parents=True)
+    place = cell.folder / ".lock"
+    if kind == "link":
+        place.symlink_to(precious)
+    elif kind == "pipe":
+        os.mkfifo(place)
+    else:
+        place.mkdir()
+    with pytest.raises(
+        UserError, match=rf"{place} of \S+ is no regular file, as a lock must be: have it removed"
+    ):
+        lock_cell(cell)
+    assert precious.read_text() == "precious"
+
+
+# ---- a filesystem without locks ----------------------------------------------------------------------------------
+
+# What flock does there, in every process of a run: none of the filesystems at hand is one.
+NO_LOCKS = """
+import errno, fcntl, os
+real = fcntl.flock
+def flock(fd, operation):
+    place = os.readlink(f"/proc/self/fd/{fd if isinstance(fd, int) else fd.fileno()}")
+    if place.startswith(os.environ["NO_LOCKS"]):
+        number = getattr(errno, os.environ["NO_LOCKS_ERROR"])
+        raise OSError(number, os.strerror(number))
+    return real(fd, operation)
+fcntl.flock = flock
+"""
+
+
+@needs_driver_env
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc")
+@pytest.mark.parametrize("error", ["ENOLCK", "ENOSYS", "EOPNOTSUPP"])
+def test_results_on_a_filesystem_without_locks_are_told_before_anything_starts(
+    tmp_path: Path, error: str
+) -> None:
+    checkout = make_checkout(tmp_path / "checkout")
+    (tmp_path / "probe").mkdir()
+    (tmp_path / "probe/sitecustomize.py").write_text(NO_LOCKS)
+    done = run_eval(
+        checkout,
+        *["--model_names", "reference-noise", "--ds_names", "quicktext", "--limit", "1"],
+        PYTHONPATH=f"{tmp_path / 'probe'}{os.pathsep}{checkout}",
+        NO_LOCKS=str(checkout / "output"),
+        NO_LOCKS_ERROR=error,
+    )
+    assert done.returncode == 2, done.stdout
+    folder = checkout / "output/reference-noise/quicktext"
+    why = os.strerror(getattr(errno, error))
+    assert done.stderr == (
+        f"error: {folder} is on a filesystem without file locks (flock: {why}): use a folder on one that has them, "
+        "such as a local disk (a link to it will do), or have this one mounted with them\n"
+    )
