@@ -27,6 +27,7 @@ from imageevalkit.evaluation.survey import (
     GENERATED,
     REFUSED_ITEM,
     ImageState,
+    scorable,
     survey_images,
 )
 from imageevalkit.items import Item
@@ -62,8 +63,7 @@ def evaluate_cell(
     data_sha256 = assets.data_sha256(cell.benchmark)
     states = survey_images(cell, items)
     by_id = {item.id: item for item in items}
-    scorable = {GENERATED, BLANK} if official_treatment and benchmark.scores_blank else {GENERATED}
-    to_judge = {item: state for item, state in states.items() if state.status in scorable}
+    to_judge = scorable(states, official_treatment and benchmark.scores_blank)
     if not to_judge:
         counts = Counter(state.status for state in states.values())
         raise CellFailure(

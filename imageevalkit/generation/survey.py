@@ -42,6 +42,8 @@ def survey(cell: Cell, items: Sequence[Item], settings: dict[str, Any], repair: 
 
     With ``repair`` False nothing on disk is touched (an interrupted rename is then left for later).
     """
+    if not cell.folder.exists():
+        return Survey(make=list(items))
     records = last_records(cell)
     known = fp.known(cell.fingerprints)
     wanted = fp.fingerprint(settings)
