@@ -61,13 +61,15 @@ class ItemView(NamedTuple):
 class CellReport(NamedTuple):
     """One cell as found on disk: with ``result`` None, ``problem`` says in one line why it has none.
 
-    A result older than its images is withheld, with a reason that begins with :data:`STALE`.
+    A result older than its images is withheld, with a reason that begins with :data:`STALE`. ``source`` is the file of
+    the result.
     """
 
     cell: Cell
     result: Result | None
     problem: str
     items: list[ItemView]
+    source: Path
 
 
 def collect() -> list[CellReport]:
@@ -102,8 +104,9 @@ def _read_cell(cell: Cell) -> CellReport:
         items = [_item(cell, id, made.get(id), scored.get(id, {})) for id in ids]
     except (OSError, ValueError) as error:
         note = f"items are not readable: {one_line(error)}"
-        return CellReport(cell, result and replace(result, notes=[*result.notes, note]), problem or note, [])
-    return CellReport(cell, result, problem, items)
+        result = result and replace(result, notes=[*result.notes, note])
+        return CellReport(cell, result, problem or note, [], cell.result)
+    return CellReport(cell, result, problem, items, cell.result)
 
 
 def _other_results(cell: Cell) -> Iterator[CellReport]:
@@ -112,7 +115,7 @@ def _other_results(cell: Cell) -> Iterator[CellReport]:
         if result:
             with contextlib.suppress(OSError, ValueError):
                 result, _ = _without_stale(result, _last_by_item(cell.generation), _last_by_item(scores))
-        yield CellReport(cell, result, problem, [])
+        yield CellReport(cell, result, problem, [], path)
 
 
 def _read_result(cell: Cell, path: Path) -> tuple[Result | None, str]:
