@@ -10,7 +10,7 @@ from benchmarks.oneig.prompt_scores import comparisons_of_program, has_failed, i
 from benchmarks.oneig.rows import Row, TextRow, mean_metric, of_task, rows, text_rows, text_scale
 from benchmarks.oneig.scored import TASKS, Language, Rules, ScoredPrompt, Task
 from benchmarks.oneig.text_metric import Comparison
-from imageevalkit.bootstrap import interval
+from imageevalkit.intervals import interval
 from imageevalkit.results import Metric
 
 TOTAL = "oneig_total"
@@ -120,7 +120,7 @@ def _text_details(of_text: Sequence[TextRow], rules: Rules, language: Language) 
         part: Metric(
             scores[position] if scores else None,
             len(compared),
-            interval(sums[part]),
+            interval(sums[part], text_scale(part, language)),
             text_scale(part, language),
         )
         for position, part in enumerate(TEXT_PARTS)
