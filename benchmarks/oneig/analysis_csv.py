@@ -7,7 +7,8 @@ import io
 from collections.abc import Mapping, Sequence
 
 from benchmarks.oneig.fine_grained import LENGTHS, STYLE_GROUPS, SUBJECTS, TEXT_PARTS, TYPES, metric_name
-from benchmarks.oneig.scored import Language, Rules, Task
+from benchmarks.oneig.scored import Language, Task
+from imageevalkit.evaluation.benchmark import Rules
 from imageevalkit.results import Metric
 
 _BY_FORM = (*TYPES, *LENGTHS)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from benchmarks.oneig import text_metric
 from benchmarks.oneig.prompt_scores import CLASSES, mean
 from benchmarks.oneig.rows import Row, TextRow, mean_metric, text_scale
-from benchmarks.oneig.scored import Language, Prompt, Rules
+from benchmarks.oneig.scored import Language, Prompt
+from imageevalkit.evaluation.benchmark import Rules
 from imageevalkit.results import Metric
 
 STYLE_GROUPS: Mapping[str, tuple[str, ...]] = {

@@ -14,8 +14,9 @@ from benchmarks.oneig.editions import CHINESE, ENGLISH
 from benchmarks.oneig.fine_grained import STYLES
 from benchmarks.oneig.prompt_scores import comparisons, comparisons_of_program, has_failed, in_order, mean
 from benchmarks.oneig.rows import Row, of_task, rows
-from benchmarks.oneig.scored import Language, Rules, ScoredPrompt, Task
+from benchmarks.oneig.scored import Language, ScoredPrompt, Task
 from benchmarks.oneig.text_metric import Comparison
+from imageevalkit.evaluation.benchmark import Rules
 
 _EDITIONS: Mapping[Language, tuple[str, tuple[str, ...]]] = {
     edition.language: (edition.mode, tuple(edition.sizes)) for edition in (ENGLISH, CHINESE)

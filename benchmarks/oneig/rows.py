@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from benchmarks.oneig.editions import looks_at
 from benchmarks.oneig.prompt_scores import comparisons, mean, prompt_score
-from benchmarks.oneig.scored import Language, Prompt, Rules, ScoredPrompt, Task
+from benchmarks.oneig.scored import Language, Prompt, ScoredPrompt, Task
 from benchmarks.oneig.text_metric import LARGEST_DISTANCE, Comparison
+from imageevalkit.evaluation.benchmark import Rules
 from imageevalkit.intervals import interval
 from imageevalkit.results import Metric
 

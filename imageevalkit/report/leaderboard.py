@@ -246,7 +246,7 @@ def coverage_text(coverage: Coverage) -> str:
 
 
 def markdown_text(cells: Sequence[CellReport]) -> str:
-    """``leaderboard.md``: headline scores, coverage of every cell, and cells without a result."""
+    """``leaderboard.md``: headline scores, notes and coverage of every cell, and cells without a result."""
     results = [cell.result for cell in cells if cell.result]
     lines = ["# Leaderboard", ""]
     lines += _score_table(grid(results)) if results else ["No results yet."]
@@ -256,6 +256,9 @@ def markdown_text(cells: Sequence[CellReport]) -> str:
         lines += [
             f"- {_md(f'{r.model} / {r.benchmark}@{r.evaluator.id}')}: {_md(r.withheld)}" for r in withheld
         ]
+    if noted := [(r, note) for r in results for note in r.notes]:
+        lines += ["", "## Notes", ""]
+        lines += [f"- {_md(f'{r.model} / {r.benchmark}@{r.evaluator.id}')}: {_md(note)}" for r, note in noted]
     if results:
         lines += ["", "## Coverage", "", *_coverage_table(results)]
     without = [cell for cell in cells if not cell.result]
