@@ -36,15 +36,6 @@ SUBJECTS = (
 )
 
 
-def metric_name(task: str, key: str) -> str:
-    """The metric of a group that the official script calls ``key``: "alignment/T,P", "reasoning/computer_science"."""
-    return f"{task}/{_part_of_name(key)}"
-
-
-def _part_of_name(key: str) -> str:
-    return key.replace(", ", ",").replace(" ", "_")
-
-
 def by_class(rows: Sequence[Row]) -> dict[str, Metric]:
     """Diversity of each class of prompts: no part of the script, and always of the prompts that have a score."""
     there = {row.prompt.class_item for row in rows}
@@ -79,7 +70,8 @@ def _groups(
         if group:
             poisoned = rules == "official" and any(row.listed and row.score is None for row in group)
             metric = mean_metric([row.score for row in group])
-            result[_part_of_name(key)] = Metric(None, metric.n) if poisoned else metric
+            # "T,P", "computer_science"
+            result[key.replace(", ", ",").replace(" ", "_")] = Metric(None, metric.n) if poisoned else metric
     return result
 
 
