@@ -1,27 +1,76 @@
-"""What a stage would do, told to ``--dry_run``: a request on stdin, a line for each of its cells on stdout."""
+"""What a stage would do, told to ``--dry_run``: requests on stdin, a line for each of their cells as JSON on stdout."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from imageevalkit.cell import REPO
+from imageevalkit.cell import REPO, Cell
 from imageevalkit.errors import CellFailure, ExitStatus, show
+from imageevalkit.items import MODEL_NAME_MARK, Item, items_of
+from imageevalkit.jobs import cell_of
 from imageevalkit.secrets import one_line
 
 
-def tell_forecasts(forecast: Callable[[str, dict[str, Any]], str]) -> ExitStatus:
-    """Print ``forecast(cell key, request)`` for each cell; one that fails is a line too, and status 1."""
+class Datasets:
+    """The datasets of benchmarks, each read once however many models there are."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] = {}
+        self._untouched: dict[tuple[str, int | None], list[Item]] = {}
+
+    def __getitem__(self, benchmark: str) -> Any:
+        from custom_datasets.load_dataset import load_dataset
+
+        if benchmark not in self._loaded:
+            self._loaded[benchmark] = load_dataset(benchmark)
+        return self._loaded[benchmark]
+
+    def items(self, cell: Cell, limit: int | None) -> list[Item]:
+        """The first ``limit`` items of ``cell``; of all cells without a folder the same, for they are only counted.
+
+        Raises:
+            CellFailure: an entry breaks the contract.
+        """
+        if cell.folder.exists():
+            return items_of(self[cell.benchmark], cell, limit)
+        key = (cell.benchmark, limit)
+        if key not in self._untouched:
+            self._untouched[key] = items_of(
+                self[cell.benchmark], Cell(MODEL_NAME_MARK, cell.benchmark), limit
+            )
+        return self._untouched[key]
+
+
+Forecast = Callable[[Cell], str]
+
+
+def tell_forecasts(forecast_of: Callable[[Mapping[str, Any], Datasets], Forecast]) -> ExitStatus:
+    """For each request a list of ``[line, counted]``, one for each of its cells: what ``forecast_of(request)`` says.
+
+    A cell whose forecast fails is a line too, not counted.
+    """
     sys.path.insert(0, str(REPO / "infer"))
-    request = json.load(sys.stdin)
-    status = ExitStatus.COMPLETE
-    for key in request["cells"]:
-        try:
-            show(forecast(key, request))
-        except Exception as error:  # a fault in one dataset class or benchmark must not hide the other cells
-            kind = "" if isinstance(error, CellFailure) else f"{type(error).__name__}: "
-            show(f"{key}: unknown: {kind}{one_line(error, 300)}")
-            status = ExitStatus.FAILED
-    return status
+    datasets = Datasets()
+    forecasts: dict[str, Forecast] = {}
+    told = []
+    with contextlib.redirect_stdout(sys.stderr):  # a dataset class may print
+        for request in json.load(sys.stdin):
+            cells = request.pop("cells")
+            same = json.dumps(request)  # a benchmark is made once for all cells of which the same is asked
+            if same not in forecasts:
+                forecasts[same] = forecast_of(request, datasets)
+            told.append([_told(forecasts[same], cell_of(key)) for key in cells])
+    show(json.dumps(told))
+    return ExitStatus.COMPLETE
+
+
+def _told(forecast: Forecast, cell: Cell) -> tuple[str, bool]:
+    try:
+        return f"{cell.key}: {forecast(cell)}", True
+    except Exception as error:  # a fault in one dataset class or benchmark must not hide the other cells
+        kind = "" if isinstance(error, CellFailure) else f"{type(error).__name__}: "
+        return f"{cell.key}: unknown: {kind}{one_line(error, 300)}", False

@@ -11,12 +11,12 @@ from typing import Any
 from imageevalkit import fingerprint as fp
 from imageevalkit.cell import REPO
 from imageevalkit.errors import ExitStatus, run_main, show
+from imageevalkit.forecasting import Datasets
 from imageevalkit.generation.survey import survey
-from imageevalkit.items import items_of
 from imageevalkit.jobs import cell_of
 
 
-def calls_left(cells: list[str], options: dict[str, Any], enough: int) -> int:
+def calls_left(cells: list[str], options: dict[str, Any], enough: int, datasets: Datasets) -> int:
     """Calls of its model that a generate job of ``cells`` with ``options`` has to make, counted up to ``enough``.
 
     A call makes ``batch_size`` images. Images are hashed, as the job itself does: a damaged one is one to make. Only
@@ -25,18 +25,16 @@ def calls_left(cells: list[str], options: dict[str, Any], enough: int) -> int:
     calls = 0
     for key in cells:
         if calls < enough:
-            calls += _calls(key, options)
+            calls += _calls(key, options, datasets)
     return calls
 
 
-def _calls(key: str, options: dict[str, Any]) -> int:
-    from custom_datasets.load_dataset import load_dataset
-
+def _calls(key: str, options: dict[str, Any], datasets: Datasets) -> int:
     cell = cell_of(key)
-    dataset = load_dataset(cell.benchmark)
-    setting = options["settings"][cell.model][dataset.dataset_task]
-    items = items_of(dataset, cell, options["limit"])
-    found = survey(cell, items, fp.settings_of(dataset.dataset_task, setting), repair=False)
+    task = datasets[cell.benchmark].dataset_task
+    setting = options["settings"][cell.model][task]
+    items = datasets.items(cell, options["limit"])
+    found = survey(cell, items, fp.settings_of(task, setting), repair=False)
     if found.stale and not options["overwrite"]:
         return 0  # the cell stops
     images = len(found.make) + len(found.repair) + len(found.stale)
@@ -47,12 +45,12 @@ def _calls(key: str, options: dict[str, Any]) -> int:
 def main() -> ExitStatus:
     """The calls of each job of the request on stdin, as JSON by name; null where they cannot be counted."""
     sys.path.insert(0, str(REPO / "infer"))
-    counted: dict[str, int | None] = {}
+    datasets, counted = Datasets(), dict[str, int | None]()
     for name, request in json.load(sys.stdin).items():
         counted[name] = None
         # whatever is wrong, the job itself tells; a dataset class may print
         with contextlib.suppress(Exception), contextlib.redirect_stdout(sys.stderr):
-            counted[name] = calls_left(**request)
+            counted[name] = calls_left(**request, datasets=datasets)
     show(json.dumps(counted))
     return ExitStatus.COMPLETE
 

@@ -62,12 +62,13 @@ def items_of(dataset: Any, cell: Cell, limit: int | None = None) -> list[Item]:
     Raises:
         CellFailure: an entry breaks the contract, or two entries share a path; the message names it.
     """
-    items = [_item(entry, n, dataset, cell) for n, entry in enumerate(dataset.data[:limit])]
+    root, folder = output_root(), cell.folder
+    items = [_item(entry, n, cell, root, folder) for n, entry in enumerate(dataset.data[:limit])]
     _check_unique(items, cell)
     return items
 
 
-def _item(entry: Mapping[str, Any], n: int, dataset: Any, cell: Cell) -> Item:
+def _item(entry: Mapping[str, Any], n: int, cell: Cell, root: Path, folder: Path) -> Item:
     where = f"benchmark {cell.benchmark}, entry {n}"
     missing = [key for key in ("seed", "image_save_path") if key not in entry]
     if ("prompt" in entry) == ("input_list" in entry):
@@ -75,14 +76,14 @@ def _item(entry: Mapping[str, Any], n: int, dataset: Any, cell: Cell) -> Item:
     if missing:
         raise CellFailure(f"{where}: lacks {', '.join(missing)}")
     relative = PurePosixPath(str(entry["image_save_path"]).replace(MODEL_NAME_MARK, cell.model))
-    path = output_root() / relative
-    if ".." in relative.parts or cell.folder not in path.parents:
+    path = root / relative
+    if ".." in relative.parts or folder not in path.parents:
         raise CellFailure(
             f"{where}: image_save_path '{entry['image_save_path']}' must lie in "
             f"{MODEL_NAME_MARK}/{cell.benchmark}/"
         )
     return Item(
-        id=path.relative_to(cell.folder).with_suffix("").as_posix(),
+        id=path.relative_to(folder).with_suffix("").as_posix(),
         path=path,
         seed=BASE_SEED + int(entry["seed"]),
         prompt=entry.get("prompt"),

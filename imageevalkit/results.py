@@ -70,9 +70,9 @@ class Evaluator:
     details: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
-    def as_dict(self) -> dict[str, Any]:
-        """Its fields, copied once: tens of thousands of request hashes have them."""
-        return asdict(self)
+    def as_json(self) -> str:
+        """Its fields, written once: tens of thousands of request hashes have them."""
+        return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,13 @@ from PIL import Image
 
 from imageevalkit.adoption.adopt import adopt_cell
 from imageevalkit.adoption.finding import find_images
+from imageevalkit.adoption.found import Found, Piece
 from imageevalkit.cell import Cell
 from imageevalkit.errors import CellFailure
+from imageevalkit.evaluation.forecast import pictures_elsewhere
 from imageevalkit.evaluation.survey import survey_images
 from imageevalkit.generation.records import last_records
+from imageevalkit.grids import Grid
 from imageevalkit.items import Item
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.progress import ProgressWriter
@@ -133,6 +136,40 @@ def test_a_dataset_may_know_a_layout_of_its_own(tmp_path: Path) -> None:
     assert adopt(listed, 2, WithList(2)).state == INCOMPLETE
     assert last_records(CELL)["images/00001"]["source"] == str(source / "00000.png")
     assert adopt(source, 2, WithList(2), overwrite=True).state == COMPLETE
+
+
+def test_a_plan_asks_about_the_images_that_are_in_the_folder(tmp_path: Path) -> None:
+    checkout, theirs = make_checkout(tmp_path / "kit"), tmp_path / "theirs/en"
+    theirs.mkdir(parents=True)
+    for n in range(3):
+        Image.new("RGB", (64, 64), (n, n, n)).save(theirs / f"{n:02d}.png")
+    words = ("--images", str(theirs.parent), "--model_names", "a", "--ds_names", "quicktext")
+
+    def planned() -> str:
+        return run_eval(checkout, *words, "--dry_run").stdout
+
+    assert "a/quicktext: 3 of 3 questions to ask of ppocr-v4" in planned()
+    assert run_eval(checkout, *words).returncode == 3
+    assert "a/quicktext: 0 of 3 questions to ask of ppocr-v4" in planned()
+    Image.new("RGB", (64, 64), "red").save(theirs / "00.png")
+    (theirs / "02.png").unlink()
+    assert "a/quicktext: 1 of 2 questions to ask of ppocr-v4" in planned()
+
+
+def test_what_was_cut_out_of_a_grid_before_is_known_until_the_grid_changes(tmp_path: Path) -> None:
+    sheet = tmp_path / "sheet.png"
+    picture = Image.new("RGB", (16, 8), "red")
+    picture.paste("black", (8, 0, 16, 8))
+    picture.save(sheet)
+    wanted = items(FakeDataset(2))
+    found: dict[str, Found] = {item.id: Piece(sheet, Grid(1, 2), n) for n, item in enumerate(wanted)}
+    assert len(pictures_elsewhere(CELL, wanted, found)) == 2, "not looked into yet"
+    adopt_cell(CELL, wanted, tmp_path, found, ProgressWriter())
+    [known] = pictures_elsewhere(CELL, wanted, found).values()
+    assert known.sha256 == last_records(CELL)[wanted[0].id]["image_sha256"]
+    picture.paste("blue", (8, 0, 16, 8))
+    picture.save(sheet)
+    assert len(pictures_elsewhere(CELL, wanted, found)) == 2
 
 
 def test_through_eval_sh_from_another_folder(tmp_path: Path) -> None:

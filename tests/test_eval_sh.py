@@ -187,6 +187,42 @@ def test_dry_run_counts_and_starts_nothing(checkout: Path) -> None:
     assert not (checkout / "log").exists()
 
 
+_LOGS_LOADS = """
+_load, _loads = load_dataset, __file__ + ".loads"
+
+
+def load_dataset(name):
+    with open(_loads, "a") as log:
+        log.write(name + "\\n")
+    return _load(name)
+"""
+
+
+@needs_driver_env
+def test_dry_run_reads_a_benchmark_once_however_many_models_there_are(checkout: Path) -> None:
+    add_benchmark(checkout, "many", "Many", MANY)
+    registry = checkout / "infer/custom_datasets/load_dataset.py"
+    registry.write_text(registry.read_text() + _LOGS_LOADS)
+    models = [f"model-{n}" for n in range(6)]
+    words = ["--use_api", "true", "--model_names", ";".join(models), "--ds_names", "quicktext;many"]
+    run = run_eval(checkout, *words, "--dry_run", API_KEY="EMPTY", BASE_URL="http://127.0.0.1:9/v1")
+    assert run.returncode == 0, outcome_lines(run)
+    for model in models:
+        assert f"  {model}/quicktext: 48 images to make, 0 to reuse, 0 to repair" in run.stdout
+        assert f"  {model}/quicktext: 48 of 48 questions to ask of ppocr-v4" in run.stdout
+        assert f"  {model}/many: 400 images to make, 0 to reuse, 0 to repair" in run.stdout
+    loads = Path(f"{registry}.loads").read_text().split()
+    assert sorted(loads) == ["many", "quicktext", "quicktext"], "for its images, and for its questions"
+
+
+@needs_driver_env
+def test_dry_run_without_making_images_counts_questions_about_those_there(checkout: Path) -> None:
+    base = ["--model_names", "reference-noise", "--ds_names", "quicktext"]
+    assert run_eval(checkout, *base, "--limit", "4", "--eval", "false").returncode == 0
+    run = run_eval(checkout, *base, "--infer", "false", "--dry_run")
+    assert "reference-noise/quicktext: 4 of 4 questions to ask" in run.stdout, outcome_lines(run)
+
+
 @needs_driver_env
 def test_failing_models_and_missing_data_leave_other_cells_unharmed(checkout: Path) -> None:
     add_model(checkout, "failing", "Failing", FAILING)

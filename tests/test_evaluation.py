@@ -14,7 +14,7 @@ from PIL import Image
 from imageevalkit.cell import Cell
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.benchmark import Benchmark, Judged, Score, Unparsed
-from imageevalkit.evaluation.forecast import questions_to_ask
+from imageevalkit.evaluation.forecast import pictures_made, questions_to_ask
 from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.evaluation.question import (
     Answer,
@@ -112,7 +112,9 @@ def evaluate(
 
 def to_ask(benchmark: FakeBenchmark, n: int = 5, options: AskOptions = _ASK) -> tuple[int, int]:
     """What a forecast tells: how many questions there are to ask, of how many."""
-    total, waiting = questions_to_ask(CELL, benchmark, items(FakeDataset(n)), options)
+    of_cell = items(FakeDataset(n))
+    pictures = pictures_made(CELL, of_cell, retry_refused=False)
+    total, waiting = questions_to_ask(CELL, benchmark, of_cell, pictures, options)
     return len(waiting), total
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from imageevalkit.cell import Cell
+from imageevalkit.forecasting import Datasets
 from imageevalkit.generation.cell_run import GenerateOptions
 from imageevalkit.generation.contract import Refused
 from imageevalkit.images_left import calls_left
@@ -47,6 +48,10 @@ def options(overwrite: bool = False, retry_refused: bool = False, **kwargs: Any)
     }
 
 
+def left(cells: list[str], given: dict[str, Any], enough: int) -> int:
+    return calls_left(cells, given, enough, Datasets())
+
+
 @pytest.fixture
 def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], FakeDataset]:
     """Registers the benchmark "fake" with so many items."""
@@ -63,17 +68,17 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], FakeDataset]:
 
 def test_counts_what_is_left_in_calls(benchmark: Callable[[int], FakeDataset]) -> None:
     dataset = benchmark(9)
-    assert calls_left(["m/fake"], options(), 100) == 9
-    assert calls_left(["m/fake"], options(batch_size=4), 100) == 3
+    assert left(["m/fake"], options(), 100) == 9
+    assert left(["m/fake"], options(batch_size=4), 100) == 3
     generate(FakeModel(), dataset)
-    assert calls_left(["m/fake"], options(), 100) == 0
+    assert left(["m/fake"], options(), 100) == 0
     (CELL.folder / "images/00001.png").unlink()
     flipped = bytearray((CELL.folder / "images/00002.png").read_bytes())
     flipped[-20] ^= 1
     (CELL.folder / "images/00002.png").write_bytes(flipped)
-    assert calls_left(["m/fake"], options(), 100) == 2, "of the same size, and damaged"
-    assert calls_left(["m/fake"], options(guidance_scale=5), 100) == 0, "images are stale: the cell stops"
-    assert calls_left(["m/fake"], options(guidance_scale=5, overwrite=True), 100) == 9
+    assert left(["m/fake"], options(), 100) == 2, "of the same size, and damaged"
+    assert left(["m/fake"], options(guidance_scale=5), 100) == 0, "images are stale: the cell stops"
+    assert left(["m/fake"], options(guidance_scale=5, overwrite=True), 100) == 9
 
 
 def test_refused_items_count_when_they_are_sent_again(benchmark: Callable[[int], FakeDataset]) -> None:
@@ -82,15 +87,15 @@ def test_refused_items_count_when_they_are_sent_again(benchmark: Callable[[int],
             raise Refused("no")
 
     generate(FakeModel(fault), benchmark(3), GenerateOptions())
-    assert calls_left(["m/fake"], options(), 100) == 0
-    assert calls_left(["m/fake"], options(retry_refused=True), 100) == 1
+    assert left(["m/fake"], options(), 100) == 0
+    assert left(["m/fake"], options(retry_refused=True), 100) == 1
 
 
 def test_counts_no_further_than_replicas_go(benchmark: Callable[[int], FakeDataset]) -> None:
     benchmark(3)
-    assert calls_left(["m/fake", "m/unknown"], options(), 2) == 3
+    assert left(["m/fake", "m/unknown"], options(), 2) == 3
     with pytest.raises(KeyError):
-        calls_left(["m/fake", "m/unknown"], options(), 4)
+        left(["m/fake", "m/unknown"], options(), 4)
 
 
 @pytest.mark.parametrize(

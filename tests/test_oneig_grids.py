@@ -15,9 +15,10 @@ from benchmarks.oneig.grids import write_grids
 from custom_datasets import load_dataset
 from imageevalkit.adoption import finding
 from imageevalkit.adoption.adopt import adopt_cell
-from imageevalkit.adoption.forecast import forecast
+from imageevalkit.adoption.forecast import forecast_of
 from imageevalkit.cell import Cell
 from imageevalkit.errors import CellFailure, ExitStatus, UserError
+from imageevalkit.forecasting import Datasets
 from imageevalkit.grids import Grid, is_black
 from imageevalkit.items import items_of
 from imageevalkit.progress import ProgressWriter
@@ -176,10 +177,11 @@ def test_a_forecast_counts_the_cells_of_grids(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "images/anime/m/000 2.webp").write_bytes(b"")
     monkeypatch.setattr(load_dataset, "load_dataset", lambda name: TinyOneIG(4, Grid(2, 2)))
     options = {"limit": None, "sources": {"oneig": str(tmp_path)}, "among": "", "overwrite": False}
+    forecast = forecast_of(options, Datasets())
     with pytest.raises(CellFailure, match="generated here"):
-        forecast("m/oneig", options)
-    assert forecast("other/oneig", options) == (
-        f"other/oneig: 8 of 12 images are in {tmp_path}, in 2 grids (their black cells, if any, are not images)"
+        forecast(CELL)
+    assert forecast(Cell("other", "oneig")) == (
+        f"8 of 12 images are in {tmp_path}, in 2 grids (their black cells, if any, are not images)"
     )
 
 

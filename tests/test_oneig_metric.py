@@ -13,16 +13,15 @@ from benchmarks.oneig.editions import CHINESE, ENGLISH
 from benchmarks.oneig.metric import metrics
 from benchmarks.oneig.prompt_scores import pair_distances, prompt_score
 from benchmarks.oneig.scored import (
-    RULES,
     TASKS,
     Prompt,
-    Rules,
     ScoredImage,
     ScoredPrompt,
     Similarity,
     StyleSimilarities,
     Task,
 )
+from imageevalkit.evaluation.benchmark import RULES, Rules
 from imageevalkit.results import Metric
 from tests.support.oneig_scored import image_of, real_prompts
 

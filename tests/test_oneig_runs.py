@@ -336,7 +336,7 @@ def test_rescoring_encoders_takes_the_gpu_that_they_ran_on(kit: Kit, tmp_path: P
             "alignment needs a judge that answers questions",
         ),
         ("oneig", ("--judges", "oneig=gpt-4p"), {"tasks": "alignment"}, "unknown judge 'gpt-4p'"),
-        ("wise", (), {"tasks": "text"}, "benchmark wise takes no settings"),
+        ("wise", (), {"tasks": "text"}, "wise has no setting 'tasks'"),
     ],
 )
 def test_a_wrong_setting_is_one_line_before_anything_starts(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.oneig.editions import CHINESE, ENGLISH, Edition
-from benchmarks.oneig.scored import Language, Prompt, Rules
+from benchmarks.oneig.scored import Language, Prompt
 from benchmarks.oneig.text_metric import (
     Comparison,
     TextScores,
@@ -21,6 +21,7 @@ from benchmarks.oneig.text_metric import (
     preprocess,
     preprocess_expected,
 )
+from imageevalkit.evaluation.benchmark import Rules
 from tests.support.official_oneig import official_source
 from tests.support.oneig_scored import NOTHING, real_prompts, transcriptions
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections.abc import Mapping, Sequence
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,20 @@ def test_csv_holds_every_metric_with_its_interval() -> None:
     assert (headline["headline"], headline["n"], headline["state"]) == ("true", "3", "complete")
     assert (headline["expected"], headline["judged"], headline["git_commit"]) == ("3", "3", "0123abcd")
     assert (breakdown["metric"], breakdown["headline"], breakdown["ci_low"]) == ("accuracy/sign", "false", "")
+
+
+def test_csv_names_the_result_that_has_the_provenance(output: Path) -> None:
+    cell = write_cell(
+        "good", "text", THREE, {**score(0.5), **{f"part {n}": Metric(0.5, 3) for n in range(99)}}
+    )
+    raw = json.loads(cell.result.read_text())
+    raw["provenance"] |= {"model_settings": [{"prompt_suffix": "x" * 5000}], "data_sha256": {"a" * 5000: "b"}}
+    cell.result.write_text(json.dumps(raw))
+    main([])
+    assert (output / "leaderboard.csv").stat().st_size < 100 * 500
+    assert {row["result"] for row in csv_rows()} == {"good/text/result.json"}
+    named = json.loads((output / csv_rows()[0]["result"]).read_text())
+    assert named["provenance"] == raw["provenance"]
 
 
 def test_best_is_bold_and_so_are_ties_of_the_digits_shown() -> None:
@@ -394,10 +409,84 @@ def test_the_budget_holds_for_real_thumbnail_sizes() -> None:
         draw=lambda item: Image.effect_noise((300 + int(item.id[9:13]), 300), 90),
     )
     cells = collect()
-    pages = gallery.galleries(cells)
-    budget = gallery._cost(pages, gallery.Extent(1, 1.0), None)  # estimated to fit exactly; noise is bigger
+    budget = bytes_of(
+        gallery.galleries(cells), gallery.Extent(1, 1.0), None
+    )  # noise is bigger than estimated
     text = render(cells, budget)
     assert sum(map(len, page_data(text)["pictures"])) <= budget
+
+
+def bytes_of(
+    pages: Sequence[gallery.Gallery], extent: gallery.Extent, thumbs: Mapping[str, bytes] | None
+) -> int:
+    """What ``extent`` of ``pages`` takes, an image that several items share once."""
+    items = [
+        i for page in pages for row in gallery.cut(page, extent).rows for cell in row.cells for i in cell
+    ]
+    images = {item.image_sha256 for item in items if item.image_sha256}
+    text = sum(gallery._TEXT_ESTIMATE + sum(map(len, item.detail.values())) for item in items)
+    if thumbs is None:
+        return text + gallery._IMAGE_ESTIMATE * len(images)
+    return text + sum(len(thumbs.get(sha, b"")) * 4 // 3 for sha in images)
+
+
+class OnceRows(list[gallery.Row]):
+    """Rows that count how often each is looked at."""
+
+    looked = 0
+
+    def __getitem__(self, n: Any) -> Any:
+        self.looked += 1
+        return super().__getitem__(n)
+
+    def __iter__(self) -> Any:
+        self.looked += len(self)
+        return super().__iter__()
+
+
+def test_what_is_shown_is_the_most_that_fits_and_found_in_one_look() -> None:
+    same = lambda item: Image.new("RGB", (64, 48), "red" if "_2" in item.id else "blue")  # noqa: E731
+    write_cell(
+        "a", "many", [Made(f"images/{p:04}_{k}", f"p {p}") for p in range(30) for k in (1, 2)], score(0.5)
+    )
+    write_cell(
+        "b", "many", [Made(f"images/{p:04}_1", f"p {p}", read="x" * 900) for p in range(30)], score(0.5)
+    )
+    write_cell(
+        "a",
+        "same",
+        [Made(f"images/{p:04}_{k}", f"p {p}") for p in range(9) for k in (1, 2)],
+        score(0.5),
+        draw=same,
+    )
+    pages = [page._replace(rows=OnceRows(page.rows)) for page in gallery.galleries(collect())]
+    shas = {item.image_sha256 for page in pages for row in page.rows for cell in row.cells for item in cell}
+    for thumbs in (None, {sha: b"x" * (1000 + int(sha[:3], 16)) for sha in shas}):
+        extents = [gallery.Extent(n, 1.0) for n in (2, 1)] + [gallery.Extent(1, 0.9**n) for n in range(1, 67)]
+        sizes = [bytes_of(pages, extent, thumbs) for extent in extents]
+        assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) > 20
+        for budget in [0, *sizes, *(size - 1 for size in sizes)]:
+            looked = [page.rows.looked for page in pages if isinstance(page.rows, OnceRows)]
+            most = next((n for n, size in enumerate(sizes) if size <= budget), len(sizes) - 1)
+            assert gallery.fit(pages, thumbs, budget) == pytest.approx(extents[most])
+            now = [page.rows.looked for page in pages if isinstance(page.rows, OnceRows)]
+            assert [after - before for after, before in zip(now, looked, strict=True)] == [30 * 2, 9 * 2]
+
+
+def test_all_galleries_are_fitted_together_before_and_after_their_thumbnails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for benchmark in ("one", "two", "three"):
+        write_cell("a", benchmark, THREE, score(0.5))
+    fitted: list[int] = []
+
+    def fit(pages: Sequence[gallery.Gallery], *more: Any) -> gallery.Extent:
+        fitted.append(len(pages))
+        return gallery.Extent(1, 1.0)
+
+    monkeypatch.setattr(gallery, "fit", fit)
+    render(collect())
+    assert fitted == [3, 3]
 
 
 def test_terminal_table_is_aligned_with_wide_characters() -> None:

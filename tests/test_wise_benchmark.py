@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,16 @@ from PIL import Image
 
 from benchmarks.wise.benchmark import WiseBenchmark
 from imageevalkit import assets
-from imageevalkit.cell import REPO, Cell
+from imageevalkit.cell import REPO, Cell, output_root
 from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.evaluation.benchmark import Judged, Unparsed, check_judge, module_of
+from imageevalkit.evaluation.benchmark import Judged, Unparsed, check_judge, rules_of
 from imageevalkit.evaluation.question import Message, Picture, Question, Reply
 from imageevalkit.evaluation.run import evaluate_cell
 from imageevalkit.items import Item, items_of
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.progress import ProgressWriter
+from imageevalkit.report import __main__ as report
+from imageevalkit.result_files import standing
 from imageevalkit.results import Result, read_result
 from tests.support.function_judge import FunctionJudge
 from tests.support.wise import DATASETS, SYSTEM, judged, make_wise
@@ -111,7 +114,7 @@ def evaluate(benchmark: WiseBenchmark, limit: int) -> tuple[Outcome, Result]:
     items = first_items(benchmark.name, limit)
     for n, item in enumerate(items):
         item.path.parent.mkdir(parents=True, exist_ok=True)
-        Image.effect_noise((8, 8), 20 + n).convert("RGB").save(item.path)
+        Image.new("RGB", (8, 8), (n, 0, 0)).save(item.path)
     outcome = evaluate_cell(cell, benchmark, items, limit, False, ProgressWriter())
     return outcome, read_result(cell.result)
 
@@ -149,6 +152,72 @@ def test_a_reply_without_score_is_asked_again_twice(
         for line in path.read_text().splitlines()
     ]
     assert len(ids) == 11 and 401 not in ids
+
+
+@pytest.mark.parametrize(("said", "read"), [("7", 7), ("12", 1)])
+def test_a_score_beyond_the_scale_counts_officially_and_every_report_tells(
+    wise: Callable[..., tuple[WiseBenchmark, FunctionJudge]],
+    said: str,
+    read: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    benchmark, judge = wise(
+        "wise", say=lambda question: THREE.format(said if question.item == "images/401" else 2)
+    )
+    outcome, result = evaluate(benchmark, 12)
+    assert outcome.state == COMPLETE and len(judge.asked) == 12, "the official program asks no further"
+    assert result.metrics["time"].value == pytest.approx(((0.7 * read + 0.2) / 2 + 0.8) / 2)
+    note = (
+        "1 of the judge's verdicts are beyond its scale of 0 to 2 and count as the official program reads them "
+        f"(the first: consistency {said} of 401); rules=corrected asks again"
+    )
+    assert note in result.notes
+    report.main([])
+    table = capsys.readouterr().out
+    told = [(output_root() / name).read_text() for name in ("leaderboard.md", "report.html")]
+    for text in (table, *(unescape(one).replace("\\_", "_") for one in told)):
+        assert note in text
+    assert f"note: m / wise@{result.evaluator.id}: {note}" in table
+
+
+def test_corrected_rules_ask_again_for_a_score_within_the_scale(
+    wise: Callable[..., tuple[WiseBenchmark, FunctionJudge]],
+) -> None:
+    asked: Counter[str] = Counter()
+
+    def say(question: Question) -> str:
+        asked[question.item] += 1
+        if question.item == "images/1":
+            return THREE.format(1 if asked[question.item] == 3 else 7)
+        return THREE.format(3 if question.item == "images/401" else 2)
+
+    official, _ = wise("wise", say=say)
+    _, first = evaluate(official, 12)
+    corrected, _ = wise("wise", say=say, rules="corrected")
+    outcome, _ = evaluate(corrected, 12)
+    [result] = [r for r in standing(Cell("m", "wise")) if r.evaluator.id == corrected.evaluator.id]
+    assert (asked.pop("images/1"), asked.pop("images/401")) == (3, 3) and set(asked.values()) == {1}
+    assert outcome.state == INCOMPLETE
+    assert (result.coverage.judged, result.coverage.unparsed) == (11, 1)
+    assert "beyond the judge's scale: consistency 3" in outcome.message
+    assert not any("beyond" in note for note in result.notes)
+    assert "overall_official" not in result.metrics
+    judge, _, digest = first.evaluator.id.rpartition("/")
+    assert result.evaluator.id == f"{judge}/corrected/{digest}"
+    assert first.evaluator.official and not result.evaluator.official
+    # what was asked for once more is none of the official program's replies
+    again, judge_again = wise("wise", say=say)
+    _, same = evaluate(again, 12)
+    assert judge_again.asked == [] and same.metrics == first.metrics and same.notes == first.notes
+
+
+def test_wrong_settings_are_told() -> None:
+    with pytest.raises(UserError, match=r"wise's rules are 'corect': .*did you mean 'corrected'\?"):
+        rules_of("wise", {"rules": "corect"})
+    with pytest.raises(UserError, match=r"wise-rewrite has no setting 'rule' \(did you mean 'rules'\?\)"):
+        rules_of("wise-rewrite", {"rule": "official"})
+    with pytest.raises(UserError, match="wise-verified takes no settings"):
+        rules_of("wise-verified", {"rules": "official"})
 
 
 def test_a_limited_run_has_an_overall(wise: Callable[..., tuple[WiseBenchmark, FunctionJudge]]) -> None:
@@ -235,15 +304,15 @@ def test_judges(wise: Callable[..., tuple[WiseBenchmark, FunctionJudge]], name: 
 
 def test_missing_prompts_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = assets.manifest_path("wise-rewrite").read_bytes()
-    module = module_of("wise-rewrite")
+    rules = rules_of("wise-rewrite", {})
     monkeypatch.setattr(assets, "BENCHMARKS", tmp_path)
     (tmp_path / "wise_rewrite").mkdir()
     (tmp_path / "wise_rewrite" / "assets.json").write_bytes(manifest)
-    assert module is not None
+    assert rules is not None
     with pytest.raises(
         CellFailure, match=r"judge_prompts\.json is missing.*--ds_names wise-rewrite"
     ) as caught:
-        module.make("openai:gpt-4o-2024-05-13")
+        rules.make("openai:gpt-4o-2024-05-13")
     assert "\n" not in str(caught.value)
 
 

@@ -14,7 +14,7 @@ from benchmarks.geneval2.analysis import (
     geometric_mean,
     mean,
 )
-from imageevalkit.bootstrap import interval
+from imageevalkit.intervals import interval
 from imageevalkit.results import Metric
 
 PROMPTS = 800
@@ -113,7 +113,7 @@ def _mean(method: Method, scored: Sequence[Scored]) -> Metric:
 
 
 def _metric(parts: Sequence[Part]) -> Metric:
-    value, bounds = mean(parts), interval(sorted(parts))
+    value, bounds = mean(parts), interval(parts)
     return Metric(
         None if value is None else SCALE * value,
         len(parts),

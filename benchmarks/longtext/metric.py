@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from imageevalkit import bootstrap
+from imageevalkit import intervals
 from imageevalkit.results import Metric
 
 Language = Literal["en", "zh"]
@@ -91,16 +91,15 @@ def precision(matches: Iterable[Match]) -> float | None:
 
 
 def interval(scored: Iterable[Scored]) -> tuple[float, float] | None:
-    """95 % interval of the text score, see :func:`imageevalkit.bootstrap.interval`.
+    """95 % interval of the text score, see :func:`imageevalkit.intervals.interval`.
 
-    Prompts are drawn, not images: the images of one prompt share its text. The same ``scored`` in any order gives
-    the same interval.
+    Prompts are drawn, not images: the images of one prompt share its text.
     """
     clusters: dict[tuple[str, int], tuple[int, int]] = {}
     for one in scored:
         match, total = clusters.get((one.language, one.prompt_id), (0, 0))
         clusters[one.language, one.prompt_id] = (match + one.match.match, total + one.match.total)
-    return bootstrap.interval([clusters[key] for key in sorted(clusters)])
+    return intervals.interval(list(clusters.values()))
 
 
 def metrics(scored: Sequence[Scored]) -> dict[str, Metric]:

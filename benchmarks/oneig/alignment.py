@@ -5,7 +5,8 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping, Sequence
 
-from benchmarks.oneig.scored import Prompt, Rules
+from benchmarks.oneig.scored import Prompt
+from imageevalkit.evaluation.benchmark import Rules
 
 YES = "Yes"
 _ALSO_YES = frozenset({"yes", "是", "是的"})

@@ -6,49 +6,86 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 
-from benchmarks.oneig.fine_grained import LENGTHS, STYLE_GROUPS, SUBJECTS, TEXT_PARTS, TYPES, metric_name
-from benchmarks.oneig.scored import Language, Rules, Task
-from imageevalkit.results import Metric
+from benchmarks.oneig import text_metric
+from benchmarks.oneig.fine_grained import LENGTHS, STYLE_GROUPS, STYLES, SUBJECTS, TEXT_PARTS, TYPES
+from benchmarks.oneig.official_csv import compared_texts, is_written
+from benchmarks.oneig.prompt_scores import in_order, mean
+from benchmarks.oneig.rows import of_task, rows
+from benchmarks.oneig.scored import Language, ScoredPrompt, Task
+from imageevalkit.evaluation.benchmark import Rules
 
-_BY_FORM = (*TYPES, *LENGTHS)
-_COLUMNS: Mapping[Task, Sequence[str]] = {
-    "alignment": _BY_FORM,
-    "diversity": _BY_FORM,
-    "reasoning": SUBJECTS,
-    "style": tuple(STYLE_GROUPS),
-    "text": tuple(f"{length}_{part}" for part in TEXT_PARTS for length in LENGTHS),
+# in the order of the script; a Chinese prompt has neither type nor length
+_TASKS: Mapping[Language, Sequence[Task]] = {
+    "en": ("alignment", "diversity", "reasoning", "style", "text"),
+    "zh": ("reasoning", "style"),
 }
-# a Chinese prompt has neither type nor length
-_TASKS: Mapping[Language, Sequence[Task]] = {"en": tuple(_COLUMNS), "zh": ("reasoning", "style")}
 _NO_PROMPTS, _NOT_A_NUMBER = "-", "nan"
+
+_Groups = Mapping[str, Sequence[float | None]]
+"""The scores of each column; None of a prompt, or of a style, that the script finds without one."""
 
 
 def analysis_files(
-    metrics: Mapping[str, Metric], tasks: Sequence[Task], rules: Rules, language: Language, model: str
+    prompts: Sequence[ScoredPrompt], tasks: Sequence[Task], rules: Rules, language: Language, model: str
 ) -> dict[str, str]:
-    """``Alignment Model Scores.csv`` and so on, of the ``metrics`` of :func:`benchmarks.oneig.metric.metrics`.
+    """``Alignment Model Scores.csv`` and so on, of what the official programs write of ``prompts`` in ``tasks``.
 
-    "-" where a group has no prompts. Officially "nan" where one of its prompts has no score; the script stops at such
-    a text prompt, so that there is no table of texts then.
+    "-" where a group has no line there. Officially "nan" where one of its lines has no score, and the script stops at
+    such a text, and at a task whose program wrote no file: there are no tables from there on.
     """
-    files = {}
+    ordered, files = in_order(prompts), dict[str, str]()
     for task in _TASKS[language]:
         if task not in tasks:
             continue
-        found = {column: metrics.get(metric_name(task, column)) for column in _COLUMNS[task]}
-        stops = any(metric and metric.value is None for metric in found.values())
-        if task == "text" and rules == "official" and stops:
-            continue
+        groups = _texts(ordered, rules, language) if task == "text" else _groups(ordered, task, rules)
+        if groups is None:
+            break
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["Model", *found])
-        writer.writerow([model, *(_shown(metric, task, rules) for metric in found.values())])
+        writer.writerow(["Model", *groups])
+        writer.writerow([model, *(_shown(scores, rules) for scores in groups.values())])
         files[f"{task.capitalize()} Model Scores.csv"] = text.getvalue()
     return files
 
 
-def _shown(metric: Metric | None, task: Task, rules: Rules) -> str:
-    if metric and metric.value is not None:
-        return f"{metric.value:.3f}"
-    # of styles without a prompt the script reads empty cells
-    return _NOT_A_NUMBER if rules == "official" and (metric or task == "style") else _NO_PROMPTS
+def _groups(ordered: Sequence[ScoredPrompt], task: Task, rules: Rules) -> _Groups | None:
+    if not is_written(ordered, task, rules):
+        return None
+    listed = [row for row in rows(ordered, task, rules) if row.listed]
+    if task == "style":
+        styles = {style: [row.score for row in listed if row.prompt.style == style] for style in STYLES}
+        return {
+            group: [mean(score for score in styles[style] if score is not None) for style in members]
+            for group, members in STYLE_GROUPS.items()
+        }
+    if task == "reasoning":
+        return {subject: [row.score for row in listed if row.prompt.label == subject] for subject in SUBJECTS}
+    return {
+        **{kind: [row.score for row in listed if row.prompt.type == kind] for kind in TYPES},
+        **{length: [row.score for row in listed if row.prompt.length == length] for length in LENGTHS},
+    }
+
+
+def _texts(ordered: Sequence[ScoredPrompt], rules: Rules, language: Language) -> _Groups | None:
+    compared = compared_texts(ordered, rules, language)
+    if compared is None:
+        return None
+    scores = [text_metric.of_prompt(one) for one in compared]
+    if rules == "official" and None in scores:
+        return None
+    lengths = [one.prompt.length for one in of_task(ordered, "text")]
+    return {
+        f"{length}_{part}": [
+            one and one[place] for one, of in zip(scores, lengths, strict=True) if of == length
+        ]
+        for place, part in enumerate(TEXT_PARTS)
+        for length in LENGTHS
+    }
+
+
+def _shown(scores: Sequence[float | None], rules: Rules) -> str:
+    known = [score for score in scores if score is not None]
+    if len(known) < len(scores) and rules == "official":
+        return _NOT_A_NUMBER
+    value = mean(known)
+    return _NO_PROMPTS if value is None else f"{value:.3f}"

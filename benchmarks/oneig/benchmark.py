@@ -14,7 +14,7 @@ from benchmarks.oneig.image_scores import values_and_detail
 from benchmarks.oneig.metric import TOTAL, metrics, official_name
 from benchmarks.oneig.official import files
 from benchmarks.oneig.questions import parsed_reply, questions_about, scored_image, task_of
-from benchmarks.oneig.scored import RULES, TASKS, Prompt, ScoredImage, ScoredPrompt, Task
+from benchmarks.oneig.scored import TASKS, Prompt, ScoredImage, ScoredPrompt, Task
 from benchmarks.oneig.settings import IMAGES_PER_PROMPT, Settings
 from eval_models.encoders.weights import assets_of, missing_files
 from eval_models.judge.asked import digest
@@ -25,7 +25,7 @@ from imageevalkit.asset_checks.check import Needed
 from imageevalkit.assets import data_folder
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.answerer import Answerer
-from imageevalkit.evaluation.benchmark import Benchmark, Judged, Score
+from imageevalkit.evaluation.benchmark import RULES, Benchmark, Judged, Score
 from imageevalkit.evaluation.question import Answer, Picture, Question, Reply
 from imageevalkit.grids import is_black
 from imageevalkit.items import Item

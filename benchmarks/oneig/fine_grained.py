@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from benchmarks.oneig import text_metric
 from benchmarks.oneig.prompt_scores import CLASSES, mean
 from benchmarks.oneig.rows import Row, TextRow, mean_metric, text_scale
-from benchmarks.oneig.scored import Language, Prompt, Rules
+from benchmarks.oneig.scored import Language, Prompt
+from imageevalkit.evaluation.benchmark import Rules
 from imageevalkit.results import Metric
 
 STYLE_GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -33,15 +34,6 @@ LENGTHS = ("short", "middle", "long")
 SUBJECTS = (
     *("geography", "computer science", "biology", "mathematics", "physics", "chemistry", "common sense"),
 )
-
-
-def metric_name(task: str, key: str) -> str:
-    """The metric of a group that the official script calls ``key``: "alignment/T,P", "reasoning/computer_science"."""
-    return f"{task}/{_part_of_name(key)}"
-
-
-def _part_of_name(key: str) -> str:
-    return key.replace(", ", ",").replace(" ", "_")
 
 
 def by_class(rows: Sequence[Row]) -> dict[str, Metric]:
@@ -78,7 +70,8 @@ def _groups(
         if group:
             poisoned = rules == "official" and any(row.listed and row.score is None for row in group)
             metric = mean_metric([row.score for row in group])
-            result[_part_of_name(key)] = Metric(None, metric.n) if poisoned else metric
+            # "T,P", "computer_science"
+            result[key.replace(", ", ",").replace(" ", "_")] = Metric(None, metric.n) if poisoned else metric
     return result
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from benchmarks.oneig.alignment import YES, parsed_answer
 from benchmarks.oneig.prompt_scores import image_score, style_similarities
-from benchmarks.oneig.scored import Language, Prompt, Rules, ScoredImage
+from benchmarks.oneig.scored import Language, Prompt, ScoredImage
 from benchmarks.oneig.text_metric import compare_all
+from imageevalkit.evaluation.benchmark import Rules
 
 
 def values_and_detail(

@@ -8,9 +8,10 @@ from benchmarks.oneig import text_metric
 from benchmarks.oneig.fine_grained import TEXT_PARTS, by_class, by_form, by_style, by_subject, text_by_length
 from benchmarks.oneig.prompt_scores import comparisons_of_program, has_failed, in_order, mean
 from benchmarks.oneig.rows import Row, TextRow, mean_metric, of_task, rows, text_rows, text_scale
-from benchmarks.oneig.scored import TASKS, Language, Rules, ScoredPrompt, Task
+from benchmarks.oneig.scored import TASKS, Language, ScoredPrompt, Task
 from benchmarks.oneig.text_metric import Comparison
-from imageevalkit.bootstrap import interval
+from imageevalkit.evaluation.benchmark import Rules
+from imageevalkit.intervals import interval
 from imageevalkit.results import Metric
 
 TOTAL = "oneig_total"
@@ -120,7 +121,7 @@ def _text_details(of_text: Sequence[TextRow], rules: Rules, language: Language) 
         part: Metric(
             scores[position] if scores else None,
             len(compared),
-            interval(sums[part]),
+            interval(sums[part], text_scale(part, language)),
             text_scale(part, language),
         )
         for position, part in enumerate(TEXT_PARTS)

@@ -28,6 +28,5 @@ def files(
     """The text of each file by name; the summary only of a ``complete`` run: it has no place to say what is missing."""
     said = Templates(templates[ALIGNMENT_PROMPT], templates[TEXT_PROMPT])
     asked = (prompts, settings.tasks, settings.rules, edition.language, model)
-    analysis = analysis_files(metrics, settings.tasks, settings.rules, edition.language, model)
     summary = summary_files(version, [Column(model, metrics)], edition) if complete else {}
-    return {**official_files(*asked), **analysis, **sample_files(*asked, said), **summary}
+    return {**official_files(*asked), **analysis_files(*asked), **sample_files(*asked, said), **summary}

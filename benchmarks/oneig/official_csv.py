@@ -14,8 +14,9 @@ from benchmarks.oneig.editions import CHINESE, ENGLISH
 from benchmarks.oneig.fine_grained import STYLES
 from benchmarks.oneig.prompt_scores import comparisons, comparisons_of_program, has_failed, in_order, mean
 from benchmarks.oneig.rows import Row, of_task, rows
-from benchmarks.oneig.scored import Language, Rules, ScoredPrompt, Task
+from benchmarks.oneig.scored import Language, ScoredPrompt, Task
 from benchmarks.oneig.text_metric import Comparison
+from imageevalkit.evaluation.benchmark import Rules
 
 _EDITIONS: Mapping[Language, tuple[str, tuple[str, ...]]] = {
     edition.language: (edition.mode, tuple(edition.sizes)) for edition in (ENGLISH, CHINESE)
@@ -39,7 +40,7 @@ def official_files(
         if task == "text":
             tables |= _text(ordered, rules, language, model)
             continue
-        if task == "reasoning" and rules == "official" and any(map(has_failed, of_task(ordered, task))):
+        if not is_written(ordered, task, rules):
             continue
         of_one = rows(ordered, task, rules)
         tables[f"{task}_score"] = _table([model], _model_columns(task, of_one, classes))
@@ -49,6 +50,24 @@ def official_files(
             styles = {style: [_mean(of_one, "style", style)] for style in STYLES}
             tables["style_style_score"] = _table([model], styles)
     return {f"{name}_{mode}.csv": text for name, text in tables.items()}
+
+
+def is_written(prompts: Sequence[ScoredPrompt], task: Task, rules: Rules) -> bool:
+    """Whether the program of ``task``, any but text, comes to its end: quirk R1."""
+    return rules == "corrected" or task != "reasoning" or not any(map(has_failed, of_task(prompts, task)))
+
+
+def compared_texts(
+    ordered: Sequence[ScoredPrompt], rules: Rules, language: Language
+) -> list[list[Comparison]] | None:
+    """What the text program compares of each text prompt; None where it stops (quirks T3, T6), or nothing was read."""
+    mine = of_task(ordered, "text")
+    compared = (
+        comparisons_of_program(mine, language)
+        if rules == "official"
+        else [comparisons(one, rules, language) for one in mine]
+    )
+    return compared if compared and any(compared) else None
 
 
 def _index(row: Row, task: Task) -> str:
@@ -68,12 +87,7 @@ def _mean(of_one: Sequence[Row], key: str, value: str) -> float | None:
 
 
 def _text(ordered: Sequence[ScoredPrompt], rules: Rules, language: Language, model: str) -> dict[str, str]:
-    mine = of_task(ordered, "text")
-    compared = (
-        comparisons_of_program(mine, language)
-        if rules == "official"
-        else [comparisons(one, rules, language) for one in mine]
-    )
+    mine, compared = of_task(ordered, "text"), compared_texts(ordered, rules, language)
     scores = compared and text_metric.of_model([one for of_prompt in compared for one in of_prompt])
     if not compared or not scores:
         return {}

@@ -10,17 +10,10 @@ from typing import NamedTuple
 
 from benchmarks.oneig import alignment, text_metric
 from benchmarks.oneig.editions import CHINESE
-from benchmarks.oneig.scored import (
-    Language,
-    Prompt,
-    Rules,
-    ScoredImage,
-    ScoredPrompt,
-    StyleSimilarities,
-    Task,
-)
+from benchmarks.oneig.scored import Language, Prompt, ScoredImage, ScoredPrompt, StyleSimilarities, Task
 from benchmarks.oneig.text_metric import Comparison
 from eval_models.encoders.embedding import distances
+from imageevalkit.evaluation.benchmark import Rules
 
 CLASSES = tuple(CHINESE.sizes)
 """The classes of prompts in the official order; English has no multilingualism."""

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from benchmarks.oneig.editions import looks_at
 from benchmarks.oneig.prompt_scores import comparisons, mean, prompt_score
-from benchmarks.oneig.scored import Language, Prompt, Rules, ScoredPrompt, Task
+from benchmarks.oneig.scored import Language, Prompt, ScoredPrompt, Task
 from benchmarks.oneig.text_metric import LARGEST_DISTANCE, Comparison
-from imageevalkit.bootstrap import interval
+from imageevalkit.evaluation.benchmark import Rules
+from imageevalkit.intervals import interval
 from imageevalkit.results import Metric
 
 
@@ -47,7 +48,7 @@ def text_rows(prompts: Iterable[ScoredPrompt], rules: Rules, language: Language)
 def mean_metric(scores: Sequence[float | None], scale: float = 1.0) -> Metric:
     """The mean of those prompts' ``scores`` that are there."""
     known = [score for score in scores if score is not None]
-    return Metric(mean(known), len(known), interval([(score, 1) for score in known]), scale)
+    return Metric(mean(known), len(known), interval([(score, 1) for score in known], scale), scale)
 
 
 def text_scale(part: str, language: Language) -> float:

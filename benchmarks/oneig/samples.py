@@ -25,8 +25,9 @@ from benchmarks.oneig.prompt_scores import (
     style_similarities,
 )
 from benchmarks.oneig.rows import of_task
-from benchmarks.oneig.scored import Language, Rules, ScoredPrompt, Task
+from benchmarks.oneig.scored import Language, ScoredPrompt, Task
 from imageevalkit.cell import REPO
+from imageevalkit.evaluation.benchmark import Rules
 from imageevalkit.grids import Grid
 
 

@@ -10,9 +10,6 @@ from typing import Literal, NamedTuple
 Task = Literal["alignment", "text", "reasoning", "style", "diversity"]
 TASKS: tuple[Task, ...] = ("alignment", "text", "reasoning", "style", "diversity")
 
-Rules = Literal["official", "corrected"]
-RULES: tuple[Rules, ...] = ("official", "corrected")
-
 Language = Literal["en", "zh"]
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, cast
+from typing import Any
 
-from benchmarks.oneig.scored import RULES, TASKS, Rules, Task
+from benchmarks.oneig.scored import TASKS, Task
 from eval_models.encoders.interface import EncoderOptions
 from eval_models.encoders.weights import check_names
 from imageevalkit.errors import CellFailure, UserError, suggest
+from imageevalkit.evaluation.benchmark import Rules, read_rules
 from imageevalkit.grids import Grid
 
 IMAGES_PER_PROMPT = 4
@@ -91,14 +92,6 @@ def _tasks(name: str, value: Any) -> tuple[Task, ...]:
     return tuple(task for task in TASKS if task in words)
 
 
-def _rules(name: str, value: Any) -> Rules:
-    if value not in RULES:
-        raise UserError(
-            f"OneIG's {name} are {value!r}: use official or corrected{suggest(str(value), RULES)}"
-        )
-    return cast(Rules, value)
-
-
 def _count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise UserError(f"OneIG's {name} is {value!r}: use a whole number of at least 1")
@@ -132,7 +125,7 @@ def _texts(name: str, value: Any) -> dict[str, str]:
 
 _READ = {
     "tasks": _tasks,
-    "rules": _rules,
+    "rules": lambda name, value: read_rules("OneIG", value),
     "images_per_prompt": _count,
     "grid": _grid,
     "weights": _texts,

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from benchmarks.oneig.scored import Language, Prompt, Rules
+from benchmarks.oneig.scored import Language, Prompt
+from imageevalkit.evaluation.benchmark import Rules
 
 _ACCENTED = "àâäéèêëîïôöùûüç"
 _IGNORED = re.compile(rf"[^\u4e00-\u9fa5a-zA-Z0-9\s{_ACCENTED}{_ACCENTED.upper()}]")

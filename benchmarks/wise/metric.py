@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from benchmarks.wise.categories import PROMPTS, Category
-from imageevalkit.bootstrap import percentiles, resampled
+from imageevalkit.intervals import Stratum, interval, interval_of_sum
 from imageevalkit.results import Metric
 
 OVERALL, OFFICIAL, MISSING_AS_0 = "overall", "overall_official", "overall_missing_as_0"
@@ -47,18 +47,17 @@ def metrics(
     """
     ordered = sorted(scored, key=lambda one: one.prompt_id)  # a float sum depends on the order
     groups = {c.name: [one for one in ordered if one.category == c.name] for c in categories}
-    drawn = {name: _drawn(group, name) for name, group in groups.items()}
-    overall = _overall(groups, drawn, categories)
+    overall = _overall(groups, categories)
     complete = len({one.prompt_id for one in ordered}) == PROMPTS
     result = {
         OVERALL: overall,
         OFFICIAL: overall if complete else Metric(None, len(ordered)),
         MISSING_AS_0: _missing_as_0(groups, expected, categories),
     }
-    result |= {name: _mean(group, drawn[name]) for name, group in groups.items() if group}
+    result |= {name: _mean(group) for name, group in groups.items() if group}
     for label in dict.fromkeys(one.subcategory for one in ordered):
         group = [one for one in ordered if one.subcategory == label]
-        result[f"subcategory/{label}"] = _mean(group, _drawn(group, label))
+        result[f"subcategory/{label}"] = _mean(group)
     for part in parts:
         result |= _part(part, groups, categories)
     return result
@@ -83,25 +82,18 @@ def _wiscores(group: Sequence[Scored]) -> list[float]:
     return [one.wiscore for one in group]
 
 
-def _drawn(group: Sequence[Scored], seed: str) -> list[float] | None:
-    return resampled([(score, 1) for score in sorted(_wiscores(group))], seed)
+def _parts(group: Sequence[Scored]) -> list[tuple[float, float]]:
+    return [(score, 1.0) for score in _wiscores(group)]
 
 
-def _mean(group: Sequence[Scored], drawn: Sequence[float] | None) -> Metric:
-    return Metric(_mean_of(_wiscores(group)), len(group), percentiles(drawn))
+def _mean(group: Sequence[Scored]) -> Metric:
+    return Metric(_mean_of(_wiscores(group)), len(group), interval(_parts(group)))
 
 
-def _overall(
-    groups: Groups, drawn: Mapping[str, Sequence[float] | None], categories: Sequence[Category]
-) -> Metric:
+def _overall(groups: Groups, categories: Sequence[Category]) -> Metric:
     value = weighted({name: _mean_of(_wiscores(group)) for name, group in groups.items()}, categories)
-    known = {name: means for name, means in drawn.items() if means}
-    bounds = None
-    if len(known) == len(categories):
-        draws = zip(*known.values(), strict=True)
-        overall = (weighted(dict(zip(known, draw, strict=True)), categories) for draw in draws)
-        bounds = percentiles([mean for mean in overall if mean is not None])
-    return Metric(value, sum(map(len, groups.values())), bounds)
+    strata = [Stratum(category.weight, _parts(groups[category.name])) for category in categories]
+    return Metric(value, sum(map(len, groups.values())), interval_of_sum(strata))
 
 
 def _missing_as_0(groups: Groups, expected: Mapping[str, int], categories: Sequence[Category]) -> Metric:

@@ -18,7 +18,8 @@ class Protocol:
 
     ``program`` is the official evaluator, whose prompts are asked; ``judge`` the full name of the one it asks.
     ``clean`` makes of a reply the text that is parsed and kept; ``parse`` finds the scores in it, which are
-    complete when all of ``required`` are there. ``parts`` are those of them that are metrics of their own.
+    complete when all of ``required`` are there. ``parts`` are those of them that are metrics of their own. ``scale`` is
+    what the judge is told to score on where that does not bound what is parsed; ``stated`` finds the scores in full.
     ``result_files`` are the official names of a domain's replies and scores.
     """
 
@@ -32,6 +33,8 @@ class Protocol:
     required: Sequence[str]
     parts: Sequence[str]
     result_files: Callable[[str], tuple[str, str]]
+    scale: tuple[float, float] | None = None
+    stated: Callable[[str], Scores] = lambda reply: {}
 
 
 def legacy_wiscore(scores: Scores) -> float:
@@ -64,6 +67,8 @@ LEGACY = Protocol(
     required=replies.PARTS,
     parts=replies.PARTS,
     result_files=_legacy_files,
+    scale=(0, 2),
+    stated=replies.legacy_stated,
 )
 
 VERIFIED = Protocol(

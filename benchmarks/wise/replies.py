@@ -15,8 +15,10 @@ PARTS = ("consistency", "realism", "aesthetic_quality")
 _BETWEEN = r"\*{0,2}\s*(?::\s*)?"
 # quirk: "Score: 0.5" and "Score: 0/1" are 0, "Score: 10" is none; the name may be the end of a longer word
 _LABELLED_BIT = re.compile(rf"score{_BETWEEN}([01])\b", re.IGNORECASE)
+_LABEL = rf"(consistency|realism|aesthetic quality){_BETWEEN}"
 # quirk: one digit whatever follows it ("12" is 1, "1.5" is 1), of any script and up to 9
-_LABELLED_DIGIT = re.compile(rf"(consistency|realism|aesthetic quality){_BETWEEN}(\d)", re.IGNORECASE)
+_LABELLED_DIGIT = re.compile(rf"{_LABEL}(\d)", re.IGNORECASE)
+_LABELLED_NUMBER = re.compile(rf"{_LABEL}(\d+(?:\.\d+)?)", re.IGNORECASE)
 _THOUGHT = re.compile(r"<think>.*?</think>\s*", re.DOTALL)
 _THOUGHT_END = re.compile(r"</think>\s*")
 
@@ -39,12 +41,19 @@ def verified_score(reply: str) -> dict[str, float]:
 def legacy_scores(reply: str) -> dict[str, float]:
     """Those of :data:`PARTS` that ``reply`` holds: the last labelled one of each; without any label the first
     three lines that are nothing but 0, 1 or 2."""
-    labelled = _LABELLED_DIGIT.findall(reply)
-    if labelled:
-        # quirk: with one label the lines are not looked at, so that the other scores are missing
-        return {name.lower().replace(" ", "_"): float(digit) for name, digit in labelled}
+    if labelled := _labelled(_LABELLED_DIGIT, reply):
+        return labelled  # quirk: with one label the lines are not looked at, so that the other scores are missing
     bare = _bare_lines(reply, "012")
     return dict(zip(PARTS, map(float, bare), strict=False)) if len(bare) >= len(PARTS) else {}
+
+
+def legacy_stated(reply: str) -> dict[str, float]:
+    """The labelled scores with all their digits, the last one of each."""
+    return _labelled(_LABELLED_NUMBER, reply)
+
+
+def _labelled(scores: re.Pattern[str], reply: str) -> dict[str, float]:
+    return {name.lower().replace(" ", "_"): float(number) for name, number in scores.findall(reply)}
 
 
 def _bare_lines(reply: str, digits: str) -> list[str]:

@@ -5,12 +5,12 @@ The judge is shown the rewritten prompt, and the explanation that the rewritten 
 
 from __future__ import annotations
 
-from benchmarks.wise.benchmark import WiseBenchmark, check_judge
-from benchmarks.wise.protocol import LEGACY
+from collections.abc import Mapping
+from typing import Any
 
-__all__ = ["check_judge", "make"]
+from benchmarks.wise.benchmark import Configured
 
 
-def make(judge: str) -> WiseBenchmark:
-    """The benchmark with ``judge``. Raises CellFailure when the official prompts are not there."""
-    return WiseBenchmark("wise-rewrite", LEGACY, judge)
+def configured(given: Mapping[str, Any]) -> Configured:
+    """The benchmark with the settings ``given``. Raises UserError for a wrong one."""
+    return Configured.of("wise-rewrite", given)

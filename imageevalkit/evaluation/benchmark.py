@@ -7,14 +7,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from imageevalkit.assets import benchmark_folder
-from imageevalkit.errors import UserError
+from imageevalkit.errors import UserError, suggest
 from imageevalkit.evaluation.question import Answer, Picture, Question, Reply
 from imageevalkit.items import Item
 from imageevalkit.results import Evaluator, Metric
 from imageevalkit.secrets import one_line
+
+Rules = Literal["official", "corrected"]
+RULES: tuple[Rules, ...] = ("official", "corrected")
+"""As the official evaluator has them, quirks included; and with those mended that the README names."""
 
 
 class Unparsed(Exception):
@@ -53,13 +57,17 @@ class Benchmark(ABC):
     ``headline`` names the metrics for the leaderboard, ``official_headline`` those that stand in their place
     when missing items are treated as the official evaluator does. ``tries`` is how often a question is asked
     until its reply holds a score: more than once only where the official evaluator does that. ``scores_blank``:
-    whether the official evaluator scores the placeholder of an image that was not made.
+    whether the official evaluator scores the placeholder of an image that was not made. ``judge_scale`` are the lowest
+    and the highest score that a judge is told to give: one beyond is none under ``corrected`` rules; under ``official``
+    ones it is what :meth:`parse` makes of it, and the result tells.
     """
 
     name: str
     version: str
     headline: Sequence[str]
     official_headline: Sequence[str] = ()
+    rules: Rules = "official"
+    judge_scale: tuple[float, float] | None = None
     tries: int = 1
     scores_blank: bool = True
 
@@ -101,6 +109,22 @@ class Benchmark(ABC):
     def parse(self, question: Question, reply: Reply) -> Any:
         """The score in one reply, as a JSON value. Raises :class:`Unparsed`."""
 
+    def stated(self, question: Question, reply: Reply) -> Mapping[str, float]:
+        """The scores by name as a ``reply`` states them, to be held against ``judge_scale``; none by default."""
+        return {}
+
+    def beyond_scale(self, question: Question, reply: Reply) -> str:
+        """What a ``reply`` states beyond ``judge_scale``, in words; empty where that is nothing."""
+        if self.judge_scale is None:
+            return ""
+        low, high = self.judge_scale
+        beyond = (
+            f"{name} {value:g}"
+            for name, value in self.stated(question, reply).items()
+            if not low <= value <= high
+        )
+        return ", ".join(beyond)
+
     @abstractmethod
     def score(self, item: Item, parsed: Mapping[str, Any], replies: Mapping[str, Reply]) -> Score:
         """The score of an item from all its parsed replies, by the name of the question."""
@@ -141,9 +165,18 @@ def module_of(name: str) -> Any | None:
         if not callable(getattr(module, function, None)):
             raise UserError(
                 f"benchmarks/{folder.name}/benchmark.py lacks the function {function}(judge); "
-                "benchmarks/wise/benchmark.py is an example"
+                "benchmarks/geneval2/benchmark.py is an example"
             )
     return module
+
+
+def read_rules(label: str, value: Any) -> Rules:
+    """The setting ``rules`` of the benchmark ``label`` in a user's words. Raises UserError for another value."""
+    if value not in RULES:
+        raise UserError(
+            f"{label}'s rules are {value!r}: use official or corrected{suggest(str(value), RULES)}"
+        )
+    return cast(Rules, value)
 
 
 def _is_configurable(module: Any) -> bool:

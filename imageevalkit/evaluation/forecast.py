@@ -1,10 +1,15 @@
-"""What an evaluate job would ask, without asking: read by ``--dry_run`` from a job's cell and options on stdin."""
+"""What an evaluate job would ask, without asking: read by ``--dry_run`` from jobs' cells and options on stdin."""
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from imageevalkit.adoption.forecast import found_images
+from imageevalkit.adoption.found import Found, Missing, Piece
 from imageevalkit.benchmark_settings import settings_of
 from imageevalkit.cell import Cell
 from imageevalkit.errors import ExitStatus, run_main
@@ -13,54 +18,130 @@ from imageevalkit.evaluation.judgements import Judgements
 from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.evaluation.money import effort
 from imageevalkit.evaluation.question import Picture, Question
-from imageevalkit.forecasting import tell_forecasts
-from imageevalkit.generation.records import OK, last_records
+from imageevalkit.evaluation.survey import scorable, survey_images
+from imageevalkit.forecasting import Datasets, Forecast, tell_forecasts
+from imageevalkit.generation.records import OK, REFUSED, last_records
 from imageevalkit.images import sha256_file
-from imageevalkit.items import Item, items_of
-from imageevalkit.jobs import cell_of
+from imageevalkit.items import Item
+
+Pictures = Mapping[str, Picture]
+"""The images that a job will find, by item id; of those that are still to come the bytes are not known."""
 
 
-def forecast(key: str, request: dict[str, Any]) -> str:
-    """One line for the cell ``key``; only reads. The job's options are those of this process's environment."""
-    from custom_datasets.load_dataset import load_dataset
+def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
+    """What a job would ask about a cell, in words; only reads. Its options are those of this process's environment.
 
-    cell = cell_of(key)
-    rules = rules_of(cell.benchmark, settings_of(cell.benchmark))
-    if rules is None:
-        return f"{key}: a script of its own, which does not tell what it asks"
-    benchmark: Benchmark = rules.make(request["judge"])
-    items = items_of(load_dataset(cell.benchmark), cell, request["limit"])
-    questions, waiting = questions_to_ask(cell, benchmark, items, AskOptions.from_environment())
-    said = f"{key}: {len(waiting)} of {questions} questions to ask of {benchmark.evaluator.id}"
-    return f"{said}, {effort(request['judge'], waiting)}" if waiting and request["is_judge"] else said
+    ``request["images"]`` is how the run gets the images: the ``stage`` with its options, None for those there are.
+    """
+
+    @functools.cache
+    def benchmark_of(name: str) -> Benchmark | None:
+        rules = rules_of(name, settings_of(name))
+        return rules.make(request["judge"]) if rules else None
+
+    def asked(cell: Cell) -> str:
+        benchmark = benchmark_of(cell.benchmark)
+        if benchmark is None:
+            return "a script of its own, which does not tell what it asks"
+        items, pictures = _pictures(cell, benchmark, request, datasets)
+        questions, waiting = questions_to_ask(cell, benchmark, items, pictures, AskOptions.from_environment())
+        said = f"{len(waiting)} of {questions} questions to ask of {benchmark.evaluator.id}"
+        return f"{said}, {effort(request['judge'], waiting)}" if waiting and request["is_judge"] else said
+
+    # of images that are all to come, the same is asked whoever makes them
+    untouched: dict[str, str] = {}
+
+    def forecast(cell: Cell) -> str:
+        if cell.folder.exists() or (request["images"] or {}).get("stage") == "adopt":
+            return asked(cell)
+        if cell.benchmark not in untouched:
+            untouched[cell.benchmark] = asked(cell)
+        return untouched[cell.benchmark]
+
+    return forecast
 
 
 def questions_to_ask(
-    cell: Cell, benchmark: Benchmark, items: Sequence[Item], options: AskOptions
+    cell: Cell, benchmark: Benchmark, items: Sequence[Item], pictures: Pictures, options: AskOptions
 ) -> tuple[int, list[Question]]:
-    """How many questions there are about ``items``, and those that a job with ``options`` would ask.
+    """How many questions there are about ``pictures``, and those that a job with ``options`` would ask.
 
-    Questions about an image that is still to be made are among them; a reply that holds no score may cost more tries.
+    A reply that holds no score may cost more tries.
     """
-    records = last_records(cell)
-    pictures = {item.id: _picture(item, records.get(item.id)) for item in items}
     by_id = {item.id: item for item in items}
     judgements = Judgements(cell, benchmark, by_id, pictures, options.retry_unparsed)
     return len(judgements.questions), judgements.open() if options.ask else []
 
 
-def _picture(item: Item, record: Mapping[str, Any] | None) -> Picture:
-    if record and record.get("status") == OK:
-        return Picture(item.path, record.get("image_sha256") or "", flat=bool(record.get("flat")))
-    if record is None and item.path.is_file():  # made elsewhere
-        return Picture(item.path, sha256_file(item.path))
-    # an image to come is like no other
-    return Picture(item.path, f"to come: {item.id}")
+def _pictures(
+    cell: Cell, benchmark: Benchmark, request: Mapping[str, Any], datasets: Datasets
+) -> tuple[Sequence[Item], Pictures]:
+    images = request["images"]
+    if images and images["stage"] == "adopt":
+        items, _, found = found_images(cell, images, datasets[cell.benchmark])
+        return items, pictures_elsewhere(cell, items, found)
+    items = datasets.items(cell, request["limit"])
+    if images:
+        return items, pictures_made(cell, items, images["retry_refused"])
+    states = survey_images(cell, items)
+    official = os.environ.get("IMAGEEVALKIT_MISSING_ITEMS") == "official"
+    return items, {
+        item: Picture(state.path, state.sha256, flat=state.flat)
+        for item, state in scorable(states, official and benchmark.scores_blank).items()
+    }
+
+
+def pictures_made(cell: Cell, items: Sequence[Item], retry_refused: bool) -> Pictures:
+    """Those that there are after ``items`` are made; a refused item has none unless it is sent again."""
+    records = last_records(cell)
+    made = {}
+    for item in items:
+        record = records.get(item.id)
+        if record and record.get("status") == REFUSED and not retry_refused:
+            continue
+        if record and record.get("status") == OK:
+            made[item.id] = _recorded(item, record)
+        elif record is None and cell.folder.exists() and item.path.is_file():  # made elsewhere
+            made[item.id] = Picture(item.path, sha256_file(item.path))
+        else:
+            made[item.id] = _to_come(item)
+    return made
+
+
+def pictures_elsewhere(cell: Cell, items: Sequence[Item], found: Mapping[str, Found]) -> Pictures:
+    """Those that there are after ``found`` was taken, with the black cells of a new grid, which hold no image."""
+    records = last_records(cell)
+    sha256_of = functools.cache(sha256_file)
+    taken = {}
+    for item in items:
+        one, record = found.get(item.id), records.get(item.id)
+        if one is None or isinstance(one, Missing):
+            continue
+        path, n, hashed = (
+            (one.path, one.index, "source_sha256") if isinstance(one, Piece) else (one, None, "image_sha256")
+        )
+        if record is None or not _is_of(record, path, n) or record.get(hashed) != sha256_of(path):
+            taken[item.id] = _to_come(item)
+        elif record["status"] == OK:
+            taken[item.id] = _recorded(item, record)
+    return taken
+
+
+def _is_of(record: Mapping[str, Any], path: Path, n: int | None) -> bool:
+    return bool(record.get("source") == str(path.absolute()) and record.get("cell") == n)
+
+
+def _recorded(item: Item, record: Mapping[str, Any]) -> Picture:
+    return Picture(item.path, record.get("image_sha256") or "", flat=bool(record.get("flat")))
+
+
+def _to_come(item: Item) -> Picture:
+    return Picture(item.path, f"to come: {item.id}")  # like no other
 
 
 def main() -> ExitStatus:
-    """One line for each cell of the request on stdin."""
-    return tell_forecasts(forecast)
+    """A line for each cell of the requests on stdin."""
+    return tell_forecasts(forecast_of)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ RECORD = Shape(
 class Judgement(NamedTuple):
     """Where one question stands: its ``reply`` and the value ``parsed`` from it, or why there is none.
 
-    ``status`` is "ok", "unparsed" or "failed"; ``tries`` counts the replies so far.
+    ``status`` is "ok", "unparsed" or "failed"; ``tries`` counts the replies so far. ``beyond`` tells what of the value
+    is beyond the judge's scale.
     """
 
     status: str
@@ -41,6 +42,7 @@ class Judgement(NamedTuple):
     parsed: Any = None
     reason: str = ""
     tries: int = 0
+    beyond: str = ""
 
 
 class Judgements:
@@ -95,13 +97,19 @@ class Judgements:
         return sum(count > self._benchmark.tries for count in self.replies.values())
 
     def add_reply(self, request: str, reply: Reply) -> Judgement:
-        """What one more ``reply`` to a request says."""
+        """What a request's replies say together with one more: the first that holds a score decides."""
+        before = self.known.get(request)
+        if before and before.status == OK:
+            return before  # what other rules asked for once more
         self.replies[request] += 1
-        tries = self.known[request].tries + 1 if request in self.known else 1
+        tries = before.tries + 1 if before else 1
         # parsed anew at every run: a mended parser counts without asking again
+        question, benchmark = self.questions[request], self._benchmark
         try:
-            parsed = self._benchmark.parse(self.questions[request], reply)
-            judgement = Judgement(OK, reply, parsed, "", tries)
+            parsed, beyond = benchmark.parse(question, reply), benchmark.beyond_scale(question, reply)
+            if beyond and benchmark.rules == "corrected":
+                raise Unparsed(f"beyond the judge's scale: {beyond}")
+            judgement = Judgement(OK, reply, parsed, "", tries, beyond)
         except Unparsed as error:
             judgement = Judgement(UNPARSED, reply, None, str(error), tries)
         self.known[request] = judgement

@@ -47,13 +47,17 @@ class AskOptions(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """One item: judged with a score, or unparsed / judge_failed with the reason."""
+    """One item: judged with a score, or unparsed / judge_failed with the reason.
+
+    ``beyond`` are the scores of the judge that count though they are beyond its scale, in words.
+    """
 
     verdict: str
     score: Score | None
     reason: str
     replies: Mapping[str, Reply]
     parsed: Mapping[str, Any]
+    beyond: Sequence[str] = ()
 
 
 class Judging(NamedTuple):
@@ -168,7 +172,8 @@ class _Asking:
         parsed = {n: j.parsed for n, j in judgements.items() if j and j.status == OK}
         if len(parsed) == len(judgements):
             score = self._benchmark.score(self._items[item], parsed, replies)
-            return Verdict(JUDGED, score, "", replies, parsed)
+            beyond = [j.beyond for j in judgements.values() if j and j.beyond]
+            return Verdict(JUDGED, score, "", replies, parsed, beyond)
         failed = [
             (n, j.reason if j else problem) for n, j in judgements.items() if j is None or j.status == FAILED
         ]

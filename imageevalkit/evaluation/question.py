@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,8 +104,8 @@ class Question:
         messages = [
             [m.role, [p.request if isinstance(p, Picture) else p for p in m.parts]] for m in self.messages
         ]
-        asked = [evaluator.as_dict, messages, asdict(self.sampling), self.wanted]
-        return hashlib.sha256(to_bytes(json.dumps(asked, sort_keys=True, ensure_ascii=False))).hexdigest()
+        asked = json.dumps([messages, vars(self.sampling), self.wanted], sort_keys=True, ensure_ascii=False)
+        return hashlib.sha256(to_bytes(f"[{evaluator.as_json}, {asked[1:]}")).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from imageevalkit.evaluation.survey import (
     GENERATED,
     REFUSED_ITEM,
     ImageState,
+    scorable,
     survey_images,
 )
 from imageevalkit.items import Item
@@ -62,8 +63,7 @@ def evaluate_cell(
     data_sha256 = assets.data_sha256(cell.benchmark)
     states = survey_images(cell, items)
     by_id = {item.id: item for item in items}
-    scorable = {GENERATED, BLANK} if official_treatment and benchmark.scores_blank else {GENERATED}
-    to_judge = {item: state for item, state in states.items() if state.status in scorable}
+    to_judge = scorable(states, official_treatment and benchmark.scores_blank)
     if not to_judge:
         counts = Counter(state.status for state in states.values())
         raise CellFailure(
@@ -96,7 +96,11 @@ def evaluate_cell(
         limit=limit,
         provenance=origin,
         withheld=withheld,
-        notes=[*_notes(states, coverage, asked_again, origin), *benchmark.notes(judged)],
+        notes=[
+            *_notes(states, coverage, asked_again, origin),
+            *_beyond_scale(benchmark, verdicts),
+            *benchmark.notes(judged),
+        ],
     )
     if kept := _better(result, asking.ask):
         if not coverage.complete:
@@ -208,6 +212,18 @@ def _notes(
     if corrupt:
         notes.append(f"corrupt: {'; '.join(corrupt[:3])}{' …' if len(corrupt) > 3 else ''}")
     return notes
+
+
+def _beyond_scale(benchmark: Benchmark, verdicts: Mapping[str, Verdict]) -> list[str]:
+    """A note on the scores that count though the judge was told to give no such ones."""
+    beyond = {item: ", ".join(verdict.beyond) for item, verdict in verdicts.items() if verdict.beyond}
+    if not beyond or benchmark.judge_scale is None:
+        return []
+    (low, high), (item, first) = benchmark.judge_scale, next(iter(beyond.items()))
+    return [
+        f"{len(beyond)} of the judge's verdicts are beyond its scale of {low:g} to {high:g} and count as the official "
+        f"program reads them (the first: {first} of {item.removeprefix('images/')}); rules=corrected asks again"
+    ]
 
 
 def _outcome(result: Result, problem: str, verdicts: Mapping[str, Verdict], usd: float | None) -> Outcome:

@@ -49,6 +49,12 @@ def survey_images(cell: Cell, items: Sequence[Item]) -> dict[str, ImageState]:
     return {item.id: state for item, state in zip(items, states, strict=True)}
 
 
+def scorable(states: Mapping[str, ImageState], blank: bool) -> dict[str, ImageState]:
+    """Those of ``states`` with an image to judge; ``blank``: placeholders of images that were not made count too."""
+    wanted = {GENERATED, BLANK} if blank else {GENERATED}
+    return {item: state for item, state in states.items() if state.status in wanted}
+
+
 def _check_one_model(cell: Cell, items: Sequence[Item], records: Mapping[str, Mapping[str, Any]]) -> None:
     prints = Counter(
         records[item.id].get("fingerprint", "")

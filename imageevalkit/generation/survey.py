@@ -52,6 +52,8 @@ def survey(
     Raises:
         CellFailure: a file of the cell cannot be read.
     """
+    if not cell.folder.exists():
+        return Survey(make=list(items))
     records = last_records(cell, tell)
     known = fp.known(cell.fingerprints, tell)
     wanted = fp.fingerprint(settings)

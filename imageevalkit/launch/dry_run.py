@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from eval_models.judge.registry import find
 from imageevalkit.cell import REPO
+from imageevalkit.cores import available_cores
 from imageevalkit.errors import ExitStatus
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch.environments import DRIVER_ENV, python_of
@@ -19,21 +21,24 @@ from imageevalkit.secrets import environ_with
 def describe(plan: Plan) -> tuple[str, ExitStatus]:
     """One line per job and per cell, and FAILED when a cell cannot start or cannot be counted.
 
-    Datasets are read in the driver's environment.
+    Datasets are read in the driver's environment, what evaluators ask is counted in theirs.
     """
     order = "side by side" if plan.parallel else "one after another"
     lines = [f"plan: {len(plan.cells)} cells, {len(plan.jobs)} jobs, {order}"]
     status = ExitStatus.FAILED if plan.blocked else ExitStatus.COMPLETE
+    by_name = {job.name: job for job in plan.jobs}
+    requests = {job.name: _requests(job, by_name) for job in plan.jobs}
+    told = iter(_forecasts([request for of_job in requests.values() for request in of_job]))
     for job in plan.jobs:
-        requests, server = _requests(job), describe_server(job)
+        server = describe_server(job)
         # the script of an evaluation says less than the environment it runs in
-        program = requests[0].python if job.stage == "evaluate" and not server else job.command[0]
+        program = requests[job.name][0].python if job.stage == "evaluate" and not server else job.command[0]
         lines.append(f"{job.name}: {program}, {gpus_of(job)}, {job.cores} cores")
         lines += server
-        for request in requests:
-            counts, counted = _forecast(request)
-            lines += [f"  {line}" for line in counts]
-            status = status if counted else ExitStatus.FAILED
+        for _ in requests[job.name]:
+            for line, counted in next(told):
+                lines.append(f"  {line}")
+                status = status if counted else ExitStatus.FAILED
     lines += [f"blocked {cell}: {reason}" for cell, reason in plan.blocked.items()]
     return "\n".join(lines), status
 
@@ -59,22 +64,27 @@ class _Request(NamedTuple):
     environ: dict[str, str]
 
 
-def _requests(job: Job) -> list[_Request]:
+_Told = list[tuple[str, bool]]
+"""A line for each cell of a request, and whether it could be counted."""
+
+
+def _requests(job: Job, by_name: Mapping[str, Job]) -> list[_Request]:
     """What there is to count of ``job``."""
+    python = str(DRIVER_ENV / "bin" / "python")
+    text = {"cells": job.cells, **job.options}
     if job.stage == "generate":
-        python = str(DRIVER_ENV / "bin" / "python")
-        text = {"cells": job.cells, **job.options}
         return [
             _Request("imageevalkit.generation.forecast", python, text, _environ(job.secrets, job.environ))
         ]
     if job.stage == "adopt":
-        text = {"cells": job.cells, **job.options}
-        python = str(DRIVER_ENV / "bin" / "python")
         return [_Request("imageevalkit.adoption.forecast", python, text, _environ(job.secrets, job.environ))]
-    return [_evaluation(job, cell) for cell in job.cells] if job.stage == "evaluate" else []
+    if job.stage != "evaluate":
+        return []
+    before = {cell: by_name[name] for name in job.after for cell in by_name[name].cells}
+    return [_evaluation(job, cell, before.get(cell)) for cell in job.cells]
 
 
-def _evaluation(job: Job, cell: str) -> _Request:
+def _evaluation(job: Job, cell: str, before: Job | None) -> _Request:
     # a job that serves a judge has a command and an environment for each cell
     own = job.options.get("cells", {}).get(cell, {})
     environ, command = own.get("environ", job.environ), own.get("command", job.command)
@@ -89,6 +99,7 @@ def _evaluation(job: Job, cell: str) -> _Request:
             "judge": judge,
             "is_judge": find(judge) is not None,
             "limit": int(limit) if limit else None,
+            "images": _images_of(before) if before else None,
         },
         _environ(own.get("secrets", job.secrets), environ),
     )
@@ -98,16 +109,46 @@ def _environ(secrets: Collection[str], own: Mapping[str, str]) -> dict[str, str]
     return {**environ_with(secrets), **own}
 
 
-def _forecast(request: _Request) -> tuple[list[str], bool]:
+def _images_of(job: Job) -> dict[str, Any]:
+    """How ``job`` gets images, as the forecast of an evaluation reads it."""
+    if job.stage == "adopt":
+        return {"stage": job.stage, **job.options}
+    return {"stage": job.stage, "retry_refused": job.options["retry_refused"]}
+
+
+def _forecasts(requests: Sequence[_Request]) -> list[_Told]:
+    """What is told of each of ``requests``: all for one Python and environment by one process, several side by side.
+
+    A process reads a benchmark once for all of its models.
+    """
+    together: dict[tuple[str, ...], list[int]] = {}
+    for n, request in enumerate(requests):
+        key = (request.module, request.python, *map("=".join, sorted(request.environ.items())))
+        together.setdefault(key, []).append(n)
+    # the longest first: what starts last is waited for
+    groups = sorted(together.values(), key=lambda group: -sum(len(requests[n].text["cells"]) for n in group))
+    found: dict[int, _Told] = {}
+    with ThreadPoolExecutor(available_cores()) as pool:
+        answers = pool.map(_told, ([requests[n] for n in group] for group in groups))
+        for group, told in zip(groups, answers, strict=True):
+            found |= zip(group, told, strict=True)
+    return [found[n] for n in range(len(requests))]
+
+
+def _told(requests: Sequence[_Request]) -> list[_Told]:
+    module, python, _, environ = requests[0]
     answer = subprocess.run(
-        [request.python, "-m", request.module],
-        input=json.dumps(request.text),
+        [python, "-m", module],
+        input=json.dumps([request.text for request in requests]),
         capture_output=True,
         text=True,
-        env=request.environ,
+        env=environ,
         cwd=REPO,
         check=False,
     )
-    last = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
-    lines = answer.stdout.splitlines() or [f"counts unknown: {last}"]
-    return lines, answer.returncode == 0
+    try:
+        told: list[_Told] = json.loads(answer.stdout)
+    except ValueError:
+        last = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
+        return [[(f"counts unknown: {last}", False)] for _ in requests]
+    return told

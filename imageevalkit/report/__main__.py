@@ -60,9 +60,8 @@ def write_reports(cells: Sequence[CellReport], unreadable: Sequence[str] = ()) -
         OSError, CellFailure: one cannot be written.
     """
     root = output_root()
-    results = [cell.result for cell in cells if cell.result]
     # the numbers first: they must not wait for thousands of thumbnails, nor be lost with them
-    write_atomic(root / "leaderboard.csv", csv_text(results))
+    write_atomic(root / "leaderboard.csv", csv_text(cells))
     write_atomic(root / "leaderboard.md", markdown_text(cells, unreadable))
     write_atomic(root / "report.html", render(cells, unreadable=unreadable))
     return [root / name for name in ("report.html", "leaderboard.md", "leaderboard.csv")]

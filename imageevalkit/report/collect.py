@@ -65,13 +65,15 @@ class ItemView(NamedTuple):
 class CellReport(NamedTuple):
     """One cell as found on disk: with ``result`` None, ``problem`` says in one line why it has none.
 
-    A result older than its images is withheld, with a reason that begins with :data:`STALE`.
+    A result older than its images is withheld, with a reason that begins with :data:`STALE`. ``source`` is the file of
+    the result.
     """
 
     cell: Cell
     result: Result | None
     problem: str
     items: list[ItemView]
+    source: Path
 
 
 def collect(tell: Tell = tell_nobody) -> list[CellReport]:
@@ -128,19 +130,19 @@ def _read_cell(cell: Cell, tell: Tell) -> CellReport:
     except (CellFailure, OSError) as error:
         note = f"items are not readable: {one_line(error)}"
         tell(f"{cell.key}: {note}")
-        return CellReport(cell, result and replace(result, notes=[*result.notes, note]), problem or note, [])
-    return CellReport(cell, result, problem, items)
+        result = result and replace(result, notes=[*result.notes, note])
+        return CellReport(cell, result, problem or note, [], cell.result)
+    return CellReport(cell, result, problem, items, cell.result)
 
 
 def _other_results(cell: Cell, tell: Tell) -> Iterator[CellReport]:
     for path, scores in others(cell):
         result, problem = _read_result(cell, path, tell)
         if result:
-            with contextlib.suppress(
-                CellFailure
-            ):  # told with the cell; a file of scores that is lost tells nothing
+            # what is unreadable is told with the cell; a file of scores that is lost tells nothing
+            with contextlib.suppress(CellFailure):
                 result, _ = _without_stale(result, last_records(cell), _scores(scores, tell))
-        yield CellReport(cell, result, problem, [])
+        yield CellReport(cell, result, problem, [], path)
 
 
 def _read_result(cell: Cell, path: Path, tell: Tell) -> tuple[Result | None, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,8 @@ BUDGET = 40_000_000
 # Embedded bytes of one item before its thumbnail is made: base64 of about 5 KB WebP, and its text.
 _IMAGE_ESTIMATE = 7_000
 _TEXT_ESTIMATE = 600
+# The shares of the prompts to choose from: each a tenth less than the one before.
+_SHARES = [0.9**step for step in range(67)]
 # A select with more choices than this is a list, not a filter.
 _MAX_CHOICES = 60
 
@@ -78,7 +81,7 @@ def _rows(reports: Sequence[CellReport]) -> list[Row]:
 
 def cut(gallery: Gallery, extent: Extent) -> Gallery:
     """``gallery`` reduced to ``extent``: the first repetitions of the first prompts."""
-    kept = gallery.rows[: max(1, round(len(gallery.rows) * extent.share))]
+    kept = gallery.rows[: _prompts(gallery, extent.share)]
     rows = []
     for row in kept:
         ids = set(row.items[: extent.repetitions])
@@ -90,29 +93,56 @@ def cut(gallery: Gallery, extent: Extent) -> Gallery:
 def fit(pages: Sequence[Gallery], thumbs: Mapping[str, bytes] | None, budget: int = BUDGET) -> Extent:
     """The largest extent of which all galleries together fit ``budget`` bytes.
 
-    Repetitions go first, then prompts. ``thumbs`` None = not made yet: their size is estimated.
+    Repetitions go first, then prompts. ``thumbs`` None = not made yet: their size is estimated. Every item is looked at
+    once: its bytes are added up where it goes.
     """
-    most = max((page.repetitions for page in pages), default=1)
-    for repetitions in range(most, 0, -1):
-        if _cost(pages, Extent(repetitions, 1.0), thumbs) <= budget:
-            return Extent(repetitions, 1.0)
-    share = 1.0
-    while share > 0.001 and _cost(pages, Extent(1, share), thumbs) > budget:
-        share *= 0.9
-    return Extent(1, share)
-
-
-def _cost(pages: Sequence[Gallery], extent: Extent, thumbs: Mapping[str, bytes] | None) -> int:
-    total = 0
-    seen: set[str] = set()
+    repetitions = _Bytes(max((page.repetitions for page in pages), default=1))
+    shares = _Bytes(len(_SHARES))
     for page in pages:
-        for item in _items(cut(page, extent)):
-            total += _TEXT_ESTIMATE + sum(len(text) for text in item.detail.values())
-            sha = item.image_sha256
-            if sha and sha not in seen:
-                seen.add(sha)
-                total += _IMAGE_ESTIMATE if thumbs is None else len(thumbs.get(sha, b"")) * 4 // 3
-    return total
+        kept = [_prompts(page, share) for share in _SHARES]
+        last = 0
+        for n in reversed(range(len(page.rows))):
+            while last + 1 < len(_SHARES) and kept[last + 1] > n:
+                last += 1
+            row = page.rows[n]
+            place = {id: place for place, id in enumerate(row.items)}
+            for item in (item for cell in row.cells for item in cell):
+                repetitions.add(place[item.id], item, thumbs)
+                if place[item.id] == 0:
+                    shares.add(len(_SHARES) - 1 - last, item, thumbs)
+    totals = repetitions.totals()
+    for count in range(len(totals), 0, -1):
+        if totals[count - 1] <= budget:
+            return Extent(count, 1.0)
+    fitting = [
+        share for share, total in zip(reversed(_SHARES), shares.totals(), strict=True) if total <= budget
+    ]
+    return Extent(1, max(fitting, default=_SHARES[-1]))
+
+
+class _Bytes:
+    """Bytes of items by where they come in, of ``places``; an image that comes in twice counts at the first of them."""
+
+    def __init__(self, places: int) -> None:
+        self._added = [0] * places
+        self._images: dict[str, tuple[int, int]] = {}
+
+    def add(self, place: int, item: ItemView, thumbs: Mapping[str, bytes] | None) -> None:
+        self._added[place] += _TEXT_ESTIMATE + sum(map(len, item.detail.values()))
+        if sha := item.image_sha256:
+            size = _IMAGE_ESTIMATE if thumbs is None else len(thumbs.get(sha, b"")) * 4 // 3
+            self._images[sha] = min((place, size), self._images.get(sha, (place, size)))
+
+    def totals(self) -> list[int]:
+        """The bytes of all that has come in up to each place."""
+        added = list(self._added)
+        for place, size in self._images.values():
+            added[place] += size
+        return list(itertools.accumulate(added))
+
+
+def _prompts(page: Gallery, share: float) -> int:
+    return max(1, round(len(page.rows) * share))
 
 
 def _items(page: Gallery) -> list[ItemView]:
@@ -124,22 +154,23 @@ def originals(pages: Sequence[Gallery]) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for page in pages:
         for m, report in enumerate(page.reports):
+            folder = report.cell.folder
             for row in page.rows:
                 for item in row.cells[m]:
                     if item.outcome == GENERATED and item.image_sha256 and item.path:
-                        found.setdefault(item.image_sha256, []).append(report.cell.folder / item.path)
+                        found.setdefault(item.image_sha256, []).append(folder / item.path)
     return found
 
 
 def page_data(page: Gallery, whole: Gallery, thumbs: Mapping[str, bytes]) -> str:
     """One gallery as JSON that may stand inside ``<script>``; see ``report.js`` for its reader."""
-    metrics = _metrics(page)
+    metrics, folders = _metrics(page), [report.cell.folder for report in page.reports]
     pictures: dict[str, int] = {}
     rows = []
     for row in page.rows:
         cells = [
-            [_item_data(item, report, metrics, pictures, thumbs) for item in cell]
-            for report, cell in zip(page.reports, row.cells, strict=True)
+            [_item_data(item, report, folder, metrics, pictures, thumbs) for item in cell]
+            for report, folder, cell in zip(page.reports, folders, row.cells, strict=True)
         ]
         keys = {k: v for cell in row.cells for item in cell for k, v in item.keys.items()}
         rows.append({"prompt": row.prompt, "keys": keys, "cells": cells})
@@ -205,6 +236,7 @@ def _model_data(report: CellReport) -> dict[str, Any]:
 def _item_data(
     item: ItemView,
     report: CellReport,
+    folder: Path,
     metrics: Sequence[str],
     pictures: dict[str, int],
     thumbs: Mapping[str, bytes],
@@ -227,7 +259,7 @@ def _item_data(
     }
     if item.outcome == GENERATED:
         # a cached thumbnail of a deleted image would claim that the image is still there
-        if sha in thumbs and (report.cell.folder / item.path).is_file():
+        if sha in thumbs and (folder / item.path).is_file():
             data["picture"] = pictures.setdefault(sha, len(pictures))
         else:
             # the record says ok: the file is gone, does not decode, or is another image now

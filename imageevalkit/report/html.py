@@ -45,7 +45,8 @@ class Segment(NamedTuple):
 def render(cells: Sequence[CellReport], budget: int = gallery.BUDGET, unreadable: Sequence[str] = ()) -> str:
     """The whole page for ``cells`` and what was ``unreadable``; thumbnails that are not cached yet are made."""
     pages = gallery.galleries(cells)
-    estimated = [gallery.cut(page, gallery.fit(pages, None, budget)) for page in pages]
+    estimate = gallery.fit(pages, None, budget)
+    estimated = [gallery.cut(page, estimate) for page in pages]
     thumbs = thumbnails.make(gallery.originals(estimated))
     extent = gallery.fit(estimated, thumbs, budget)
     cut = [gallery.cut(page, extent) for page in estimated]

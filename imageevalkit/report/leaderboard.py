@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from imageevalkit.cell import output_root
 from imageevalkit.report.collect import STALE, CellReport
 from imageevalkit.results import Coverage, Metric, Result
 from imageevalkit.text_output import plain
@@ -19,7 +19,7 @@ COVERAGE_COLUMNS = (
 CSV_COLUMNS = (
     "model", "benchmark", "benchmark_version", "evaluator", "official", "metric", "score_name", "value",
     "ci_low", "ci_high", "n", "scale", "headline", "state", "withheld", *COVERAGE_COLUMNS,
-    "treatment", "limit", "git_commit", "data_sha256", "provenance",
+    "treatment", "limit", "git_commit", "result",
 )  # fmt: skip
 
 ORDER_NOTE = (
@@ -195,14 +195,18 @@ def _order(row: list[Shown | None]) -> tuple[bool, float]:
     return value is None, -(value or 0.0)
 
 
-def csv_text(results: Iterable[Result]) -> str:
-    """``leaderboard.csv``: one row per model × benchmark × metric. A withheld result has no values."""
+def csv_text(cells: Iterable[CellReport]) -> str:
+    """``leaderboard.csv``: one row per model × benchmark × metric. A withheld result has no values.
+
+    ``result`` is the file, below the output root, that also says where the numbers come from.
+    """
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()
-    for result in sorted(results, key=lambda r: (r.benchmark, r.model)):
+    found = [(cell.result, cell.source.relative_to(output_root())) for cell in cells if cell.result]
+    for result, source in sorted(found, key=lambda r: (r[0].benchmark, r[0].model)):
         for name in result.metrics:
-            writer.writerow(_csv_row(result, name))
+            writer.writerow({**_csv_row(result, name), "result": source.as_posix()})
     return buffer.getvalue()
 
 
@@ -230,16 +234,8 @@ def _csv_row(result: Result, name: str) -> dict[str, Any]:
         **coverage,
         "treatment": result.treatment,
         "limit": result.limit,
-        "git_commit": _plain(result.provenance.get("git_commit")),
-        "data_sha256": _plain(result.provenance.get("data_sha256")),
-        "provenance": json.dumps(result.provenance, ensure_ascii=False, sort_keys=True),
+        "git_commit": result.provenance.get("git_commit"),
     }
-
-
-def _plain(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
 def coverage_text(coverage: Coverage) -> str:
@@ -251,7 +247,8 @@ def coverage_text(coverage: Coverage) -> str:
 
 
 def markdown_text(cells: Sequence[CellReport], unreadable: Sequence[str] = ()) -> str:
-    """``leaderboard.md``: headline scores, coverage of every cell, cells without a result, what is ``unreadable``."""
+    """``leaderboard.md``: headline scores, notes and coverage of every cell, cells without a result, and what is
+    ``unreadable``."""
     results = [cell.result for cell in cells if cell.result]
     lines = ["# Leaderboard", ""]
     lines += _score_table(grid(results)) if results else ["No results yet."]
@@ -261,6 +258,9 @@ def markdown_text(cells: Sequence[CellReport], unreadable: Sequence[str] = ()) -
         lines += [
             f"- {_md(f'{r.model} / {r.benchmark}@{r.evaluator.id}')}: {_md(r.withheld)}" for r in withheld
         ]
+    if noted := [(r, note) for r in results for note in r.notes]:
+        lines += ["", "## Notes", ""]
+        lines += [f"- {_md(f'{r.model} / {r.benchmark}@{r.evaluator.id}')}: {_md(note)}" for r, note in noted]
     if results:
         lines += ["", "## Coverage", "", *_coverage_table(results)]
     without = [cell for cell in cells if not cell.result]

@@ -38,7 +38,7 @@ def format_table(results: Sequence[Result], width: int) -> str:
     """One block per score, best model first; ``width`` is the terminal's, in columns.
 
     ``*`` marks the best of a score. A withheld score shows its state instead of a number and its reason
-    below the table.
+    below the table, where the notes of all results are, too.
     """
     if not results:
         return "No results."
@@ -58,7 +58,7 @@ def format_table(results: Sequence[Result], width: int) -> str:
             star = "*" if cell.best else " "
             rows.append([f"{star} {result.model}", word, cell.interval, n, coverage_text(result.coverage)])
         blocks.append((board.labels[j], rows))
-    return "\n".join([*_layout(blocks, width), *_reasons(results)])
+    return "\n".join([*_layout(blocks, width), *_reasons(results), *_notes(results)])
 
 
 def _layout(blocks: list[tuple[str, list[list[str]]]], width: int) -> list[str]:
@@ -84,6 +84,14 @@ def _line(row: list[str], widths: list[int]) -> str:
         pad = " " * (width - display_width(text))
         parts.append(pad + text if i in (1, 3) else text + pad)
     return _GAP.join(parts).rstrip()
+
+
+def _notes(results: Sequence[Result]) -> list[str]:
+    return [
+        f"note: {r.model} / {r.benchmark}@{r.evaluator.id}: {' '.join(note.split())}"
+        for r in results
+        for note in r.notes
+    ]
 
 
 def _reasons(results: Sequence[Result]) -> list[str]:

@@ -48,6 +48,8 @@ _FAILED: Mapping[str, frozenset[Key]] = {
         }
     ),
     "stops": frozenset({("text", "000"), ("reasoning", "001")}),
+    "groups": frozenset({("text", "001"), ("text", "066")}),
+    "no_reasoning": frozenset({("reasoning", "001")}),
 }
 _MISSING: Mapping[str, frozenset[Key]] = {
     "whole": frozenset(),
@@ -55,7 +57,11 @@ _MISSING: Mapping[str, frozenset[Key]] = {
         {("human", "002"), ("object", "001"), ("anime", "084"), ("text", "112"), ("reasoning", "002")}
     ),
     "stops": frozenset(),
+    "groups": frozenset(),
+    "no_reasoning": frozenset(),
 }
+# a subject all of whose files are missing, and a length all of whose prompts have too few images to compare
+_NO_SUBJECT, _NO_PAIRS = "physics", "long"
 
 
 class OfficialRun(NamedTuple):
@@ -71,8 +77,11 @@ class OfficialRun(NamedTuple):
 
 
 def official_runs(folder: Path) -> dict[str, OfficialRun]:
-    """The runs "oneig/whole" (black cells only), "oneig/gaps" (whole prompts failed or missing) and "oneig/stops"
-    (programs stop with an error), and the same of "oneig-zh"; skips the test where there is no official code."""
+    """Runs of every kind in both languages, by names as "oneig-zh/whole"; skips the test without official code.
+
+    "whole": black cells only; "gaps": whole prompts failed or missing; "stops": programs stop with an error, and
+    "no_reasoning": one of five does; "groups": whole groups are not listed, and texts have the readings of others.
+    """
     for path in (*_SCRIPTS, "fine_grained_analysis.py"):
         _write(folder / path, official_source(path))
     codes: dict[tuple[str, Key, int], int] = {}
@@ -168,9 +177,12 @@ def _facts(prompt: Prompt, image: ScoredImage) -> dict[str, Any]:
 
 
 def _scored(prompt: Prompt, number: int, kind: str) -> ScoredPrompt:
-    if _key(prompt) in _MISSING[kind]:
+    in_groups = kind == "groups"
+    if _key(prompt) in _MISSING[kind] or (in_groups and prompt.label == _NO_SUBJECT):
         return ScoredPrompt(prompt, ())
     lost = IMAGES if _key(prompt) in _FAILED[kind] else (0, 0, 1, 0, 2, 3)[number % 6]
+    if in_groups and prompt.length == _NO_PAIRS:
+        lost = max(lost, IMAGES - 1)
     images = [image_of(prompt, place) for place in range(IMAGES)]
     for place in range(lost):
         # official rules take no notice of what was said of a black image

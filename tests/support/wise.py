@@ -68,16 +68,18 @@ def make_wise(
     monkeypatch: pytest.MonkeyPatch,
     say: Callable[[Question], str] = lambda question: "Score: 1",
     judge: str = "",
+    **settings: Any,
 ) -> tuple[WiseBenchmark, FunctionJudge]:
     """Benchmark ``name`` on data of our own below ``folder``, asking a judge that does what ``say`` says."""
     folder_name = name.replace("-", "_")
     module: Any = importlib.import_module(f"benchmarks.{folder_name}.benchmark")
+    rules = module if name == "wise-verified" else module.configured(settings)
     monkeypatch.setattr(assets, "BENCHMARKS", folder)
     if not (folder / folder_name).exists():
         write_data(folder, name)
     told = FunctionJudge(lambda question: Reply(say(question)))
     monkeypatch.setattr("eval_models.judge.asked.make_judge", lambda *_: told)
-    return module.make(module.check_judge(judge)), told
+    return rules.make(rules.check_judge(judge)), told
 
 
 def judged(
