@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,8 +85,8 @@ class Run:
         assert found.count(found[0]) == len(found), words
         return found[0]
 
-    def add(self, name: str, **entry: object) -> None:
-        kwargs = {"name": name, **entry.pop("model_kwargs", {})}  # type: ignore[dict-item]
+    def add(self, name: str, **entry: Any) -> None:
+        kwargs = {"name": name, **entry.pop("model_kwargs", {})}
         add_model(self.checkout, name, "Peeking", PEEKING, model_kwargs=kwargs, **entry)
 
 

@@ -754,7 +754,7 @@ OF_OTHER_ENDPOINTS = CHATS.keys() | RESPONSES.keys()
     sorted(
         FAULTS.keys()
         - OF_OTHER_ENDPOINTS
-        - {"ok", "url", "relative_url", "data_url", "slow", "last_of_window"}
+        - {"ok", "half_ok", "url", "relative_url", "data_url", "slow", "last_of_window"}
     ),
 )
 def test_no_error_shows_the_key(server: ImageServer, fault: str) -> None:
