@@ -93,7 +93,7 @@ def precision(matches: Iterable[Match]) -> float | None:
 def interval(scored: Iterable[Scored]) -> tuple[float, float] | None:
     """95 % interval of the text score, see :func:`imageevalkit.intervals.interval`.
 
-    Prompts are drawn, not images: the images of one prompt share its text.
+    Prompts count, not images: the images of one prompt share its text.
     """
     clusters: dict[tuple[str, int], tuple[int, int]] = {}
     for one in scored:

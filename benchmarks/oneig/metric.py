@@ -38,7 +38,7 @@ def metrics(
     * the official fine-grained analysis (see ``fine_grained``): ``alignment/NP``, ``diversity/short``,
       ``text/short_ED``, …, ``reasoning/<subject>``, ``style/traditional``, ``style/media``, ``style/anime``
 
-    Intervals (95 %, prompts drawn) are of means over prompts or images.
+    Intervals (95 %, of other prompts) are of means over prompts or images.
     """
     ordered = in_order(prompts)
     of_text = text_rows(ordered, rules, language) if "text" in tasks else []

@@ -43,7 +43,7 @@ def metrics(
       0-2; ``<part>_sum`` and ``<part>_sum/<category>``: the sums of the paper's tables 3-8, whose overall is the
       same weighted sum of sums; only of categories with a score for every prompt.
 
-    Intervals are of WiScore means: 95 %, prompts drawn within their category. ``n`` counts images.
+    Intervals are of WiScore means: 95 %, of other prompts of the same categories. ``n`` counts images.
     """
     ordered = sorted(scored, key=lambda one: one.prompt_id)  # a float sum depends on the order
     groups = {c.name: [one for one in ordered if one.category == c.name] for c in categories}
