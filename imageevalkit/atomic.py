@@ -10,6 +10,8 @@ from imageevalkit.errors import CellFailure
 
 PART_SUFFIX = ".part"
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT}
+# Where a file system cannot do that with a folder (some network ones), it keeps names by itself.
+_NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}
 
 
 def part_path(path: Path) -> Path:
@@ -38,6 +40,18 @@ def write_part(path: Path, data: bytes) -> Path:
 def commit_part(path: Path) -> None:
     """Give the temporary file of ``path`` its final name."""
     part_path(path).replace(path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names of the files in ``folder`` durable: a file that is on the disk may still be without one."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise disk_error(error, folder) from error
+    finally:
+        os.close(fd)
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:

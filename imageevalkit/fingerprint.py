@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from imageevalkit.api.endpoint import DEFAULT_BASE_URL
-from imageevalkit.jsonl import JsonlWriter, read_jsonl
+from imageevalkit.kept_twice import KeptTwiceWriter, read_kept
 
 # Settings that cannot change a pixel: changing them keeps images valid.
 _RUNTIME_KWARGS = frozenset(
@@ -122,20 +122,23 @@ def remember(path: Path, settings: Mapping[str, Any], packages: Mapping[str, str
     """
     key = fingerprint(settings)
     line = {"fingerprint": key, "settings": dict(settings), "packages": dict(packages)}
-    if line not in read_jsonl(path):
-        with JsonlWriter(path) as writer:
+    if line not in read_kept(path):
+        writer = KeptTwiceWriter(path)
+        try:
             writer.append(line)
+        finally:
+            writer.close()
     return key
 
 
 def packages_of(path: Path) -> list[dict[str, str]]:
     """Every set of package versions in ``path``."""
-    return [record["packages"] for record in read_jsonl(path) if "packages" in record]
+    return [record["packages"] for record in read_kept(path) if "packages" in record]
 
 
 def known(path: Path) -> dict[str, dict[str, Any]]:
     """All settings kept in ``path``, by fingerprint."""
-    return {r["fingerprint"]: r["settings"] for r in read_jsonl(path) if "settings" in r}
+    return {r["fingerprint"]: r["settings"] for r in read_kept(path) if "settings" in r}
 
 
 def explain(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

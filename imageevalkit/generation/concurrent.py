@@ -94,6 +94,7 @@ class _CellInFlight:
         self._run, self._asker, self._end = run, asker, end
         self._tasks: dict[asyncio.Task[None], UnderWay] = {}
         self._all_begun = False
+        self._committing = ThreadPoolExecutor(1, "commit")
         self._settled = asyncio.Event()
         self.ended = asyncio.create_task(self._watch())
 
@@ -121,6 +122,7 @@ class _CellInFlight:
             if task not in self._tasks or not self._tasks[task].answered:
                 task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._committing.shutdown(wait=False)
 
     async def _make(self, item: Item, state: UnderWay) -> None:
         making = self._run.making
@@ -129,6 +131,7 @@ class _CellInFlight:
         try:
             returned = await self._asker.ask(model_input(self._run.task, item), item.seed)
         except Exception as error:
+            state.answered = True
             making.lost(item, error, time.perf_counter() - started)
         else:
             state.answered = True
@@ -139,6 +142,8 @@ class _CellInFlight:
             # stored, even if the cell is given up meanwhile
             problem = await asyncio.shield(on_cpu(making.store, item, returned, seconds))
             making.stored(item, returned, problem, seconds)
+        # one thread: those that come while it waits for the disk are made durable together, by the next turn
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._committing, making.commit))
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._asker.room.release()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from PIL import Image
@@ -48,6 +49,8 @@ class Making:
     has_worked: bool = False
     """Images of these settings are there from before: the model is not broken, whatever items are left."""
     ok: int = 0
+    images: list[Path] = field(default_factory=list)
+    """Where those of this run are."""
     failed: int = 0
     stopped: str = ""
     on_hold: bool = False
@@ -71,6 +74,8 @@ class Making:
     def store(self, item: Item, returned: Any, seconds: float) -> Exception | None:
         """Save what the model returned for ``item``; the error if that is no image. May run in any thread.
 
+        It counts as saved, like what :meth:`lost` saves, after the next :meth:`commit`.
+
         Raises:
             CellFailure: the disk is full.
         """
@@ -91,6 +96,7 @@ class Making:
             self.lost(item, error, seconds)
             return
         self.ok += 1
+        self.images.append(item.path)
         self._lost_in_a_row = self._outages_in_a_row = 0
         self.report()
 
@@ -139,11 +145,16 @@ class Making:
         lost = f", {self.maybe_billed} lost replies by estimate" if self.maybe_billed else ""
         return f"{dollars(self.cost)}{lost}"
 
-    def close(self) -> None:
-        """Flush the records to the disk."""
+    def commit(self) -> None:
+        """See :meth:`OutcomeWriter.commit`. May run in any thread."""
         if self._writer:
-            self._writer.close()
-            self._writer = None
+            self._writer.commit()
+
+    def close(self) -> None:
+        """Commit what is left, and close the records."""
+        if self._writer:
+            writer, self._writer = self._writer, None
+            writer.close()
 
     def _give_up(self, error: Exception) -> None:
         """Stop when a model has never worked, or when an endpoint has stopped answering in the middle.

@@ -13,6 +13,7 @@ from imageevalkit.cores import available_cores
 from imageevalkit.generation.records import OK, REFUSED, image_is_intact, last_records
 from imageevalkit.images import map_threads
 from imageevalkit.items import Item
+from imageevalkit.kept_twice import mend
 
 
 @dataclass
@@ -40,8 +41,12 @@ class Survey:
 def survey(cell: Cell, items: Sequence[Item], settings: dict[str, Any], repair: bool = True) -> Survey:
     """Sort ``items`` of ``cell`` against what is on disk, for a model with ``settings``.
 
-    With ``repair`` False nothing on disk is touched (an interrupted rename is then left for later).
+    With ``repair`` False nothing on disk is touched (an interrupted rename, and records that only their copy still
+    has, are then left for later).
     """
+    if repair:
+        mend(cell.generation)
+        mend(cell.fingerprints)
     records = last_records(cell)
     known = fp.known(cell.fingerprints)
     wanted = fp.fingerprint(settings)

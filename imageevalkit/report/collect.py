@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.images import IMAGE_SUFFIXES, sha256_file
-from imageevalkit.jsonl import read_jsonl
+from imageevalkit.kept_twice import read_kept
 from imageevalkit.result_files import others
 from imageevalkit.results import Result, read_result
 from imageevalkit.secrets import one_line
@@ -166,7 +166,7 @@ def _time(value: Any) -> datetime | None:
 
 
 def _last_by_item(path: Path) -> Records:
-    return {r["item"]: r for r in read_jsonl(path) if isinstance(r.get("item"), str)}
+    return {r["item"]: r for r in read_kept(path) if isinstance(r.get("item"), str)}
 
 
 def natural(id: str) -> list[tuple[int, str]]:
