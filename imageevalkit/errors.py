@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 
+from imageevalkit.guest_code import notice_ctrl_c
+
 
 class ExitStatus(IntEnum):
     """Exit statuses; :func:`worst` orders them by gravity, not by number."""
@@ -59,6 +61,7 @@ def run_main(main: Callable[[], ExitStatus]) -> None:
     A main that leaves results must itself guard what it prints at the end (see :func:`say`): here a closed
     stdout only ends a listing.
     """
+    notice_ctrl_c()
     try:
         status = main()
     except UserError as error:

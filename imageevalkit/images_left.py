@@ -12,6 +12,7 @@ from imageevalkit import fingerprint as fp
 from imageevalkit.cell import REPO
 from imageevalkit.errors import ExitStatus, run_main
 from imageevalkit.generation.survey import survey
+from imageevalkit.guest_code import guest_code
 from imageevalkit.items import items_of
 from imageevalkit.jobs import cell_of
 
@@ -51,7 +52,7 @@ def main() -> ExitStatus:
     for name, request in json.load(sys.stdin).items():
         counted[name] = None
         # whatever is wrong, the job itself tells; a dataset class may print
-        with contextlib.suppress(Exception), contextlib.redirect_stdout(sys.stderr):
+        with contextlib.suppress(Exception), contextlib.redirect_stdout(sys.stderr), guest_code():
             counted[name] = calls_left(**request)
     print(json.dumps(counted))
     return ExitStatus.COMPLETE

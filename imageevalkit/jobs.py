@@ -11,6 +11,9 @@ from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell
 from imageevalkit.errors import ExitStatus, UserError
 
+ATTEMPT_ENV = "IMAGEEVALKIT_ATTEMPT"
+"""How often a launcher has started a job, this time included; a launcher that starts none again need not say so."""
+
 
 @dataclass(frozen=True)
 class Job:

@@ -85,6 +85,7 @@ class JsonlWriter:
             try:
                 os.fsync(self._fd)
             except OSError as error:
+                self._unsynced = True
                 raise disk_error(error, self._path) from error
 
     def is_at(self, path: Path) -> bool:

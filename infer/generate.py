@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
+import os
 import signal
-import threading
 import traceback
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from imageevalkit import assets
 from imageevalkit.api.traffic import Traffic
 from imageevalkit.cell import Cell
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, worst
+from imageevalkit.generation.apart import run_apart
 from imageevalkit.generation.cell_run import CellRun, GenerateOptions
 from imageevalkit.generation.contract import GenerationError
 from imageevalkit.generation.records import spent_since
@@ -24,8 +25,20 @@ from imageevalkit.generation.replicas import devices
 from imageevalkit.generation.replicas.model import load_replicated
 from imageevalkit.generation.replicas.pool import Replicas
 from imageevalkit.generation.run import Planned, generate_together
+from imageevalkit.guest_code import guest_code
 from imageevalkit.items import items_of
-from imageevalkit.jobs import STATUS_OF_STATE, Job, Outcome, Plan, cell_of, load_plan, write_outcome
+from imageevalkit.jobs import (
+    ATTEMPT_ENV,
+    FAILED,
+    STATUS_OF_STATE,
+    Job,
+    Outcome,
+    Plan,
+    cell_of,
+    load_plan,
+    read_outcome,
+    write_outcome,
+)
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.secrets import one_line, redact
 
@@ -37,7 +50,8 @@ def _load(traffic: Traffic, run: CellRun) -> Any:
         CellFailure: it does not load.
     """
     try:
-        model = load_model(run.setting)
+        with guest_code():
+            model = load_model(run.setting)
     except GenerationError as error:
         raise CellFailure(f"model does not load: {one_line(error)}") from None
     except Exception as error:
@@ -57,11 +71,44 @@ def main() -> ExitStatus:
     parser.add_argument("--job", required=True)
     args = parser.parse_args()
     plan = load_plan(args.plan)
-    return asyncio.run(_generate(plan, plan.job(args.job), since=args.plan.stat().st_mtime))
+    job, since = plan.job(args.job), args.plan.stat().st_mtime
+    several = len({cell_of(key).model for key in job.cells}) > 1
+    if several and int(os.environ.get(ATTEMPT_ENV, "1")) > 1:
+        return _one_by_one(plan, job, since)
+    try:
+        return asyncio.run(_generate(plan, job, job.cells, since))
+    except UserError as error:
+        for key in job.cells:
+            write_outcome(Path(plan.run_folder), cell_of(key), "generate", Outcome(FAILED, one_line(error)))
+        return ExitStatus.FAILED
 
 
-async def _generate(plan: Plan, job: Job, since: float) -> ExitStatus:
-    """All cells of the job; ``since`` is when the run began, in seconds since 1970."""
+def _one_by_one(plan: Plan, job: Job, since: float) -> ExitStatus:
+    """Each model in a process of its own: the one that they shared was ended, perhaps by the code of one of them."""
+    folder = Path(plan.run_folder)
+    by_model: dict[str, list[str]] = {}
+    for key in job.cells:
+        by_model.setdefault(cell_of(key).model, []).append(key)
+    for keys in by_model.values():
+        log = Path(job.logs[job.cells.index(keys[0])])
+        left = [key for key in keys if read_outcome(folder, cell_of(key), "generate") is None]
+        if not left:
+            continue
+        ended = run_apart(lambda left=left: asyncio.run(_generate(plan, job, left, since)), log)
+        if ended.stopped_by:
+            return ended.stopped_by
+        for key in left:
+            if read_outcome(folder, cell_of(key), "generate") is None:
+                outcome = Outcome(
+                    FAILED, f"its process ended in the middle, {ended.how}; {log} has its last words"
+                )
+                write_outcome(folder, cell_of(key), "generate", outcome)
+    outcomes = [read_outcome(folder, cell_of(key), "generate") for key in job.cells]
+    return worst(STATUS_OF_STATE[outcome.state] if outcome else ExitStatus.FAILED for outcome in outcomes)
+
+
+async def _generate(plan: Plan, job: Job, keys: list[str], since: float) -> ExitStatus:
+    """The cells ``keys`` of the job; ``since`` is when the run began, in seconds since 1970."""
     traffic = _traffic(job)
     # nothing was left to make when the plan was made
     unlent = bool(job.options["replica_gpus"]) and not job.gpus
@@ -74,6 +121,8 @@ async def _generate(plan: Plan, job: Job, since: float) -> ExitStatus:
         # a job that crashed and was started again must not spend the money twice
         spent = spent_since(cell, since) if job.options["api"] else 0.0
         traffic.budget.spent += spent
+        if key not in keys:
+            continue
         say = functools.partial(_append, Path(path))
         say(f"=== generate {key}")
         planned = Planned(
@@ -82,10 +131,10 @@ async def _generate(plan: Plan, job: Job, since: float) -> ExitStatus:
         models.setdefault(cell.model, []).append(planned)
     logs = {planned.cell: planned for cells in models.values() for planned in cells}
     statuses = []
-    stopping = threading.Event()
+    stopping: list[ExitStatus] = []
 
     def settle(cell: Cell, outcome: Outcome) -> None:
-        if not stopping.is_set():  # what ends because it is stopped has not failed
+        if not stopping:  # what ends because it is stopped has not failed
             statuses.append(_settle(plan, logs[cell], outcome))
 
     loop = asyncio.get_running_loop()
@@ -103,19 +152,22 @@ async def _generate(plan: Plan, job: Job, since: float) -> ExitStatus:
     making = asyncio.ensure_future(generate_together(list(models.values()), load, traffic.workers, settle))
 
     # what is under way may be billed all the same: it goes on record before the process ends
-    def stop() -> None:
-        stopping.set()
-        making.cancel()
+    def stop(status: ExitStatus) -> None:
+        if not stopping:
+            stopping.append(status)
+            making.cancel()
 
-    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(signal.SIGTERM, stop, ExitStatus.TERMINATED)
+    loop.add_signal_handler(signal.SIGINT, stop, ExitStatus.INTERRUPTED)
     try:
         await making
     except asyncio.CancelledError:
-        return ExitStatus.TERMINATED
+        if not stopping:
+            raise
     finally:
         if replicas:
             await replicas.close()
-    return worst(statuses)
+    return worst([*statuses, *stopping])
 
 
 def _environs(job: Job) -> list[dict[str, str]]:

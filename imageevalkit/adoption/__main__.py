@@ -11,6 +11,7 @@ from imageevalkit.adoption.adopt import STAGE, adopt_cell
 from imageevalkit.adoption.finding import find_images
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.errors import CellFailure, ExitStatus, run_main, worst
+from imageevalkit.guest_code import guest_code
 from imageevalkit.items import items_of
 from imageevalkit.jobs import (
     FAILED,
@@ -45,20 +46,25 @@ def main() -> ExitStatus:
 
 
 def _adopt(cell: Cell, job: Job, progress: ProgressWriter) -> Outcome:
-    from custom_datasets.load_dataset import load_dataset
-
     try:
-        dataset = load_dataset(cell.benchmark)
-        items = items_of(dataset, cell, job.options["limit"])
-        source = Path(job.options["sources"][cell.benchmark])
-        among = Path(job.options["among"]) if job.options["among"] else None
-        found = find_images(source, items, dataset, among)
-        return adopt_cell(cell, items, source, found, progress, job.options["overwrite"])
+        with guest_code():
+            return _adopted(cell, job, progress)
     except CellFailure as error:
         return Outcome(FAILED, one_line(error))
     except Exception as error:  # a dataset of one's own may raise anything; the log has the rest
         print(redact(traceback.format_exc()), flush=True)
         return Outcome(FAILED, f"{type(error).__name__}: {one_line(error, 300)}")
+
+
+def _adopted(cell: Cell, job: Job, progress: ProgressWriter) -> Outcome:
+    from custom_datasets.load_dataset import load_dataset
+
+    dataset = load_dataset(cell.benchmark)
+    items = items_of(dataset, cell, job.options["limit"])
+    source = Path(job.options["sources"][cell.benchmark])
+    among = Path(job.options["among"]) if job.options["among"] else None
+    found = find_images(source, items, dataset, among)
+    return adopt_cell(cell, items, source, found, progress, job.options["overwrite"])
 
 
 if __name__ == "__main__":

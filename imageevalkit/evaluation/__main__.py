@@ -14,6 +14,7 @@ from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main
 from imageevalkit.evaluation.benchmark import rules_of
 from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.evaluation.run import evaluate_cell
+from imageevalkit.guest_code import guest_code
 from imageevalkit.items import items_of
 from imageevalkit.jobs import FAILED, STATUS_OF_STATE, Outcome, write_outcome
 from imageevalkit.progress import ProgressWriter
@@ -34,7 +35,8 @@ def main() -> ExitStatus:
             raise UserError(f"there are no images of {cell.key}: {cell.folder} does not exist")
         lock_cell(cell)  # a launcher holds it for the jobs it starts
     try:
-        outcome = _evaluate(cell)
+        with guest_code():
+            outcome = _evaluate(cell)
     except (CellFailure, UserError) as error:
         outcome = Outcome(FAILED, one_line(error))
     except Exception as error:  # the launcher must learn of any fault as one line; the log has the rest

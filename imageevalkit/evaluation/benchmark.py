@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from imageevalkit.assets import benchmark_folder
 from imageevalkit.errors import UserError
 from imageevalkit.evaluation.question import Answer, Picture, Question, Reply
+from imageevalkit.guest_code import guest_code
 from imageevalkit.items import Item
 from imageevalkit.results import Evaluator, Metric
 from imageevalkit.secrets import one_line
@@ -132,7 +133,8 @@ def module_of(name: str) -> Any | None:
     if not (folder / "benchmark.py").is_file():
         return None
     try:
-        module = importlib.import_module(f"benchmarks.{folder.name}.benchmark")
+        with guest_code():
+            module = importlib.import_module(f"benchmarks.{folder.name}.benchmark")
     except Exception as error:
         raise UserError(
             f"benchmarks/{folder.name}/benchmark.py cannot be imported: {type(error).__name__}: {one_line(error)}"

@@ -24,6 +24,7 @@ from imageevalkit.generation.contract import (
     name_of,
 )
 from imageevalkit.generation.records import FAILED, REFUSED, OutcomeWriter, encoded
+from imageevalkit.guest_code import guest_code
 from imageevalkit.items import Item
 from imageevalkit.money import dollars
 from imageevalkit.progress import Progress, ProgressWriter
@@ -82,7 +83,8 @@ class Making:
         assert self._writer is not None
         try:
             generated = _as_generated(returned)
-            image = encoded(generated, item.path)
+            with guest_code():  # a picture may be of a class of the model's own
+                image = encoded(generated, item.path)
         except Exception as error:  # a picture that does not decode or encode is this item's failure only
             return error
         self._writer.save_image(item, generated, image, seconds)

@@ -119,7 +119,9 @@ class Ledger:
         if how == "SIGKILL" and not end.stopped_by:  # else it is the guard's, for what SIGTERM did not end
             how = "SIGKILL (out of memory?)"
         log = log_of(job)
-        said = "" if end.status is None else last_line(log)
+        # what a process that several models share said last is about one of them, and nobody knows which
+        shared = len({cell_of(cell).model for cell in job.cells}) > 1
+        said = "" if end.status is None or shared else last_line(log)
         told = (end.problem or how) + (f": {said}" if said else "")
         foreign_success = end.status == 0 and not job.leaves_outcomes
         lacks_outcomes = self.lacks_outcomes(job) and not foreign_success

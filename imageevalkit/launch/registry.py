@@ -8,6 +8,7 @@ from typing import Any
 
 from imageevalkit.cell import REPO
 from imageevalkit.errors import UserError, suggest
+from imageevalkit.guest_code import guest_code
 from imageevalkit.load_errors import may_be_hub_id
 from imageevalkit.secrets import one_line
 
@@ -17,7 +18,8 @@ def _registry(module: str) -> Any:
     if infer not in sys.path:
         sys.path.insert(0, infer)
     try:
-        return importlib.import_module(module)
+        with guest_code():
+            return importlib.import_module(module)
     except Exception as error:
         path = f"infer/{module.replace('.', '/')}.py"
         raise UserError(f"{path} cannot be read: {type(error).__name__}: {one_line(error)}") from error

@@ -43,6 +43,7 @@ from imageevalkit.generation.replicas.messages import (
     receive,
 )
 from imageevalkit.gpu_errors import breaks_the_process, is_out_of_memory
+from imageevalkit.guest_code import guest_code
 from imageevalkit.load_errors import may_be_hub_id
 from imageevalkit.secrets import one_line, redact
 
@@ -57,6 +58,9 @@ _MORE_ROOM = (
 def serve(connection: socket.socket, load_model: Callable[[Mapping[str, Any]], Any]) -> None:
     """Answer the parent at the other end of ``connection`` until it closes it."""
     _die_with_parent()
+    # on Ctrl-C it is the parent who ends its workers, so that nothing becomes a failure of an item; no SIG_IGN, which
+    # the programs that a model starts would inherit
+    signal.signal(signal.SIGINT, lambda *_: None)
     orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(connection, orders), daemon=True).start()
     sender = _Sender(connection)
@@ -149,7 +153,8 @@ class _Worker:
         _free_memory()
         started = time.perf_counter()
         try:
-            self._model = self._load_model(order.setting)
+            with guest_code():
+                self._model = self._load_model(order.setting)
         except Exception as error:
             if isinstance(error, GenerationError):
                 text = one_line(error)
@@ -181,15 +186,8 @@ class _Worker:
         """Answers to the first ``inputs``: all of them, or fewer where memory does not suffice for all at once."""
         started = time.perf_counter()
         try:
-            if len(inputs) == 1:
-                assert self._generate is not None
-                returned: Sequence[Any] = [self._generate(incoming(inputs[0]), seed=seeds[0])]
-            else:
-                returned = self._model.generate_batch([incoming(one) for one in inputs], seeds)
-                if len(returned) != len(inputs):
-                    raise TypeError(
-                        f"generate_batch() returned {len(returned)} answers for {len(inputs)} inputs"
-                    )
+            with guest_code():
+                returned = self._called(inputs, seeds)
         except Exception as error:
             if is_out_of_memory(error):
                 return self._with_less_memory(len(inputs), error)
@@ -206,6 +204,15 @@ class _Worker:
         seconds = (time.perf_counter() - started) / len(inputs)
         batch = len(inputs) if self._batch_size > 1 else None
         return [_answer(one, seconds, batch) for one in returned]
+
+    def _called(self, inputs: Sequence[Any], seeds: Sequence[int]) -> Sequence[Any]:
+        if len(inputs) == 1:
+            assert self._generate is not None
+            return [self._generate(incoming(inputs[0]), seed=seeds[0])]
+        returned: Sequence[Any] = self._model.generate_batch([incoming(one) for one in inputs], seeds)
+        if len(returned) != len(inputs):
+            raise TypeError(f"generate_batch() returned {len(returned)} answers for {len(inputs)} inputs")
+        return returned
 
     def _with_less_memory(self, batch: int, error: Exception) -> list[Generated | Exception]:
         failure = portable(error)
@@ -255,7 +262,8 @@ def _answer(returned: Any, seconds: float, batch: int | None) -> Generated | Exc
         return TypeError(f"generate() returned {type(returned).__name__}, expected a PIL.Image")
     try:
         if isinstance(returned.image, Image.Image):
-            returned.image.load()  # a picture that a class has only opened may lie in a file that goes away
+            with guest_code():
+                returned.image.load()  # a picture that a class has only opened may lie in a file that goes away
     except Exception as error:
         return portable(error)
     extra = {**returned.extra, "batch": batch} if batch else returned.extra
