@@ -17,7 +17,7 @@ _GUIDE = '"Add a model" in README.md shows one'
 
 
 def check_entry(entry: Any, where: str) -> None:
-    """Whether a model can be loaded by ``entry``, as far as that can be seen; ``where`` it stands begins the messages.
+    """Whether ``entry`` has what loading a model takes; ``where`` it stands begins the messages.
 
     Raises:
         CellFailure: it cannot; one line.
@@ -38,11 +38,10 @@ def check_entry(entry: Any, where: str) -> None:
         raise CellFailure(f"{where}: 'model_kwargs' holds what is no JSON value: {error}") from None
     if gpus is not None and (type(gpus) is not int or gpus < 0):
         raise CellFailure(f"{where}: 'gpus' is {gpus!r}, and must be a whole number")
-    _check_class(entry["module"], entry["class"], where)
 
 
-def _check_class(module: str, name: str, where: str) -> None:
-    """Whether the file of ``module``, if it is one of the tree, can have a class ``name``."""
+def check_class(module: str, name: str, where: str) -> None:
+    """Whether the file of ``module``, if it is one of the tree, can have a class ``name``. Raises CellFailure."""
     if not module.startswith("."):
         return  # of a package of the model's environment
     try:

@@ -10,7 +10,7 @@ from typing import Any
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.guest_code import guest_code
-from imageevalkit.launch.model_entries import check_entry
+from imageevalkit.launch import model_entries
 from imageevalkit.load_errors import may_be_hub_id
 from imageevalkit.secrets import one_line
 
@@ -53,9 +53,18 @@ def _entry(name: str, task: str) -> Mapping[str, Any] | None:
     entries = _registry("custom_models.load_model").MODEL_SETTINGS.get(task, {})
     if name not in entries:
         return None
-    check_entry(entries[name], f"model '{name}': MODEL_SETTINGS['{task}']['{name}']")
+    model_entries.check_entry(entries[name], _place(name, task))
     entry: Mapping[str, Any] = entries[name]
     return entry
+
+
+def _place(name: str, task: str) -> str:
+    return f"model '{name}': MODEL_SETTINGS['{task}']['{name}']"
+
+
+def check_class(name: str, task: str, setting: Mapping[str, Any]) -> None:
+    """Whether the class of a resolved ``setting`` is there, as far as that can be seen. Raises CellFailure."""
+    model_entries.check_class(setting["module"], setting["class"], _place(name, task))
 
 
 class WrongTask(CellFailure):
