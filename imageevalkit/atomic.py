@@ -64,10 +64,15 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     commit_part(path)
 
 
+def is_disk_full(error: OSError) -> bool:
+    """Whether the disk, or the user's share of it, is full."""
+    return error.errno in _FULL_DISK
+
+
 def disk_error(error: OSError, path: Path, part: Path | None = None) -> Exception:
     """``error`` as a one-line :class:`CellFailure` when the disk or quota is full, else ``error`` itself."""
     if part is not None:
         part.unlink(missing_ok=True)
-    if error.errno in _FULL_DISK:
+    if is_disk_full(error):
         return CellFailure(f"disk full: cannot write {path}; free some space and run the same command again")
     return error

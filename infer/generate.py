@@ -13,7 +13,7 @@ from typing import Any
 
 from custom_datasets.load_dataset import load_dataset
 from custom_models.load_model import load_model
-from imageevalkit import assets
+from imageevalkit import assets, logs
 from imageevalkit.api.traffic import Traffic
 from imageevalkit.cell import Cell
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, worst
@@ -70,6 +70,7 @@ def main() -> ExitStatus:
     parser.add_argument("--plan", type=Path, required=True)
     parser.add_argument("--job", required=True)
     args = parser.parse_args()
+    logs.print_without_fear()
     plan = load_plan(args.plan)
     job, since = plan.job(args.job), args.plan.stat().st_mtime
     several = len({cell_of(key).model for key in job.cells}) > 1
@@ -123,19 +124,19 @@ async def _generate(plan: Plan, job: Job, keys: list[str], since: float) -> Exit
         traffic.budget.spent += spent
         if key not in keys:
             continue
-        say = functools.partial(_append, Path(path))
+        say = functools.partial(logs.append, Path(path))
         say(f"=== generate {key}")
         planned = Planned(
             cell, functools.partial(_open, cell, job, progress, Path(path), in_flight, spent), say
         )
         models.setdefault(cell.model, []).append(planned)
-    logs = {planned.cell: planned for cells in models.values() for planned in cells}
+    by_cell = {planned.cell: planned for cells in models.values() for planned in cells}
     statuses = []
     stopping: list[ExitStatus] = []
 
     def settle(cell: Cell, outcome: Outcome) -> None:
         if not stopping:  # what ends because it is stopped has not failed
-            statuses.append(_settle(plan, logs[cell], outcome))
+            statuses.append(_settle(plan, by_cell[cell], outcome))
 
     loop = asyncio.get_running_loop()
 
@@ -189,7 +190,12 @@ def _traffic(job: Job) -> Traffic:
 
 def _settle(plan: Plan, planned: Planned, outcome: Outcome) -> ExitStatus:
     planned.log(f"=== {outcome.state}: {outcome.message}")
-    write_outcome(Path(plan.run_folder), planned.cell, "generate", outcome)
+    try:
+        write_outcome(Path(plan.run_folder), planned.cell, "generate", outcome)
+    except CellFailure as error:
+        # the launcher tells what a cell without an outcome may mean; the others go on
+        print(f"error: {error}", flush=True)
+        return ExitStatus.FAILED
     return STATUS_OF_STATE[outcome.state]
 
 
@@ -214,18 +220,11 @@ def _open(
         options["settings"][cell.model][dataset.dataset_task],
         GenerateOptions(options["overwrite"], options["retry_refused"], options["blank_on_error"], in_flight),
         progress,
-        functools.partial(_append, log_path),
+        functools.partial(logs.append, log_path),
         log_path,
     )
     run.making.max_cost, run.making.cost = options["max_cost"], spent or None
     return run
-
-
-def _append(path: Path, text: str) -> None:
-    """Add a line to the log of one cell, beside those that other cells write at the same time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(text + "\n")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -47,7 +47,7 @@ AND_GENERATE = """
 """
 
 
-def hostile(checkout: Path, name: str, task: str = "t2i", api: bool = True, **does: str) -> None:
+def hostile(checkout: Path, name: str, does: Mapping[str, str], api: bool = True) -> None:
     """Add a model that ``does`` something at_import, at_load, at_holdup, at_generate or in_async."""
     asynchronous = "in_async" in does
     code = HOSTILE.format(
@@ -59,7 +59,7 @@ def hostile(checkout: Path, name: str, task: str = "t2i", api: bool = True, **do
         name="generate_async" if asynchronous else "generate",
         generate=AND_GENERATE * asynchronous,
     )
-    add_model(checkout, name, "Hostile", code, task, **({"api": True} if api else {}))
+    add_model(checkout, name, "Hostile", code, **({"api": True} if api else {}))
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_what_one_class_raises_is_its_own_failure(api: ApiRuns) -> None:
         ),
     }
     for name, (what, _) in does.items():
-        hostile(api.checkout, name, **what)
+        hostile(api.checkout, name, what)
     api.server.latency = 0.2
     run = api.run(models=["model-a", *does, "model-b"], limit=5, workers=2)
     assert run.returncode == 1, text_of(run)
@@ -112,8 +112,8 @@ def told(run: subprocess.CompletedProcess[str], cell: str) -> str:
 
 
 def test_a_single_item_on_which_a_local_class_exits_fails_alone(api: ApiRuns) -> None:
-    hostile(api.checkout, "local", api=False, at_generate=f"if prompt == {prompts()[3]!r}: sys.exit(6)")
-    hostile(api.checkout, "local-unloadable", api=False, at_load="raise KeyboardInterrupt")
+    hostile(api.checkout, "local", {"at_generate": f"if prompt == {prompts()[3]!r}: sys.exit(6)"}, api=False)
+    hostile(api.checkout, "local-unloadable", {"at_load": "raise KeyboardInterrupt"}, api=False)
     run = api.run("--use_api", "false", models=["local", "local-unloadable"], limit=5)
     assert run.returncode == 1, text_of(run)
     records = api.records("local").values()
@@ -129,8 +129,8 @@ def test_a_single_item_on_which_a_local_class_exits_fails_alone(api: ApiRuns) ->
     "how", ["os._exit(0)", "os._exit(2)", "os._exit(3)", "os.kill(os.getpid(), signal.SIGSEGV)"]
 )
 def test_a_class_that_ends_the_common_process_fails_alone(api: ApiRuns, how: str) -> None:
-    hostile(api.checkout, "at-once", at_load=f"print('my last words', flush=True); {how}")
-    hostile(api.checkout, "later", at_generate=how)
+    hostile(api.checkout, "at-once", {"at_load": f"print('my last words', flush=True); {how}"})
+    hostile(api.checkout, "later", {"at_generate": how})
     run = api.run(models=["model-a", "at-once", "later", "model-b"], limit=4)
     assert run.returncode == 1, text_of(run)
     for name in ("model-a", "model-b"):
@@ -208,10 +208,10 @@ def test_a_signal_to_a_generating_process_is_no_failure_of_an_item(
     api.server.choose, api.server.latency = choose, 0.1
     plan = planned(api)
     command = [
-        api.checkout / ".venv/bin/python",
+        str(api.checkout / ".venv/bin/python"),
         "infer/generate.py",
         "--plan",
-        plan,
+        str(plan),
         "--job",
         "generate:model-a",
     ]

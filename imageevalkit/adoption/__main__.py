@@ -7,6 +7,7 @@ import sys
 import traceback
 from pathlib import Path
 
+from imageevalkit import logs
 from imageevalkit.adoption.adopt import STAGE, adopt_cell
 from imageevalkit.adoption.finding import find_images
 from imageevalkit.cell import REPO, Cell
@@ -35,6 +36,7 @@ def main() -> ExitStatus:
     sys.path.insert(0, str(REPO / "infer"))
     plan = load_plan(args.plan)
     job = plan.job(args.job)
+    logs.print_without_fear()
     progress = ProgressWriter()
     statuses = []
     for key in job.cells:

@@ -8,6 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 
+from imageevalkit import logs
 from imageevalkit.benchmark_settings import settings_of
 from imageevalkit.cell import REPO, Cell, lock_cell
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main
@@ -34,6 +35,8 @@ def main() -> ExitStatus:
         if not cell.folder.is_dir():
             raise UserError(f"there are no images of {cell.key}: {cell.folder} does not exist")
         lock_cell(cell)  # a launcher holds it for the jobs it starts
+    else:
+        logs.print_without_fear()
     try:
         with guest_code():
             outcome = _evaluate(cell)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
 from imageevalkit.errors import ExitStatus, run_main
+from imageevalkit.logs import print_to
 
 _STATUS = {signal.SIGTERM: ExitStatus.TERMINATED, signal.SIGINT: ExitStatus.INTERRUPTED}
 
@@ -40,7 +40,7 @@ def run_apart(work: Callable[[], ExitStatus], log: Path) -> Ended:
     if not child:
         for number, handler in before.items():
             signal.signal(number, handler)
-        _print_to(log)
+        print_to(log)
         run_main(work)  # exits
     _, status = os.waitpid(child, 0)
     child = 0
@@ -49,13 +49,3 @@ def run_apart(work: Callable[[], ExitStatus], log: Path) -> Ended:
     code = os.waitstatus_to_exitcode(status)
     how = f"exit status {code}" if code >= 0 else signal.Signals(-code).name
     return Ended(how + " (out of memory?)" * (how == "SIGKILL"), stopped_by[0] if stopped_by else None)
-
-
-def _print_to(log: Path) -> None:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.dup2(fd, 1)
-    os.dup2(fd, 2)
-    os.close(fd)

@@ -12,6 +12,9 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from imageevalkit import logs
+from imageevalkit.atomic import is_disk_full
+from imageevalkit.cell import log_root
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, worst
 from imageevalkit.jobs import ATTEMPT_ENV, FAILED, USABLE, Job, Plan
@@ -235,9 +238,10 @@ class _Run:
             try:
                 status = await self._attempt(active)
             except OSError as error:
-                self._end_job(
-                    active, None, f"cannot start: {error.strerror}: {error.filename or job.command[0]}"
-                )
+                why = f"{error.strerror}: {error.filename or job.command[0]}"
+                if is_disk_full(error):
+                    why = logs.full_words(log_root())
+                self._end_job(active, None, f"cannot start: {why}")
                 return
             how = describe_exit(status)
             if self._stop is not None or active.attempts > job.retries or not self._worth_retry(job, status):
@@ -265,7 +269,7 @@ class _Run:
             return False
         if job.leaves_outcomes and not job.always:
             # whatever status it has: code of others may have ended it with that of one that is done
-            return self._ledger.lacks_outcomes(job)
+            return self._ledger.lacks_outcomes(job) and not logs.is_full(Path(self._plan.run_folder))
         return status not in FINAL and (status != ExitStatus.FAILED or not job.always)
 
     def _reap(self) -> None:

@@ -45,6 +45,7 @@ from imageevalkit.generation.replicas.messages import (
 from imageevalkit.gpu_errors import breaks_the_process, is_out_of_memory
 from imageevalkit.guest_code import guest_code
 from imageevalkit.load_errors import may_be_hub_id
+from imageevalkit.logs import print_to, print_without_fear
 from imageevalkit.secrets import one_line, redact
 
 _PR_SET_PDEATHSIG = 1
@@ -58,6 +59,7 @@ _MORE_ROOM = (
 def serve(connection: socket.socket, load_model: Callable[[Mapping[str, Any]], Any]) -> None:
     """Answer the parent at the other end of ``connection`` until it closes it."""
     _die_with_parent()
+    print_without_fear()
     # on Ctrl-C it is the parent who ends its workers, so that nothing becomes a failure of an item; no SIG_IGN, which
     # the programs that a model starts would inherit
     signal.signal(signal.SIGINT, lambda *_: None)
@@ -124,7 +126,9 @@ class _Worker:
 
     def obey(self, order: Load | Make) -> bool:
         """Do as told; whether this process can go on."""
-        self._switch_log(order.log)
+        if order.log != self._log:
+            self._log = order.log
+            print_to(Path(order.log))
         try:
             if isinstance(order, Load):
                 self._load(order)
@@ -134,19 +138,6 @@ class _Worker:
             self._send(Broken(Raised(*error.args)))
             return False
         return True
-
-    def _switch_log(self, path: str) -> None:
-        """Send stdout and stderr, child processes' and C libraries' too, to ``path``."""
-        if path == self._log:
-            return
-        self._log = path
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.dup2(fd, 1)
-        os.dup2(fd, 2)
-        os.close(fd)
 
     def _load(self, order: Load) -> None:
         self._model = self._generate = None  # the other one's memory is needed
