@@ -196,6 +196,27 @@ def test_rules_that_exit_are_a_failure_and_no_success(api: ApiRuns) -> None:
     assert "evaluate: CodeExit: its code called exit(0)" in message(run, "exit(0)")
 
 
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        ("import sys\nsys.exit(0)\n", "cannot be imported"),
+        ("def check_judge(judge):\n    raise SystemExit(0)\n", "fails in check_judge()"),
+        ("def configured(given):\n    raise SystemExit(0)\n", "fails in configured()"),
+    ],
+)
+def test_rules_that_exit_while_a_run_is_planned_are_a_line_and_no_success(
+    api: ApiRuns, code: str, problem: str
+) -> None:
+    with (api.checkout / "benchmarks/quicktext/benchmark.py").open("a") as file:
+        file.write(f"\n\n{code}")
+    run = api.run("--eval", "true", limit=2)
+    assert run.returncode == 2, text_of(run)
+    told = f"error: benchmarks/quicktext/benchmark.py {problem}: CodeExit: its code called exit(0)"
+    assert run.stderr.startswith(told)
+    assert run.stderr.count("\n") == 1
+    assert not api.server.requests
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_to_a_generating_process_is_no_failure_of_an_item(
     api: ApiRuns, number: signal.Signals, status: int

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.assets import benchmark_folder
-from imageevalkit.errors import UserError
+from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.question import Answer, Picture, Question, Reply
 from imageevalkit.guest_code import guest_code
 from imageevalkit.items import Item
@@ -132,13 +133,8 @@ def module_of(name: str) -> Any | None:
     folder = benchmark_folder(name)
     if not (folder / "benchmark.py").is_file():
         return None
-    try:
-        with guest_code():
-            module = importlib.import_module(f"benchmarks.{folder.name}.benchmark")
-    except Exception as error:
-        raise UserError(
-            f"benchmarks/{folder.name}/benchmark.py cannot be imported: {type(error).__name__}: {one_line(error)}"
-        ) from error
+    with rules_code(name, "cannot be imported"):
+        module = importlib.import_module(f"benchmarks.{folder.name}.benchmark")
     for function in () if _is_configurable(module) else ("make", "check_judge"):
         if not callable(getattr(module, function, None)):
             raise UserError(
@@ -146,6 +142,23 @@ def module_of(name: str) -> Any | None:
                 "benchmarks/wise/benchmark.py is an example"
             )
     return module
+
+
+@contextmanager
+def rules_code(name: str, problem: str) -> Iterator[None]:
+    """A block that runs code of the benchmark's ``benchmark.py``; ``problem`` begins what is said of its errors.
+
+    Raises:
+        UserError: whatever it raises, or its own.
+    """
+    try:
+        with guest_code():
+            yield
+    except (UserError, CellFailure):
+        raise
+    except Exception as error:
+        where = f"benchmarks/{benchmark_folder(name).name}/benchmark.py"
+        raise UserError(f"{where} {problem}: {type(error).__name__}: {one_line(error)}") from error
 
 
 def _is_configurable(module: Any) -> bool:
@@ -166,7 +179,8 @@ def rules_of(name: str, given: Mapping[str, Any]) -> Any | None:
     """
     module = module_of(name)
     if module is not None and _is_configurable(module):
-        return module.configured(given)
+        with rules_code(name, "fails in configured()"):
+            return module.configured(given)
     if given:
         raise UserError(f"benchmark {name} takes no settings, but '{next(iter(given))}' is given")
     return module
@@ -183,4 +197,5 @@ def check_judge(benchmark: str, judge: str, given: Mapping[str, Any]) -> str:
         if judge:
             raise UserError(f"benchmark {benchmark} does not let you choose a judge (asked for '{judge}')")
         return ""
-    return str(rules.check_judge(judge))
+    with rules_code(benchmark, "fails in check_judge()"):
+        return str(rules.check_judge(judge))
