@@ -43,8 +43,15 @@ def commit_part(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names of the files in ``folder`` durable: a file that is on the disk may still be without one."""
-    fd = os.open(folder, os.O_RDONLY)
+    """Make the names of the files in ``folder`` durable: a file that is on the disk may still be without one.
+
+    Raises:
+        CellFailure: the disk is full.
+    """
+    try:
+        fd = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        return  # not ours to list: it was there before
     try:
         os.fsync(fd)
     except OSError as error:

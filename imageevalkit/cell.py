@@ -114,16 +114,14 @@ def _owner(path: Path) -> int | None:
 
 def _holders(fd: int) -> list[int]:
     """The processes, as far as this one may know them, that hold the lock on the file open as ``fd``."""
-    inode = os.fstat(fd).st_ino
+    lock = os.fstat(fd)
     holders = []
     for folder in Path("/proc").glob("[0-9]*/fd"):
         with contextlib.suppress(OSError):  # ended meanwhile, or of another user
             for entry in folder.iterdir():
                 # many may have it open, as this process has; the lock is with those whose descriptor says so
-                if (
-                    entry.stat().st_ino == inode
-                    and "FLOCK" in (folder.parent / "fdinfo" / entry.name).read_text()
-                ):
+                about = folder.parent / "fdinfo" / entry.name
+                if os.path.samestat(entry.stat(), lock) and "FLOCK" in about.read_text():
                     holders.append(int(folder.parent.name))
                     break
     return sorted(holders)

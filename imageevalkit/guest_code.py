@@ -6,7 +6,6 @@ of everybody else. A user's Ctrl-C still does.
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import threading
 from collections.abc import Iterator
@@ -36,14 +35,19 @@ def guest_code(cancellable: bool = False) -> Iterator[None]:
     except Exception:
         raise
     except BaseException as error:
-        is_ours = cancellable if isinstance(error, asyncio.CancelledError) else _is_ctrl_c(error)
-        if is_ours:
+        if _is_ctrl_c(error) or (cancellable and _is_cancellation(error)):
             raise
         raise CodeExit(_words(error)) from error
 
 
 def _is_ctrl_c(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) and _interrupted.is_set()
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    import asyncio  # half of the start of a command that has no use for it
+
+    return isinstance(error, asyncio.CancelledError)
 
 
 def _words(error: BaseException) -> str:
