@@ -77,11 +77,15 @@ def main() -> ExitStatus:
     if several and int(os.environ.get(ATTEMPT_ENV, "1")) > 1:
         return _one_by_one(plan, job, since)
     try:
-        return asyncio.run(_generate(plan, job, job.cells, since))
+        return _run(plan, job, job.cells, since)
     except UserError as error:
         for key in job.cells:
             write_outcome(Path(plan.run_folder), cell_of(key), "generate", Outcome(FAILED, one_line(error)))
         return ExitStatus.FAILED
+
+
+def _run(plan: Plan, job: Job, keys: list[str], since: float) -> ExitStatus:
+    return asyncio.run(_generate(plan, job, keys, since))
 
 
 def _one_by_one(plan: Plan, job: Job, since: float) -> ExitStatus:
@@ -95,7 +99,7 @@ def _one_by_one(plan: Plan, job: Job, since: float) -> ExitStatus:
         left = [key for key in keys if read_outcome(folder, cell_of(key), "generate") is None]
         if not left:
             continue
-        ended = run_apart(lambda left=left: asyncio.run(_generate(plan, job, left, since)), log)
+        ended = run_apart(functools.partial(_run, plan, job, left, since), log)
         if ended.stopped_by:
             return ended.stopped_by
         for key in left:

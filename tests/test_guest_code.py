@@ -59,7 +59,7 @@ def hostile(checkout: Path, name: str, does: Mapping[str, str], api: bool = True
         name="generate_async" if asynchronous else "generate",
         generate=AND_GENERATE * asynchronous,
     )
-    add_model(checkout, name, "Hostile", code, **({"api": True} if api else {}))
+    add_model(checkout, name, "Hostile", code, api=api or None)
 
 
 @pytest.fixture
