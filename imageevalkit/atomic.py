@@ -7,10 +7,13 @@ import os
 from pathlib import Path
 
 from imageevalkit.errors import CellFailure
+from imageevalkit.open_files import when_one_is_free
 from imageevalkit.text_output import to_bytes
 
 PART_SUFFIX = ".part"
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT}
+# Where a file system cannot do that with a folder (some network ones), it keeps names by itself.
+_NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}
 
 
 def part_path(path: Path) -> Path:
@@ -41,6 +44,25 @@ def commit_part(path: Path) -> None:
     part_path(path).replace(path)
 
 
+def sync_folder(folder: Path) -> None:
+    """Make the names of the files in ``folder`` durable: a file that is on the disk may still be without one.
+
+    Raises:
+        CellFailure: the disk is full.
+    """
+    try:
+        fd = when_one_is_free(lambda: os.open(folder, os.O_RDONLY))
+    except PermissionError:
+        return  # not ours to list: it was there before
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise disk_error(error, folder) from error
+    finally:
+        os.close(fd)
+
+
 def write_atomic(path: Path, data: bytes | str) -> None:
     """Replace ``path`` with ``data``: a reader sees the old file or the new one, never a half.
 
@@ -51,10 +73,15 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     commit_part(path)
 
 
+def is_disk_full(error: OSError) -> bool:
+    """Whether the disk, or the user's share of it, is full."""
+    return error.errno in _FULL_DISK
+
+
 def disk_error(error: OSError, path: Path, part: Path | None = None) -> Exception:
     """``error`` as a one-line :class:`CellFailure` when the disk or quota is full, else ``error`` itself."""
     if part is not None:
         part.unlink(missing_ok=True)
-    if error.errno in _FULL_DISK:
+    if is_disk_full(error):
         return CellFailure(f"disk full: cannot write {path}; free some space and run the same command again")
     return error

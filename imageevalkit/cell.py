@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -54,6 +55,11 @@ class Cell(NamedTuple):
         return self.folder / "fingerprints.jsonl"
 
     @property
+    def has_records(self) -> bool:
+        """Whether images or a result of it are there."""
+        return self.generation.exists() or self.result.exists()
+
+    @property
     def judgements(self) -> Path:
         return self.folder / "judgements.jsonl"
 
@@ -83,8 +89,8 @@ def lock_cell(cell: Cell, grace: float = _DYING_OWNER_GRACE) -> int:
     """Take the cell's lock and return its open, inheritable file descriptor.
 
     The lock is ``flock`` on an open file: the kernel drops it when the last process holding the descriptor
-    ends, so there is no stale lock to clean. If the recorded owner is dead, its guards are just ending its
-    processes: wait up to ``grace`` seconds for them.
+    ends, so there is no stale lock to clean. If the recorded owner has it no longer, its guards are just ending
+    its processes: wait up to ``grace`` seconds for them.
 
     Raises:
         CellInUse: a live run holds it.
@@ -99,13 +105,10 @@ def lock_cell(cell: Cell, grace: float = _DYING_OWNER_GRACE) -> int:
             take_lock(fd, path)
             break
         except BlockingIOError:
-            owner = _owner(path)
-            if (owner and _alive(owner)) or time.monotonic() > deadline:
+            owner, holders = _owner(path), _holders(fd)
+            if owner in holders or time.monotonic() > deadline:
                 os.close(fd)
-                raise CellInUse(
-                    f"{cell.key} is being written by another run (process {owner or 'unknown'}); "
-                    "wait for it or choose other models or benchmarks"
-                ) from None
+                raise CellInUse(f"{cell.key} is being written by {_words(owner, holders)}") from None
             time.sleep(0.2)
     os.ftruncate(fd, 0)
     os.pwrite(fd, str(os.getpid()).encode(), 0)
@@ -118,11 +121,26 @@ def _owner(path: Path) -> int | None:
     return int(text) if re.fullmatch(rb"[0-9]{1,9}", text) else None
 
 
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _holders(fd: int) -> list[int]:
+    """The processes, as far as this one may know them, that hold the lock on the file open as ``fd``."""
+    lock = os.fstat(fd)
+    holders = []
+    for folder in Path("/proc").glob("[0-9]*/fd"):
+        with contextlib.suppress(OSError):  # ended meanwhile, or of another user
+            for entry in folder.iterdir():
+                # many may have it open, as this process has; the lock is with those whose descriptor says so
+                about = folder.parent / "fdinfo" / entry.name
+                if os.path.samestat(entry.stat(), lock) and "FLOCK" in about.read_text():
+                    holders.append(int(folder.parent.name))
+                    break
+    return sorted(holders)
+
+
+def _words(owner: int | None, holders: list[int]) -> str:
+    choose = "choose other models or benchmarks"
+    if owner in holders:
+        return f"another run (process {owner}); wait for it or {choose}"
+    if holders:
+        left = f", which is left of a run whose process {owner} has ended" if owner else ""
+        return f"process {holders[0]}{left}; end it (kill {holders[0]}) or {choose}"
+    return f"another run, whose process is on another machine or another user's; wait for it or {choose}"

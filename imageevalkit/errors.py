@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import TextIO
 
+from imageevalkit.guest_code import notice_ctrl_c
 from imageevalkit.text_output import let_streams_take_any_text, printable
 
 
@@ -63,6 +64,7 @@ def run_main(main: Callable[[], ExitStatus]) -> None:
     stdout only ends a listing.
     """
     let_streams_take_any_text()
+    notice_ctrl_c()
     try:
         status = main()
     except UserError as error:

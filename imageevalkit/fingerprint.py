@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 
 from imageevalkit.api.endpoint import DEFAULT_BASE_URL
 from imageevalkit.json_values import Shape, is_object, is_text
-from imageevalkit.jsonl import JsonlWriter, Tell, read_jsonl, tell_nobody
+from imageevalkit.jsonl import Tell, tell_nobody
+from imageevalkit.kept_twice import KeptTwiceWriter, read_kept
 from imageevalkit.results import is_environment
 from imageevalkit.text_output import to_bytes
 
@@ -117,7 +118,7 @@ def fingerprint(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(to_bytes(canonical)).hexdigest()[:16]
 
 
-_KEPT = Shape(
+KEPT = Shape(
     must={"fingerprint": is_text, "settings": is_object},
     may={"packages": lambda packages: is_object(packages) and is_environment(packages.get("environment"))},
 )
@@ -131,20 +132,23 @@ def remember(path: Path, settings: Mapping[str, Any], packages: Mapping[str, str
     """
     key = fingerprint(settings)
     line = {"fingerprint": key, "settings": dict(settings), "packages": dict(packages)}
-    if line not in read_jsonl(path, _KEPT):
-        with JsonlWriter(path) as writer:
+    if line not in read_kept(path, KEPT):
+        writer = KeptTwiceWriter(path, KEPT)
+        try:
             writer.append(line)
+        finally:
+            writer.close()
     return key
 
 
 def packages_of(path: Path) -> list[dict[str, str]]:
     """Every set of package versions in ``path``."""
-    return [record["packages"] for record in read_jsonl(path, _KEPT) if "packages" in record]
+    return [record["packages"] for record in read_kept(path, KEPT) if "packages" in record]
 
 
 def known(path: Path, tell: Tell = tell_nobody) -> dict[str, dict[str, Any]]:
     """All settings kept in ``path``, by fingerprint; lines that hold none are told."""
-    return {record["fingerprint"]: record["settings"] for record in read_jsonl(path, _KEPT, tell)}
+    return {record["fingerprint"]: record["settings"] for record in read_kept(path, KEPT, tell)}
 
 
 def explain(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

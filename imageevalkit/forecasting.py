@@ -10,6 +10,7 @@ from typing import Any
 
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.errors import CellFailure, ExitStatus, show
+from imageevalkit.guest_code import guest_code
 from imageevalkit.items import MODEL_NAME_MARK, Item, items_of
 from imageevalkit.jobs import cell_of
 from imageevalkit.secrets import one_line
@@ -70,7 +71,9 @@ def tell_forecasts(forecast_of: Callable[[Mapping[str, Any], Datasets], Forecast
 
 def _told(forecast: Forecast, cell: Cell) -> tuple[str, bool]:
     try:
-        return f"{cell.key}: {forecast(cell)}", True
+        with guest_code():
+            said = forecast(cell)
+        return f"{cell.key}: {said}", True
     except Exception as error:  # a fault in one dataset class or benchmark must not hide the other cells
         kind = "" if isinstance(error, CellFailure) else f"{type(error).__name__}: "
         return f"{cell.key}: unknown: {kind}{one_line(error, 300)}", False

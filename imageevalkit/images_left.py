@@ -13,6 +13,7 @@ from imageevalkit.cell import REPO
 from imageevalkit.errors import ExitStatus, run_main, show
 from imageevalkit.forecasting import Datasets
 from imageevalkit.generation.survey import survey
+from imageevalkit.guest_code import guest_code
 from imageevalkit.jobs import cell_of
 
 
@@ -49,7 +50,7 @@ def main() -> ExitStatus:
     for name, request in json.load(sys.stdin).items():
         counted[name] = None
         # whatever is wrong, the job itself tells; a dataset class may print
-        with contextlib.suppress(Exception), contextlib.redirect_stdout(sys.stderr):
+        with contextlib.suppress(Exception), contextlib.redirect_stdout(sys.stderr), guest_code():
             counted[name] = calls_left(**request, datasets=datasets)
     show(json.dumps(counted))
     return ExitStatus.COMPLETE

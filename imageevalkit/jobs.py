@@ -13,6 +13,9 @@ from imageevalkit.errors import ExitStatus, UserError
 from imageevalkit.json_values import Shape, is_text, parse
 from imageevalkit.secrets import one_line
 
+ATTEMPT_ENV = "IMAGEEVALKIT_ATTEMPT"
+"""How often a launcher has started a job, this time included; a launcher that starts none again need not say so."""
+
 
 @dataclass(frozen=True)
 class Job:

@@ -77,6 +77,7 @@ class JsonlWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        self._unsynced = False
         size = os.fstat(self._fd).st_size
         if size and not self._ends_with_newline(size):
             # close a torn last line, or the next record would be glued to it and lost with it
@@ -96,18 +97,48 @@ class JsonlWriter:
             # a full disk takes the first bytes and refuses the rest: raise the same error for both
             self._write(data[written:])
 
-    def append(self, record: dict[str, Any]) -> None:
-        """Append one record.
+    def append(self, record: dict[str, Any]) -> bytes:
+        """Append one record; returns its line, without the newline.
 
         Raises:
             CellFailure: the disk is full.
         """
-        self._write(to_bytes(json.dumps(record, ensure_ascii=False, separators=(",", ":"))) + b"\n")
+        line = to_bytes(json.dumps(record, ensure_ascii=False, separators=(",", ":")))
+        self.append_line(line)
+        return line
+
+    def append_line(self, line: bytes) -> None:
+        """Append one ``line`` as it is. Raises CellFailure when the disk is full."""
+        self._write(line + b"\n")
+        self._unsynced = True
+
+    def sync(self) -> None:
+        """Return when all that was appended before is on the disk; at once where it is.
+
+        Raises:
+            CellFailure: the disk is full.
+        """
+        if self._unsynced:
+            self._unsynced = False
+            try:
+                os.fsync(self._fd)
+            except OSError as error:
+                self._unsynced = True
+                raise disk_error(error, self._path) from error
+
+    def is_at(self, path: Path) -> bool:
+        """Whether the file that is written is the one at ``path``, and not one that was removed."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), path.stat())
+        except FileNotFoundError:
+            return False
 
     def close(self) -> None:
         """Flush to the disk and close."""
-        os.fsync(self._fd)
-        os.close(self._fd)
+        try:
+            self.sync()
+        finally:
+            os.close(self._fd)
 
     def __enter__(self) -> JsonlWriter:
         return self

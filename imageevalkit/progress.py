@@ -5,11 +5,13 @@ A file, not a pipe: it works the same when the launcher is Slurm and the job run
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
 from typing import NamedTuple
 
+from imageevalkit.errors import CellFailure
 from imageevalkit.json_values import parse
 from imageevalkit.jsonl import JsonlWriter
 
@@ -46,7 +48,10 @@ class ProgressWriter:
 
     def __init__(self) -> None:
         path = os.environ.get(PROGRESS_ENV)
-        self._writer = JsonlWriter(Path(path)) if path else None
+        self._writer = None
+        if path:
+            with contextlib.suppress(OSError, CellFailure):  # what it shows stops nothing
+                self._writer = JsonlWriter(Path(path))
         self._last: dict[str, tuple[float, Progress]] = {}
 
     def report(self, progress: Progress, force: bool = False) -> None:
@@ -60,7 +65,8 @@ class ProgressWriter:
         last, before = self._last.get(progress.cell, (-_UNCHANGED_INTERVAL, None))
         if force or now - last >= (_INTERVAL if progress != before else _UNCHANGED_INTERVAL):
             self._last[progress.cell] = (now, progress)
-            self._writer.append(progress._replace(time=time.time())._asdict())
+            with contextlib.suppress(CellFailure):  # a full disk of log/ is no reason to make no images
+                self._writer.append(progress._replace(time=time.time())._asdict())
 
 
 class ProgressReader:

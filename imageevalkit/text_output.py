@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import re
 import sys
-from pathlib import Path
 
 _STEERING = re.compile(
     r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # a title, a device's string
@@ -36,13 +35,6 @@ def printable(text: str) -> str:
 def plain(text: str) -> str:
     """:func:`printable`, on one line."""
     return " ".join(printable(text).split())
-
-
-def append_line(path: Path, text: str) -> None:
-    """Add ``text``, printable, to a log that others may write at the same time; its folder is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        file.write(to_bytes(f"{printable(text)}\n"))
 
 
 def let_streams_take_any_text() -> None:

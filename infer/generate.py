@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
+import os
 import signal
-import threading
 import traceback
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +14,11 @@ from typing import Any
 
 from custom_datasets.load_dataset import load_dataset
 from custom_models.load_model import load_model
-from imageevalkit import assets
+from imageevalkit import assets, logs
 from imageevalkit.api.traffic import Traffic
 from imageevalkit.cell import Cell
-from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, worst
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, run_main, worst
+from imageevalkit.generation.apart import run_apart
 from imageevalkit.generation.cell_run import CellRun, GenerateOptions
 from imageevalkit.generation.contract import GenerationError
 from imageevalkit.generation.records import spent_since
@@ -25,12 +26,23 @@ from imageevalkit.generation.replicas import devices
 from imageevalkit.generation.replicas.model import load_replicated
 from imageevalkit.generation.replicas.pool import Replicas
 from imageevalkit.generation.run import Planned, generate_together
+from imageevalkit.guest_code import guest_code
 from imageevalkit.items import items_of
-from imageevalkit.jobs import STATUS_OF_STATE, Job, Outcome, Plan, cell_of, load_plan, write_outcome
-from imageevalkit.open_files import Fit, requests_that_fit, when_one_is_free
+from imageevalkit.jobs import (
+    ATTEMPT_ENV,
+    FAILED,
+    STATUS_OF_STATE,
+    Job,
+    Outcome,
+    Plan,
+    cell_of,
+    load_plan,
+    read_outcome,
+    write_outcome,
+)
+from imageevalkit.open_files import Fit, requests_that_fit
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.secrets import one_line, redact
-from imageevalkit.text_output import append_line
 
 
 def _load(traffic: Traffic, run: CellRun) -> Any:
@@ -40,7 +52,8 @@ def _load(traffic: Traffic, run: CellRun) -> Any:
         CellFailure: it does not load.
     """
     try:
-        model = load_model(run.setting)
+        with guest_code():
+            model = load_model(run.setting)
     except GenerationError as error:
         raise CellFailure(f"model does not load: {one_line(error)}") from None
     except Exception as error:
@@ -59,12 +72,50 @@ def main() -> ExitStatus:
     parser.add_argument("--plan", type=Path, required=True)
     parser.add_argument("--job", required=True)
     args = parser.parse_args()
+    logs.print_without_fear()
     plan = load_plan(args.plan)
-    return asyncio.run(_generate(plan, plan.job(args.job), since=args.plan.stat().st_mtime))
+    job, since = plan.job(args.job), args.plan.stat().st_mtime
+    several = len({cell_of(key).model for key in job.cells}) > 1
+    if several and int(os.environ.get(ATTEMPT_ENV, "1")) > 1:
+        return _one_by_one(plan, job, since)
+    try:
+        return _run(plan, job, job.cells, since)
+    except UserError as error:
+        for key in job.cells:
+            write_outcome(Path(plan.run_folder), cell_of(key), "generate", Outcome(FAILED, one_line(error)))
+        return ExitStatus.FAILED
 
 
-async def _generate(plan: Plan, job: Job, since: float) -> ExitStatus:
-    """All cells of the job; ``since`` is when the run began, in seconds since 1970."""
+def _run(plan: Plan, job: Job, keys: list[str], since: float) -> ExitStatus:
+    return asyncio.run(_generate(plan, job, keys, since))
+
+
+def _one_by_one(plan: Plan, job: Job, since: float) -> ExitStatus:
+    """Each model in a process of its own: the one that they shared was ended, perhaps by the code of one of them."""
+    folder = Path(plan.run_folder)
+    by_model: dict[str, list[str]] = {}
+    for key in job.cells:
+        by_model.setdefault(cell_of(key).model, []).append(key)
+    for keys in by_model.values():
+        log = Path(job.logs[job.cells.index(keys[0])])
+        left = [key for key in keys if read_outcome(folder, cell_of(key), "generate") is None]
+        if not left:
+            continue
+        ended = run_apart(functools.partial(_run, plan, job, left, since), log)
+        if ended.stopped_by:
+            return ended.stopped_by
+        for key in left:
+            if read_outcome(folder, cell_of(key), "generate") is None:
+                outcome = Outcome(
+                    FAILED, f"its process ended in the middle, {ended.how}; {log} has its last words"
+                )
+                write_outcome(folder, cell_of(key), "generate", outcome)
+    outcomes = [read_outcome(folder, cell_of(key), "generate") for key in job.cells]
+    return worst(STATUS_OF_STATE[outcome.state] if outcome else ExitStatus.FAILED for outcome in outcomes)
+
+
+async def _generate(plan: Plan, job: Job, keys: list[str], since: float) -> ExitStatus:
+    """The cells ``keys`` of the job; ``since`` is when the run began, in seconds since 1970."""
     traffic = _traffic(job)
     # nothing was left to make when the plan was made
     unlent = bool(job.options["replica_gpus"]) and not job.gpus
@@ -77,21 +128,23 @@ async def _generate(plan: Plan, job: Job, since: float) -> ExitStatus:
         # a job that crashed and was started again must not spend the money twice
         spent = spent_since(cell, since) if job.options["api"] else 0.0
         traffic.budget.spent += spent
-        say = functools.partial(_append, Path(path))
+        if key not in keys:
+            continue
+        say = functools.partial(logs.append, Path(path))
         say(f"=== generate {key}")
         planned = Planned(
             cell, functools.partial(_open, cell, job, progress, Path(path), in_flight, spent), say
         )
         models.setdefault(cell.model, []).append(planned)
-    logs = {planned.cell: planned for cells in models.values() for planned in cells}
+    by_cell = {planned.cell: planned for cells in models.values() for planned in cells}
     statuses = []
-    stopping = threading.Event()
+    stopping: list[ExitStatus] = []
 
     def settle(cell: Cell, outcome: Outcome) -> None:
         if traffic.lowered:
             outcome = replace(outcome, message=f"{outcome.message}; {traffic.lowered}")
-        if not stopping.is_set():  # what ends because it is stopped has not failed
-            statuses.append(_settle(plan, logs[cell], outcome))
+        if not stopping:  # what ends because it is stopped has not failed
+            statuses.append(_settle(plan, by_cell[cell], outcome))
 
     loop = asyncio.get_running_loop()
 
@@ -108,19 +161,22 @@ async def _generate(plan: Plan, job: Job, since: float) -> ExitStatus:
     making = asyncio.ensure_future(generate_together(list(models.values()), load, traffic.workers, settle))
 
     # what is under way may be billed all the same: it goes on record before the process ends
-    def stop() -> None:
-        stopping.set()
-        making.cancel()
+    def stop(status: ExitStatus) -> None:
+        if not stopping:
+            stopping.append(status)
+            making.cancel()
 
-    loop.add_signal_handler(signal.SIGTERM, stop)
+    loop.add_signal_handler(signal.SIGTERM, stop, ExitStatus.TERMINATED)
+    loop.add_signal_handler(signal.SIGINT, stop, ExitStatus.INTERRUPTED)
     try:
         await making
     except asyncio.CancelledError:
-        return ExitStatus.TERMINATED
+        if not stopping:
+            raise
     finally:
         if replicas:
             await replicas.close()
-    return worst(statuses)
+    return worst([*statuses, *stopping])
 
 
 def _environs(job: Job) -> list[dict[str, str]]:
@@ -148,7 +204,12 @@ def _traffic(job: Job) -> Traffic:
 
 def _settle(plan: Plan, planned: Planned, outcome: Outcome) -> ExitStatus:
     planned.log(f"=== {outcome.state}: {outcome.message}")
-    write_outcome(Path(plan.run_folder), planned.cell, "generate", outcome)
+    try:
+        write_outcome(Path(plan.run_folder), planned.cell, "generate", outcome)
+    except CellFailure as error:
+        # the launcher tells what a cell without an outcome may mean; the others go on
+        complain(str(error))
+        return ExitStatus.FAILED
     return STATUS_OF_STATE[outcome.state]
 
 
@@ -173,16 +234,11 @@ def _open(
         options["settings"][cell.model][dataset.dataset_task],
         GenerateOptions(options["overwrite"], options["retry_refused"], options["blank_on_error"], in_flight),
         progress,
-        functools.partial(_append, log_path),
+        functools.partial(logs.append, log_path),
         log_path,
     )
     run.making.max_cost, run.making.cost = options["max_cost"], spent or None
     return run
-
-
-def _append(path: Path, text: str) -> None:
-    """Add a line to the log of one cell, beside those that other cells write at the same time."""
-    when_one_is_free(lambda: append_line(path, text))
 
 
 if __name__ == "__main__":

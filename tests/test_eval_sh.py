@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -308,8 +309,8 @@ def test_a_closed_pipe_changes_neither_the_run_nor_its_status(checkout: Path) ->
 def test_images_made_elsewhere_are_scored_without_a_registered_model(checkout: Path) -> None:
     base = ["--ds_names", "quicktext", "--limit", "2"]
     assert run_eval(checkout, "--model_names", "reference-blank", *base, "--eval", "false").returncode == 0
-    (checkout / "output/reference-blank").rename(checkout / "output/made-elsewhere")
-    (checkout / "output/made-elsewhere/quicktext/generation.jsonl").unlink()
+    made = checkout / "output/reference-blank/quicktext/images"
+    shutil.copytree(made, checkout / "output/made-elsewhere/quicktext/images")
     run = run_eval(checkout, "--model_names", "made-elsewhere", *base, "--infer", "false")
     assert run.returncode == 0, outcome_lines(run)
     assert "made elsewhere" in str(result_of(checkout, "made-elsewhere/quicktext")["notes"])

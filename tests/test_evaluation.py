@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,7 @@ from imageevalkit.generation.contract import Refused
 from imageevalkit.generation.records import last_records
 from imageevalkit.items import Item
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, Outcome
+from imageevalkit.kept_twice import copy_of
 from imageevalkit.progress import PROGRESS_ENV, Progress, ProgressWriter
 from imageevalkit.report.collect import collect
 from imageevalkit.result_files import standing
@@ -116,6 +119,20 @@ def to_ask(benchmark: FakeBenchmark, n: int = 5, options: AskOptions = _ASK) -> 
     pictures = pictures_made(CELL, of_cell, retry_refused=False)
     total, waiting = questions_to_ask(CELL, benchmark, of_cell, pictures, options)
     return len(waiting), total
+
+
+class Interrupting(FakeBenchmark):
+    """Does ``between`` before it gives its last answer."""
+
+    def __init__(self, between: Callable[[], None]) -> None:
+        super().__init__()
+        self._between = between
+
+    def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
+        for n, answer in enumerate(super().ask(questions, workers)):
+            if n == len(questions) - 1:
+                self._between()
+            yield answer
 
 
 def lossy_model() -> FakeModel:
@@ -530,7 +547,7 @@ def test_a_forecast_counts_what_is_asked() -> None:
 
 def test_a_forecast_knows_the_answers_about_images_made_elsewhere() -> None:
     generate(FakeModel(), FakeDataset(3))
-    CELL.generation.unlink()
+    write_over(CELL.generation, None)
     evaluate(FakeBenchmark(), n=2)
     assert to_ask(FakeBenchmark(), n=3) == (1, 3)
 
@@ -565,6 +582,14 @@ def test_a_new_image_is_judged_anew() -> None:
     _, result = evaluate(again, n=3)
     assert len(again.asked) == 3
     assert result.metrics["red"].value == pytest.approx(44 / 255)
+
+
+def write_over(records: Path, text: str | None) -> None:
+    """Give a file of records another content, or remove it, as one that never had another."""
+    copy_of(records).unlink()
+    records.unlink()
+    if text is not None:
+        records.write_text(text)
 
 
 @pytest.mark.parametrize(
@@ -618,17 +643,48 @@ def test_images_of_two_settings_are_never_one_score() -> None:
     generate(FakeModel(), FakeDataset(2), guidance_scale=1)
     generate(FakeModel(), FakeDataset(2), GenerateOptions(overwrite=True), guidance_scale=2)
     lines = CELL.generation.read_text().splitlines()
-    CELL.generation.write_text("\n".join([*lines[:2], lines[2]]) + "\n")
+    write_over(CELL.generation, "\n".join([*lines[:2], lines[2]]) + "\n")
     with pytest.raises(CellFailure, match="2 different settings"):
         evaluate(FakeBenchmark(), n=2)
 
 
 def test_images_made_elsewhere_are_scored_and_noted() -> None:
     generate(FakeModel(), FakeDataset(3))
-    CELL.generation.unlink()
+    write_over(CELL.generation, None)
     outcome, result = evaluate(FakeBenchmark(), n=3)
     assert outcome.state == COMPLETE
     assert result.notes == ["3 images were made elsewhere: nothing says how"]
+
+
+@pytest.mark.parametrize("what", [CELL.benchmark, "images"])
+def test_images_that_go_while_they_are_judged_leave_no_result(what: str) -> None:
+    generate(FakeModel(), FakeDataset(3))
+    folder = CELL.folder if what == CELL.benchmark else CELL.folder / what
+    with pytest.raises(CellFailure, match=r"images were removed from .*m/fake while they were judged"):
+        evaluate(Interrupting(lambda: shutil.rmtree(folder)), n=3)
+    assert not CELL.result.exists()
+
+
+def test_replies_are_on_the_disk_soon_after_they_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    generate(FakeModel(), FakeDataset(3))
+    synced: list[bytes] = []
+    fsync = os.fsync
+
+    def recording(fd: int) -> None:
+        data = (
+            CELL.judgements.read_bytes() if Path(f"/proc/self/fd/{fd}").readlink() == CELL.judgements else b""
+        )
+        fsync(fd)
+        synced.append(data)
+
+    def wait() -> None:
+        deadline = time.monotonic() + 60
+        while not any(b"images/00000" in data for data in synced):
+            assert time.monotonic() < deadline, "the judge goes on and on, and the first reply is not safe"
+            time.sleep(0.05)
+
+    monkeypatch.setattr(os, "fsync", recording)
+    evaluate(Interrupting(wait), n=3)
 
 
 def test_nothing_to_score_is_a_failure_not_a_zero() -> None:

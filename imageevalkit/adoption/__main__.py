@@ -7,10 +7,12 @@ import sys
 import traceback
 from pathlib import Path
 
+from imageevalkit import logs
 from imageevalkit.adoption.adopt import STAGE, adopt_cell
 from imageevalkit.adoption.finding import find_images
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.errors import CellFailure, ExitStatus, run_main, say, worst
+from imageevalkit.guest_code import guest_code
 from imageevalkit.items import items_of
 from imageevalkit.jobs import (
     FAILED,
@@ -34,6 +36,7 @@ def main() -> ExitStatus:
     sys.path.insert(0, str(REPO / "infer"))
     plan = load_plan(args.plan)
     job = plan.job(args.job)
+    logs.print_without_fear()
     progress = ProgressWriter()
     statuses = []
     for key in job.cells:
@@ -45,20 +48,25 @@ def main() -> ExitStatus:
 
 
 def _adopt(cell: Cell, job: Job, progress: ProgressWriter) -> Outcome:
-    from custom_datasets.load_dataset import load_dataset
-
     try:
-        dataset = load_dataset(cell.benchmark)
-        items = items_of(dataset, cell, job.options["limit"])
-        source = Path(job.options["sources"][cell.benchmark])
-        among = Path(job.options["among"]) if job.options["among"] else None
-        found = find_images(source, items, dataset, among)
-        return adopt_cell(cell, items, source, found, progress, job.options["overwrite"])
+        with guest_code():
+            return _adopted(cell, job, progress)
     except CellFailure as error:
         return Outcome(FAILED, one_line(error))
     except Exception as error:  # a dataset of one's own may raise anything; the log has the rest
         say(redact(traceback.format_exc()))
         return Outcome(FAILED, f"{type(error).__name__}: {one_line(error, 300)}")
+
+
+def _adopted(cell: Cell, job: Job, progress: ProgressWriter) -> Outcome:
+    from custom_datasets.load_dataset import load_dataset
+
+    dataset = load_dataset(cell.benchmark)
+    items = items_of(dataset, cell, job.options["limit"])
+    source = Path(job.options["sources"][cell.benchmark])
+    among = Path(job.options["among"]) if job.options["among"] else None
+    found = find_images(source, items, dataset, among)
+    return adopt_cell(cell, items, source, found, progress, job.options["overwrite"])
 
 
 if __name__ == "__main__":

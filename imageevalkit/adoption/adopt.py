@@ -24,6 +24,7 @@ from imageevalkit.progress import Progress, ProgressWriter
 
 STAGE = "adopt"
 _MOST_THREADS = 8
+_COMMIT_EVERY = 64  # images; what is lost of them is copied again
 
 
 def settings_of(source: Path, found: Mapping[str, Found]) -> dict[str, Any]:
@@ -67,6 +68,8 @@ def adopt_cell(
                 missing[taken.item.id] = taken.failure
             if taken.changed:
                 copied += _save(writer, taken)
+                if n % _COMMIT_EVERY == 0:
+                    writer.commit()
             progress.report(
                 Progress(cell.key, STAGE, n, len(items), n - copied, len(missing)), n == len(items)
             )

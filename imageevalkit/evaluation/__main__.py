@@ -8,12 +8,14 @@ import sys
 import traceback
 from pathlib import Path
 
+from imageevalkit import logs
 from imageevalkit.benchmark_settings import settings_of
 from imageevalkit.cell import REPO, Cell, lock_cell
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say
 from imageevalkit.evaluation.benchmark import rules_of
 from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.evaluation.run import evaluate_cell
+from imageevalkit.guest_code import guest_code
 from imageevalkit.items import items_of
 from imageevalkit.jobs import FAILED, STATUS_OF_STATE, Outcome, write_outcome
 from imageevalkit.progress import ProgressWriter
@@ -33,8 +35,11 @@ def main() -> ExitStatus:
         if not cell.folder.is_dir():
             raise UserError(f"there are no images of {cell.key}: {cell.folder} does not exist")
         lock_cell(cell)  # a launcher holds it for the jobs it starts
+    else:
+        logs.print_without_fear()
     try:
-        outcome = _evaluate(cell)
+        with guest_code():
+            outcome = _evaluate(cell)
     except (CellFailure, UserError) as error:
         outcome = Outcome(FAILED, one_line(error))
     except Exception as error:  # the launcher must learn of any fault as one line; the log has the rest

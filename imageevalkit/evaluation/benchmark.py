@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 from imageevalkit.assets import benchmark_folder
-from imageevalkit.errors import UserError, suggest
+from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.evaluation.question import Answer, Picture, Question, Reply
+from imageevalkit.guest_code import guest_code
 from imageevalkit.items import Item
 from imageevalkit.results import Evaluator, Metric
 from imageevalkit.secrets import one_line
@@ -155,12 +157,8 @@ def module_of(name: str) -> Any | None:
     folder = benchmark_folder(name)
     if not (folder / "benchmark.py").is_file():
         return None
-    try:
+    with rules_code(name, "cannot be imported"):
         module = importlib.import_module(f"benchmarks.{folder.name}.benchmark")
-    except Exception as error:
-        raise UserError(
-            f"benchmarks/{folder.name}/benchmark.py cannot be imported: {type(error).__name__}: {one_line(error)}"
-        ) from error
     for function in () if _is_configurable(module) else ("make", "check_judge"):
         if not callable(getattr(module, function, None)):
             raise UserError(
@@ -177,6 +175,23 @@ def read_rules(label: str, value: Any) -> Rules:
             f"{label}'s rules are {value!r}: use official or corrected{suggest(str(value), RULES)}"
         )
     return cast(Rules, value)
+
+
+@contextmanager
+def rules_code(name: str, problem: str) -> Iterator[None]:
+    """A block that runs code of the benchmark's ``benchmark.py``; ``problem`` begins what is said of its errors.
+
+    Raises:
+        UserError: whatever it raises, or its own.
+    """
+    try:
+        with guest_code():
+            yield
+    except (UserError, CellFailure):
+        raise
+    except Exception as error:
+        where = f"benchmarks/{benchmark_folder(name).name}/benchmark.py"
+        raise UserError(f"{where} {problem}: {type(error).__name__}: {one_line(error)}") from error
 
 
 def _is_configurable(module: Any) -> bool:
@@ -197,7 +212,8 @@ def rules_of(name: str, given: Mapping[str, Any]) -> Any | None:
     """
     module = module_of(name)
     if module is not None and _is_configurable(module):
-        return module.configured(given)
+        with rules_code(name, "fails in configured()"):
+            return module.configured(given)
     if given:
         raise UserError(f"benchmark {name} takes no settings, but '{next(iter(given))}' is given")
     return module
@@ -214,4 +230,5 @@ def check_judge(benchmark: str, judge: str, given: Mapping[str, Any]) -> str:
         if judge:
             raise UserError(f"benchmark {benchmark} does not let you choose a judge (asked for '{judge}')")
         return ""
-    return str(rules.check_judge(judge))
+    with rules_code(benchmark, "fails in check_judge()"):
+        return str(rules.check_judge(judge))

@@ -131,7 +131,7 @@ class _Asking:
         if self._answered:
             self._benchmark.has_answered(self._answered)
         problem = ""
-        with JsonlWriter(self._cell.judgements) as writer, Watch(self._report_holdup):
+        with JsonlWriter(self._cell.judgements) as writer, Watch(self._report_holdup), Watch(writer.sync):
             # a question comes back here when its reply held no score and the benchmark asks for that again
             while waiting and not problem:
                 problem = self._pass(waiting, writer)

@@ -58,7 +58,8 @@ def evaluate_cell(
     below full coverage. An evaluator that stops answering leaves an incomplete result and a failed outcome.
 
     Raises:
-        CellFailure: nothing to score, wrong benchmark data, mixed images, an evaluator that cannot start.
+        CellFailure: nothing to score, wrong benchmark data, mixed images, an evaluator that cannot start, images
+            that go meanwhile.
     """
     data_sha256 = assets.data_sha256(cell.benchmark)
     states = survey_images(cell, items)
@@ -108,6 +109,10 @@ def evaluate_cell(
                 f"{coverage.problems()}; the result of {kept.coverage.judged} judged items stands"
             )
         return Outcome(COMPLETE, f"{_shown(result)}; the result of {kept.coverage.expected} items stands")
+    if gone := sum(not state.path.is_file() for state in to_judge.values()):
+        raise CellFailure(
+            f"{gone} of {len(to_judge)} images were removed from {cell.folder} while they were judged"
+        )
     leave(cell, result, _scores(benchmark, states, verdicts), benchmark.official_files(judged))
     return _outcome(result, problem, verdicts, usd)
 

@@ -120,6 +120,13 @@ class CellRun:
         self.making.report(force=True)
         if self._failure:
             raise self._failure
+        made = [*self.making.images, *(item.path for item in self._found.reuse)]
+        if gone := sum(not path.is_file() for path in made):
+            return Outcome(
+                FAILED,
+                f"{gone} of {len(made)} images were removed from {self.cell.folder} while this run was at work; "
+                "the same command makes them again",
+            )
         return _outcome(self.making, len(self._found.reuse))
 
 

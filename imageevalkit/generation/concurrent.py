@@ -15,6 +15,7 @@ from imageevalkit.api.retry import UnderWay, under_way
 from imageevalkit.cpu import on_cpu
 from imageevalkit.generation.cell_run import CellRun
 from imageevalkit.generation.contract import Generated
+from imageevalkit.guest_code import CodeExit, guest_code
 from imageevalkit.items import Item
 
 # Once a cell is given up, requests already sent may still be answered (and are paid for): wait this long at most.
@@ -48,19 +49,22 @@ class Asker:
     async def ask(self, given: Any, seed: int) -> Any:
         """What ``generate`` of the model returns or raises."""
         if self.is_async:
-            return await self.model.generate_async(given, seed=seed)
+            with guest_code(cancellable=True):
+                return await self.model.generate_async(given, seed=seed)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._generate, given, seed)
 
     def _generate(self, given: Any, seed: int) -> Any:
         if not hasattr(self._own, "model"):
             self._own.model = self._load()
-        return self._own.model.generate(given, seed=seed)
+        with guest_code():
+            return self._own.model.generate(given, seed=seed)
 
     async def close(self) -> None:
         """Close the model's connections."""
         if hasattr(self.model, "aclose"):
-            await self.model.aclose()
+            with contextlib.suppress(Exception), guest_code():  # its cells are settled, whatever comes now
+                await self.model.aclose()
         if self._threads:
             self._threads.shutdown(wait=False)
 
@@ -93,7 +97,9 @@ class _CellInFlight:
     def __init__(self, run: CellRun, asker: Asker, end: Callable[[CellRun], None]) -> None:
         self._run, self._asker, self._end = run, asker, end
         self._tasks: dict[asyncio.Task[None], UnderWay] = {}
+        self._cancelled: set[asyncio.Task[None]] = set()
         self._all_begun = False
+        self._committing = ThreadPoolExecutor(1, "commit")
         self._settled = asyncio.Event()
         self.ended = asyncio.create_task(self._watch())
 
@@ -119,8 +125,13 @@ class _CellInFlight:
         tasks = [*self._tasks, self.ended]
         for task in tasks:
             if task not in self._tasks or not self._tasks[task].answered:
-                task.cancel()
+                self._cancel(task)
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._committing.shutdown(wait=False)
+
+    def _cancel(self, task: asyncio.Task[None]) -> None:
+        self._cancelled.add(task)
+        task.cancel()
 
     async def _make(self, item: Item, state: UnderWay) -> None:
         making = self._run.making
@@ -128,7 +139,14 @@ class _CellInFlight:
         under_way.set(state)
         try:
             returned = await self._asker.ask(model_input(self._run.task, item), item.seed)
+        except asyncio.CancelledError as error:
+            if asyncio.current_task() in self._cancelled:
+                raise
+            state.answered = True
+            own = CodeExit(f"its code raised {type(error).__name__}")
+            making.lost(item, own, time.perf_counter() - started)
         except Exception as error:
+            state.answered = True
             making.lost(item, error, time.perf_counter() - started)
         else:
             state.answered = True
@@ -139,6 +157,8 @@ class _CellInFlight:
             # stored, even if the cell is given up meanwhile
             problem = await asyncio.shield(on_cpu(making.store, item, returned, seconds))
             making.stored(item, returned, problem, seconds)
+        # one thread: those that come while it waits for the disk are made durable together, by the next turn
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._committing, making.commit))
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._asker.room.release()
@@ -157,7 +177,8 @@ class _CellInFlight:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._settled.wait(), _TICK)
             try:
-                self._run.making.report(self._run.holdup())
+                with guest_code():
+                    self._run.making.report(self._run.holdup())
             except Exception as error:  # a fault in a model's code must not take the other cells along
                 self._run.fail(error)
             if self._run.making.stopped:
@@ -165,5 +186,5 @@ class _CellInFlight:
                 is_late = time.monotonic() - given_up > _LAST_ANSWERS
                 for task, state in self._tasks.items():
                     if not state.answered and (is_late or not state.sent):
-                        task.cancel()
+                        self._cancel(task)
         self._end(self._run)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from PIL import Image
@@ -23,6 +24,7 @@ from imageevalkit.generation.contract import (
     name_of,
 )
 from imageevalkit.generation.records import FAILED, REFUSED, OutcomeWriter, encoded
+from imageevalkit.guest_code import guest_code
 from imageevalkit.items import Item
 from imageevalkit.money import dollars
 from imageevalkit.open_files import when_one_is_free
@@ -49,6 +51,8 @@ class Making:
     has_worked: bool = False
     """Images of these settings are there from before: the model is not broken, whatever items are left."""
     ok: int = 0
+    images: list[Path] = field(default_factory=list)
+    """Where those of this run are."""
     failed: int = 0
     stopped: str = ""
     on_hold: bool = False
@@ -72,13 +76,16 @@ class Making:
     def store(self, item: Item, returned: Any, seconds: float) -> Exception | None:
         """Save what the model returned for ``item``; the error if that is no image. May run in any thread.
 
+        It counts as saved, like what :meth:`lost` saves, after the next :meth:`commit`.
+
         Raises:
             CellFailure: the disk is full.
         """
         assert self._writer is not None
         try:
             generated = _as_generated(returned)
-            image = when_one_is_free(lambda: encoded(generated, item.path))  # libraries are loaded late
+            with guest_code():  # a picture may be of a class of the model's own; libraries are loaded late
+                image = when_one_is_free(lambda: encoded(generated, item.path))
         except Exception as error:  # a picture that does not decode or encode is this item's failure only
             return error
         writer = self._writer
@@ -94,6 +101,7 @@ class Making:
             self.lost(item, error, seconds)
             return
         self.ok += 1
+        self.images.append(item.path)
         self._lost_in_a_row = self._outages_in_a_row = 0
         self.report()
 
@@ -142,11 +150,16 @@ class Making:
         lost = f", {self.maybe_billed} lost replies by estimate" if self.maybe_billed else ""
         return f"{dollars(self.cost)}{lost}"
 
-    def close(self) -> None:
-        """Flush the records to the disk."""
+    def commit(self) -> None:
+        """See :meth:`OutcomeWriter.commit`. May run in any thread."""
         if self._writer:
-            self._writer.close()
-            self._writer = None
+            self._writer.commit()
+
+    def close(self) -> None:
+        """Commit what is left, and close the records."""
+        if self._writer:
+            writer, self._writer = self._writer, None
+            writer.close()
 
     def _give_up(self, error: Exception) -> None:
         """Stop when a model has never worked, or when an endpoint has stopped answering in the middle.

@@ -1,4 +1,5 @@
-"""``generation.jsonl``: reading the last word on every item, and saving outcomes so that ``kill -9`` loses none."""
+"""``generation.jsonl``: reading the last word on every item, and saving outcomes so that neither ``kill -9`` nor a
+power cut loses one."""
 
 from __future__ import annotations
 
@@ -14,20 +15,21 @@ from PIL import Image
 
 from imageevalkit import images
 from imageevalkit.api.budget import Bill
-from imageevalkit.atomic import commit_part, part_path, write_part
-from imageevalkit.cell import Cell
-from imageevalkit.errors import say
+from imageevalkit.atomic import commit_part, part_path, sync_folder, write_part
+from imageevalkit.cell import Cell, output_root
+from imageevalkit.errors import CellFailure, say
 from imageevalkit.generation.contract import Generated, GenerationError, name_of
 from imageevalkit.items import Item
 from imageevalkit.json_values import Shape, is_number, is_text, is_time, one_of, or_null
-from imageevalkit.jsonl import JsonlWriter, Tell, read_jsonl, tell_nobody
+from imageevalkit.jsonl import Tell, tell_nobody
+from imageevalkit.kept_twice import KeptTwiceWriter, read_kept
 from imageevalkit.result_files import Basis, bases, forget
 from imageevalkit.secrets import one_line
 
 OK, REFUSED, FAILED = "ok", "refused", "failed"
 
 
-_RECORD = Shape(
+RECORD = Shape(
     must={"item": is_text, "status": one_of(OK, REFUSED, FAILED)},
     may={
         "fingerprint": is_text,
@@ -46,7 +48,7 @@ def last_records(cell: Cell, tell: Tell = tell_nobody) -> dict[str, dict[str, An
     Raises:
         CellFailure: the file cannot be read.
     """
-    return {record["item"]: record for record in read_jsonl(cell.generation, _RECORD, tell)}
+    return {record["item"]: record for record in read_kept(cell.generation, RECORD, tell)}
 
 
 def spent_since(cell: Cell, start: float) -> float:
@@ -58,7 +60,7 @@ def spent_since(cell: Cell, start: float) -> float:
         return 0.0
     begin = _time(start)
     return sum(
-        r.get("price") or 0.0 for r in read_jsonl(cell.generation, _RECORD) if r.get("time", "") >= begin
+        r.get("price") or 0.0 for r in read_kept(cell.generation, RECORD) if r.get("time", "") >= begin
     )
 
 
@@ -83,12 +85,20 @@ def image_is_intact(record: Mapping[str, Any], path: Path, repair: bool = True) 
 
 
 class OutcomeWriter:
-    """Saves the outcome of each item of one cell: image first, then its record, then the image's final name."""
+    """Saves the outcome of each item of one cell: image first, then its record, then the image's final name.
+
+    The final name waits for :meth:`commit`, which first makes durable what was recorded so far, in one go for all who
+    have saved something meanwhile: after a power cut too, there is no image that no record tells of.
+    """
 
     def __init__(self, cell: Cell, fingerprint: str) -> None:
         self._cell = cell
         self._fingerprint = fingerprint
-        self._writer = JsonlWriter(cell.generation)
+        self._writer = KeptTwiceWriter(cell.generation, RECORD)
+        self._saving, self._committing = threading.Lock(), threading.Lock()
+        self._saved: list[tuple[Path, bool]] = []
+        self._known_folders: set[Path] = set()
+        self._failure: Exception | None = None
         self._bases: dict[Path, dict[str, Basis] | None] | None = None
         self._retiring = threading.Lock()
 
@@ -101,7 +111,7 @@ class OutcomeWriter:
         write_part(item.path, image.data)
         sha256 = hashlib.sha256(image.data).hexdigest()
         self._retire_results(item, Basis(sha256, True))
-        self._append(
+        self._record(
             item,
             OK,
             seconds,
@@ -114,7 +124,6 @@ class OutcomeWriter:
             **_billed(generated.bill),
             **({"extra": generated.extra} if generated.extra else {}),
         )
-        commit_part(item.path)
 
     def save_found(
         self, item: Item, data: bytes, facts: images.ImageFacts | None, origin: Mapping[str, Any]
@@ -130,7 +139,7 @@ class OutcomeWriter:
         write_part(item.path, data)
         sha256 = hashlib.sha256(data).hexdigest()
         self._retire_results(item, Basis(sha256, True))
-        self._append(
+        self._record(
             item,
             OK,
             0.0,
@@ -141,7 +150,6 @@ class OutcomeWriter:
             image_sha256=sha256,
             **origin,
         )
-        commit_part(item.path)
 
     def save_failure(
         self,
@@ -164,7 +172,7 @@ class OutcomeWriter:
             write_part(item.path, placeholder)
         sha256 = hashlib.sha256(placeholder).hexdigest() if placeholder is not None else None
         self._retire_results(item, Basis(sha256, (origin or {}).get("source") != ""))
-        self._append(
+        self._record(
             item,
             status,
             seconds,
@@ -174,11 +182,48 @@ class OutcomeWriter:
             error={"class": name_of(error), "text": one_line(error)},
             **(origin or {}),
         )
-        if blank:
-            commit_part(item.path)
-        else:
-            # an image of other settings, or an older placeholder, must not stand for this item any longer
-            item.path.unlink(missing_ok=True)
+
+    def commit(self) -> None:
+        """Make durable all that has been saved so far, then give the images their final names.
+
+        An image of other settings, or an older placeholder, does not stand for an item without one any longer.
+
+        Raises:
+            CellFailure: the disk is full, or the cell's folder was removed.
+        """
+        with self._committing:
+            if self._failure:
+                raise self._failure
+            with self._saving:
+                saved, self._saved = self._saved, []
+            if not saved:
+                return
+            try:
+                self._make_durable({path.parent for path, has_image in saved if has_image})
+                for path, has_image in saved:
+                    if has_image:
+                        commit_part(path)
+                    else:
+                        path.unlink(missing_ok=True)
+            except FileNotFoundError:
+                self._failure = _removed(self._cell)
+                raise self._failure from None
+            except Exception as error:
+                self._failure = error
+                raise
+
+    def _make_durable(self, folders: set[Path]) -> None:
+        """All records so far, and the names of the files in ``folders``."""
+        if not self._writer.is_there:
+            raise _removed(self._cell)
+        self._writer.sync()
+        for folder in {*folders, self._cell.folder} - self._known_folders:
+            # it, and those above it, may have been made just now
+            depth = len(folder.relative_to(output_root()).parts)
+            folders = folders.union((folder, *folder.parents[: depth + 1]))
+        for folder in folders:
+            sync_folder(folder)
+        self._known_folders |= folders
 
     def _retire_results(self, item: Item, now: Basis) -> None:
         """Remove the results that rest on another image of ``item`` than there is ``now``.
@@ -194,7 +239,7 @@ class OutcomeWriter:
                     forget(self._cell, folder)
                     del self._bases[folder]
 
-    def _append(self, item: Item, status: str, seconds: float, attempts: int, **more: Any) -> None:
+    def _record(self, item: Item, status: str, seconds: float, attempts: int, **more: Any) -> None:
         prompt = item.prompt if item.prompt is not None else _texts(item)
         self._writer.append(
             {
@@ -212,10 +257,22 @@ class OutcomeWriter:
                 **more,
             }
         )
+        with self._saving:
+            self._saved.append((item.path, status == OK or bool(more.get("placeholder"))))
 
     def close(self) -> None:
-        """Flush the records to the disk."""
-        self._writer.close()
+        """:meth:`commit`, for the last time."""
+        try:
+            self.commit()
+        finally:
+            self._writer.close()
+
+
+def _removed(cell: Cell) -> CellFailure:
+    return CellFailure(
+        f"{cell.folder} was removed, or files in it, while this run wrote there; the same command goes on with what "
+        "is left"
+    )
 
 
 _DEFAULTS: dict[str, Any] = {

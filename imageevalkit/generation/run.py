@@ -12,6 +12,7 @@ from imageevalkit.cell import Cell
 from imageevalkit.errors import CellFailure
 from imageevalkit.generation.cell_run import CellRun
 from imageevalkit.generation.concurrent import Asker, drain
+from imageevalkit.guest_code import guest_code
 from imageevalkit.jobs import FAILED, Outcome
 from imageevalkit.secrets import one_line, redact
 
@@ -29,7 +30,8 @@ class Planned(NamedTuple):
     def outcome_of(self, step: Callable[[], Outcome]) -> Outcome:
         """What ``step`` returns; a fault in one benchmark's or model's code must not take the other cells along."""
         try:
-            return step()
+            with guest_code():
+                return step()
         except CellFailure as error:
             return Outcome(FAILED, one_line(error))
         except Exception as error:

@@ -10,10 +10,11 @@ from typing import Any
 from imageevalkit import fingerprint as fp
 from imageevalkit.cell import Cell
 from imageevalkit.cores import available_cores
-from imageevalkit.generation.records import OK, REFUSED, image_is_intact, last_records
+from imageevalkit.generation.records import OK, RECORD, REFUSED, image_is_intact, last_records
 from imageevalkit.images import map_threads
 from imageevalkit.items import Item
 from imageevalkit.jsonl import Tell, tell_nobody
+from imageevalkit.kept_twice import mend
 
 
 @dataclass
@@ -47,13 +48,17 @@ def survey(
 ) -> Survey:
     """Sort ``items`` of ``cell`` against what is on disk, for a model with ``settings``; what is no record is told.
 
-    With ``repair`` False nothing on disk is touched (an interrupted rename is then left for later).
+    With ``repair`` False nothing on disk is touched (an interrupted rename, and records that only their copy still
+    has, are then left for later).
 
     Raises:
         CellFailure: a file of the cell cannot be read.
     """
     if not cell.folder.exists():
         return Survey(make=list(items))
+    if repair:
+        mend(cell.generation, RECORD, tell)
+        mend(cell.fingerprints, fp.KEPT, tell)
     records = last_records(cell, tell)
     known = fp.known(cell.fingerprints, tell)
     wanted = fp.fingerprint(settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.prices import price_and_estimate
 from imageevalkit.benchmark_settings import environ_of
 from imageevalkit.cell import Cell, log_root
-from imageevalkit.errors import UserError
+from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.jobs import Job
 from imageevalkit.launch import gpu_needs, registry
 from imageevalkit.launch.config import Config
@@ -23,7 +24,7 @@ from imageevalkit.launch.options import Options
 _RETRIES = 2
 
 Settings = dict[str, dict[str, Any]]
-"""The resolved settings of one model by task."""
+"""The resolved settings of one model by task, of those that it does."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,10 @@ def generate_jobs(run: Run, tasks: Mapping[str, str]) -> list[Job]:
     local: list[tuple[str, dict[str, Settings]]] = []
     together: dict[str, dict[str, Settings]] = {}
     for model, kwargs in zip(run.options.models, run.options.model_kwargs, strict=True):
-        settings = {
-            task: registry.resolve_model(model, task, run.options.use_api, kwargs)
-            for task in dict.fromkeys(tasks[benchmark] for benchmark in run.options.benchmarks)
-        }
+        settings: Settings = {}
+        for task in dict.fromkeys(tasks[benchmark] for benchmark in run.options.benchmarks):
+            with contextlib.suppress(CellFailure):  # then its cells are blocked
+                settings[task] = registry.resolve_model(model, task, run.options.use_api, kwargs)
         for setting in settings.values():
             _check_api(run.options, model, setting)
             _check_batch_size(model, setting)

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from imageevalkit import logs
+from imageevalkit.cell import log_root
 from imageevalkit.errors import ExitStatus
 from imageevalkit.jobs import (
     COMPLETE,
@@ -118,10 +120,13 @@ class Ledger:
         if how == "SIGKILL" and not end.stopped_by:  # else it is the guard's, for what SIGTERM did not end
             how = "SIGKILL (out of memory?)"
         log = log_of(job)
-        said = "" if end.status is None else last_line(log)
+        # what a process that several models share said last is about one of them, and nobody knows which
+        shared = len({cell_of(cell).model for cell in job.cells}) > 1
+        said = "" if end.status is None or shared else last_line(log)
         told = (end.problem or how) + (f": {said}" if said else "")
         foreign_success = end.status == 0 and not job.leaves_outcomes
         lacks_outcomes = self.lacks_outcomes(job) and not foreign_success
+        why = f": {logs.full_words(log_root())}" if lacks_outcomes and logs.is_full(self._folder) else ""
         for cell in _owed(job):
             outcome = self._outcome(job, cell)
             if outcome is None and end.stopped_by:
@@ -129,7 +134,7 @@ class Ledger:
             elif outcome is None and foreign_success:
                 outcome = Outcome(COMPLETE, "the script ended with status 0; its log has the scores")
             elif outcome is None:
-                outcome = Outcome(FAILED, told if end.status is None else f"left no outcome, {told}")
+                outcome = Outcome(FAILED, told if end.status is None else f"left no outcome{why}, {told}")
             self._record(job, cell, outcome, end.attempts, log_of(job, cell))
         state, message = _JOB_STATES.get(end.status, FAILED), ""
         if end.stopped_by and (lacks_outcomes or state == FAILED):

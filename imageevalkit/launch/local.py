@@ -12,9 +12,12 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from imageevalkit import logs
+from imageevalkit.atomic import is_disk_full
+from imageevalkit.cell import log_root
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, worst
-from imageevalkit.jobs import FAILED, USABLE, Job, Plan
+from imageevalkit.jobs import ATTEMPT_ENV, FAILED, USABLE, Job, Plan
 from imageevalkit.launch.display import Money, Running, View, Waiting, choose_display
 from imageevalkit.launch.gpu_leases import Lease
 from imageevalkit.launch.gpu_memory import MinFreeMemory
@@ -22,7 +25,14 @@ from imageevalkit.launch.gpu_pool import GpuPool, Offer, Share
 from imageevalkit.launch.gpus import spell, visible_gpus
 from imageevalkit.launch.ledger import Ending, Ledger
 from imageevalkit.launch.pace import Pace, PaceReader
-from imageevalkit.launch.process import FINAL, describe_exit, job_environ, progress_path, start_guarded
+from imageevalkit.launch.process import (
+    CANNOT_START,
+    FINAL,
+    describe_exit,
+    job_environ,
+    progress_path,
+    start_guarded,
+)
 from imageevalkit.launch.summary import INTERRUPTED, SKIPPED, RunSummary
 from imageevalkit.launch.table import print_table
 
@@ -228,9 +238,10 @@ class _Run:
             try:
                 status = await self._attempt(active)
             except OSError as error:
-                self._end_job(
-                    active, None, f"cannot start: {error.strerror}: {error.filename or job.command[0]}"
-                )
+                why = f"{error.strerror}: {error.filename or job.command[0]}"
+                if is_disk_full(error):
+                    why = logs.full_words(log_root())
+                self._end_job(active, None, f"cannot start: {why}")
                 return
             how = describe_exit(status)
             if self._stop is not None or active.attempts > job.retries or not self._worth_retry(job, status):
@@ -244,6 +255,7 @@ class _Run:
     async def _attempt(self, active: _Active) -> int:
         job = active.job
         environ = job_environ(self._plan, job, active.lease.environ(), active.cores)
+        environ[ATTEMPT_ENV] = str(active.attempts)
         locks = [self._lock_fds[cell] for cell in job.cells if cell in self._lock_fds]
         held = [*active.lease.fds, *locks]
         active.pace.start_attempt()
@@ -253,9 +265,12 @@ class _Run:
         return await active.ended
 
     def _worth_retry(self, job: Job, status: int) -> bool:
-        if status in FINAL:
+        if status in CANNOT_START:
             return False
-        return status != ExitStatus.FAILED if job.always else self._ledger.lacks_outcomes(job)
+        if job.leaves_outcomes and not job.always:
+            # whatever status it has: code of others may have ended it with that of one that is done
+            return self._ledger.lacks_outcomes(job) and not logs.is_full(Path(self._plan.run_folder))
+        return status not in FINAL and (status != ExitStatus.FAILED or not job.always)
 
     def _reap(self) -> None:
         for active in self._active.values():

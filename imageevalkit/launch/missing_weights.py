@@ -10,6 +10,7 @@ from imageevalkit.asset_checks.hub_cache import disagreement, is_offline
 from imageevalkit.asset_manifest import HubAsset
 from imageevalkit.assets import placed_assets
 from imageevalkit.errors import CellFailure
+from imageevalkit.launch import registry
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.needs import evaluator_needs, model_needs
 from imageevalkit.launch.options import Options
@@ -18,12 +19,14 @@ _NAMED = 5
 
 
 def missing_of_model(options: Options, model: str, kwargs: Mapping[str, Any], task: str) -> str:
-    """One line on what ``model`` lacks for ``task``, with the command that gets it; empty: nothing is known.
+    """One line on what ``model`` lacks for ``task``, weights with the command that gets them; empty: nothing is known.
 
     Files that the libraries would download themselves count only where they must not. Raises UserError like
     :func:`model_needs`.
     """
     try:
+        setting = registry.resolve_model(model, task, options.use_api, dict(kwargs))
+        registry.check_class(model, task, setting)
         needed = model_needs(model, options.use_api, kwargs, [task]).assets
         if problem := _two_caches(needed):
             return f"model {model}: {problem}"

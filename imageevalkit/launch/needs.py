@@ -36,14 +36,19 @@ def model_needs(
     """What model ``name`` with the user's ``kwargs`` takes for ``tasks``, those of its registry entries if None.
 
     Raises:
-        UserError: there is no such model, or not for one of the tasks.
-        CellFailure: its entry has a malformed asset.
+        UserError: there is no such model.
+        CellFailure: it does none of the tasks, or its entry cannot be loaded or has a malformed asset.
     """
     found: dict[Needed, None] = {}
-    runs_here = False
+    runs_here, does_some, lacks = False, False, None
     for task in tasks or registry.model_tasks().get(name, ["t2i"]):
         by_api = use_api or registry.is_api_only(name, task)
-        setting = registry.resolve_model(name, task, by_api, dict(kwargs))
+        try:
+            setting = registry.resolve_model(name, task, by_api, dict(kwargs))
+        except registry.WrongTask as failure:
+            lacks = failure
+            continue
+        does_some = True
         if setting.get("api"):
             continue
         runs_here = True
@@ -55,6 +60,8 @@ def model_needs(
         if other or not own:
             found |= dict.fromkeys(_weights(setting, other))
         found |= dict.fromkeys(asset for asset in listed if not (other and asset in own))
+    if lacks and not does_some:
+        raise lacks
     if not runs_here:
         return Needs(remark="is reached through an API: nothing to fetch")
     return Needs(tuple(found), "" if found else "needs no files")

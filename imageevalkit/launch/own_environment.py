@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from imageevalkit.evaluation.benchmark import rules_of
+from imageevalkit.evaluation.benchmark import rules_code, rules_of
 from imageevalkit.launch.config import Config
 
 _ENCODERS = "encoders"
@@ -19,7 +19,8 @@ def uses_encoders(benchmark: str, given: Mapping[str, Any]) -> bool:
 def missing_here(benchmark: str, given: Mapping[str, Any]) -> list[str]:
     """A line for each thing that evaluating ``benchmark`` lacks on this machine, as far as the driver can tell."""
     missing = getattr(rules_of(benchmark, given), "missing", None)
-    return list(missing()) if missing else []
+    with rules_code(benchmark, "fails in missing()"):
+        return list(missing()) if missing else []
 
 
 def own_environment(config: Config, benchmark: str, given: Mapping[str, Any]) -> str:

@@ -43,6 +43,7 @@ def make_plan(options: Options, config: Config) -> Plan:
             raise UserError(
                 f"unknown benchmark '{benchmark}'{suggest(benchmark, tasks)}; bash eval.sh --list shows the names"
             )
+    _check_folders(options)
     _check_maps(config, tasks)
     for benchmark in options.judges:
         if benchmark not in tasks and benchmark not in config.maps.get("JUDGE_MAP", {}):
@@ -81,6 +82,35 @@ def make_plan(options: Options, config: Config) -> Plan:
         gpu_min_free_memory=options.gpu_min_free_memory,
         share_gpus=options.share_gpus,
     )
+
+
+def _check_folders(options: Options) -> None:
+    """No cell may lie in the folder of another: the report would never see it, and to delete the one deletes both.
+
+    Raises:
+        UserError: one does, of this run or with what earlier ones left.
+    """
+    cells = {Cell(model, benchmark) for model in options.models for benchmark in options.benchmarks}
+    remedy = (
+        "give one of them another name (an API model's id can be given as model_path among its custom_model_kwargses), "
+        "or another output folder in IMAGEEVALKIT_OUTPUT"
+    )
+    for model in options.models:
+        parts = model.split("/")
+        for n in range(1, len(parts)):
+            outer = Cell("/".join(parts[:n]), parts[n])
+            if outer in cells or outer.has_records:
+                raise UserError(
+                    f"model '{model}' has its folder in {outer.folder}, where the images of model '{outer.model}' for "
+                    f"benchmark {outer.benchmark} are: {remedy}"
+                )
+    for cell in sorted(cells):
+        for records in (*cell.folder.glob("*/generation.jsonl"), *cell.folder.glob("*/*/generation.jsonl")):
+            inner = records.parent.parent.relative_to(output_root()).as_posix()
+            raise UserError(
+                f"the images of model '{cell.model}' for benchmark {cell.benchmark} would be in {cell.folder}, the "
+                f"folder of model '{inner}': {remedy}"
+            )
 
 
 def _check_images_of(model: str) -> None:

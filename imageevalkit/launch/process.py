@@ -24,12 +24,8 @@ CORES_ENV = "IMAGEEVALKIT_CORES"
 LOG_HEADER = "# imageevalkit: "
 """Begins the line that the launcher itself writes into a job's log."""
 # Starting the same command again cannot change these; any other status is a crash.
-FINAL: frozenset[int] = frozenset(
-    (
-        *(ExitStatus.COMPLETE, ExitStatus.INCOMPLETE, ExitStatus.USAGE),
-        *(guard.CANNOT_EXECUTE, guard.NOT_FOUND),
-    )
-)
+CANNOT_START: frozenset[int] = frozenset((guard.CANNOT_EXECUTE, guard.NOT_FOUND))
+FINAL: frozenset[int] = CANNOT_START | {ExitStatus.COMPLETE, ExitStatus.INCOMPLETE, ExitStatus.USAGE}
 _TAIL_BYTES = 8192
 _LINE_WIDTH = 200
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from imageevalkit.cell import REPO
-from imageevalkit.errors import UserError, suggest
+from imageevalkit.errors import CellFailure, UserError, suggest
+from imageevalkit.guest_code import guest_code
+from imageevalkit.launch import model_entries
 from imageevalkit.load_errors import may_be_hub_id
 from imageevalkit.secrets import one_line
 
@@ -17,7 +20,8 @@ def _registry(module: str) -> Any:
     if infer not in sys.path:
         sys.path.insert(0, infer)
     try:
-        return importlib.import_module(module)
+        with guest_code():
+            return importlib.import_module(module)
     except Exception as error:
         path = f"infer/{module.replace('.', '/')}.py"
         raise UserError(f"{path} cannot be read: {type(error).__name__}: {one_line(error)}") from error
@@ -40,8 +44,31 @@ def model_tasks() -> dict[str, list[str]]:
 
 def is_api_only(name: str, task: str) -> bool:
     """Whether ``name`` is registered as a model that can only be reached through an API."""
+    entry = _entry(name, task)
+    return bool(entry and entry.get("api"))
+
+
+def _entry(name: str, task: str) -> Mapping[str, Any] | None:
+    """What MODEL_SETTINGS has of a model for ``task``. Raises CellFailure where no model can be loaded by it."""
     entries = _registry("custom_models.load_model").MODEL_SETTINGS.get(task, {})
-    return bool(entries.get(name, {}).get("api"))
+    if name not in entries:
+        return None
+    model_entries.check_entry(entries[name], _place(name, task))
+    entry: Mapping[str, Any] = entries[name]
+    return entry
+
+
+def _place(name: str, task: str) -> str:
+    return f"model '{name}': MODEL_SETTINGS['{task}']['{name}']"
+
+
+def check_class(name: str, task: str, setting: Mapping[str, Any]) -> None:
+    """Whether the class of a resolved ``setting`` is there, as far as that can be seen. Raises CellFailure."""
+    model_entries.check_class(setting["module"], setting["class"], _place(name, task))
+
+
+class WrongTask(CellFailure):
+    """The model is registered, but not for the task."""
 
 
 def load_dataset(name: str) -> Any:
@@ -55,16 +82,17 @@ def resolve_model(name: str, task: str, use_api: bool, kwargs: dict[str, Any]) -
     A local model that is served elsewhere (``use_api``) keeps nothing of its entry but the id.
 
     Raises:
-        UserError: unknown, not made for the task, or only reachable the other way (API or local).
+        UserError: unknown, or only reachable the other way (API or local).
+        CellFailure: what its entry says cannot be loaded; :class:`WrongTask`: it has none for ``task``.
     """
     registry = _registry("custom_models.load_model")
-    entry = registry.MODEL_SETTINGS.get(task, {}).get(name)
+    entry = _entry(name, task)
     if use_api and (entry is None or entry.get("api") is None or name in registry.API_MODELS):
         entry = registry.api_setting(str(kwargs.get("model_path") or _served_as(name, entry)), task, name)
     if entry is None:
         known = model_tasks()
         if name in known:
-            raise UserError(f"model '{name}' does {' and '.join(known[name])}, not {task}")
+            raise WrongTask(f"model '{name}' does {' and '.join(known[name])}, not {task}")
         raise UserError(
             f"unknown model '{name}'{suggest(name, known)}; bash eval.sh --list shows the names, "
             "--use_api true sends any name to an API"
@@ -80,7 +108,7 @@ def resolve_model(name: str, task: str, use_api: bool, kwargs: dict[str, Any]) -
     return {**entry, "model_path": merged.pop("model_path", entry["model_path"]), "model_kwargs": merged}
 
 
-def _served_as(name: str, entry: dict[str, Any] | None) -> str:
+def _served_as(name: str, entry: Mapping[str, Any] | None) -> str:
     """The id that servers of open models (vLLM-Omni, SGLang) give a registered one: that of its weights."""
     path = str(entry["model_path"]) if entry else ""
     return path if may_be_hub_id(path) else name

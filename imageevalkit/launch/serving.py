@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from eval_models.judge.served import Address
+from imageevalkit import logs
 from imageevalkit.cell import REPO
 from imageevalkit.errors import ExitStatus, run_main, worst
 from imageevalkit.jobs import (
@@ -30,7 +31,6 @@ from imageevalkit.launch.judge_server import JudgeServer
 from imageevalkit.launch.process import FINAL, describe_exit, guarded, last_line, progress_path
 from imageevalkit.progress import Progress, ProgressReader, ProgressWriter
 from imageevalkit.secrets import environ_with
-from imageevalkit.text_output import append_line
 
 _TICK = 0.1
 _ATTEMPTS = 2  # of one cell: a crash may pass
@@ -81,7 +81,7 @@ class _Serving:
         if outcome is None:
             outcome = self._evaluate(cell, log)
         if not outcome_path(self._folder, cell_of(cell), self._job.stage).exists():
-            append_line(log, f"=== {outcome.state}: {outcome.message}")
+            logs.append(log, f"=== {outcome.state}: {outcome.message}")
             write_outcome(self._folder, cell_of(cell), self._job.stage, outcome)
         return outcome
 

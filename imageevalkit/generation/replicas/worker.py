@@ -44,7 +44,9 @@ from imageevalkit.generation.replicas.messages import (
     receive,
 )
 from imageevalkit.gpu_errors import breaks_the_process, is_out_of_memory
+from imageevalkit.guest_code import guest_code
 from imageevalkit.load_errors import may_be_hub_id
+from imageevalkit.logs import print_to, print_without_fear
 from imageevalkit.secrets import one_line, redact
 from imageevalkit.text_output import let_streams_take_any_text
 
@@ -60,6 +62,10 @@ def serve(connection: socket.socket, load_model: Callable[[Mapping[str, Any]], A
     """Answer the parent at the other end of ``connection`` until it closes it."""
     let_streams_take_any_text()
     _die_with_parent()
+    print_without_fear()
+    # on Ctrl-C it is the parent who ends its workers, so that nothing becomes a failure of an item; no SIG_IGN, which
+    # the programs that a model starts would inherit
+    signal.signal(signal.SIGINT, lambda *_: None)
     orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(connection, orders), daemon=True).start()
     sender = _Sender(connection)
@@ -123,7 +129,9 @@ class _Worker:
 
     def obey(self, order: Load | Make) -> bool:
         """Do as told; whether this process can go on."""
-        self._switch_log(order.log)
+        if order.log != self._log:
+            self._log = order.log
+            print_to(Path(order.log))
         try:
             if isinstance(order, Load):
                 self._load(order)
@@ -134,25 +142,13 @@ class _Worker:
             return False
         return True
 
-    def _switch_log(self, path: str) -> None:
-        """Send stdout and stderr, child processes' and C libraries' too, to ``path``."""
-        if path == self._log:
-            return
-        self._log = path
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.dup2(fd, 1)
-        os.dup2(fd, 2)
-        os.close(fd)
-
     def _load(self, order: Load) -> None:
         self._model = self._generate = None  # the other one's memory is needed
         _free_memory()
         started = time.perf_counter()
         try:
-            self._model = self._load_model(order.setting)
+            with guest_code():
+                self._model = self._load_model(order.setting)
         except Exception as error:
             if isinstance(error, GenerationError):
                 text = one_line(error)
@@ -184,15 +180,8 @@ class _Worker:
         """Answers to the first ``inputs``: all of them, or fewer where memory does not suffice for all at once."""
         started = time.perf_counter()
         try:
-            if len(inputs) == 1:
-                assert self._generate is not None
-                returned: Sequence[Any] = [self._generate(incoming(inputs[0]), seed=seeds[0])]
-            else:
-                returned = self._model.generate_batch([incoming(one) for one in inputs], seeds)
-                if len(returned) != len(inputs):
-                    raise TypeError(
-                        f"generate_batch() returned {len(returned)} answers for {len(inputs)} inputs"
-                    )
+            with guest_code():
+                returned = self._called(inputs, seeds)
         except Exception as error:
             if is_out_of_memory(error):
                 return self._with_less_memory(len(inputs), error)
@@ -209,6 +198,15 @@ class _Worker:
         seconds = (time.perf_counter() - started) / len(inputs)
         batch = len(inputs) if self._batch_size > 1 else None
         return [_answer(one, seconds, batch) for one in returned]
+
+    def _called(self, inputs: Sequence[Any], seeds: Sequence[int]) -> Sequence[Any]:
+        if len(inputs) == 1:
+            assert self._generate is not None
+            return [self._generate(incoming(inputs[0]), seed=seeds[0])]
+        returned: Sequence[Any] = self._model.generate_batch([incoming(one) for one in inputs], seeds)
+        if len(returned) != len(inputs):
+            raise TypeError(f"generate_batch() returned {len(returned)} answers for {len(inputs)} inputs")
+        return returned
 
     def _with_less_memory(self, batch: int, error: Exception) -> list[Generated | Exception]:
         failure = portable(error)
@@ -258,7 +256,8 @@ def _answer(returned: Any, seconds: float, batch: int | None) -> Generated | Exc
         return TypeError(f"generate() returned {type(returned).__name__}, expected a PIL.Image")
     try:
         if isinstance(returned.image, Image.Image):
-            returned.image.load()  # a picture that a class has only opened may lie in a file that goes away
+            with guest_code():
+                returned.image.load()  # a picture that a class has only opened may lie in a file that goes away
     except Exception as error:
         return portable(error)
     extra = {**returned.extra, "batch": batch} if batch else returned.extra

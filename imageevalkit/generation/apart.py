@@ -1,0 +1,51 @@
+"""Work in a forked process of its own, so that whatever ends that process ends nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+from imageevalkit.errors import ExitStatus, run_main
+from imageevalkit.logs import print_to
+
+_STATUS = {signal.SIGTERM: ExitStatus.TERMINATED, signal.SIGINT: ExitStatus.INTERRUPTED}
+
+
+class Ended(NamedTuple):
+    """``how`` a process ended, in words, and the signal to this one that made it end, as a status."""
+
+    how: str
+    stopped_by: ExitStatus | None
+
+
+def run_apart(work: Callable[[], ExitStatus], log: Path) -> Ended:
+    """Do ``work`` in a child of this process, which prints to ``log``; SIGTERM and SIGINT are passed on to it.
+
+    Call it from the main thread of a process that has no other.
+    """
+    stopped_by: list[ExitStatus] = []
+    child = 0
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        stopped_by.append(_STATUS[signal.Signals(number)])
+        if child:
+            os.kill(child, number)
+
+    before = {number: signal.signal(number, pass_on) for number in _STATUS}
+    child = os.fork()
+    if not child:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        print_to(log)
+        run_main(work)  # exits
+    _, status = os.waitpid(child, 0)
+    child = 0
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    code = os.waitstatus_to_exitcode(status)
+    how = f"exit status {code}" if code >= 0 else signal.Signals(-code).name
+    return Ended(how + " (out of memory?)" * (how == "SIGKILL"), stopped_by[0] if stopped_by else None)

@@ -1,0 +1,89 @@
+"""Logs: a full disk takes words away, and never an image or a score."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from imageevalkit.atomic import is_disk_full, write_part
+from imageevalkit.errors import CellFailure
+from imageevalkit.open_files import when_one_is_free
+from imageevalkit.text_output import printable, to_bytes
+
+_ROOM = 1 << 14
+"""Bytes that the outcomes of a run take."""
+
+
+def append(path: Path, text: str) -> None:
+    """Add ``text``, printable, to a log that others may write at the same time; its folder is made."""
+    with _unless_full():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with when_one_is_free(lambda: path.open("ab")) as file:
+            file.write(to_bytes(f"{printable(text)}\n"))
+
+
+def print_to(path: Path) -> None:
+    """Send stdout and stderr, child processes' and C libraries' too, to ``path``."""
+    with _unless_full():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(fd, 1)
+        os.dup2(fd, 2)
+        os.close(fd)
+
+
+def print_without_fear() -> None:
+    """In a job, whose stdout and stderr are its log: no ``print`` fails because that is full."""
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        forgiving = io.TextIOWrapper(
+            _Forgiving(fd, "wb", closefd=False),
+            stream.encoding,
+            stream.errors,
+            line_buffering=True,
+            write_through=True,
+        )
+        setattr(sys, name, forgiving)
+
+
+def is_full(folder: Path) -> bool:
+    """Whether the disk of ``folder`` has no room for what a run leaves there."""
+    probe = folder / "room"
+    try:
+        write_part(probe, os.urandom(_ROOM)).unlink()
+    except CellFailure:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def full_words(folder: Path) -> str:
+    """What is wrong, and what to do."""
+    return f"the disk of {folder} is full: free some space and run the same command again"
+
+
+class _Forgiving(io.FileIO):
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            return memoryview(data).nbytes
+
+
+@contextlib.contextmanager
+def _unless_full() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if not is_disk_full(error):
+            raise

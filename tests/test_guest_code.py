@@ -1,0 +1,270 @@
+"""Models and benchmarks whose code does what ends a process: each is told by its own words, all others complete."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.api_runs import ApiRuns, message, prompts, text_of
+from tests.support.checkout import SLOW_NOISE, add_benchmark, add_model, make_checkout, needs_driver_env
+from tests.support.image_server import ImageServer, Received
+
+pytestmark = needs_driver_env
+
+HOSTILE = """
+import asyncio, os, signal, sys
+from PIL import Image
+
+class Ended(BaseException):
+    pass
+
+{at_import}
+
+class Hostile:
+    def __init__(self, model_path, number=0):
+        self.model_name = "hostile"
+        {at_load}
+
+    def holdup(self):
+        {at_holdup}
+        return ""
+
+    {kind}def {name}(self, prompt, seed=42):
+        {at_generate}
+        return Image.new("RGB", (8, 8))
+    {generate}
+"""
+AND_GENERATE = """
+    def generate(self, prompt, seed=42):
+        raise NotImplementedError
+"""
+
+
+def hostile(checkout: Path, name: str, does: Mapping[str, str], api: bool = True) -> None:
+    """Add a model that ``does`` something at_import, at_load, at_holdup, at_generate or in_async."""
+    asynchronous = "in_async" in does
+    code = HOSTILE.format(
+        at_import=does.get("at_import", ""),
+        at_load=does.get("at_load", "pass"),
+        at_holdup=does.get("at_holdup", "pass"),
+        at_generate=does.get("at_generate") or does.get("in_async") or "pass",
+        kind="async " * asynchronous,
+        name="generate_async" if asynchronous else "generate",
+        generate=AND_GENERATE * asynchronous,
+    )
+    add_model(checkout, name, "Hostile", code, api=api or None)
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[ApiRuns]:
+    with ImageServer() as server:
+        yield ApiRuns(make_checkout(tmp_path / "checkout"), server)
+
+
+def test_what_one_class_raises_is_its_own_failure(api: ApiRuns) -> None:
+    does = {
+        "exits-at-import": (
+            {"at_import": "sys.exit(3)"},
+            "model does not load: CodeExit: its code called exit(3)",
+        ),
+        "exits-at-load": ({"at_load": "sys.exit('no licence')"}, "its code called exit('no licence')"),
+        "exits": ({"at_generate": "exit()"}, "its code called exit()"),
+        "exits-well": ({"at_generate": "sys.exit(0)"}, "its code called exit(0)"),
+        "interrupts": ({"at_generate": "raise KeyboardInterrupt"}, "its code raised KeyboardInterrupt"),
+        "ends": ({"at_generate": "raise Ended('all over')"}, "its code raised Ended: all over"),
+        "stops": ({"at_generate": "raise StopIteration"}, "its code raised StopIteration"),
+        "cancels": ({"at_generate": "raise asyncio.CancelledError"}, "its code raised CancelledError"),
+        "async-exits": ({"in_async": "sys.exit(4)"}, "its code called exit(4)"),
+        "async-interrupts": ({"in_async": "raise KeyboardInterrupt"}, "its code raised KeyboardInterrupt"),
+        "async-cancels": ({"in_async": "raise asyncio.CancelledError"}, "its code raised CancelledError"),
+        "async-leaves": ({"in_async": "raise GeneratorExit"}, "its code raised GeneratorExit"),
+        "exits-beside": (
+            {"at_holdup": "sys.exit(5)", "in_async": "await asyncio.sleep(2)"},
+            "its code called exit(5)",
+        ),
+    }
+    for name, (what, _) in does.items():
+        hostile(api.checkout, name, what)
+    api.server.latency = 0.2
+    run = api.run(models=["model-a", *does, "model-b"], limit=5, workers=2)
+    assert run.returncode == 1, text_of(run)
+    for name, (_, words) in does.items():
+        assert words in told(run, f"{name}/quicktext"), text_of(run)
+    for name in ("model-a", "model-b"):
+        assert api.statuses(name) == {"ok": 5}
+        assert told(run, f"{name}/quicktext").startswith("5 of 5 images"), text_of(run)
+    assert [job["attempts"] for job in api.generate_jobs()] == [1], "nobody's process was ended"
+    assert "Traceback" not in text_of(run)
+
+
+def told(run: subprocess.CompletedProcess[str], cell: str) -> str:
+    """What the table of all cells says below ``cell``."""
+    lines = run.stdout.splitlines()
+    place = next(n for n, line in enumerate(lines) if line.startswith(f"{cell} "))
+    return lines[place + 1].strip()
+
+
+def test_a_single_item_on_which_a_local_class_exits_fails_alone(api: ApiRuns) -> None:
+    hostile(api.checkout, "local", {"at_generate": f"if prompt == {prompts()[3]!r}: sys.exit(6)"}, api=False)
+    hostile(api.checkout, "local-unloadable", {"at_load": "raise KeyboardInterrupt"}, api=False)
+    run = api.run("--use_api", "false", models=["local", "local-unloadable"], limit=5)
+    assert run.returncode == 1, text_of(run)
+    records = api.records("local").values()
+    failed = [record for record in records if record["status"] == "failed"]
+    assert (len(failed), len(records)) == (1, 5)
+    assert failed[0]["error"] == {"class": "CodeExit", "text": "its code called exit(6)"}
+    assert "model does not load: CodeExit: its code raised KeyboardInterrupt" in told(
+        run, "local-unloadable/quicktext"
+    )
+
+
+@pytest.mark.parametrize(
+    "how", ["os._exit(0)", "os._exit(2)", "os._exit(3)", "os.kill(os.getpid(), signal.SIGSEGV)"]
+)
+def test_a_class_that_ends_the_common_process_fails_alone(api: ApiRuns, how: str) -> None:
+    hostile(api.checkout, "at-once", {"at_load": f"print('my last words', flush=True); {how}"})
+    hostile(api.checkout, "later", {"at_generate": how})
+    run = api.run(models=["model-a", "at-once", "later", "model-b"], limit=4)
+    assert run.returncode == 1, text_of(run)
+    for name in ("model-a", "model-b"):
+        assert api.statuses(name) == {"ok": 4}
+        assert told(run, f"{name}/quicktext").startswith("4 of 4 images"), text_of(run)
+    ended = "SIGSEGV" if "SIGSEGV" in how else f"exit status {how[-2]}"
+    for name in ("at-once", "later"):
+        assert f"its process ended in the middle, {ended}; " in told(run, f"{name}/quicktext")
+    log = next((api.checkout / "log/at-once").glob("quicktext_generate_*"))
+    assert "my last words" in log.read_text()
+
+
+EXITS = """
+import sys
+
+class Exits:
+    def __init__(self):
+        self.dataset_name, self.dataset_task = "exits", "t2i"
+
+    @property
+    def data(self):
+        sys.exit("no data today")
+"""
+
+
+def test_a_dataset_that_exits_fails_its_cells_alone(api: ApiRuns) -> None:
+    add_benchmark(api.checkout, "exits", "Exits", EXITS)
+    add_model(api.checkout, "slow-noise", "SlowNoise", SLOW_NOISE)
+    dry = api.run("--dry_run", models=["model-a", "model-b"], benchmarks=["exits", "quicktext"], limit=3)
+    assert dry.returncode == 1
+    assert "model-b/exits: unknown: CodeExit: its code called exit('no data today')" in dry.stdout
+    assert "model-b/quicktext: 3 images to make" in dry.stdout
+    for words in (("--use_api", "true"), ("--use_api", "false")):
+        models = ["model-a", "model-b"] if words[1] == "true" else ["slow-noise"]
+        run = api.run(*words, models=models, benchmarks=["exits", "quicktext"], limit=3)
+        assert run.returncode == 1, text_of(run)
+        for name in models:
+            assert "CodeExit: its code called exit('no data today')" in told(run, f"{name}/exits")
+            assert told(run, f"{name}/quicktext").startswith("3 of 3 images")
+    taken = api.checkout / "taken"
+    for benchmark in ("exits", "quicktext"):
+        shutil.copytree(api.checkout / "output/model-a/quicktext/images", taken / benchmark)
+    run = api.run(
+        "--images",
+        str(taken),
+        "--use_api",
+        "false",
+        models=["mine"],
+        benchmarks=["exits", "quicktext"],
+        limit=3,
+    )
+    assert run.returncode == 1, text_of(run)
+    assert "CodeExit: its code called exit('no data today')" in told(run, "mine/exits")
+    assert told(run, "mine/quicktext").startswith("3 images of")
+
+
+def test_rules_that_exit_are_a_failure_and_no_success(api: ApiRuns) -> None:
+    rules = (api.checkout / "benchmarks/quicktext/benchmark.py").read_text()
+    rules += "\n\nmake_well = make\n\n\ndef make(judge):\n    import sys\n\n    sys.exit(0)\n"
+    (api.checkout / "benchmarks/quicktext/benchmark.py").write_text(rules)
+    run = api.run("--eval", "true", limit=2)
+    assert run.returncode == 1, text_of(run)
+    assert "evaluate: CodeExit: its code called exit(0)" in message(run, "exit(0)")
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        ("import sys\nsys.exit(0)\n", "cannot be imported"),
+        ("def check_judge(judge):\n    raise SystemExit(0)\n", "fails in check_judge()"),
+        ("def configured(given):\n    raise SystemExit(0)\n", "fails in configured()"),
+    ],
+)
+def test_rules_that_exit_while_a_run_is_planned_are_a_line_and_no_success(
+    api: ApiRuns, code: str, problem: str
+) -> None:
+    with (api.checkout / "benchmarks/quicktext/benchmark.py").open("a") as file:
+        file.write(f"\n\n{code}")
+    run = api.run("--eval", "true", limit=2)
+    assert run.returncode == 2, text_of(run)
+    told = f"error: benchmarks/quicktext/benchmark.py {problem}: CodeExit: its code called exit(0)"
+    assert run.stderr.startswith(told)
+    assert run.stderr.count("\n") == 1
+    assert not api.server.requests
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_to_a_generating_process_is_no_failure_of_an_item(
+    api: ApiRuns, number: signal.Signals, status: int
+) -> None:
+    def choose(request: Received, attempt: int) -> str:
+        if len(api.server.requests) == 5:
+            os.kill(api.generate_processes()[0], number)
+        return "ok"
+
+    api.server.choose, api.server.latency = choose, 0.1
+    plan = planned(api)
+    command = [
+        str(api.checkout / ".venv/bin/python"),
+        "infer/generate.py",
+        "--plan",
+        str(plan),
+        "--job",
+        "generate:model-a",
+    ]
+    ended = subprocess.run(
+        command,
+        cwd=api.checkout,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(api.checkout),
+            "BASE_URL": api.server.base_url,
+            "API_KEY": "EMPTY",
+        }
+        | {"IMAGEEVALKIT_OUTPUT": str(api.checkout / "output")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == status, ended.stderr
+    assert "Traceback" not in ended.stderr
+    lost = [record for record in api.records().values() if record["status"] != "ok"]
+    assert all(record["maybe_billed"] for record in lost), "only a request that was under way is on record"
+    assert not list(plan.parent.glob("outcomes/*")), "what is stopped has not ended"
+
+
+def planned(api: ApiRuns) -> Path:
+    """The plan of a run of two items that has ended, for 24 items."""
+    assert api.run(limit=2).returncode == 0
+    api.server.requests.clear()
+    (path,) = api.checkout.glob("log/runs/*/plan.json")
+    plan = json.loads(path.read_text())
+    for job in plan["jobs"]:
+        job["options"] |= {"limit": 24} if job["stage"] == "generate" else {}
+    shutil.rmtree(path.parent / "outcomes")
+    path.write_text(json.dumps(plan))
+    return path

@@ -1,0 +1,167 @@
+"""Entries of MODEL_SETTINGS that no model can be loaded by: one line each, their cells alone, all others run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.checkout import (
+    EDITS,
+    SLOW_NOISE,
+    add_benchmark,
+    add_model,
+    make_checkout,
+    needs_driver_env,
+    run_eval,
+)
+
+WITHOUT_GENERATE = """
+class Mute:
+    def __init__(self, model_path):
+        self.model_name = "mute"
+"""
+FOUND = """
+from .slow_noise import SlowNoise as Imported
+Assigned = Imported
+if True:
+    class Nested(Imported):
+        pass
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    checkout = make_checkout(tmp_path / "checkout")
+    add_model(checkout, "slow-noise", "SlowNoise", SLOW_NOISE)
+    return checkout
+
+
+def register(checkout: Path, name: str, entry: object, task: str = "t2i") -> None:
+    registry = checkout / "infer/custom_models/load_model.py"
+    registry.write_text(f"{registry.read_text()}\nMODEL_SETTINGS[{task!r}][{name!r}] = {entry!r}\n")
+
+
+def blocked(run: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    """The reasons in the table of all cells, by cell."""
+    lines = run.stdout.splitlines()
+    return {
+        line.split()[0]: lines[n + 1].strip()
+        for n, line in enumerate(lines)
+        if " blocked" in line and "/" in line
+    }
+
+
+ENTRY = {"model_path": "", "module": ".model_utils.slow_noise", "class": "SlowNoise", "gpus": 0}
+WRONG: dict[str, tuple[object, str]] = {
+    "no-module": ({k: v for k, v in ENTRY.items() if k != "module"}, "lacks 'module'"),
+    "no-class": ({k: v for k, v in ENTRY.items() if k != "class"}, "lacks 'class'"),
+    "no-path": ({k: v for k, v in ENTRY.items() if k != "model_path"}, "lacks 'model_path'"),
+    "no-dict": ("SlowNoise", "is 'SlowNoise', and must be a dict"),
+    "nothing": (None, "is None, and must be a dict"),
+    "number": ({**ENTRY, "class": 7}, "'class' is 7, and must be a string"),
+    "other-file": (
+        {**ENTRY, "module": ".model_utils.slow_nose"},
+        "there is no file infer/custom_models/model_utils/slow_nose.py for its module '.model_utils.slow_nose' "
+        "(did you mean 'slow_noise'?)",
+    ),
+    "other-class": (
+        {**ENTRY, "class": "SlowNose"},
+        "infer/custom_models/model_utils/slow_noise.py has no class 'SlowNose' (did you mean 'SlowNoise'?)",
+    ),
+    "outside": ({**ENTRY, "module": "...secrets"}, "module '...secrets' is outside of infer/custom_models"),
+    "kwargs": ({**ENTRY, "model_kwargs": ["seconds"]}, "'model_kwargs' is ['seconds'], and must be a dict"),
+    "sets": ({**ENTRY, "model_kwargs": {"seconds": {1, 2}}}, "'model_kwargs' holds what is no JSON value"),
+    "gpus": ({**ENTRY, "gpus": "two"}, "'gpus' is 'two', and must be a whole number"),
+}
+
+
+@needs_driver_env
+def test_each_wrong_entry_is_a_line_and_blocks_its_cells_alone(checkout: Path) -> None:
+    for name, (entry, _) in WRONG.items():
+        register(checkout, name, entry)
+    names = ";".join([*list(WRONG)[:5], "slow-noise", *list(WRONG)[5:]])
+    words = ["--model_names", names, "--ds_names", "quicktext", "--limit", "2", "--eval", "false"]
+    dry = run_eval(checkout, *words, "--dry_run")
+    assert dry.returncode == 1, dry.stderr
+    run = run_eval(checkout, *words)
+    assert run.returncode == 1, run.stdout + run.stderr
+    told = blocked(run)
+    assert told.keys() == {f"{name}/quicktext" for name in WRONG}
+    for name, (_, words_of) in WRONG.items():
+        line = f"model '{name}': MODEL_SETTINGS['t2i']['{name}']"
+        assert told[f"{name}/quicktext"].startswith(line)
+        assert words_of in told[f"{name}/quicktext"]
+        assert f"blocked {name}/quicktext: {line}" in dry.stdout
+    assert "2 of 2 images" in run.stdout
+    assert len(list((checkout / "output/slow-noise/quicktext/images").rglob("*.jpg"))) == 2
+    assert "Traceback" not in run.stdout + run.stderr
+
+
+@needs_driver_env
+def test_what_only_the_environment_shows_is_a_line_when_it_loads(checkout: Path) -> None:
+    add_model(checkout, "mute", "Mute", WITHOUT_GENERATE)
+    add_model(checkout, "mute-api", "Mute", WITHOUT_GENERATE, api=True)
+    register(checkout, "elsewhere", {**ENTRY, "module": "no_such_package.models"})
+    base = ["--ds_names", "quicktext", "--limit", "2", "--eval", "false"]
+    for words in (["mute;slow-noise;elsewhere"], ["mute-api;slow-noise", "--use_api", "true"]):
+        run = run_eval(
+            checkout, "--model_names", *words, *base, API_KEY="EMPTY", BASE_URL="http://127.0.0.1:9/v1"
+        )
+        assert run.returncode == 1, run.stdout + run.stderr
+        assert "model does not load: class Mute has no method generate(prompt, seed=42)" in run.stdout
+        if "elsewhere" in words[0]:
+            assert "model does not load: ModuleNotFoundError: No module named 'no_such_package'" in run.stdout
+            assert "2 of 2 images" in run.stdout
+        assert "Traceback" not in run.stdout + run.stderr
+
+
+@needs_driver_env
+def test_classes_that_are_not_written_as_such_are_found(checkout: Path) -> None:
+    (checkout / "infer/custom_models/model_utils/found.py").write_text(FOUND)
+    (checkout / "infer/custom_models/model_utils/starred.py").write_text("from .found import *\n")
+    (checkout / "infer/custom_models/model_utils/packed").mkdir()
+    (checkout / "infer/custom_models/model_utils/packed/__init__.py").write_text(
+        "from ..found import Nested\n"
+    )
+    entries = {"Imported": "found", "Assigned": "found", "Nested": "found"}
+    for name, module in entries.items():
+        register(checkout, name.lower(), {**ENTRY, "module": f".model_utils.{module}", "class": name})
+    register(checkout, "starred", {**ENTRY, "module": ".model_utils.starred", "class": "Assigned"})
+    register(checkout, "packed", {**ENTRY, "module": ".model_utils.packed", "class": "Nested"})
+    names = ";".join([*map(str.lower, entries), "starred", "packed"])
+    run = run_eval(
+        checkout, "--model_names", names, "--ds_names", "quicktext", "--limit", "1", "--eval", "false"
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@needs_driver_env
+def test_a_task_that_a_model_does_not_do_blocks_these_cells_alone(checkout: Path) -> None:
+    add_benchmark(checkout, "edits", "Edits", EDITS, task="edit")
+    words = ["--model_names", "slow-noise;reference-blank", "--ds_names", "edits;quicktext", "--limit", "2"]
+    run = run_eval(checkout, *words, "--eval", "false")
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert blocked(run) == {"slow-noise/edits": "model 'slow-noise' does t2i, not edit"}
+    summary = json.loads(next(checkout.glob("log/runs/*/summary.json")).read_text())
+    states = {cell["cell"]: cell["state"] for cell in summary["cells"]}
+    assert states.pop("slow-noise/edits") == "blocked"
+    assert states == dict.fromkeys(
+        ["slow-noise/quicktext", "reference-blank/edits", "reference-blank/quicktext"], "complete"
+    )
+
+
+def test_prefetch_gets_what_the_other_tasks_take(checkout: Path) -> None:
+    add_benchmark(checkout, "edits", "Edits", EDITS, task="edit")
+    (checkout / "benchmarks/edits/data").mkdir(parents=True)
+    for names, says in (("edits;quicktext", "slow-noise: needs no files"), ("edits", "does t2i, not edit")):
+        ended = subprocess.run(
+            ["bash", "utils/prefetch.sh", "--check", "--model_names", "slow-noise", "--ds_names", names],
+            cwd=checkout,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert says in ended.stdout + ended.stderr, ended.stdout + ended.stderr
