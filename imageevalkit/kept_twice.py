@@ -39,8 +39,7 @@ def read_kept(path: Path, shape: Shape, tell: Tell = tell_nobody) -> Iterator[di
     main, copy = _bytes(path), _bytes(copy_of(path))
     if not copy or _agree(main, copy):
         return read_jsonl(path, shape, tell)
-    for _ in read_jsonl(path, shape, tell):
-        pass
+    _tell_of_damage(path, shape, tell)
     return map(parse, _merged(main, copy, shape))
 
 
@@ -58,8 +57,9 @@ def mend(path: Path, shape: Shape, tell: Tell = tell_nobody) -> None:
     lines, own = _merged(main, copy, shape), list(_own_lines(main, shape).values())
     # whatever else a file holds that nobody lost anything of stays as it is
     if lines != own:
+        _tell_of_damage(path, shape, tell)
         lost = len(set(lines).difference(own))
-        tell(f"{short_path(path)}: {lost} lost or damaged lines are taken back from {copy_of(path).name}")
+        tell(f"{short_path(path)}: {lost} of its lines, lost or damaged, are taken back from {copy_of(path).name}")
         write_atomic(path, _joined(lines))
     marked = _joined(map(_marked, lines))
     if marked != copy:
@@ -95,6 +95,11 @@ class KeptTwiceWriter:
         """Flush to the disk and close."""
         self._main.close()
         self._copy.close()
+
+
+def _tell_of_damage(path: Path, shape: Shape, tell: Tell) -> None:
+    for _ in read_jsonl(path, shape, tell):
+        pass
 
 
 def _bytes(path: Path) -> bytes:
