@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +86,10 @@ class Run:
         assert found.count(found[0]) == len(found), words
         return found[0]
 
-    def add(self, name: str, **entry: Any) -> None:
-        kwargs = {"name": name, **entry.pop("model_kwargs", {})}
-        add_model(self.checkout, name, "Peeking", PEEKING, model_kwargs=kwargs, **entry)
+    def add(self, name: str, kwargs: Mapping[str, str] | None = None, **entry: Any) -> None:
+        add_model(
+            self.checkout, name, "Peeking", PEEKING, model_kwargs={"name": name, **(kwargs or {})}, **entry
+        )
 
 
 @pytest.fixture
@@ -110,7 +112,7 @@ def test_a_local_model_has_the_key_that_it_names_and_the_hub_s_where_it_may_fetc
     run.add("plain")
     run.add("of-the-hub", model_path="owner/weights")
     run.add("of-authors", model_path="owner/weights", assets=[asset])
-    run.add("asking", model_kwargs={"api_key_env": "OTHER_API_KEY"})
+    run.add("asking", kwargs={"api_key_env": "OTHER_API_KEY"})
     models = "plain;of-the-hub;of-authors;asking"
     done = run("--model_names", models, "--ds_names", "quicktext")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -152,7 +154,7 @@ def test_where_nothing_may_be_fetched_no_model_has_the_hub_s_token(run: Run) -> 
 @needs_driver_env
 def test_models_behind_an_api_have_the_keys_of_their_endpoints(run: Run) -> None:
     run.add("ours", api=True)
-    run.add("theirs", api=True, model_kwargs={"api_key_env": "OTHER_API_KEY"})
+    run.add("theirs", api=True, kwargs={"api_key_env": "OTHER_API_KEY"})
     for models, keys in (("ours", {"API_KEY"}), ("theirs", {"OTHER_API_KEY"}), ("ours;theirs", None)):
         done = run(
             *["--model_names", models, "--ds_names", "quicktext", "--use_api", "true", "--overwrite"],
