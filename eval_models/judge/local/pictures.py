@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
-
 from PIL import Image
 
 from eval_models.judge.pixels import encoded, rgb
 from imageevalkit.evaluation.question import Picture
+from imageevalkit.images import decode
 
 
 def open_picture(picture: Picture) -> Image.Image:
@@ -20,4 +19,4 @@ def open_picture(picture: Picture) -> Image.Image:
     image = rgb(picture, picture.path.read_bytes())
     if picture.encoding is None:
         return image
-    return Image.open(io.BytesIO(encoded(image, picture.encoding))).convert("RGB")
+    return decode(encoded(image, picture.encoding)).convert("RGB")
