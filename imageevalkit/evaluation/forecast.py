@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from imageevalkit.benchmark_settings import settings_of
@@ -15,7 +16,7 @@ from imageevalkit.evaluation.money import effort
 from imageevalkit.evaluation.question import Picture, Question
 from imageevalkit.forecasting import tell_forecasts
 from imageevalkit.generation.records import OK, last_records
-from imageevalkit.images import sha256_file
+from imageevalkit.images import CorruptImage, is_plain, sha256_file
 from imageevalkit.items import Item, items_of
 from imageevalkit.jobs import cell_of
 
@@ -51,11 +52,20 @@ def questions_to_ask(
 
 def _picture(item: Item, record: Mapping[str, Any] | None) -> Picture:
     if record and record.get("status") == OK:
-        return Picture(item.path, record["image_sha256"], flat=bool(record.get("flat")))
+        return Picture(
+            item.path, record["image_sha256"], plain=_is_plain(item.path), flat=bool(record.get("flat"))
+        )
     if record is None and item.path.is_file():  # made elsewhere
-        return Picture(item.path, sha256_file(item.path))
+        return Picture(item.path, sha256_file(item.path), plain=_is_plain(item.path))
     # an image to come is like no other
     return Picture(item.path, f"to come: {item.id}")
+
+
+def _is_plain(path: Path) -> bool:
+    try:
+        return is_plain(path)
+    except (OSError, CorruptImage):
+        return True  # nothing will be asked about it
 
 
 def main() -> ExitStatus:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from PIL import Image
 
 from eval_models.judge.pixels import encoded, rgb
-from imageevalkit.evaluation.question import Picture
+from imageevalkit.evaluation.question import Encoding, Picture
 from imageevalkit.images import opened
 
 
@@ -21,15 +21,19 @@ class SentPicture(NamedTuple):
 def sent_picture(picture: Picture) -> SentPicture:
     """The file's own bytes, or its picture encoded anew; takes CPU time.
 
+    A server decodes by rules of its own: where it could see other pixels than the protocol means, it gets those as PNG.
+
     Raises:
         OSError: the file cannot be read.
         CorruptImage: it has to be understood, and is no image.
     """
     data = picture.path.read_bytes()
-    if picture.encoding:
+    encoding = picture.encoding
+    if encoding is None and picture.pixels and not picture.plain:
+        encoding = Encoding("PNG")
+    if encoding:
         return SentPicture(
-            encoded(rgb(picture, data), picture.encoding),
-            picture.media_type or _type_of(picture.encoding.format),
+            encoded(rgb(picture, data), encoding), picture.media_type or _type_of(encoding.format)
         )
     return SentPicture(data, picture.media_type or _type_of(_format_of(data)))
 

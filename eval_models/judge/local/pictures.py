@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PIL import Image
 
-from eval_models.judge.pixels import encoded, rgb
+from eval_models.judge.pixels import encoded, fitted, rgb
 from imageevalkit.evaluation.question import Picture
 from imageevalkit.images import decode
 
@@ -20,3 +20,14 @@ def open_picture(picture: Picture) -> Image.Image:
     if picture.encoding is None:
         return image
     return decode(encoded(image, picture.encoding)).convert("RGB")
+
+
+def judge_picture(picture: Picture) -> Image.Image:
+    """What the protocol's program gives to the processor of a judge: :func:`open_picture`, resized where it does that.
+
+    Raises:
+        ValueError: its sides differ too much for that; and what :func:`open_picture` raises.
+    """
+    image = open_picture(picture)
+    multiple = picture.pixels.multiple if picture.pixels else None
+    return fitted(image, multiple) if multiple else image
