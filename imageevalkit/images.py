@@ -146,7 +146,7 @@ def is_flat(image: Image.Image) -> bool:
 def is_plain(source: bytes | Path) -> bool:
     """Whether every program sees the same RGB pixels in an image file, of which little more than the header is read.
 
-    That is: RGB or grey, without transparency, one frame, and not to be turned.
+    That is: RGB or grey, without transparency, one frame, and not to be turned, as damaged Exif data turn nothing.
 
     Raises:
         CorruptImage: it is no image.
@@ -155,12 +155,14 @@ def is_plain(source: bytes | Path) -> bool:
     with opened(source) as image:
         if image.mode not in ("RGB", "L") or "transparency" in image.info:
             return False
-        if getattr(image, "n_frames", 1) > 1:
-            return False
         # asked for a rotation that its header does not have, Pillow decodes a PNG for what may follow the pixels
-        if image.format == "PNG" and not _MAY_TURN & image.info.keys() and ends_with_pixels(source):
+        upright = image.format == "PNG" and not _MAY_TURN & image.info.keys() and ends_with_pixels(source)
+        try:
+            return getattr(image, "n_frames", 1) == 1 and (
+                upright or image.getexif().get(ExifTags.Base.Orientation, 1) == 1
+            )
+        except Exception:  # as in decode: Pillow raises a dozen types
             return True
-        return image.getexif().get(ExifTags.Base.Orientation, 1) == 1
 
 
 def on_white(image: Image.Image) -> Image.Image:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -48,7 +49,7 @@ from imageevalkit.evaluation.question import (
 )
 from imageevalkit.evaluation.survey import survey_images
 from imageevalkit.grids import Grid
-from imageevalkit.images import encode, is_plain, sha256_file
+from imageevalkit.images import CorruptImage, encode, is_plain, sha256_file
 from imageevalkit.results import Evaluator
 from tests.support import tiny_vlm
 from tests.support.generation import FakeDataset, items
@@ -264,6 +265,14 @@ def test_what_every_program_sees_alike(tmp_path: Path, data: bytes, plain: bool)
     assert (is_plain(data), is_plain(tmp_path / "a")) == (plain, plain)
 
 
+def test_damaged_exif_data_are_one_line(tmp_path: Path) -> None:
+    picture = save(tmp_path / "a.png", halves(), exif=b"Exif\0\0no such data")
+    assert picture.plain, "no program turns it"
+    assert judge_picture(picture._replace(pixels=QWEN_VL_UTILS)).size == (84, 56)
+    with pytest.raises(CorruptImage, match="not a TIFF file"):
+        judge_picture(picture._replace(pixels=TRANSFORMERS))
+
+
 def test_a_server_gets_the_file_where_it_cannot_be_seen_otherwise_and_else_the_pixels(tmp_path: Path) -> None:
     for rule in (None, TRANSFORMERS, QWEN_VL_UTILS):
         plain = save(tmp_path / "a.jpg", halves())._replace(pixels=rule)
@@ -286,7 +295,7 @@ def request(picture: Picture) -> str:
 def test_what_was_said_of_plain_images_is_known_and_only_other_pixels_are_asked_about_anew() -> None:
     # hashes of requests as they were before a file's pixels were a rule
     item = items(FakeDataset(1))[0]
-    item.data.update(vqa_list=[("Is it?", "Yes")], prompt="p")
+    item = dataclasses.replace(item, data={**item.data, "vqa_list": [("Is it?", "Yes")], "prompt": "p"})
     plain = Picture(Path("a.png"), "ab" * 32)
     before = {
         "longtext": ["6a522daeba097e495b637effb0293b55fb0d0e29fe394f2e205e3a2f73384f43"],
@@ -311,9 +320,9 @@ def test_what_was_said_of_plain_images_is_known_and_only_other_pixels_are_asked_
 def test_a_dry_run_knows_the_same_requests_as_the_run(tmp_path: Path) -> None:
     cell = Cell("m", "fake")
     wanted = items(FakeDataset(2))
-    for item, how in zip(wanted, ({}, {"exif": TURNED}), strict=True):
+    for item, exif in zip(wanted, (UPRIGHT, TURNED), strict=True):
         item.path.parent.mkdir(parents=True, exist_ok=True)
-        halves().save(item.path, **how)
+        halves().save(item.path, exif=exif)
     states = survey_images(cell, wanted)
     assert [state.plain for state in states.values()] == [True, False]
     benchmark = _BENCHMARKS["longtext"]("openai:gpt-4o")

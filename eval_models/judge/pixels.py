@@ -20,20 +20,20 @@ def rgb(picture: Picture, data: bytes) -> Image.Image:
     Neither a colour that meant transparency nor a rotation is left in its ``info``: transformers would act on it again.
 
     Raises:
-        CorruptImage: it is no whole image, or one of a kind that has no RGB pixels.
+        CorruptImage: it is no whole image, or nobody can tell its pixels.
     """
     rule = picture.pixels or TRANSFORMERS
     image = decode(data)
-    if rule.turned:
-        image = ImageOps.exif_transpose(image)
-    if image.mode in rule.on_white:
-        paper = Image.new("RGB", image.size, "white")
-        paper.paste(image, mask=image.getchannel("A"))
-        return paper
     try:
+        if rule.turned:
+            image = ImageOps.exif_transpose(image)
+        if image.mode in rule.on_white:
+            paper = Image.new("RGB", image.size, "white")
+            paper.paste(image, mask=image.getchannel("A"))
+            return paper
         image = image.convert("RGB")
-    except ValueError as error:
-        raise CorruptImage(str(error)) from error
+    except Exception as error:  # damaged Exif data, a mode that has no RGB
+        raise CorruptImage(f"{type(error).__name__}: {error}") from error
     image.info.clear()
     return image
 

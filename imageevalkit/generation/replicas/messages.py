@@ -102,8 +102,7 @@ def _sent(part: Any) -> Any:
     if not isinstance(part, Image.Image):
         return part
     # only opened so far, and nothing changed since: the file says it all
-    unread = isinstance(part, PIL.ImageFile.ImageFile) and part.tile and part.filename
-    if unread and part.format in FORMATS:
+    if isinstance(part, PIL.ImageFile.ImageFile) and part.tile and part.filename and part.format in FORMATS:
         return ImageFile(str(Path(os.fsdecode(part.filename)).absolute()))
     part.load()
     return part
