@@ -59,7 +59,9 @@ def mend(path: Path, shape: Shape, tell: Tell = tell_nobody) -> None:
     if lines != own:
         _tell_of_damage(path, shape, tell)
         lost = len(set(lines).difference(own))
-        tell(f"{short_path(path)}: {lost} of its lines, lost or damaged, are taken back from {copy_of(path).name}")
+        tell(
+            f"{short_path(path)}: {lost} of its lines, lost or damaged, are taken back from {copy_of(path).name}"
+        )
         write_atomic(path, _joined(lines))
     marked = _joined(map(_marked, lines))
     if marked != copy:

@@ -7,7 +7,9 @@ reconstruction (filters, palette, bit depths) does can fail (PNG specification, 
 
 from __future__ import annotations
 
+import io
 import struct
+from pathlib import Path
 
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type, §11.2.1
 _LAST_FILTER = 4  # §9.2
@@ -47,6 +49,18 @@ def is_surely_not_flat(data: bytes) -> bool:
     compressed = _compressed(data)
     middle = compressed[len(compressed) // 2 :][:_SAMPLE]
     return len(compressed) > width * height * _FLAT_BYTES_PER_PIXEL and len(set(middle)) > _FLAT_VALUES
+
+
+def ends_with_pixels(source: bytes | Path) -> bool:
+    """Whether nothing but the end follows the image data of a PNG: no text, and no Exif data. Skips over the data."""
+    with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
+        file.seek(_HEADER_END)
+        names: list[bytes] = []
+        while len(head := file.read(8)) == 8:
+            length, name = struct.unpack(">I4s", head)
+            names.append(name)
+            file.seek(length + 4, io.SEEK_CUR)
+    return names[-2:] == [b"IDAT", b"IEND"]
 
 
 def _compressed(data: bytes) -> bytes:

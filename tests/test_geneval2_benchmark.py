@@ -15,7 +15,7 @@ from benchmarks.geneval2.benchmark import GenEval2Benchmark, check_judge
 from custom_datasets.dataset_cls.t2i.geneval2 import GenEval2
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.benchmark import Unparsed
-from imageevalkit.evaluation.question import Picture, Question, Reply, Sampling
+from imageevalkit.evaluation.question import TRANSFORMERS, Picture, Question, Reply, Sampling
 from imageevalkit.jobs import COMPLETE, INCOMPLETE
 from tests.support.geneval2 import (
     CELL,
@@ -91,7 +91,7 @@ def test_every_atom_is_asked_once_and_the_prompt_once(
         assert question.sampling == Sampling(max_tokens=1, temperature=0.0)
         [image, _] = message.parts
         assert isinstance(image, Picture)
-        assert image == Picture(image.path, image.sha256)  # the bytes as they are, transparency dropped
+        assert image == Picture(image.path, image.sha256, pixels=TRANSFORMERS)
 
 
 def test_braces_in_a_prompt_change_nothing(small: SmallDataset, monkeypatch: pytest.MonkeyPatch) -> None:

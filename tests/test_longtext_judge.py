@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.longtext.text_benchmark import PROMPT, VlmTextBenchmark
 from imageevalkit.cell import Cell
-from imageevalkit.evaluation.question import Picture, Question, Reply, Sampling
+from imageevalkit.evaluation.question import QWEN_VL_UTILS, Picture, Question, Reply, Sampling
 from imageevalkit.items import Item, items_of
 from tests.support.generation import FakeDataset
 
@@ -35,7 +35,7 @@ def test_one_message_with_the_image_first(judge: str, sampling: Sampling) -> Non
     _, asked = question(judge)
     [message] = asked.messages
     assert message.role == "user"
-    assert message.parts == (Picture(Path("a.jpg"), "ab" * 32, on_white=True), "Read it.")
+    assert message.parts == (Picture(Path("a.jpg"), "ab" * 32, pixels=QWEN_VL_UTILS), "Read it.")
     assert asked.sampling == sampling
 
 

@@ -23,6 +23,7 @@ from eval_models.judge.options import JudgeOptions
 from eval_models.judge.registry import make_judge
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.question import (
+    QWEN_VL_UTILS,
     Answer,
     Encoding,
     JudgeUnusable,
@@ -672,7 +673,7 @@ def test_pictures_are_seen_as_their_protocol_says(tmp_path: Path) -> None:
     dropped = open_picture(Picture(tmp_path / "a.png", "0"))
     assert dropped.mode == "RGB"
     assert dropped.getpixel((5, 5)) == (0, 0, 255) and dropped.getpixel((60, 5)) == (255, 0, 0)
-    white = open_picture(Picture(tmp_path / "a.png", "0", on_white=True))
+    white = open_picture(Picture(tmp_path / "a.png", "0", pixels=QWEN_VL_UTILS))
     assert white.getpixel((5, 5)) == (0, 0, 255) and white.getpixel((60, 5)) == (255, 255, 255)
     small = open_picture(Picture(tmp_path / "a.png", "0", encoding=Encoding("JPEG", 10, 16)))
     assert small.size == (16, 8)

@@ -17,7 +17,7 @@ from eval_models.judge.registry import choose
 from imageevalkit import judge_prompts
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.benchmark import Judged, Score, Unparsed
-from imageevalkit.evaluation.question import Message, Picture, Question, Reply, Sampling
+from imageevalkit.evaluation.question import TRANSFORMERS, Message, Picture, Question, Reply, Sampling
 from imageevalkit.items import Item
 from imageevalkit.results import Metric
 
@@ -48,6 +48,7 @@ class GenEval2Benchmark(JudgedBenchmark):
     headline = ("soft_tifa_gm",)
     official_headline = (official_name("soft_tifa_gm"),)
     official = (f"transformers:{DEFAULT_JUDGE}",)
+    pixels = TRANSFORMERS
 
     def __init__(self, judge: str, prompts: Mapping[str, str]) -> None:
         if prompts[_SOFT_TIFA_PROMPT] != prompts[_TIFA_PROMPT]:
@@ -67,7 +68,7 @@ class GenEval2Benchmark(JudgedBenchmark):
             Question(
                 item.id,
                 name,
-                (Message("user", (image, text)),),
+                (Message("user", (image._replace(pixels=self.pixels), text)),),
                 Sampling(1, temperature=0.0),
                 wanted,
                 official_ids(wanted) if self.is_official else (),

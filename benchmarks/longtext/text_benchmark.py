@@ -8,7 +8,15 @@ from benchmarks.longtext.metric import LANGUAGES, Match, Scored, match_count, me
 from eval_models.judge.benchmark import JudgedBenchmark
 from eval_models.ocr.asked import AskedReader
 from imageevalkit.evaluation.benchmark import Benchmark, Judged, Score
-from imageevalkit.evaluation.question import Answer, Message, Picture, Question, Reply, Sampling
+from imageevalkit.evaluation.question import (
+    QWEN_VL_UTILS,
+    Answer,
+    Message,
+    Picture,
+    Question,
+    Reply,
+    Sampling,
+)
 from imageevalkit.items import Item
 from imageevalkit.results import Evaluator, Metric
 
@@ -81,6 +89,7 @@ class VlmTextBenchmark(TextBenchmark, JudgedBenchmark):
 
     # the kit of seed 002 uses 32B; 7B gave the numbers published with the benchmark
     official = ("transformers:qwen2.5-vl-7b", "transformers:qwen2.5-vl-32b")
+    pixels = QWEN_VL_UTILS
 
     def __init__(self, name: str, version: str, judge: str, prompts: Mapping[str, str]) -> None:
         self.name = name
@@ -88,8 +97,7 @@ class VlmTextBenchmark(TextBenchmark, JudgedBenchmark):
         super().__init__(judge, prompts)
 
     def questions(self, item: Item, image: Picture) -> Sequence[Question]:
-        # qwen_vl_utils, which loads the images of the official code, lays transparency on white
-        message = Message("user", (image._replace(on_white=True), self.prompts[PROMPT]))
+        message = Message("user", (image._replace(pixels=self.pixels), self.prompts[PROMPT]))
         return [Question(item.id, _QUESTION, (message,), self._sampling)]
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from benchmarks.oneig.questions import PIXELS
 from benchmarks.oneig.scored import Task
 from benchmarks.oneig.settings import Settings
 from eval_models.encoders.asked import AskedEncoder
@@ -46,7 +47,7 @@ def answerers(
     found: dict[Task, Answerer] = {
         task: _encoder(task, name, settings) for task in settings.tasks if task in _ENCODERS
     }
-    asked = AskedJudge(judge, prompts, (official,)) if judge and find(judge) else None
+    asked = AskedJudge(judge, prompts, (official,), PIXELS) if judge and find(judge) else None
     for task in settings.tasks:
         if task in JUDGED:
             found[task] = asked or AskedReader(judge)

@@ -28,7 +28,7 @@ from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say, suggest
 from imageevalkit.generation.records import OK, last_records
 from imageevalkit.grids import NO_IMAGE_SIZE, Grid
-from imageevalkit.images import CorruptImage, decode, map_threads
+from imageevalkit.images import CorruptImage, decode, map_threads, opened
 from imageevalkit.items import Item, items_of
 from imageevalkit.launch.config import check_name
 
@@ -154,12 +154,12 @@ def _is_current(prompt: _Prompt, grid: Grid) -> bool:
         first = next((place.path for place in prompt.places if place.made), None)
         width, height = _size(first) if first else NO_IMAGE_SIZE
         return _size(prompt.target) == (grid.cols * width, grid.rows * height)
-    except (OSError, Image.DecompressionBombError):
+    except (OSError, CorruptImage):
         return False  # not there, or no image: what is wrong shows when all are read in full
 
 
 def _size(path: Path) -> tuple[int, int]:
-    with Image.open(path) as image:
+    with opened(path) as image:
         return image.size
 
 

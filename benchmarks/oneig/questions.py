@@ -13,13 +13,25 @@ from benchmarks.oneig.settings import Settings
 from benchmarks.oneig.text_metric import max_tokens
 from eval_models.encoders.embedding import read_embedding
 from imageevalkit.evaluation.benchmark import Unparsed
-from imageevalkit.evaluation.question import Encoding, Message, Picture, Question, Reply, Sampling
+from imageevalkit.evaluation.question import (
+    QWEN_VL_UTILS,
+    Encoding,
+    Message,
+    Picture,
+    PixelRule,
+    Question,
+    Reply,
+    Sampling,
+)
 
 ALIGNMENT_PROMPT = "scripts/utils/inference.py::Qwen2_5VLBatchInferencer.infer_semantic"
 TEXT_PROMPT = "scripts/utils/inference.py::Qwen2_5VLBatchInferencer.TEXT_PROMPT"
 
 # the official splitter saves every image with Pillow's defaults, a single one too: all models see those losses
 _JPEG = Encoding("JPEG")
+PIXELS = PixelRule("oneig", turned=False, multiple=QWEN_VL_UTILS.multiple)
+"""That splitter looks at no EXIF data, and has no other way with transparency; its files go through qwen_vl_utils."""
+_UPRIGHT = PIXELS._replace(name="oneig upright", turned=True)
 _ALIGNMENT_TOKENS = 128
 _NO_SAMPLING = Sampling(0)
 
@@ -38,7 +50,8 @@ def questions_about(
     None: there is no judge, and texts are read from the files as they are. Their names are the task, for alignment with
     the number of the question: ``alignment/3``.
     """
-    picture = image._replace(encoding=_JPEG)
+    rule = PIXELS if settings.rules == "official" else _UPRIGHT
+    picture = image._replace(encoding=_JPEG, pixels=rule)
     asked: list[tuple[str, tuple[str | Picture, ...], Sampling]] = []
     for task in settings.tasks:
         if not looks_at(task, prompt):

@@ -82,7 +82,7 @@ def _tasks(questions: Sequence[Question]) -> list[_Task]:
     about: dict[Any, tuple[Picture, list[Question]]] = {}
     for question in questions:
         (picture,) = question.pictures
-        key = picture.sha256, picture.encoding, picture.on_white
+        key = picture.sha256, picture.encoding, picture.pixels
         about.setdefault(key, (picture, []))[1].append(question)
     return [_Task(*found) for found in about.values()]
 

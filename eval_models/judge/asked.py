@@ -11,7 +11,7 @@ from typing import Any
 
 from eval_models.judge.options import JudgeOptions
 from eval_models.judge.registry import choose, make_judge
-from imageevalkit.evaluation.question import Answer, Question
+from imageevalkit.evaluation.question import TRANSFORMERS, Answer, PixelRule, Question
 from imageevalkit.results import Evaluator
 from imageevalkit.text_output import to_bytes
 
@@ -19,11 +19,15 @@ from imageevalkit.text_output import to_bytes
 class AskedJudge:
     """``judge``, asked in the words of ``prompts`` (templates by name).
 
-    ``official`` are the judges, by full name, that the official evaluator uses.
+    ``official`` are the judges, by full name, that the official evaluator uses. ``pixels`` are those of its questions'
+    pictures.
     """
 
-    def __init__(self, judge: str, prompts: Mapping[str, str], official: Collection[str]) -> None:
+    def __init__(
+        self, judge: str, prompts: Mapping[str, str], official: Collection[str], pixels: PixelRule | None
+    ) -> None:
         self._prompts = prompts
+        self._pixels = pixels or TRANSFORMERS
         self._choice = choose(judge)
         self._options = JudgeOptions.from_environment()
         self._judge = make_judge(judge, self._options)
@@ -45,15 +49,18 @@ class AskedJudge:
 
     @cached_property
     def evaluator(self) -> Evaluator:
-        """Named by the judge, what runs it, and a hash of the prompts, the weights and the settings.
+        """Named by the judge, what runs it, and a hash of the prompts, the weights, the settings and the pixels.
 
-        Versions of packages are among its details and part of every request's hash, but not of its name.
+        Versions of packages are among its details and part of every request's hash, but not of its name. What pixels
+        a server makes of the bytes it is sent is its own business; the bytes are part of the request's hash.
         """
         identity = self._judge.identity
+        pixels = {"pixels": self._pixels.name} if self.backend == "transformers" else {}
+        decisive = [dict(self._prompts), without_packages(identity | pixels)]
         return Evaluator(
-            id=f"{self.label}/{digest([dict(self._prompts), without_packages(identity)])[:8]}",
+            id=f"{self.label}/{digest(decisive)[:8]}",
             official=self.is_official and identity == self._default_identity(identity),
-            details={"judge": identity, "prompts_sha256": digest(dict(self._prompts))},
+            details={"judge": identity | pixels, "prompts_sha256": digest(dict(self._prompts))},
         )
 
     def _default_identity(self, identity: dict[str, Any]) -> dict[str, Any]:

@@ -6,21 +6,23 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from eval_models.judge.asked import AskedJudge
 from imageevalkit.evaluation.benchmark import Benchmark
-from imageevalkit.evaluation.question import Answer, Question
+from imageevalkit.evaluation.question import Answer, PixelRule, Question
 from imageevalkit.results import Evaluator
 
 
 class JudgedBenchmark(Benchmark):
     """A benchmark asked of ``judge`` in the words of ``prompts`` (templates by name).
 
-    ``official`` are the judges, by full name, that the official evaluator uses.
+    ``official`` are the judges, by full name, that the official evaluator uses; ``pixels`` is how it decodes images,
+    which the benchmark's questions say of their pictures: None, it sends the files.
     """
 
     official: Sequence[str] = ()
+    pixels: PixelRule | None = None
 
     def __init__(self, judge: str, prompts: Mapping[str, str]) -> None:
         self.prompts = prompts
-        self._judge = AskedJudge(judge, prompts, self.official)
+        self._judge = AskedJudge(judge, prompts, self.official, self.pixels)
 
     @property
     def backend(self) -> str:

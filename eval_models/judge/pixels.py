@@ -3,21 +3,66 @@
 from __future__ import annotations
 
 import io
+import math
 
 from PIL import Image, ImageOps
 
-from imageevalkit.evaluation.question import Encoding, Picture
-from imageevalkit.images import decode, on_white
+from imageevalkit.evaluation.question import TRANSFORMERS, Encoding, Picture
+from imageevalkit.images import CorruptImage, decode
+
+# qwen-vl-utils 0.0.14: an image has 4 to 16384 visual tokens, and no side is longer than 200 times the other.
+_LEAST, _MOST, _LONGEST = 4, 16384, 200
 
 
 def rgb(picture: Picture, data: bytes) -> Image.Image:
-    """The image in ``data`` as RGB, turned as its EXIF data say, its transparency treated as ``picture`` says.
+    """The pixels that the picture's rule makes of ``data``, as RGB with nothing else to it.
+
+    Neither a colour that meant transparency nor a rotation is left in its ``info``: transformers would act on it again.
 
     Raises:
-        CorruptImage: it is no whole image.
+        CorruptImage: it is no whole image, or nobody can tell its pixels.
     """
-    image = ImageOps.exif_transpose(decode(data))
-    return on_white(image) if picture.on_white else image.convert("RGB")
+    rule = picture.pixels or TRANSFORMERS
+    image = decode(data)
+    try:
+        if rule.turned:
+            image = ImageOps.exif_transpose(image)
+        if image.mode in rule.on_white:
+            paper = Image.new("RGB", image.size, "white")
+            paper.paste(image, mask=image.getchannel("A"))
+            return paper
+        image = image.convert("RGB")
+    except Exception as error:  # damaged Exif data, a mode that has no RGB
+        raise CorruptImage(f"{type(error).__name__}: {error}") from error
+    image.info.clear()
+    return image
+
+
+def fitted(image: Image.Image, multiple: int) -> Image.Image:
+    """``image`` in its :func:`fitted_size`, resized by Pillow (bicubic), as qwen-vl-utils does it."""
+    return image.resize(fitted_size(image.size, multiple), Image.Resampling.BICUBIC)
+
+
+def fitted_size(size: tuple[int, int], multiple: int) -> tuple[int, int]:
+    """Width and height of an image of ``size`` when both are multiples of ``multiple`` pixels.
+
+    The nearest ones; where the area would be more than 16384 (less than 4) squares of ``multiple``, both sides are
+    scaled alike to that area and rounded down (up). Half a multiple goes to the even one, as Python rounds.
+
+    Raises:
+        ValueError: one side is more than 200 times the other.
+    """
+    if max(size) > _LONGEST * min(size):
+        raise ValueError(f"one side of {size[0]}×{size[1]} px is more than {_LONGEST} times the other")
+    width, height = (max(1, round(side / multiple)) * multiple for side in size)
+    area, least, most = size[0] * size[1], _LEAST * multiple**2, _MOST * multiple**2
+    if width * height > most:
+        shrink = math.sqrt(area / most)
+        width, height = (math.floor(side / shrink / multiple) * multiple for side in size)
+    elif width * height < least:
+        grow = math.sqrt(least / area)
+        width, height = (math.ceil(side * grow / multiple) * multiple for side in size)
+    return width, height
 
 
 def encoded(image: Image.Image, encoding: Encoding) -> bytes:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from PIL import ExifTags, Image
+from PIL import Image
 
 from imageevalkit.generation.contract import ItemFailed
+from imageevalkit.images import as_rgb, is_plain
 
 # What every image endpoint documents as input; MPO, GIF, TIFF and the like are sent as PNG.
 _SENT_AS_THEY_ARE = {
@@ -66,8 +67,8 @@ def _is_mask(picture: Image.Image) -> bool:
 
 def _image(n: int, image: Image.Image) -> Upload:
     suffix, mime_type = _SENT_AS_THEY_ARE.get(image.format or "", ("", ""))
-    data = _file_bytes(image) if mime_type and _is_plain(image) else None
-    if data is None:
+    data = _file_bytes(image) if mime_type else None
+    if data is None or not is_plain(data):
         return Upload(f"image_{n}.png", _png(image, "RGB"), "image/png")
     return Upload(f"image_{n}.{suffix}", data, mime_type)
 
@@ -95,16 +96,7 @@ def _file_bytes(image: Image.Image) -> bytes | None:
         return None  # it has gone, but Pillow may hold it open
 
 
-def _is_plain(image: Image.Image) -> bool:
-    """Whether every reader of the file sees the RGB pixels that Pillow gives."""
-    if image.mode not in ("RGB", "L") or "transparency" in image.info or getattr(image, "n_frames", 1) > 1:
-        return False
-    # asked for without Exif data, a PNG would be decoded to look for some at its end
-    turned = "exif" in image.info and image.getexif().get(ExifTags.Base.Orientation, 1) != 1
-    return not turned
-
-
 def _png(image: Image.Image, mode: str) -> bytes:
     buffer = io.BytesIO()
-    (image if image.mode == mode else image.convert(mode)).save(buffer, "PNG", compress_level=_QUICK)
+    (as_rgb(image) if mode == "RGB" else image.convert(mode)).save(buffer, "PNG", compress_level=_QUICK)
     return buffer.getvalue()

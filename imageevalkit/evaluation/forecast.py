@@ -21,7 +21,7 @@ from imageevalkit.evaluation.question import Picture, Question
 from imageevalkit.evaluation.survey import scorable, survey_images
 from imageevalkit.forecasting import Datasets, Forecast, tell_forecasts
 from imageevalkit.generation.records import OK, REFUSED, last_records
-from imageevalkit.images import sha256_file
+from imageevalkit.images import CorruptImage, is_plain, sha256_file
 from imageevalkit.items import Item
 
 Pictures = Mapping[str, Picture]
@@ -86,7 +86,7 @@ def _pictures(
     states = survey_images(cell, items)
     official = os.environ.get("IMAGEEVALKIT_MISSING_ITEMS") == "official"
     return items, {
-        item: Picture(state.path, state.sha256, flat=state.flat)
+        item: Picture(state.path, state.sha256, plain=state.plain, flat=state.flat)
         for item, state in scorable(states, official and benchmark.scores_blank).items()
     }
 
@@ -102,7 +102,7 @@ def pictures_made(cell: Cell, items: Sequence[Item], retry_refused: bool) -> Pic
         if record and record.get("status") == OK:
             made[item.id] = _recorded(item, record)
         elif record is None and cell.folder.exists() and item.path.is_file():  # made elsewhere
-            made[item.id] = Picture(item.path, sha256_file(item.path))
+            made[item.id] = Picture(item.path, sha256_file(item.path), plain=_is_plain(item.path))
         else:
             made[item.id] = _to_come(item)
     return made
@@ -132,11 +132,19 @@ def _is_of(record: Mapping[str, Any], path: Path, n: int | None) -> bool:
 
 
 def _recorded(item: Item, record: Mapping[str, Any]) -> Picture:
-    return Picture(item.path, record.get("image_sha256") or "", flat=bool(record.get("flat")))
+    sha256, flat = record.get("image_sha256") or "", bool(record.get("flat"))
+    return Picture(item.path, sha256, plain=_is_plain(item.path), flat=flat)
 
 
 def _to_come(item: Item) -> Picture:
     return Picture(item.path, f"to come: {item.id}")  # like no other
+
+
+def _is_plain(path: Path) -> bool:
+    try:
+        return is_plain(path)
+    except (OSError, CorruptImage):
+        return True  # nothing will be asked about it
 
 
 def main() -> ExitStatus:

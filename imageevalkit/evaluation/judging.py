@@ -110,7 +110,8 @@ class _Asking:
         self._options = options
         self._progress = progress
         pictures = {
-            item: Picture(state.path, state.sha256, flat=state.flat) for item, state in states.items()
+            item: Picture(state.path, state.sha256, plain=state.plain, flat=state.flat)
+            for item, state in states.items()
         }
         self._judgements = Judgements(cell, benchmark, items, pictures, options.retry_unparsed, say)
         self._reused = 0

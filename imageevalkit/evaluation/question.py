@@ -25,26 +25,54 @@ class Encoding(NamedTuple):
     longest_side: int | None = None
 
 
+class PixelRule(NamedTuple):
+    """Which RGB pixels a protocol's own program makes of an image file.
+
+    ``turned``: as the EXIF data of the file say. ``on_white``: the modes, by Pillow's names, whose transparency is laid
+    on white; that of others is dropped, as Pillow's ``convert("RGB")`` does. ``multiple``: before the processor of a
+    local judge takes the image, both sides become multiples of so many pixels (see
+    :func:`eval_models.judge.pixels.fitted_size`); None: the processor gets the image as it is.
+    """
+
+    name: str
+    turned: bool
+    on_white: tuple[str, ...] = ()
+    multiple: int | None = None
+
+
+TRANSFORMERS = PixelRule("transformers", turned=True)
+"""What a processor of transformers makes of a path: ``load_image`` of 4.57.0 and of 5.23.0 in ``image_utils.py``."""
+QWEN_VL_UTILS = PixelRule("qwen_vl_utils", turned=False, on_white=("RGBA",), multiple=28)
+"""``process_vision_info`` of qwen-vl-utils 0.0.14 (and 0.0.11) with a path and no limits: ``vision_process.py``."""
+
+
 class Picture(NamedTuple):
     """An image of a message: its bytes as they are on disk, or in another ``encoding``.
 
     ``media_type`` is what a protocol declares the bytes to be, whatever they are; None: what they really are.
-    ``sha256`` is that of the file. ``on_white``: where the protocol decodes the image itself, transparency is laid
-    on white; else it is dropped, as Pillow's ``convert("RGB")`` and transformers' own loader do. ``flat``: every pixel
-    has the same colour.
+    ``sha256`` is that of the file. ``pixels``: how the protocol's program decodes the file; None: it does not, but
+    sends it as it is. ``plain``: every program sees the same pixels in the file (``imageevalkit.images.is_plain``).
+    ``flat``: every pixel has the same colour.
     """
 
     path: Path
     sha256: str
     media_type: str | None = None
     encoding: Encoding | None = None
-    on_white: bool = False
+    pixels: PixelRule | None = None
+    plain: bool = True
     flat: bool = False
 
     @property
     def request(self) -> list[Any]:
-        """What of it decides an answer."""
-        return [self.sha256, self.media_type, self.encoding, self.on_white]
+        """What of it decides an answer: the rule only where it decides about the pixels.
+
+        The last element of a plain one is what stood there before there were rules: answers on record stay known.
+        """
+        rule: str | bool = False
+        if self.pixels is not None:
+            rule = bool(self.pixels.on_white) if self.plain else self.pixels.name
+        return [self.sha256, self.media_type, self.encoding, rule]
 
 
 class Message(NamedTuple):

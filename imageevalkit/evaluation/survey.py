@@ -22,6 +22,8 @@ GENERATED, REFUSED_ITEM, FAILED, BLANK, CORRUPT = "generated", "refused", "faile
 class ImageState(NamedTuple):
     """``status`` is one of coverage's five words; ``reason`` says why it is not ``generated``.
 
+    ``plain`` and ``flat`` are as in :class:`imageevalkit.evaluation.question.Picture`.
+
     ``made_here`` is False for an image made elsewhere: there is no record of how. ``attempted`` is False where nobody
     has tried to make an image here, and there was none elsewhere.
     """
@@ -29,6 +31,7 @@ class ImageState(NamedTuple):
     status: str
     path: Path
     sha256: str = ""
+    plain: bool = True
     flat: bool = False
     reason: str = ""
     made_here: bool = True
@@ -93,10 +96,11 @@ def _state(item: Item, record: Mapping[str, Any] | None) -> ImageState:
             CORRUPT, item.path, reason="the file was changed or truncated since it was generated"
         )
     flat = record.get("flat") if record else None
-    if not isinstance(flat, bool):  # else these very bytes were proven when they were saved
-        try:
+    try:
+        if not isinstance(flat, bool):  # else these very bytes were proven when they were saved
             flat = images.facts(data).flat
-        except images.CorruptImage as error:
-            return ImageState(CORRUPT, item.path, reason=f"the image does not decode ({error})")
+        plain = images.is_plain(data)
+    except images.CorruptImage as error:
+        return ImageState(CORRUPT, item.path, reason=f"the image does not decode ({error})")
     made_here = record is not None and not record.get("source")
-    return ImageState(GENERATED, item.path, sha256, flat, made_here=made_here)
+    return ImageState(GENERATED, item.path, sha256, plain, flat, made_here=made_here)

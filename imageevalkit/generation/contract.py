@@ -14,8 +14,8 @@ from imageevalkit.api.budget import Bill
 class Generated:
     """An image with what is known about its making.
 
-    ``image`` is a picture, or the encoded bytes as a server sent them (kept as they are when their format is
-    the one the benchmark asks for); ``proven`` says that such bytes have passed ``images.prove``.
+    ``image`` is a picture, or the encoded bytes as a server sent them (of ``images.FORMATS``; kept as they are where
+    their format is the one the benchmark asks for); ``proven`` says that such bytes have passed ``images.prove``.
     ``seed_honoured`` is False where the endpoint takes no seed. ``requested_size`` is (width, height) in pixels
     or None for the model's default. ``attempts`` counts requests, retries included; ``bill`` is what they cost,
     None for a model that costs nothing by the image. ``seconds`` is the time that the requests took, where the

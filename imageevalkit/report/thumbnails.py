@@ -13,7 +13,7 @@ from tqdm import tqdm
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import output_root
 from imageevalkit.cores import available_cores
-from imageevalkit.images import CorruptImage, decode, map_threads
+from imageevalkit.images import CorruptImage, decode, map_threads, opened
 
 # Longest side in pixels: sharp at 96 px on a high-density screen, about 4 KB as WebP.
 SIDE = 192
@@ -69,12 +69,12 @@ def _shrink(source: bytes) -> bytes:
 
 def _decode_small(source: bytes) -> Image.Image:
     """Decode completely; a JPEG at the nearest reduced size that its format allows (8 times faster)."""
+    image = opened(source)
+    if image.format != "JPEG":
+        return decode(source)
+    image.draft("RGB", (SIDE, SIDE))  # not below this size
     try:
-        with Image.open(io.BytesIO(source)) as image:
-            if image.format == "JPEG":
-                image.draft("RGB", (SIDE, SIDE))  # not below this size
-                image.load()
-                return image.copy()
+        image.load()
     except Exception as error:  # as in images.decode: Pillow raises a dozen types here
         raise CorruptImage(f"{type(error).__name__}: {error}") from error
-    return decode(source)
+    return image

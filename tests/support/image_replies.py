@@ -29,6 +29,8 @@ CHAT_USAGE = {
 }
 TOOL_USAGE = {"image_gen": {"input_tokens": 40, "output_tokens": 1056, "total_tokens": 1096}}
 WORDS = "Here is your picture."
+# A program, which never ends: what draws an EPS runs it.
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n{ } loop\n%%EOF\n"
 
 
 @functools.lru_cache(maxsize=4096)

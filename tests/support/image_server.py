@@ -37,6 +37,7 @@ from urllib.parse import quote, unquote, urlsplit
 from tests.support.image_replies import (
     CHATS,
     ENDPOINTS,
+    EPS,
     REFUSAL_WORDS,
     RESPONSES,
     base64_of,
@@ -433,6 +434,7 @@ FAULTS: dict[str, Fault] = {
     "empty200": answering_json({"created": 1, "data": []}),
     "html": lambda h, r: h.send_body(200, b"<html><title>Sign in</title></html>", "text/html"),
     "garbage": lambda h, r: h.send_bytes(b"no image at all, " * 40),
+    "eps": lambda h, r: h.send_bytes(EPS),
     "truncated": lambda h, r: h.send_bytes(png_of(r.prompt)[:-400]),
     "not_base64": lambda h, r: h.send_image({"b64_json": "abc"}),
     "401": _wrong_key,

@@ -23,6 +23,16 @@ class PlainReply(NamedTuple):
     ids: list[int]
 
 
+def _as_torchvision_resizes(image: Any, size: Any, resample: Any, factor: int) -> Any:
+    """What ``torchvision.transforms.v2.functional.resize`` does with the array of a Qwen image, colours first."""
+    import torch
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
+    new = smart_resize(*image.shape[1:], factor, size.shortest_edge, size.longest_edge)
+    pixels = torch.tensor(image)[None]
+    return torch.nn.functional.interpolate(pixels, new, mode="bicubic", antialias=True)[0].numpy()
+
+
 class PlainJudge:
     """A checkpoint and its own processor, which opens each image file anew for each question."""
 
@@ -39,6 +49,9 @@ class PlainJudge:
                 return [name for name in super().get_attributes() if name != "video_processor"]
 
         self.processor = WithoutVideo.from_pretrained(folder)
+        image_processor = self.processor.image_processor
+        if type(image_processor).__name__ == "Qwen2VLImageProcessorPil":  # which stands in for torchvision's
+            image_processor.resize = _as_torchvision_resizes
         self.model = AutoModelForImageTextToText.from_pretrained(folder, dtype="auto").eval().to(device)
 
     def inputs(self, question: Question, **template: Any) -> Any:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from PIL import Image
 
 from eval_models.judge.pixels import encoded, rgb
-from imageevalkit.evaluation.question import Picture
-from imageevalkit.images import CorruptImage, in_turn, opened
+from imageevalkit.evaluation.question import Encoding, Picture
+from imageevalkit.images import in_turn, opened
 
 
 class SentPicture(NamedTuple):
@@ -21,25 +21,22 @@ class SentPicture(NamedTuple):
 def sent_picture(picture: Picture) -> SentPicture:
     """The file's own bytes, or its picture encoded anew; takes CPU time.
 
+    A server decodes by rules of its own: where it could see other pixels than the protocol means, it gets those as PNG.
+
     Raises:
         OSError: the file cannot be read.
         CorruptImage: it has to be understood, and is no image.
     """
     data = picture.path.read_bytes()
-    if picture.encoding:
-        with _opened(data) as header, in_turn(header):
-            sent = encoded(rgb(picture, data), picture.encoding)
-        return SentPicture(sent, picture.media_type or _type_of(picture.encoding.format))
-    return SentPicture(data, picture.media_type or _type_of(_opened(data).format or ""))
-
-
-def _opened(data: bytes) -> Image.Image:
-    try:
-        return opened(data)
-    except CorruptImage:
-        raise
-    except Exception as error:  # Pillow raises a dozen types
-        raise CorruptImage(f"no image of a known format: {type(error).__name__}") from error
+    encoding = picture.encoding
+    if encoding is None and picture.pixels and not picture.plain:
+        encoding = Encoding("PNG")
+    with opened(data) as header:
+        if encoding is None:
+            return SentPicture(data, picture.media_type or _type_of(header.format or ""))
+        with in_turn(header):
+            sent = encoded(rgb(picture, data), encoding)
+        return SentPicture(sent, picture.media_type or _type_of(encoding.format))
 
 
 def _type_of(format: str) -> str:

@@ -14,6 +14,7 @@ from eval_models.judge.local.jobs import Job, plan, plan_apart
 from eval_models.judge.local.model import LocalModel, load_model
 from eval_models.judge.local.next_token import check_wanted_ids, logits_of, next_token_reply
 from eval_models.judge.local.one_image import OneImage
+from eval_models.judge.local.processor import PREPARED_BY
 from eval_models.judge.local.prompts import Inputs, Prepared, Prompts
 from eval_models.judge.local.sampling import check_question
 from eval_models.judge.local.settings import TransformersSettings
@@ -48,11 +49,12 @@ class TransformersJudge:
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
-        """See the interface: the checkpoint by content, the settings, the versions of what computes."""
+        """See the interface: the checkpoint by content, the settings, what prepares images, the packages' versions."""
         return {
             "backend": "transformers",
             **self._source.identity,
             "settings": self._settings.identity,
+            "images_prepared_by": PREPARED_BY,
             "packages": package_versions(),
         }
 

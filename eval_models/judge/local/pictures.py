@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
-
 from PIL import Image
 
-from eval_models.judge.pixels import encoded, rgb
+from eval_models.judge.pixels import encoded, fitted, rgb
 from imageevalkit.evaluation.question import Picture
+from imageevalkit.images import decode
 
 
 def open_picture(picture: Picture) -> Image.Image:
@@ -20,4 +19,15 @@ def open_picture(picture: Picture) -> Image.Image:
     image = rgb(picture, picture.path.read_bytes())
     if picture.encoding is None:
         return image
-    return Image.open(io.BytesIO(encoded(image, picture.encoding))).convert("RGB")
+    return decode(encoded(image, picture.encoding)).convert("RGB")
+
+
+def judge_picture(picture: Picture) -> Image.Image:
+    """What the protocol's program gives to the processor of a judge: :func:`open_picture`, resized where it does that.
+
+    Raises:
+        ValueError: its sides differ too much for that; and what :func:`open_picture` raises.
+    """
+    image = open_picture(picture)
+    multiple = picture.pixels.multiple if picture.pixels else None
+    return fitted(image, multiple) if multiple else image

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
-from eval_models.judge.local.pictures import open_picture
+from eval_models.judge.local.pictures import judge_picture
 from eval_models.judge.local.sampling import template_variables
 from imageevalkit.evaluation.question import Picture, Question
+from imageevalkit.images import CorruptImage
 from imageevalkit.secrets import one_line
 
 if TYPE_CHECKING:
@@ -63,9 +64,11 @@ class Prompts:
         pictures, broken = {}, {}
         for picture in dict.fromkeys(picture for question in questions for picture in question.pictures):
             try:
-                pictures[picture] = open_picture(picture)
-            except Exception as error:  # no whole image, no such file, an encoding that Pillow does not have
+                pictures[picture] = judge_picture(picture)
+            except (OSError, CorruptImage) as error:
                 broken[picture] = f"unreadable image {picture.path.name}: {one_line(error)}"
+            except Exception as error:  # an encoding that Pillow does not have, an extreme aspect ratio
+                broken[picture] = f"cannot be prepared: {one_line(error)}"
         unanswerable = []
         for question in questions:
             reason = next((broken[picture] for picture in question.pictures if picture in broken), None)

@@ -8,7 +8,7 @@ from imageevalkit.errors import CellFailure
 
 _JUDGE = WeightsUser("judge", "it needs an environment made by bash utils/make_env.sh --judge transformers")
 _NEEDED = ("torch", "transformers", "tokenizers", "pillow")
-# where it is installed, transformers resizes with it instead of Pillow: other last bits of every pixel
+# transformers prepares images with it where a class has no variant for Pillow
 _OPTIONAL = ("torchvision",)
 
 

@@ -24,6 +24,7 @@ from imageevalkit.generation.contract import (
     Raised,
     Refused,
 )
+from imageevalkit.images import FORMATS, opened
 from imageevalkit.secrets import one_line, redact
 
 _LENGTH = struct.Struct(">Q")
@@ -101,17 +102,17 @@ def _sent(part: Any) -> Any:
     if not isinstance(part, Image.Image):
         return part
     # only opened so far, and nothing changed since: the file says it all
-    if isinstance(part, PIL.ImageFile.ImageFile) and part.tile and part.filename:
+    if isinstance(part, PIL.ImageFile.ImageFile) and part.tile and part.filename and part.format in FORMATS:
         return ImageFile(str(Path(os.fsdecode(part.filename)).absolute()))
     part.load()
     return part
 
 
 def incoming(given: Any) -> Any:
-    """What a model is shown, from what was sent. Raises OSError where a file is no image any more."""
+    """What a model is shown, from what was sent. Raises OSError or CorruptImage where a file is no image any more."""
     if isinstance(given, str):
         return given
-    return [Image.open(part.path) if isinstance(part, ImageFile) else part for part in given]
+    return [opened(Path(part.path)) if isinstance(part, ImageFile) else part for part in given]
 
 
 def portable(error: Exception) -> Exception:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from PIL import Image
 
 from imageevalkit.generation.contract import ItemFailed
+from imageevalkit.images import as_rgb
 
 
 def split_inputs(input_list: Sequence[str | Image.Image]) -> tuple[list[Image.Image], str]:
@@ -14,7 +15,7 @@ def split_inputs(input_list: Sequence[str | Image.Image]) -> tuple[list[Image.Im
 
     Alpha is dropped and not composited, as the toolkit of seed 002 does.
     """
-    images = [part.convert("RGB") for part in input_list if isinstance(part, Image.Image)]
+    images = [as_rgb(part.convert("RGB")) for part in input_list if isinstance(part, Image.Image)]
     return images, joined_text(input_list)
 
 

@@ -1,0 +1,424 @@
+"""What pixels a judge sees of a file is its benchmark's rule: that of the official program, in every environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from PIL import Image, ImageOps
+from PIL.PngImagePlugin import PngInfo
+
+from benchmarks.geneval2.benchmark import GenEval2Benchmark
+from benchmarks.longtext.text_benchmark import PROMPT, VlmTextBenchmark
+from benchmarks.oneig.answerers import answerers
+from benchmarks.oneig.editions import ENGLISH
+from benchmarks.oneig.questions import ALIGNMENT_PROMPT, questions_about
+from benchmarks.oneig.questions import PIXELS as ONEIG
+from benchmarks.oneig.scored import RULES, Prompt
+from benchmarks.oneig.settings import Settings
+from custom_models.model_utils.edit_inputs import split_inputs
+from eval_models.judge.api.picture_bytes import sent_picture
+from eval_models.judge.benchmark import JudgedBenchmark
+from eval_models.judge.local.backend import TransformersJudge
+from eval_models.judge.local.pictures import judge_picture, open_picture
+from eval_models.judge.options import JudgeOptions
+from eval_models.judge.pixels import fitted_size
+from eval_models.judge.registry import make_judge
+from imageevalkit.api.uploads import inputs_of
+from imageevalkit.cell import REPO, Cell
+from imageevalkit.evaluation.forecast import questions_to_ask
+from imageevalkit.evaluation.judging import AskOptions
+from imageevalkit.evaluation.question import (
+    QWEN_VL_UTILS,
+    TRANSFORMERS,
+    Encoding,
+    Message,
+    Picture,
+    Question,
+    Sampling,
+)
+from imageevalkit.evaluation.survey import survey_images
+from imageevalkit.grids import Grid
+from imageevalkit.images import CorruptImage, encode, is_plain, sha256_file
+from imageevalkit.results import Evaluator
+from tests.support import tiny_vlm
+from tests.support.generation import FakeDataset, items
+from tests.support.image_questions import ask_about
+
+TURNED = Image.Exif()
+TURNED[0x112] = 6
+_SOMEONE = Evaluator("someone", official=False)
+_BENCHMARKS: dict[str, Callable[[str], JudgedBenchmark]] = {
+    "longtext": lambda judge: VlmTextBenchmark("longtext", "v", judge, {PROMPT: "Read it."}),
+    "geneval2": lambda judge: GenEval2Benchmark(
+        judge, {f"evaluation.py::{name}": "{}" for name in ("soft_tifa", "tifa", "vqa_score")}
+    ),
+}
+
+
+def halves(mode: str = "RGB", size: tuple[int, int] = (64, 32)) -> Image.Image:
+    """Blue on the left, red on the right."""
+    image = Image.new("RGB", size, "red")
+    image.paste("blue", (0, 0, size[0] // 2, size[1]))
+    return image.convert(mode)
+
+
+def see_through(alpha: int = 0, mode: str = "RGBA") -> Image.Image:
+    """As :func:`halves`, the right half with ``alpha``."""
+    image = halves("RGBA")
+    image.paste((255, 0, 0, alpha), (32, 0, 64, 32))
+    return image.convert(mode)
+
+
+def save(path: Path, image: Image.Image, **how: Any) -> Picture:
+    image.save(path, **how)
+    return Picture(path, sha256_file(path), plain=is_plain(path))
+
+
+def pixels(image: Image.Image) -> tuple[tuple[int, int], bytes]:
+    assert image.mode == "RGB"
+    return image.size, image.tobytes()
+
+
+# the rules
+
+
+@pytest.mark.parametrize(
+    ("name", "image", "how", "right"),
+    [
+        ("a.png", see_through(), {}, (255, 255, 255)),
+        ("a.png", see_through(100), {}, (255, 155, 155)),
+        ("a.png", see_through(0, "LA"), {}, (76, 76, 76)),
+        ("a.png", halves("P"), {"transparency": halves("P").getpixel((60, 5))}, (255, 0, 0)),
+        ("a.png", halves(), {"transparency": (255, 0, 0)}, (255, 0, 0)),
+        ("a.webp", see_through(), {"lossless": True, "exact": True}, (255, 255, 255)),
+    ],
+    ids=["RGBA", "half seen", "LA", "palette with tRNS", "RGB with tRNS", "WebP"],
+)
+def test_qwen_vl_utils_lays_nothing_but_rgba_on_white(
+    tmp_path: Path, name: str, image: Image.Image, how: dict[str, Any], right: tuple[int, int, int]
+) -> None:
+    picture = save(tmp_path / name, image, **how)
+    dropped = image.convert("RGB").getpixel((60, 5))
+    for rule, expected in ((QWEN_VL_UTILS, right), (TRANSFORMERS, dropped), (ONEIG, dropped)):
+        seen = open_picture(picture._replace(pixels=rule))
+        assert (seen.mode, seen.info) == ("RGB", {}), "transformers would lay what it finds there on white"
+        assert seen.getpixel((60, 5)) == expected
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.webp"])
+def test_only_transformers_turns_an_image_as_its_exif_data_say(tmp_path: Path, name: str) -> None:
+    picture = save(tmp_path / name, halves(), exif=TURNED)
+    sizes = [
+        judge_picture(picture._replace(pixels=rule)).size for rule in (TRANSFORMERS, QWEN_VL_UTILS, ONEIG)
+    ]
+    # 64 × 32 px are 2 × 1 multiples of 28, too few by half: both sides grow by √2 and to the next multiple
+    assert sizes == [(32, 64), (84, 56), (84, 56)]
+    for rule in (TRANSFORMERS, QWEN_VL_UTILS, ONEIG):
+        assert open_picture(picture._replace(pixels=rule)).getexif() == {}, "transformers would turn it again"
+
+
+def test_oneigs_corrected_rules_turn_an_image_and_ask_nothing_else_anew(
+    tmp_path: Path, checkpoint: Callable[[str], Path]
+) -> None:
+    def asked(picture: Picture) -> list[Question]:
+        settings = [Settings(tasks=("alignment", "diversity"), rules=rules) for rules in RULES]
+        prompt, words = (
+            Prompt("anime", "000", "a cat", questions={1: "Is it?"}),
+            {ALIGNMENT_PROMPT: "{question}"},
+        )
+        return [
+            question
+            for one in settings
+            for question in questions_about("1", prompt, picture, ENGLISH, one, words, {"temperature": None})
+        ]
+
+    turned = asked(save(tmp_path / "a.jpg", halves(), exif=TURNED))
+    assert [judge_picture(q.pictures[0]).size for q in turned] == [(84, 56)] * 2 + [(56, 84)] * 2
+    assert len({q.request_hash(_SOMEONE) for q in turned}) == 4
+    assert len({q.request_hash(_SOMEONE) for q in asked(save(tmp_path / "b.jpg", halves()))}) == 2
+    local = f"transformers:{checkpoint('qwen2_5_vl')}"
+    judges = [
+        answerers("oneig", Settings(tasks=("text",), rules=rules), local, {}, "").judge for rules in RULES
+    ]
+    first, second = (judge.evaluator for judge in judges if judge)
+    assert first == second
+    assert first.details["judge"]["pixels"] == "oneig"
+
+
+def test_the_files_of_protocols_that_send_them_are_decoded_as_transformers_does(tmp_path: Path) -> None:
+    picture = save(tmp_path / "a.jpg", halves(), exif=TURNED)
+    with Image.open(picture.path) as image:
+        official = ImageOps.exif_transpose(image).convert("RGB")
+    assert pixels(judge_picture(picture)) == pixels(official)
+
+
+# sizes that qwen-vl-utils 0.0.14 gave, run on images of these sizes
+@pytest.mark.parametrize(
+    ("size", "fitted"),
+    [
+        ((1024, 1024), (1036, 1036)),
+        ((1328, 1328), (1316, 1316)),
+        ((1000, 700), (1008, 700)),
+        ((37, 53), (56, 84)),
+        ((20, 3000), (28, 2996)),
+        ((14, 14), (56, 56)),
+        ((13, 13), (56, 56)),
+        ((42, 70), (56, 56)),
+        ((5000, 3500), (4256, 2996)),
+    ],
+)
+def test_sides_become_multiples_as_qwen_vl_utils_makes_them(
+    tmp_path: Path, size: tuple[int, int], fitted: tuple[int, int]
+) -> None:
+    assert fitted_size(size, 28) == fitted
+    if max(size) < 1100:
+        noise = Image.effect_noise(size, 90).convert("RGB")
+        seen = judge_picture(save(tmp_path / "a.png", noise)._replace(pixels=QWEN_VL_UTILS))
+        assert pixels(seen) == pixels(noise.resize(fitted, Image.Resampling.BICUBIC))
+
+
+def test_an_extreme_aspect_ratio_is_that_images_own_failure(tmp_path: Path) -> None:
+    long = save(tmp_path / "a.png", Image.new("RGB", (2010, 10)))
+    with pytest.raises(ValueError, match="2010×10 px is more than 200 times the other"):
+        judge_picture(long._replace(pixels=QWEN_VL_UTILS))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "P"])
+def test_no_colour_means_transparency_any_more_where_alpha_is_dropped(mode: str) -> None:
+    image = halves(mode)
+    with Image.open(io.BytesIO(in_memory(image, "PNG", transparency=image.getpixel((60, 5))))) as shown:
+        assert "transparency" in shown.info
+        stored = encode(shown, Path("a.png"))
+        (edited,), _ = split_inputs([shown, "make it green"])
+        (sent,) = inputs_of("make it green", [shown]).images
+        grid = in_memory(Grid(1, 2).split(shown)[1], "PNG")
+    for data in (stored, in_memory(edited, "PNG"), sent.data, grid):
+        assert is_plain(data)
+        with Image.open(io.BytesIO(data)) as kept:
+            assert (kept.mode, kept.getpixel((kept.width - 1, 5))) == ("RGB", (255, 0, 0))
+
+
+# what is sent to a server
+
+
+def note_after_the_pixels(image: Image.Image, name: bytes, data: bytes) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    chunk = struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+    return buffer.getvalue()[:-12] + chunk + buffer.getvalue()[-12:]
+
+
+def in_memory(image: Image.Image, format: str, **how: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format, **how)
+    return buffer.getvalue()
+
+
+def _xmp(orientation: int) -> PngInfo:
+    info = PngInfo()
+    info.add_itxt("XML:com.adobe.xmp", f'<x tiff:Orientation="{orientation}"/>')
+    return info
+
+
+UPRIGHT = Image.Exif()
+UPRIGHT[0x112] = 1
+
+
+@pytest.mark.parametrize(
+    ("data", "plain"),
+    [
+        (in_memory(halves(), "PNG"), True),
+        (in_memory(halves("L"), "PNG"), True),
+        (in_memory(halves(), "JPEG"), True),
+        (in_memory(halves(), "WEBP"), True),
+        (in_memory(halves(), "JPEG", exif=UPRIGHT), True),
+        (in_memory(halves(), "PNG", exif=UPRIGHT), True),
+        (note_after_the_pixels(halves(), b"tEXt", b"Comment\0none"), True),
+        (in_memory(halves(), "JPEG", exif=TURNED), False),
+        (in_memory(halves(), "PNG", exif=TURNED), False),
+        (in_memory(halves(), "WEBP", exif=TURNED), False),
+        (in_memory(halves(), "PNG", pnginfo=_xmp(1)), True),
+        (in_memory(halves(), "PNG", pnginfo=_xmp(6)), False),
+        (note_after_the_pixels(halves(), b"eXIf", TURNED.tobytes().removeprefix(b"Exif\0\0")), False),
+        (in_memory(see_through(), "PNG"), False),
+        (in_memory(see_through(), "WEBP"), False),
+        (in_memory(see_through(mode="LA"), "PNG"), False),
+        (in_memory(halves(), "PNG", transparency=(255, 0, 0)), False),
+        (in_memory(halves("P"), "PNG", transparency=0), False),
+        (in_memory(halves("CMYK"), "JPEG"), False),
+        (in_memory(halves(), "PNG", save_all=True, append_images=[see_through(0, "RGB")]), False),
+    ],
+)
+def test_what_every_program_sees_alike(tmp_path: Path, data: bytes, plain: bool) -> None:
+    (tmp_path / "a").write_bytes(data)
+    assert (is_plain(data), is_plain(tmp_path / "a")) == (plain, plain)
+
+
+def test_damaged_exif_data_are_one_line(tmp_path: Path) -> None:
+    picture = save(tmp_path / "a.png", halves(), exif=b"Exif\0\0no such data")
+    assert picture.plain, "no program turns it"
+    assert judge_picture(picture._replace(pixels=QWEN_VL_UTILS)).size == (84, 56)
+    with pytest.raises(CorruptImage, match="not a TIFF file"):
+        judge_picture(picture._replace(pixels=TRANSFORMERS))
+
+
+def test_a_server_gets_the_file_where_it_cannot_be_seen_otherwise_and_else_the_pixels(tmp_path: Path) -> None:
+    for rule in (None, TRANSFORMERS, QWEN_VL_UTILS):
+        plain = save(tmp_path / "a.jpg", halves())._replace(pixels=rule)
+        assert sent_picture(plain) == (plain.path.read_bytes(), "image/jpeg")
+    turned = save(tmp_path / "b.jpg", halves(), exif=TURNED)
+    assert sent_picture(turned) == (turned.path.read_bytes(), "image/jpeg"), "the protocol sends files"
+    for rule in (TRANSFORMERS, QWEN_VL_UTILS):
+        picture = turned._replace(pixels=rule)
+        sent = sent_picture(picture)
+        assert sent.media_type == "image/png"
+        with Image.open(io.BytesIO(sent.data)) as image:
+            assert pixels(image) == pixels(open_picture(picture))
+            assert image.getexif() == {}
+
+
+def request(picture: Picture) -> str:
+    return Question("1", "q", (Message("user", (picture, "t")),), Sampling(1)).request_hash(_SOMEONE)
+
+
+def test_what_was_said_of_plain_images_is_known_and_only_other_pixels_are_asked_about_anew() -> None:
+    # hashes of requests as they were before a file's pixels were a rule
+    item = items(FakeDataset(1))[0]
+    item = dataclasses.replace(item, data={**item.data, "vqa_list": [("Is it?", "Yes")], "prompt": "p"})
+    plain = Picture(Path("a.png"), "ab" * 32)
+    before = {
+        "longtext": ["6a522daeba097e495b637effb0293b55fb0d0e29fe394f2e205e3a2f73384f43"],
+        "geneval2": [
+            "c388d69106372aa4bc07e3478e1e691ade4c00f776a54777d6d0c07a673f7589",
+            "619bc2e6d5980343bbd6e5b85f510619ee52885447fc5d64f314ed77f7e36cc0",
+        ],
+    }
+    for name, hashes in before.items():
+        benchmark = _BENCHMARKS[name]("openai:gpt-4o")
+        asked, other = (
+            [q.request_hash(benchmark.evaluator) for q in benchmark.questions(item, picture)]
+            for picture in (plain, plain._replace(plain=False))
+        )
+        assert asked == hashes
+        assert not set(other) & set(hashes)
+    jpeg = plain._replace(encoding=Encoding("JPEG"))
+    assert request(jpeg._replace(pixels=ONEIG)) == request(jpeg)
+    assert request(jpeg._replace(plain=False)) == request(jpeg), "a file that is sent as it is"
+
+
+def test_a_dry_run_knows_the_same_requests_as_the_run(tmp_path: Path) -> None:
+    cell = Cell("m", "fake")
+    wanted = items(FakeDataset(2))
+    for item, exif in zip(wanted, (UPRIGHT, TURNED), strict=True):
+        item.path.parent.mkdir(parents=True, exist_ok=True)
+        halves().save(item.path, exif=exif)
+    states = survey_images(cell, wanted)
+    assert [state.plain for state in states.values()] == [True, False]
+    benchmark = _BENCHMARKS["longtext"]("openai:gpt-4o")
+    _, waiting = questions_to_ask(cell, benchmark, wanted, AskOptions())
+    told = [question.pictures[0] for question in waiting]
+    assert [picture.plain for picture in told] == [True, False]
+
+
+# a judge that runs here
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a tiny checkpoint of a family."""
+
+    def saved(family: str) -> Path:
+        folder = tmp_path_factory.mktemp(family)
+        getattr(tiny_vlm, f"save_{family}")(folder)
+        return folder
+
+    return saved
+
+
+def said_of(folder: Path, pictures: Sequence[Picture]) -> list[Any]:
+    judge = cast(
+        TransformersJudge, make_judge(f"transformers:{folder}", JudgeOptions(kwargs={"batch_size": 1}))
+    )
+    questions = [ask_about(one, "Is it red?", ("Yes", " no"), f"q/{n}") for n, one in enumerate(pictures)]
+    answers = {answer.question.name: answer for answer in judge.ask(questions)}
+    replies = [answers[question.name].reply for question in questions]
+    assert all(replies), [answer.error for answer in answers.values()]
+    return [dict(reply.probabilities) for reply in replies if reply and reply.probabilities]
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_colour_that_means_transparency_is_no_matter_to_geneval_2(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    plain = save(tmp_path / "plain.png", halves())
+    trns = save(tmp_path / "trns.png", halves(), transparency=(255, 0, 0))
+    palette = save(tmp_path / "p.png", halves("P"), transparency=halves("P").getpixel((60, 5)))
+    first, *others = said_of(
+        checkpoint("qwen3_vl"), [one._replace(pixels=TRANSFORMERS) for one in (plain, trns, palette)]
+    )
+    assert others == [first, first]
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_longtext_shows_its_judge_what_qwen_vl_utils_would(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    noise = Image.effect_noise((100, 75), 90).convert("RGB")
+    turned = save(tmp_path / "turned.png", noise, exif=TURNED)
+    official = save(tmp_path / "official.png", noise.resize((112, 84), Image.Resampling.BICUBIC))
+    one, other, upright = said_of(
+        checkpoint("qwen2_5_vl"),
+        [turned._replace(pixels=QWEN_VL_UTILS), official, turned._replace(pixels=TRANSFORMERS)],
+    )
+    assert one == other != upright
+
+
+def test_the_rule_is_part_of_the_name_of_scores_where_the_judge_runs_here(
+    checkpoint: Callable[[str], Path],
+) -> None:
+    def evaluator(rule: Any, judge: str) -> Any:
+        class Asked(VlmTextBenchmark):
+            pixels = rule
+
+        return Asked("longtext", "1", judge, {PROMPT: "Read it."}).evaluator
+
+    local = f"transformers:{checkpoint('qwen2_5_vl')}"
+    ours, other = (evaluator(rule, local) for rule in (QWEN_VL_UTILS, TRANSFORMERS))
+    assert ours.id != other.id
+    assert ours.details["judge"]["pixels"] == "qwen_vl_utils"
+    assert "torchvision" in ours.details["judge"]["images_prepared_by"]
+    assert evaluator(QWEN_VL_UTILS, "openai:gpt-4o").id == "gpt-4o/openai/9bf85cf1", (
+        "as before there were rules"
+    )
+
+
+def test_scores_do_not_depend_on_whether_torchvision_is_installed(checkpoint: Callable[[str], Path]) -> None:
+    packages = Path(os.environ.get("DREAMSIM_PACKAGES") or Path(sys.prefix) / "dreamsim-packages")
+    if not (packages / "torchvision").is_dir():
+        pytest.skip(f"no DREAMSIM_PACKAGES, and test.sh has not installed {packages}")
+    folder, found = checkpoint("qwen3_vl"), []
+    for paths in ([REPO], [REPO, REPO / "tests" / "support" / "torchvision_ops", packages]):
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.support.prepared_pixels", str(folder)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
+            cwd=REPO,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+    without, beside = found
+    assert (without["torchvisions"], beside["torchvisions"]) == (None, True)
+    assert without["pixels"] == beside["pixels"]
