@@ -24,7 +24,7 @@ from benchmarks.oneig.answerers import answerers
 from benchmarks.oneig.editions import ENGLISH
 from benchmarks.oneig.questions import ALIGNMENT_PROMPT, questions_about
 from benchmarks.oneig.questions import PIXELS as ONEIG
-from benchmarks.oneig.scored import RULES, Prompt
+from benchmarks.oneig.scored import Prompt
 from benchmarks.oneig.settings import Settings
 from custom_models.model_utils.edit_inputs import split_inputs
 from eval_models.judge.api.picture_bytes import sent_picture
@@ -36,7 +36,8 @@ from eval_models.judge.pixels import fitted_size
 from eval_models.judge.registry import make_judge
 from imageevalkit.api.uploads import inputs_of
 from imageevalkit.cell import REPO, Cell
-from imageevalkit.evaluation.forecast import questions_to_ask
+from imageevalkit.evaluation.benchmark import RULES
+from imageevalkit.evaluation.forecast import pictures_made, questions_to_ask
 from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.evaluation.question import (
     QWEN_VL_UTILS,
@@ -326,7 +327,8 @@ def test_a_dry_run_knows_the_same_requests_as_the_run(tmp_path: Path) -> None:
     states = survey_images(cell, wanted)
     assert [state.plain for state in states.values()] == [True, False]
     benchmark = _BENCHMARKS["longtext"]("openai:gpt-4o")
-    _, waiting = questions_to_ask(cell, benchmark, wanted, AskOptions())
+    pictures = pictures_made(cell, wanted, retry_refused=False)
+    _, waiting = questions_to_ask(cell, benchmark, wanted, pictures, AskOptions())
     told = [question.pictures[0] for question in waiting]
     assert [picture.plain for picture in told] == [True, False]
 

@@ -129,7 +129,6 @@ def _read_cell(cell: Cell, tell: Tell) -> CellReport:
         items = [_item(cell, id, made.get(id), scored.get(id, {})) for id in ids]
     except (CellFailure, OSError) as error:
         note = f"items are not readable: {one_line(error)}"
-        tell(f"{cell.key}: {note}")
         result = result and replace(result, notes=[*result.notes, note])
         return CellReport(cell, result, problem or note, [], cell.result)
     return CellReport(cell, result, problem, items, cell.result)
