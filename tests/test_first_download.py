@@ -14,7 +14,12 @@ from custom_models.load_model import load_model
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-class Pinned:
+class Generates:
+    def generate(self, prompt: str, seed: int = 42) -> None:
+        raise NotImplementedError
+
+
+class Pinned(Generates):
     def __init__(self, model_path: str, revision: str | None = None, **settings: Any) -> None:
         self.revision = revision
 
@@ -24,7 +29,7 @@ class Inherits(Pinned):
         super().__init__(model_path, **settings)
 
 
-class Plain:
+class Plain(Generates):
     """Written to the guide: it knows no revision."""
 
     revision = None

@@ -278,7 +278,8 @@ def test_a_judge_that_says_nothing_says_no_and_reads_nothing(kit: Kit) -> None:
     model, asked_before = "reference-typeset", len(kit.server.requests)
     kit.server.default = "empty"
     try:
-        ended = kit.run("oneig", model=model, tasks="alignment,text", images_per_prompt=PER_PROMPT)
+        small = ("--custom_model_kwargses", "width=512,height=512")
+        ended = kit.run("oneig", *small, model=model, tasks="alignment,text", images_per_prompt=PER_PROMPT)
     finally:
         kit.server.default = "ok"
     assert ended.returncode == 0, ended.stdout + ended.stderr
