@@ -154,6 +154,10 @@ def test_a_plan_asks_about_the_images_that_are_in_the_folder(tmp_path: Path) -> 
     Image.new("RGB", (64, 64), "red").save(theirs / "00.png")
     (theirs / "02.png").unlink()
     assert "a/quicktext: 1 of 2 questions to ask of ppocr-v4" in planned()
+    (theirs / "01.png").write_bytes(b"no image")
+    assert "a/quicktext: 1 of 1 questions to ask of ppocr-v4" in planned()
+    assert run_eval(checkout, *words, "--overwrite").returncode == 3
+    assert "a/quicktext: 0 of 1 questions to ask of ppocr-v4" in planned()
 
 
 def test_what_was_cut_out_of_a_grid_before_is_known_until_the_grid_changes(tmp_path: Path) -> None:

@@ -225,6 +225,22 @@ def test_dry_run_without_making_images_counts_questions_about_those_there(checko
 
 
 @needs_driver_env
+def test_dry_run_counts_the_questions_about_images_that_are_made_again(checkout: Path) -> None:
+    base = ["--model_names", "reference-blank", "--ds_names", "quicktext", "--limit", "4"]
+    assert run_eval(checkout, *base).returncode in (0, 3)
+    asked = "reference-blank/quicktext: {} questions to ask"
+    kwargs = ["--custom_model_kwargses", "width=72"]
+    assert asked.format("0 of 1") in run_eval(checkout, *base, "--dry_run").stdout, "all four are one image"
+    kept = run_eval(checkout, *base, *kwargs, "--dry_run")
+    assert asked.format("0 of 1") in kept.stdout, "nobody said to replace them"
+    again = run_eval(checkout, *base, *kwargs, "--overwrite", "--dry_run")
+    assert asked.format("4 of 4") in again.stdout, outcome_lines(again)
+    next((checkout / "output/reference-blank/quicktext/images").rglob("*.jpg")).unlink()
+    lost = run_eval(checkout, *base, "--dry_run")
+    assert asked.format("1 of 2") in lost.stdout, outcome_lines(lost)
+
+
+@needs_driver_env
 def test_failing_models_and_missing_data_leave_other_cells_unharmed(checkout: Path) -> None:
     add_model(checkout, "failing", "Failing", FAILING)
     add_model(checkout, "unloadable", "Failing", FAILING, model_kwargs={"at": "load"})

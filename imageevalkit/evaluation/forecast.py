@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from imageevalkit import fingerprint as fp
 from imageevalkit.adoption.forecast import found_images
 from imageevalkit.adoption.found import Found, Missing, Piece
 from imageevalkit.benchmark_settings import settings_of
@@ -21,7 +22,8 @@ from imageevalkit.evaluation.question import Picture, Question
 from imageevalkit.evaluation.survey import scorable, survey_images
 from imageevalkit.forecasting import Datasets, Forecast, tell_forecasts
 from imageevalkit.generation.records import OK, REFUSED, last_records
-from imageevalkit.images import CorruptImage, is_plain, sha256_file
+from imageevalkit.generation.survey import survey
+from imageevalkit.images import CorruptImage, is_plain, opened, sha256_file
 from imageevalkit.items import Item
 
 Pictures = Mapping[str, Picture]
@@ -34,13 +36,8 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
     ``request["images"]`` is how the run gets the images: the ``stage`` with its options, None for those there are.
     """
 
-    @functools.cache
-    def benchmark_of(name: str) -> Benchmark | None:
-        rules = rules_of(name, settings_of(name))
-        return rules.make(request["judge"]) if rules else None
-
     def asked(cell: Cell) -> str:
-        benchmark = benchmark_of(cell.benchmark)
+        benchmark = _benchmark(cell.benchmark, request["judge"])
         if benchmark is None:
             return "a script of its own, which does not tell what it asks"
         items, pictures = _pictures(cell, benchmark, request, datasets)
@@ -59,6 +56,12 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
         return untouched[cell.benchmark]
 
     return forecast
+
+
+@functools.cache  # for requests that differ in their images only
+def _benchmark(name: str, judge: str) -> Benchmark | None:
+    rules = rules_of(name, settings_of(name))
+    return rules.make(judge) if rules else None
 
 
 def questions_to_ask(
@@ -82,7 +85,8 @@ def _pictures(
         return items, pictures_elsewhere(cell, items, found)
     items = datasets.items(cell, request["limit"])
     if images:
-        return items, pictures_made(cell, items, images["retry_refused"])
+        anew = _made_anew(cell, items, images, datasets) if "settings" in images else set()
+        return items, pictures_made(cell, items, images["retry_refused"], anew)
     states = survey_images(cell, items)
     official = os.environ.get("IMAGEEVALKIT_MISSING_ITEMS") == "official"
     return items, {
@@ -91,15 +95,27 @@ def _pictures(
     }
 
 
-def pictures_made(cell: Cell, items: Sequence[Item], retry_refused: bool) -> Pictures:
-    """Those that there are after ``items`` are made; a refused item has none unless it is sent again."""
+def _made_anew(cell: Cell, items: Sequence[Item], options: Mapping[str, Any], datasets: Datasets) -> set[str]:
+    """The items whose outcome on record gives way to another: failed, damaged, or of other settings, if so wished."""
+    task = datasets[cell.benchmark].dataset_task
+    found = survey(cell, items, fp.settings_of(task, options["settings"][task]), repair=False)
+    stale = [item for item, _ in found.stale] if options["overwrite"] else []
+    return {item.id for item in (*found.make, *found.repair, *stale)}
+
+
+def pictures_made(
+    cell: Cell, items: Sequence[Item], retry_refused: bool, anew: Collection[str] = ()
+) -> Pictures:
+    """Those that there are after ``items`` are made, some ``anew``; a refused one has none unless it is sent again."""
     records = last_records(cell)
     made = {}
     for item in items:
         record = records.get(item.id)
-        if record and record.get("status") == REFUSED and not retry_refused:
+        if item.id in anew:
+            made[item.id] = _to_come(item)
+        elif record and record.get("status") == REFUSED and not retry_refused:
             continue
-        if record and record.get("status") == OK:
+        elif record and record.get("status") == OK:
             made[item.id] = _recorded(item, record)
         elif record is None and cell.folder.exists() and item.path.is_file():  # made elsewhere
             made[item.id] = Picture(item.path, sha256_file(item.path), plain=_is_plain(item.path))
@@ -109,7 +125,10 @@ def pictures_made(cell: Cell, items: Sequence[Item], retry_refused: bool) -> Pic
 
 
 def pictures_elsewhere(cell: Cell, items: Sequence[Item], found: Mapping[str, Found]) -> Pictures:
-    """Those that there are after ``found`` was taken, with the black cells of a new grid, which hold no image."""
+    """Those that there are after ``found`` was taken, with the black cells of a new grid, which hold no image.
+
+    Of a new file only the header is read: one that ends early counts.
+    """
     records = last_records(cell)
     sha256_of = functools.cache(sha256_file)
     taken = {}
@@ -121,14 +140,23 @@ def pictures_elsewhere(cell: Cell, items: Sequence[Item], found: Mapping[str, Fo
             (one.path, one.index, "source_sha256") if isinstance(one, Piece) else (one, None, "image_sha256")
         )
         if record is None or not _is_of(record, path, n) or record.get(hashed) != sha256_of(path):
-            taken[item.id] = _to_come(item)
-        elif record["status"] == OK:
+            if n is not None or _is_image(path):
+                taken[item.id] = _to_come(item)
+        elif record["status"] == OK and record.get("size") is not None:
             taken[item.id] = _recorded(item, record)
     return taken
 
 
 def _is_of(record: Mapping[str, Any], path: Path, n: int | None) -> bool:
     return bool(record.get("source") == str(path.absolute()) and record.get("cell") == n)
+
+
+def _is_image(path: Path) -> bool:
+    try:
+        opened(path).close()
+    except (OSError, CorruptImage):
+        return False
+    return True
 
 
 def _recorded(item: Item, record: Mapping[str, Any]) -> Picture:

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from eval_models.judge.registry import find
-from imageevalkit.cell import REPO
+from imageevalkit.cell import REPO, Cell
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import ExitStatus
-from imageevalkit.jobs import Job, Plan
+from imageevalkit.jobs import Job, Plan, cell_of
 from imageevalkit.launch.environments import DRIVER_ENV, python_of
 from imageevalkit.launch.serving_jobs import describe_server
 from imageevalkit.secrets import environ_with
@@ -99,7 +99,7 @@ def _evaluation(job: Job, cell: str, before: Job | None) -> _Request:
             "judge": judge,
             "is_judge": find(judge) is not None,
             "limit": int(limit) if limit else None,
-            "images": _images_of(before) if before else None,
+            "images": _images_of(before, cell_of(cell)) if before else None,
         },
         _environ(own.get("secrets", job.secrets), environ),
     )
@@ -109,11 +109,13 @@ def _environ(secrets: Collection[str], own: Mapping[str, str]) -> dict[str, str]
     return {**environ_with(secrets), **own}
 
 
-def _images_of(job: Job) -> dict[str, Any]:
-    """How ``job`` gets images, as the forecast of an evaluation reads it."""
+def _images_of(job: Job, cell: Cell) -> dict[str, Any]:
+    """How ``job`` gets the images of ``cell``, as the forecast of an evaluation reads it."""
     if job.stage == "adopt":
         return {"stage": job.stage, **job.options}
-    return {"stage": job.stage, "retry_refused": job.options["retry_refused"]}
+    how = {"stage": job.stage, **{name: job.options[name] for name in ("retry_refused", "overwrite")}}
+    # the settings decide which of the images that are there stay; where there are none, all models ask the same
+    return {**how, "settings": job.options["settings"][cell.model]} if cell.folder.exists() else how
 
 
 def _forecasts(requests: Sequence[_Request]) -> list[_Told]:
