@@ -157,13 +157,7 @@ def prove(data: bytes) -> None:
 
 def facts(data: bytes) -> ImageFacts:
     """Decode ``data`` and say what it is. Raises :class:`CorruptImage`."""
-    try:
-        header = opened(data)
-    except CorruptImage:
-        raise
-    except Exception as error:
-        raise _corrupt(error) from error
-    with in_turn(header):
+    with in_turn(opened(data)):
         image = decode(data)
         return ImageFacts(image.size, image.format or "", image.mode, is_flat(image))
 
