@@ -54,7 +54,9 @@ def test_what_is_printed_steers_no_terminal() -> None:
 def test_thousands_of_escapes_that_do_not_end_take_no_time(begin: str) -> None:
     started = time.process_time()
     printable(begin * 60_000)
-    assert time.process_time() - started < 2, "a pattern that begins anew at each of them takes a quarter of a minute"
+    assert time.process_time() - started < 2, (
+        "a pattern that begins anew at each of them takes a quarter of a minute"
+    )
 
 
 @needs_driver_env
