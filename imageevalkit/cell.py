@@ -55,11 +55,6 @@ class Cell(NamedTuple):
         return self.folder / "fingerprints.jsonl"
 
     @property
-    def has_records(self) -> bool:
-        """Whether images or a result of it are there."""
-        return self.generation.exists() or self.result.exists()
-
-    @property
     def judgements(self) -> Path:
         return self.folder / "judgements.jsonl"
 

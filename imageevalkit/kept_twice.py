@@ -95,8 +95,10 @@ class KeptTwiceWriter:
 
     def close(self) -> None:
         """Flush to the disk and close."""
-        self._main.close()
-        self._copy.close()
+        try:
+            self._main.close()
+        finally:
+            self._copy.close()
 
 
 def _tell_of_damage(path: Path, shape: Shape, tell: Tell) -> None:

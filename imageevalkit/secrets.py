@@ -6,6 +6,8 @@ import os
 import re
 from collections.abc import Collection
 
+from imageevalkit.guest_code import guest_code
+
 _SECRET_NAME = re.compile(r"(^|_)(API_KEY|SECRET_ACCESS_KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
 _USER_OF_ADDRESS = re.compile(r"""(?<=://)[^\s/?#"'<>]+@""")
 # a value that stands there itself, as opposed to one that a command or another variable gives
@@ -59,7 +61,15 @@ def beginning(text: str, longest: int = 10_000) -> str:
 
 def one_line(said: BaseException | str, limit: int = 500) -> str:
     """``said`` on one line, redacted, at most ``limit`` characters; an error without text gives its class."""
-    text = " ".join(redact(beginning(str(said))).split())
+    text = " ".join(redact(beginning(_words(said))).split())
     if not text and isinstance(said, BaseException):
         text = type(said).__name__
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _words(said: BaseException | str) -> str:
+    try:
+        with guest_code():
+            return str(said)
+    except Exception:  # of an error class whose text is broken, too
+        return ""

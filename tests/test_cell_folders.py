@@ -63,6 +63,10 @@ def test_so_are_those_of_an_earlier_run_and_other_slashes_are_not(api: ApiRuns) 
     assert "the folder of model 'm/wise'" in around.stderr
     report = (api.checkout / "output/leaderboard.csv").read_text()
     assert all(name in report for name in ("m/wise", "google/gemini-3-pro-image"))
+    for path in (api.checkout / "output/m").rglob("generation.jsonl"):
+        path.unlink()  # only its copy is left
+    assert api.run(models=["m/quicktext"], limit=1).stderr == later.stderr
+    assert api.run(models=["m"], benchmarks=["wise"], limit=1).stderr == around.stderr
 
 
 # Folders that go

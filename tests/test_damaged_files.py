@@ -16,7 +16,9 @@ import pytest
 
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.errors import ExitStatus
+from imageevalkit.generation.records import RECORD
 from imageevalkit.jobs import outcome_path
+from imageevalkit.kept_twice import mend
 from imageevalkit.report.__main__ import main
 from imageevalkit.results import Metric
 from tests.support.cells import QWEN, Made, write_cell
@@ -51,6 +53,16 @@ def second_line(path: Path, text: str | bytes) -> None:
     path.write_bytes(
         b"\n".join([lines[0], text.encode() if isinstance(text, str) else text, *lines[2:], b""])
     )
+
+
+def test_a_cell_whose_records_are_only_in_the_copy_is_none_that_is_missing(
+    cell: Cell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mend(cell.generation, RECORD)
+    cell.generation.unlink()
+    cell.result.unlink()
+    assert "bad/text: not evaluated" in report(capsys)
+    assert "(items recorded: 3)" in (output_root() / "leaderboard.md").read_text()
 
 
 @pytest.mark.parametrize(

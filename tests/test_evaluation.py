@@ -334,7 +334,9 @@ def test_a_judge_that_dies_fails_the_cell_and_keeps_what_it_said() -> None:
     assert again.asked == ["images/00003", "images/00004"]
     assert outcome.state == COMPLETE
     CELL.judgements.unlink()
-    assert evaluate(FakeBenchmark())[1].metrics == undisturbed.metrics
+    anew = FakeBenchmark()
+    assert evaluate(anew)[1].metrics == undisturbed.metrics
+    assert len(anew.asked) == 5, "who deletes the records has all asked anew"
 
 
 def test_rescoring_asks_nothing_and_parses_anew() -> None:
@@ -368,6 +370,7 @@ def test_what_was_not_asked_replaces_nothing_more_complete() -> None:
     evaluate(FakeBenchmark())
     lines = CELL.judgements.read_text().splitlines()
     CELL.judgements.write_text("\n".join(lines[:2]) + "\n")
+    copy_of(CELL.judgements).unlink()
     with pytest.raises(CellFailure, match="3 judge failed; the result of 5 judged items stands"):
         evaluate(FakeBenchmark(), asking=AskOptions(ask=False))
     assert read_result(CELL.result).coverage.judged == 5
@@ -608,8 +611,9 @@ def write_over(records: Path, text: str | None) -> None:
     ],
     ids=range(10),
 )
-def test_a_damaged_judgement_is_named_and_its_question_asked_again(
-    text: str | bytes, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "not kept"])
+def test_a_damaged_judgement_is_named_and_its_question_asked_again_only_where_no_copy_has_it(
+    text: str | bytes, kept: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     generate(FakeModel(), FakeDataset(3))
     _, before = evaluate(FakeBenchmark(), n=3)
@@ -617,10 +621,12 @@ def test_a_damaged_judgement_is_named_and_its_question_asked_again(
     request = json.loads(lines[1])["request"].encode()
     damaged = (text.encode() if isinstance(text, str) else text).replace(b"REQUEST", request)
     CELL.judgements.write_bytes(b"\n".join([lines[0], damaged, lines[2], b""]))
+    if not kept:
+        copy_of(CELL.judgements).unlink()
     again = FakeBenchmark()
     outcome, result = evaluate(again, n=3)
     assert (outcome.state, result.metrics) == (COMPLETE, before.metrics)
-    assert again.asked == [json.loads(lines[1])["item"]]
+    assert again.asked == [json.loads(lines[1])["item"]] * (not kept)
     printed = capsys.readouterr().out
     assert printed.count(f"{CELL.judgements}:2: not a record: ") == 1 and "Traceback" not in printed
 

@@ -25,6 +25,10 @@ from PIL import Image
 class Ended(BaseException):
     pass
 
+class Mute(Exception):
+    def __str__(self):
+        sys.exit(7)
+
 {at_import}
 
 class Hostile:
@@ -81,6 +85,7 @@ def test_what_one_class_raises_is_its_own_failure(api: ApiRuns) -> None:
         "ends": ({"at_generate": "raise Ended('all over')"}, "its code raised Ended: all over"),
         "stops": ({"at_generate": "raise StopIteration"}, "its code raised StopIteration"),
         "cancels": ({"at_generate": "raise asyncio.CancelledError"}, "its code raised CancelledError"),
+        "says-nothing": ({"at_generate": "raise Mute"}, "Mute: Mute (0 of 5 images)"),
         "async-exits": ({"in_async": "sys.exit(4)"}, "its code called exit(4)"),
         "async-interrupts": ({"in_async": "raise KeyboardInterrupt"}, "its code raised KeyboardInterrupt"),
         "async-cancels": ({"in_async": "raise asyncio.CancelledError"}, "its code raised CancelledError"),

@@ -75,6 +75,14 @@ WRONG: dict[str, tuple[object, str]] = {
     "kwargs": ({**ENTRY, "model_kwargs": ["seconds"]}, "'model_kwargs' is ['seconds'], and must be a dict"),
     "sets": ({**ENTRY, "model_kwargs": {"seconds": {1, 2}}}, "'model_kwargs' holds what is no JSON value"),
     "gpus": ({**ENTRY, "gpus": "two"}, "'gpus' is 'two', and must be a whole number"),
+    "batch": (
+        {**ENTRY, "model_kwargs": {"batch_size": 0}},
+        "'batch_size' is 0, and must be a whole number of at least 1",
+    ),
+    "patterns": ({**ENTRY, "patterns": "*.json"}, "'patterns' is '*.json', and must be a list"),
+    "globs": ({**ENTRY, "patterns": [7]}, "'patterns' is [7], and must be a list of strings"),
+    "assets": ({**ENTRY, "assets": 3}, "'assets' is 3, and must be a list"),
+    "asset": ({**ENTRY, "assets": ["org/weights"]}, "'assets', entry 0: lacks 'licence'"),
 }
 
 

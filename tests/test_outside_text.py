@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +47,15 @@ def test_what_is_printed_steers_no_terminal() -> None:
     )
     assert printable(f"one\n\ttwo {HALF}\x1b]0;no end") == "one\n\ttwo a smile \\ud83d0;no end", (
         "words after an escape that does not end are not swallowed"
+    )
+
+
+@pytest.mark.parametrize("begin", ["\x1b]", "\x1b[", "\x1b ", "\x90", "\x9b0", "\x9d", "\x9d\x1b]"])
+def test_thousands_of_escapes_that_do_not_end_take_no_time(begin: str) -> None:
+    started = time.process_time()
+    printable(begin * 60_000)
+    assert time.process_time() - started < 2, (
+        "a pattern that begins anew at each of them takes a quarter of a minute"
     )
 
 

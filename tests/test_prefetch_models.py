@@ -261,9 +261,7 @@ def test_malformed_asset_of_an_entry_is_told_and_stops_nothing(root: Path) -> No
     register(root, "broken", assets=[{"code": "owner/name"}])
     result = prefetch(root, "--model_names", "broken;reference-noise")
     assert result.returncode == 1 and "Traceback" not in result.stderr
-    assert (
-        "model broken: the assets of model broken in the registry, entry 0: lacks 'licence'" in result.stderr
-    )
+    assert "MODEL_SETTINGS['t2i']['broken']: 'assets', entry 0: lacks 'licence'" in result.stderr
     assert "model reference-noise" in result.stdout
 
 

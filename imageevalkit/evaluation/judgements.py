@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from imageevalkit.atomic import sync_folder
 from imageevalkit.cell import Cell
 from imageevalkit.evaluation.benchmark import Benchmark, Unparsed
 from imageevalkit.evaluation.question import Picture, Question, Reply
 from imageevalkit.items import Item
 from imageevalkit.json_values import Shape, is_number, is_text, mapping_of, one_of, or_null
-from imageevalkit.jsonl import Tell, read_jsonl, tell_nobody
+from imageevalkit.jsonl import Tell, tell_nobody
+from imageevalkit.kept_twice import KeptTwiceWriter, copy_of, read_kept
 
 OK, UNPARSED, FAILED = "ok", "unparsed", "failed"
 
@@ -28,6 +31,24 @@ RECORD = Shape(
     },
 )
 """A line of ``judgements.jsonl``."""
+
+
+def judgement_records(cell: Cell, tell: Tell = tell_nobody) -> Iterator[dict[str, Any]]:
+    """What was replied about ``cell`` so far; none where the file was deleted, which is how a user has all asked anew.
+
+    Raises:
+        CellFailure: the file cannot be read.
+    """
+    return read_kept(cell.judgements, RECORD, tell) if os.path.lexists(cell.judgements) else iter(())
+
+
+def judgement_writer(cell: Cell) -> KeptTwiceWriter:
+    """For more of them."""
+    if not os.path.lexists(cell.judgements):
+        copy_of(cell.judgements).unlink(missing_ok=True)
+    writer = KeptTwiceWriter(cell.judgements, RECORD)
+    sync_folder(cell.folder)
+    return writer
 
 
 class Judgement(NamedTuple):
@@ -74,7 +95,7 @@ class Judgements:
             self.questions.update(zip(hashes.values(), questions, strict=True))
         self.known: dict[str, Judgement] = {}
         self.replies: Counter[str] = Counter()
-        for record in read_jsonl(cell.judgements, RECORD, tell):
+        for record in judgement_records(cell, tell):
             request = record["request"]
             replied = record["status"] in (OK, UNPARSED) and record.get("raw") is not None
             if replied and request in self.questions:

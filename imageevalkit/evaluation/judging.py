@@ -12,12 +12,19 @@ from imageevalkit.cell import Cell
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import say
 from imageevalkit.evaluation.benchmark import Benchmark, Score
-from imageevalkit.evaluation.judgements import FAILED, OK, UNPARSED, Judgement, Judgements
+from imageevalkit.evaluation.judgements import (
+    FAILED,
+    OK,
+    UNPARSED,
+    Judgement,
+    Judgements,
+    judgement_writer,
+)
 from imageevalkit.evaluation.question import Answer, JudgeUnusable, Picture, Question, Reply
 from imageevalkit.evaluation.survey import ImageState
 from imageevalkit.evaluation.watch import Watch
 from imageevalkit.items import Item
-from imageevalkit.jsonl import JsonlWriter
+from imageevalkit.kept_twice import KeptTwiceWriter
 from imageevalkit.progress import Progress, ProgressWriter
 from imageevalkit.secrets import one_line, redact
 
@@ -132,7 +139,11 @@ class _Asking:
         if self._answered:
             self._benchmark.has_answered(self._answered)
         problem = ""
-        with JsonlWriter(self._cell.judgements) as writer, Watch(self._report_holdup), Watch(writer.sync):
+        with (
+            closing(judgement_writer(self._cell)) as writer,
+            Watch(self._report_holdup),
+            Watch(writer.sync),
+        ):
             # a question comes back here when its reply held no score and the benchmark asks for that again
             while waiting and not problem:
                 problem = self._pass(waiting, writer)
@@ -141,7 +152,7 @@ class _Asking:
         self._report(force=True)
         return problem
 
-    def _pass(self, waiting: Sequence[Question], writer: JsonlWriter) -> str:
+    def _pass(self, waiting: Sequence[Question], writer: KeptTwiceWriter) -> str:
         try:
             with closing(self._answers(waiting)) as answers:
                 for answer in answers:
@@ -195,7 +206,7 @@ class _Asking:
             if (known := found.known.get(found.request(question))) and known.status == UNPARSED
         ]
 
-    def _take(self, answer: Answer, writer: JsonlWriter) -> None:
+    def _take(self, answer: Answer, writer: KeptTwiceWriter) -> None:
         question = answer.question
         request = self._judgements.request(question)
         if answer.reply is None:

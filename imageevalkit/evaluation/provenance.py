@@ -16,10 +16,9 @@ from imageevalkit import __version__
 from imageevalkit import fingerprint as fp
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.environment_hash import environment_hash
-from imageevalkit.evaluation.judgements import RECORD
+from imageevalkit.evaluation.judgements import judgement_records
 from imageevalkit.generation.records import OK, last_records, spent_since
 from imageevalkit.items import Item
-from imageevalkit.jsonl import read_jsonl
 
 
 def provenance(cell: Cell, items: Sequence[Item], data_sha256: dict[str, str], judge: str) -> dict[str, Any]:
@@ -66,7 +65,7 @@ def _money(
 
 def _judging(cell: Cell, judge: str) -> dict[str, Any]:
     """What the judge took over all runs, repeated questions included; USD only where a price is known."""
-    records = [r for r in read_jsonl(cell.judgements, RECORD) if r.get("evaluator") == judge]
+    records = [r for r in judgement_records(cell) if r.get("evaluator") == judge]
     tokens: Counter[str] = Counter()
     for record in records:
         tokens.update(record.get("tokens") or {})

@@ -9,6 +9,7 @@ from importlib.util import resolve_name
 from pathlib import Path
 from typing import Any
 
+from imageevalkit.asset_manifest import parse_entries
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure, suggest
 
@@ -38,6 +39,15 @@ def check_entry(entry: Any, where: str) -> None:
         raise CellFailure(f"{where}: 'model_kwargs' holds what is no JSON value: {error}") from None
     if gpus is not None and (type(gpus) is not int or gpus < 0):
         raise CellFailure(f"{where}: 'gpus' is {gpus!r}, and must be a whole number")
+    size = kwargs.get("batch_size", 1)
+    if not entry.get("api") and (type(size) is not int or size < 1):
+        raise CellFailure(f"{where}: 'batch_size' is {size!r}, and must be a whole number of at least 1")
+    for key in ("patterns", "assets"):
+        if not isinstance(entry.get(key, ()), list | tuple):
+            raise CellFailure(f"{where}: '{key}' is {entry[key]!r}, and must be a list")
+    if not all(isinstance(pattern, str) for pattern in entry.get("patterns", ())):
+        raise CellFailure(f"{where}: 'patterns' is {entry['patterns']!r}, and must be a list of strings")
+    parse_entries(list(entry.get("assets", ())), f"{where}: 'assets'")
 
 
 def check_class(module: str, name: str, where: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from imageevalkit import assets
@@ -14,6 +15,7 @@ from imageevalkit.cores import available_cores
 from imageevalkit.errors import UserError, suggest
 from imageevalkit.evaluation.benchmark import module_of
 from imageevalkit.jobs import Job, Plan
+from imageevalkit.kept_twice import copy_of
 from imageevalkit.launch import gpu_needs, registry
 from imageevalkit.launch.adopt_jobs import adopt_jobs
 from imageevalkit.launch.benchmark_kwargs import benchmark_kwargs
@@ -29,6 +31,7 @@ from imageevalkit.launch.serving_jobs import serving_jobs
 from imageevalkit.secrets import secret_names
 
 _EVALUATE_RETRIES = 1  # a crash may pass
+_RECORDS = ("generation.jsonl", copy_of(Path("generation.jsonl")).name)  # each stands for images of a cell
 
 
 def make_plan(options: Options, config: Config) -> Plan:
@@ -99,13 +102,14 @@ def _check_folders(options: Options) -> None:
         parts = model.split("/")
         for n in range(1, len(parts)):
             outer = Cell("/".join(parts[:n]), parts[n])
-            if outer in cells or outer.has_records:
+            if outer in cells or any((outer.folder / name).exists() for name in (*_RECORDS, "result.json")):
                 raise UserError(
                     f"model '{model}' has its folder in {outer.folder}, where the images of model '{outer.model}' for "
                     f"benchmark {outer.benchmark} are: {remedy}"
                 )
     for cell in sorted(cells):
-        for records in (*cell.folder.glob("*/generation.jsonl"), *cell.folder.glob("*/*/generation.jsonl")):
+        patterns = (f"{above}/{name}" for above in ("*", "*/*") for name in _RECORDS)
+        for records in (path for pattern in patterns for path in cell.folder.glob(pattern)):
             inner = records.parent.parent.relative_to(output_root()).as_posix()
             raise UserError(
                 f"the images of model '{cell.model}' for benchmark {cell.benchmark} would be in {cell.folder}, the "

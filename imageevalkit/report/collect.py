@@ -18,6 +18,7 @@ from imageevalkit.generation.records import last_records
 from imageevalkit.images import IMAGE_SUFFIXES, sha256_file
 from imageevalkit.json_values import is_number
 from imageevalkit.jsonl import Tell, read_jsonl, tell_nobody
+from imageevalkit.kept_twice import copy_of
 from imageevalkit.result_files import SCORE, others
 from imageevalkit.results import Result, read_result
 from imageevalkit.secrets import one_line
@@ -26,6 +27,8 @@ from imageevalkit.text_output import to_bytes
 # One item's free text may be a whole page of OCR; a report of thousands of items must stay small.
 MAX_TEXT = 4000
 _LONGEST_NAME = 255  # bytes, of every file system
+_GENERATION = "generation.jsonl"
+_OF_A_CELL = {_GENERATION, copy_of(Path(_GENERATION)).name, "result.json"}  # any of them makes a folder one
 
 Records = dict[str, dict[str, Any]]
 
@@ -91,17 +94,18 @@ def _cells(root: Path, tell: Tell) -> Iterator[Cell]:
     while folders:
         relative = folders.pop()
         try:
-            entries = [e for e in os.scandir(root / relative) if not e.name.startswith(".")]
+            entries = list(os.scandir(root / relative))
         except OSError as error:
             tell(f"{short_path(root / relative)} cannot be read: {error.strerror}")
             continue
         names = {entry.name for entry in entries}
-        if len(relative.parts) >= 2 and names & {"generation.jsonl", "result.json"}:
+        if len(relative.parts) >= 2 and names & _OF_A_CELL:
             yield Cell(relative.parent.as_posix(), relative.name)
             continue  # a cell holds images and no further cells
         # a link may lead back up; the output root itself or a model's folder on another disk is one level
         follow = len(relative.parts) < 2
-        folders += [relative / entry.name for entry in entries if _is_folder(entry, follow, tell)]
+        shown = [entry for entry in entries if not entry.name.startswith(".")]
+        folders += [relative / entry.name for entry in shown if _is_folder(entry, follow, tell)]
 
 
 def _is_folder(entry: os.DirEntry[str], follow: bool, tell: Tell) -> bool:
