@@ -69,8 +69,10 @@ for file in "$REPO/config.sh" "$REPO/config.local.sh"; do
     exit 2
   fi
   set +eu # a user's file need not be written for strict mode
+  trap 'echo "error: $file ends the run: it calls exit (or is stopped by a command of its own)" >&2; exit 2' EXIT
   # shellcheck source=config.sh disable=SC1091
   source "$file"
+  trap - EXIT
   set -eu
 done
 

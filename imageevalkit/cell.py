@@ -13,6 +13,8 @@ from imageevalkit.errors import UserError
 from imageevalkit.locks import open_lock, take_lock
 
 REPO = Path(__file__).resolve().parent.parent
+REPORTS = ("report.html", "leaderboard.md", "leaderboard.csv")
+"""The files of all results, in the folder of all results."""
 
 
 def output_root() -> Path:

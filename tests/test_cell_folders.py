@@ -69,6 +69,27 @@ def test_so_are_those_of_an_earlier_run_and_other_slashes_are_not(api: ApiRuns) 
     assert api.run(models=["m"], benchmarks=["wise"], limit=1).stderr == around.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("m" * 201, "has more than 200 bytes"), ("report.html", "output/report.html is a report of the run")],
+)
+def test_a_name_that_no_folder_can_have_is_refused(api: ApiRuns, name: str, says: str) -> None:
+    run = api.run(models=[name], limit=1)
+    assert (run.returncode, run.stderr.count("\n")) == (2, 1)
+    assert says in run.stderr
+    assert not (api.checkout / "output").exists()
+
+
+def test_what_is_in_the_way_of_images_is_met_before_any_is_paid_for(api: ApiRuns) -> None:
+    folder = api.checkout / "output/m/quicktext/images"
+    folder.mkdir(parents=True)
+    (folder / "en").write_text("a file")
+    run = api.run(models=["m"], limit=4)
+    assert run.returncode == 1
+    assert f"no image can be stored in {folder}/en: File exists; remove or mend what is there" in text_of(run)
+    assert not api.server.requests
+
+
 # Folders that go
 
 

@@ -106,6 +106,14 @@ def test_missing_environment_names_the_path_and_the_remedy(checkout: Path) -> No
     assert "bash utils/make_env.sh --model diffusers" in run.stderr
 
 
+@pytest.mark.parametrize("line", ["exit 0", "exit 7"])
+def test_a_config_that_exits_is_no_run(checkout: Path, line: str) -> None:
+    (checkout / "config.local.sh").write_text(f"{line}\n")
+    run = run_eval(checkout, "--model_names", "reference-noise", "--ds_names", "quicktext", "--dry_run")
+    assert run.returncode == 2
+    assert "config.local.sh ends the run: it calls exit" in run.stderr
+
+
 def test_broken_config_is_named(checkout: Path) -> None:
     (checkout / "config.local.sh").write_text("DS_NAMES=('quicktext'\n")
     run = run_eval(checkout, "--list")

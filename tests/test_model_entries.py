@@ -173,3 +173,11 @@ def test_prefetch_gets_what_the_other_tasks_take(checkout: Path) -> None:
             check=False,
         )
         assert says in ended.stdout + ended.stderr, ended.stdout + ended.stderr
+
+
+def test_an_entry_that_is_under_no_task_is_told(checkout: Path) -> None:
+    registry = checkout / "infer/custom_models/load_model.py"
+    registry.write_text(f"{registry.read_text()}\nMODEL_SETTINGS['mine'] = {ENTRY!r}\n")
+    run = run_eval(checkout, "--model_names", "mine", "--ds_names", "quicktext", "--dry_run")
+    assert (run.returncode, run.stderr.count("\n")) == (2, 1)
+    assert "MODEL_SETTINGS['mine'] in infer/custom_models/load_model.py is no task" in run.stderr

@@ -91,7 +91,8 @@ class Places:
             return
         where = host if host == address else f"{host} ({address})"
         raise NotAllowed(
-            f"the image from {where} is not fetched: that is a {kind} address, and the endpoint is at a {own} one"
+            f"the image from {where} is not fetched: that is a {kind} address, and the endpoint is at a {own} one "
+            "(response_format=b64_json asks many endpoints for the image itself)"
         )
 
     async def _kind(self) -> str:

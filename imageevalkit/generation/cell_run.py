@@ -10,6 +10,7 @@ from typing import Any
 
 from imageevalkit import fingerprint as fp
 from imageevalkit.cell import Cell
+from imageevalkit.errors import CellFailure
 from imageevalkit.generation.making import Making
 from imageevalkit.generation.packages import installed_packages
 from imageevalkit.generation.records import OutcomeWriter
@@ -87,8 +88,9 @@ class CellRun:
         """``model`` is loaded and outcomes are about to come.
 
         Raises:
-            CellFailure: the disk is full.
+            CellFailure: the disk is full, or images cannot be stored where they belong.
         """
+        _make_folders({item.path.parent for item in self.todo})
         self._model = model
         if self._found.reuse and hasattr(model, "has_made_images"):
             model.has_made_images()
@@ -128,6 +130,19 @@ class CellRun:
                 "the same command makes them again",
             )
         return _outcome(self.making, len(self._found.reuse))
+
+
+def _make_folders(folders: set[Path]) -> None:
+    """Make the folders of images now: what is in their way must not be met when images are paid for."""
+    for folder in sorted(folders):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            why = error.strerror
+        else:
+            why = "" if os.access(folder, os.W_OK | os.X_OK) else "it may not be written to"
+        if why:
+            raise CellFailure(f"no image can be stored in {folder}: {why}; remove or mend what is there")
 
 
 def requested_size(model_kwargs: Mapping[str, Any]) -> tuple[int, int]:

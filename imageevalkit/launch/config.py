@@ -8,12 +8,13 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from imageevalkit.cell import REPO
+from imageevalkit.cell import REPO, REPORTS
 from imageevalkit.errors import UserError, say, suggest
 from imageevalkit.open_files import LEAST, require
 from imageevalkit.secrets import holds_secret
 
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
+_LONGEST_NAME = 200  # bytes; file systems take 255, and names of logs and outcomes have more in them
 
 
 @dataclass
@@ -94,6 +95,10 @@ def check_name(name: str) -> str:
         raise UserError(
             f"'{name}' cannot be a name: no part of it may be empty or begin with '.' or '-', none may be unprintable"
         )
+    if any(len(part.encode()) > _LONGEST_NAME for part in parts):
+        raise UserError(f"'{name[:40]}…' cannot be a name: a part of it has more than {_LONGEST_NAME} bytes")
+    if parts[0] in REPORTS:
+        raise UserError(f"'{name}' cannot be a name: output/{parts[0]} is a report of the run")
     return name
 
 

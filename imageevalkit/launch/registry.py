@@ -14,6 +14,8 @@ from imageevalkit.launch import model_entries
 from imageevalkit.load_errors import may_be_hub_id
 from imageevalkit.secrets import one_line
 
+TASKS = ("t2i", "edit", "subject")
+
 
 def _registry(module: str) -> Any:
     infer = str(REPO / "infer")
@@ -37,6 +39,11 @@ def model_tasks() -> dict[str, list[str]]:
     """The tasks of every registered model."""
     tasks: dict[str, list[str]] = {}
     for task, models in _registry("custom_models.load_model").MODEL_SETTINGS.items():
+        if task not in TASKS:
+            raise UserError(
+                f"MODEL_SETTINGS['{task}'] in infer/custom_models/load_model.py is no task: a model's entry goes into "
+                f"MODEL_SETTINGS['t2i'] (or {', '.join(TASKS[1:])})"
+            )
         for name in models:
             tasks.setdefault(name, []).append(task)
     return tasks

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from imageevalkit.atomic import write_atomic
-from imageevalkit.cell import Cell, output_root
+from imageevalkit.cell import REPORTS, Cell, output_root
 from imageevalkit.errors import CellFailure, ExitStatus, run_main, show
 from imageevalkit.jobs import USABLE, read_outcome
 from imageevalkit.locks import open_lock, take_lock
@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> ExitStatus:
             paths = write_reports(cells, unreadable)
     except OSError as error:
         reason = error.strerror or error
-        raise CellFailure(f"cannot write the report below {output_root()}: {reason}") from error
+        where = error.filename2 or error.filename or output_root()
+        raise CellFailure(f"the report cannot be written: {where}: {reason}") from error
     show("\n".join(f"report: {path}" for path in paths))
     return ExitStatus.COMPLETE
 
@@ -64,7 +65,7 @@ def write_reports(cells: Sequence[CellReport], unreadable: Sequence[str] = ()) -
     write_atomic(root / "leaderboard.csv", csv_text(cells))
     write_atomic(root / "leaderboard.md", markdown_text(cells, unreadable))
     write_atomic(root / "report.html", render(cells, unreadable=unreadable))
-    return [root / name for name in ("report.html", "leaderboard.md", "leaderboard.csv")]
+    return [root / name for name in REPORTS]
 
 
 @contextmanager

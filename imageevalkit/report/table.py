@@ -11,6 +11,7 @@ from imageevalkit.results import Result
 _HEADER = ["", "score", "95 % interval", "n", "judged"]
 _GAP = "  "
 _MIN_NAME = 12
+_MOST_NAMED = 3  # cells with the same note
 
 
 def display_width(text: str) -> int:
@@ -56,7 +57,10 @@ def format_table(results: Sequence[Result], width: int) -> str:
             word = "incomplete" if cell.text.startswith("incomplete") else cell.text  # counts: last column
             n = str(cell.metric.n) if cell.metric else ""
             star = "*" if cell.best else " "
-            rows.append([f"{star} {result.model}", word, cell.interval, n, coverage_text(result.coverage)])
+            coverage = coverage_text(result.coverage)
+            if result.headline and not result.coverage.complete:
+                coverage += f", {result.treatment} way"
+            rows.append([f"{star} {result.model}", word, cell.interval, n, coverage])
         blocks.append((board.labels[j], rows))
     return "\n".join([*_layout(blocks, width), *_reasons(results), *_notes(results)])
 
@@ -87,11 +91,17 @@ def _line(row: list[str], widths: list[int]) -> str:
 
 
 def _notes(results: Sequence[Result]) -> list[str]:
-    return [
-        f"note: {r.model} / {r.benchmark}@{r.evaluator.id}: {' '.join(note.split())}"
-        for r in results
-        for note in r.notes
-    ]
+    """Each note once, with whose it is."""
+    named: dict[str, list[str]] = {}
+    for r in results:
+        for note in r.notes:
+            named.setdefault(" ".join(note.split()), []).append(f"{r.model} / {r.benchmark}@{r.evaluator.id}")
+    return [f"note: {_few(names)}: {note}" for note, names in named.items()]
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
 
 
 def _reasons(results: Sequence[Result]) -> list[str]:
