@@ -184,6 +184,24 @@ making.close()
 print(item.path.exists(), cell.generation.read_text().count('"ok"'))
 """
 )
+SEND = (
+    TAKEN
+    + """
+from PIL import Image
+from eval_models.judge.api.picture_bytes import sent_picture
+from imageevalkit.api.uploads import inputs_of
+from imageevalkit.evaluation.question import Picture
+
+path = Path(sys.argv[1])
+Image.new("RGB", (8, 8), "red").save(path)
+data, picture = path.read_bytes(), Image.open(path)
+sent_picture(Picture(path, ""))
+take_all()
+print(sent_picture(Picture(path, "")).data == data)
+take_all()
+print(inputs_of("cut it out", [picture]).images[0].data == data)
+"""
+)
 LOSE = (
     TAKEN
     + """
@@ -243,3 +261,7 @@ def test_an_image_that_is_here_waits_for_a_file_to_be_free(tmp_path: Path) -> No
 def test_what_is_lost_waits_for_the_files_of_its_own_event_loop(tmp_path: Path) -> None:
     said = child(f"import os; os.environ['IMAGEEVALKIT_OUTPUT'] = {json.dumps(str(tmp_path))}\n{LOSE}")
     assert said.splitlines() == ["incomplete 4 4 4"]
+
+
+def test_a_picture_to_send_waits_for_a_file_to_be_free(tmp_path: Path) -> None:
+    assert child(SEND, str(tmp_path / "red.jpg")).splitlines() == ["True", "True"]
