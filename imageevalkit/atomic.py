@@ -30,7 +30,7 @@ def write_part(path: Path, data: bytes) -> Path:
     part = part_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
+        with when_one_is_free(lambda: part.open("wb")) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from imageevalkit.cell import REPO, Cell
@@ -49,6 +50,19 @@ class Datasets:
 Forecast = Callable[[Cell], str]
 
 
+@contextlib.contextmanager
+def stdout_kept() -> Iterator[None]:
+    """For the time that code of others runs: what it prints, by its programs and C libraries too, goes to stderr."""
+    own = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(own, 1)
+        os.close(own)
+
+
 def tell_forecasts(forecast_of: Callable[[Mapping[str, Any], Datasets], Forecast]) -> ExitStatus:
     """For each request a list of ``[line, counted]``, one for each of its cells: what ``forecast_of(request)`` says.
 
@@ -58,7 +72,7 @@ def tell_forecasts(forecast_of: Callable[[Mapping[str, Any], Datasets], Forecast
     datasets = Datasets()
     forecasts: dict[str, Forecast] = {}
     told = []
-    with contextlib.redirect_stdout(sys.stderr):  # a dataset class may print
+    with stdout_kept():
         for request in json.load(sys.stdin):
             cells = request.pop("cells")
             same = json.dumps(request)  # a benchmark is made once for all cells of which the same is asked

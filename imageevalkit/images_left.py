@@ -11,7 +11,7 @@ from typing import Any
 from imageevalkit import fingerprint as fp
 from imageevalkit.cell import REPO
 from imageevalkit.errors import ExitStatus, run_main, show
-from imageevalkit.forecasting import Datasets
+from imageevalkit.forecasting import Datasets, stdout_kept
 from imageevalkit.generation.survey import survey
 from imageevalkit.guest_code import guest_code
 from imageevalkit.jobs import cell_of
@@ -47,11 +47,11 @@ def main() -> ExitStatus:
     """The calls of each job of the request on stdin, as JSON by name; null where they cannot be counted."""
     sys.path.insert(0, str(REPO / "infer"))
     datasets, counted = Datasets(), dict[str, int | None]()
-    for name, request in json.load(sys.stdin).items():
-        counted[name] = None
-        # whatever is wrong, the job itself tells; a dataset class may print
-        with contextlib.suppress(Exception), contextlib.redirect_stdout(sys.stderr), guest_code():
-            counted[name] = calls_left(**request, datasets=datasets)
+    with stdout_kept():
+        for name, request in json.load(sys.stdin).items():
+            counted[name] = None
+            with contextlib.suppress(Exception), guest_code():  # whatever is wrong, the job itself tells
+                counted[name] = calls_left(**request, datasets=datasets)
     show(json.dumps(counted))
     return ExitStatus.COMPLETE
 

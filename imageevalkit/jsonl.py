@@ -13,6 +13,7 @@ from imageevalkit.atomic import disk_error
 from imageevalkit.cell import short_path
 from imageevalkit.errors import CellFailure
 from imageevalkit.json_values import Shape, parse
+from imageevalkit.open_files import when_one_is_free
 from imageevalkit.secrets import one_line
 from imageevalkit.text_output import to_bytes
 
@@ -53,7 +54,7 @@ def read_jsonl(path: Path, shape: Shape, tell: Tell = tell_nobody) -> Iterator[d
 
 def _lines(path: Path) -> Iterator[bytes]:
     try:
-        with path.open("rb") as file:
+        with when_one_is_free(lambda: path.open("rb")) as file:
             yield from file
     except FileNotFoundError:
         if path.is_symlink():  # perhaps to a disk that is not mounted

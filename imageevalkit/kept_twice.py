@@ -18,6 +18,7 @@ from imageevalkit.cell import short_path
 from imageevalkit.errors import CellFailure
 from imageevalkit.json_values import Shape, parse
 from imageevalkit.jsonl import JsonlWriter, Tell, read_jsonl, tell_nobody
+from imageevalkit.open_files import when_one_is_free
 
 _Key = tuple[str | bytes, ...]
 _CHECKSUM = 9  # characters: 8 hex digits of the CRC-32 and a blank
@@ -108,7 +109,7 @@ def _tell_of_damage(path: Path, shape: Shape, tell: Tell) -> None:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return when_one_is_free(path.read_bytes)
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not path.is_symlink():
             return b""

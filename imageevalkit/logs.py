@@ -1,4 +1,4 @@
-"""Logs: a full disk takes words away, and never an image or a score."""
+"""Logs: a full disk, or no open file to be had, takes words away, and never an image or a score."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from imageevalkit.atomic import is_disk_full, write_part
 from imageevalkit.errors import CellFailure
-from imageevalkit.open_files import when_one_is_free
+from imageevalkit.open_files import are_used_up, when_one_is_free
 from imageevalkit.text_output import printable, to_bytes
 
 _ROOM = 1 << 14
@@ -21,7 +21,7 @@ _ROOM = 1 << 14
 
 def append(path: Path, text: str) -> None:
     """Add ``text``, printable, to a log that others may write at the same time; its folder is made."""
-    with _unless_full():
+    with _unless_lacking():
         path.parent.mkdir(parents=True, exist_ok=True)
         with when_one_is_free(lambda: path.open("ab")) as file:
             file.write(to_bytes(f"{printable(text)}\n"))
@@ -29,7 +29,7 @@ def append(path: Path, text: str) -> None:
 
 def print_to(path: Path) -> None:
     """Send stdout and stderr, child processes' and C libraries' too, to ``path``."""
-    with _unless_full():
+    with _unless_lacking():
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         sys.stdout.flush()
@@ -81,9 +81,9 @@ class _Forgiving(io.FileIO):
 
 
 @contextlib.contextmanager
-def _unless_full() -> Iterator[None]:
+def _unless_lacking() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if not is_disk_full(error):
+        if not (is_disk_full(error) or are_used_up(error)):
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
@@ -23,6 +24,7 @@ LEAST = 128
 _USED_UP = (errno.EMFILE, errno.ENFILE)
 _LOOK_AGAIN = 0.05
 _PATIENCE = 60.0  # seconds; requests that end free their descriptors
+_PATIENCE_IN_LOOP = 1.0  # no request ends while its event loop waits here, but other threads go on
 
 
 class Fit(NamedTuple):
@@ -117,8 +119,11 @@ def _is_one_free() -> bool:
 
 
 def when_one_is_free(act: Callable[[], T]) -> T:
-    """What ``act`` returns or raises; it is called again while no descriptor is free, for a minute at most."""
-    give_up = time.monotonic() + _PATIENCE
+    """What ``act`` returns or raises; it is called again while no descriptor is free, for a minute at most.
+
+    In an event loop for a second: see :func:`one_is_free`.
+    """
+    give_up = time.monotonic() + (_PATIENCE_IN_LOOP if _in_event_loop() else _PATIENCE)
     while True:
         try:
             return act()
@@ -126,3 +131,17 @@ def when_one_is_free(act: Callable[[], T]) -> T:
             if error.errno not in _USED_UP or time.monotonic() > give_up:
                 raise
         time.sleep(_LOOK_AGAIN)
+
+
+async def one_is_free() -> None:
+    """Return when a descriptor is free, or after a minute: an event loop's own requests can end meanwhile."""
+    import asyncio  # half of the start of a command that has no use for it
+
+    give_up = time.monotonic() + _PATIENCE
+    while not _is_one_free() and time.monotonic() < give_up:
+        await asyncio.sleep(_LOOK_AGAIN)
+
+
+def _in_event_loop() -> bool:
+    running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+    return bool(running and running())

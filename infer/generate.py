@@ -206,7 +206,7 @@ def _settle(plan: Plan, planned: Planned, outcome: Outcome) -> ExitStatus:
     planned.log(f"=== {outcome.state}: {outcome.message}")
     try:
         write_outcome(Path(plan.run_folder), planned.cell, "generate", outcome)
-    except CellFailure as error:
+    except (CellFailure, OSError) as error:
         # the launcher tells what a cell without an outcome may mean; the others go on
         complain(str(error))
         return ExitStatus.FAILED

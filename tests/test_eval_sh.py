@@ -224,6 +224,38 @@ def test_dry_run_reads_a_benchmark_once_however_many_models_there_are(checkout: 
     assert sorted(loads) == ["many", "quicktext", "quicktext"], "for its images, and for its questions"
 
 
+_LOUD = """
+import os
+
+
+class Loud:
+    def __init__(self):
+        os.write(2, b"caf\\xe9\\n")
+        os.system("echo loading")
+        self.dataset_name, self.dataset_task = "loud", "t2i"
+        self.data = [{"prompt": "a", "seed": 1, "image_save_path": "<MODEL_NAME>/loud/0.png"}]
+"""
+
+
+@needs_driver_env
+def test_dry_run_counts_beside_a_dataset_class_that_prints_past_python(checkout: Path) -> None:
+    add_benchmark(checkout, "loud", "Loud", _LOUD)
+    words = [
+        "--use_api",
+        "true",
+        "--model_names",
+        "model-a",
+        "--ds_names",
+        "loud;quicktext",
+        "--eval",
+        "false",
+    ]
+    run = run_eval(checkout, *words, "--dry_run", API_KEY="EMPTY", BASE_URL="http://127.0.0.1:9/v1")
+    assert run.returncode == 0, outcome_lines(run)
+    assert "  model-a/loud: 1 images to make" in run.stdout
+    assert "  model-a/quicktext: 48 images to make" in run.stdout
+
+
 @needs_driver_env
 def test_dry_run_without_making_images_counts_questions_about_those_there(checkout: Path) -> None:
     base = ["--model_names", "reference-noise", "--ds_names", "quicktext"]

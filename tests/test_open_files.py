@@ -184,6 +184,66 @@ making.close()
 print(item.path.exists(), cell.generation.read_text().count('"ok"'))
 """
 )
+SEND = (
+    TAKEN
+    + """
+from PIL import Image
+from eval_models.judge.api.picture_bytes import sent_picture
+from imageevalkit.api.uploads import inputs_of
+from imageevalkit.evaluation.question import Picture
+
+path = Path(sys.argv[1])
+Image.new("RGB", (8, 8), "red").save(path)
+data, picture = path.read_bytes(), Image.open(path)
+sent_picture(Picture(path, ""))
+take_all()
+print(sent_picture(Picture(path, "")).data == data)
+take_all()
+print(inputs_of("cut it out", [picture]).images[0].data == data)
+"""
+)
+LOSE = (
+    TAKEN
+    + """
+from imageevalkit import logs
+from imageevalkit.cell import Cell, output_root
+from imageevalkit.generation.cell_run import GenerateOptions
+from imageevalkit.generation.contract import Generated, Refused
+from tests.support import generation
+from tests.support.image_server import png_of
+
+data = png_of("a cat")
+
+class Model:
+    freeing = None
+
+    async def generate_async(self, prompt, seed=42):
+        if not self.freeing:
+            self.freeing = asyncio.ensure_future(self.hold_all())
+        await asyncio.sleep(0.1)
+        if int(prompt.split()[-1]) % 2:
+            raise Refused(f"no {prompt}")
+        return Generated(data)
+
+    async def hold_all(self):  # as its connections do
+        taken = []
+        try:
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            pass
+        await asyncio.sleep(1)
+        for fd in taken:
+            os.close(fd)
+
+log = output_root() / "log"
+options = GenerateOptions(False, False, True, 8)
+generation.print = lambda text: logs.append(log, text)
+outcome = generation.generate(Model(), generation.FakeDataset(8), options)
+text = Cell("m", "fake").generation.read_text()
+print(outcome.state, text.count('"ok"'), text.count('"refused"'), log.read_text().count(" refused: Refused: no prompt"))
+"""
+)
 
 
 @pytest.mark.parametrize("fault", ["ok", "url"])
@@ -196,3 +256,12 @@ def test_a_request_waits_for_a_file_to_be_free(fault: str) -> None:
 def test_an_image_that_is_here_waits_for_a_file_to_be_free(tmp_path: Path) -> None:
     said = child(f"import os; os.environ['IMAGEEVALKIT_OUTPUT'] = {json.dumps(str(tmp_path))}\n{STORE}")
     assert said.splitlines() == ["None", "True 1"]
+
+
+def test_what_is_lost_waits_for_the_files_of_its_own_event_loop(tmp_path: Path) -> None:
+    said = child(f"import os; os.environ['IMAGEEVALKIT_OUTPUT'] = {json.dumps(str(tmp_path))}\n{LOSE}")
+    assert said.splitlines() == ["incomplete 4 4 4"]
+
+
+def test_a_picture_to_send_waits_for_a_file_to_be_free(tmp_path: Path) -> None:
+    assert child(SEND, str(tmp_path / "red.jpg")).splitlines() == ["True", "True"]

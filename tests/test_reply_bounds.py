@@ -85,6 +85,13 @@ BOUNDED: dict[str, Fault] = {
         200,
         {"data": [{"b64_json": base64_of(png_of(r.prompt))}], "usage": {"output_tokens": 10**400}},
     ),
+    "many_counts": lambda h, r: h.send_json(
+        200,
+        {
+            "data": [{"b64_json": base64_of(png_of(r.prompt))}],
+            "usage": {"output_tokens": 7, "x" * MIB: 1, **{f"tokens_{n}": n for n in range(100_000)}},
+        },
+    ),
     "wordy": lambda h, r: h.send_image(
         {"b64_json": base64_of(png_of(r.prompt)), "revised_prompt": "word " * MIB}
     ),
@@ -242,6 +249,14 @@ def test_images_are_looked_for_in_one_pass(text: str) -> None:
     assert time.monotonic() - started < SLOW
 
 
+@pytest.mark.parametrize("reply", [{"choices": [{}] * 300_000}, {"choices": [], "said": ["a"] * 1_000_000}])
+def test_of_many_small_things_few_are_looked_at(reply: dict[str, Any]) -> None:
+    body = json.dumps(reply).encode()
+    started = time.monotonic()
+    Chat().read(body)
+    assert time.monotonic() - started < SLOW
+
+
 def test_half_a_secret_is_not_shown_where_words_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_KEY", "zx81-4f9d2c7b8a1e")
     whole = ["it", "is", "<API_KEY>", "and", "more"]
@@ -253,11 +268,15 @@ def test_half_a_secret_is_not_shown_where_words_are_cut(monkeypatch: pytest.Monk
 
 def test_absurd_counts_and_words_cost_no_image(bounds: Bounds) -> None:
     bounds.script("a cat", "countless")
+    bounds.script("a bird", "many_counts")
     bounds.script("a dog", "wordy")
     price = {"text_input": 5, "image_output": 40, "estimate": 0.05}
     made = OpenAIImagesT2I("m", price=price).generate("a cat")
     assert made.image == png_of("a cat") and made.bill
     assert (made.bill.tokens, made.bill.cost) == ({}, 0.05)
+    made = OpenAIImagesT2I("m", price={"image_output": 1}).generate("a bird")
+    assert made.image == png_of("a bird") and made.bill
+    assert made.bill.tokens["output_tokens"] == 7 and len(json.dumps(made.bill.tokens)) < 10_000
     made = OpenAIImagesT2I("m").generate("a dog")
     assert made.image == png_of("a dog") and len(made.extra["revised_prompt"]) <= 10_000
 

@@ -49,6 +49,7 @@ _REFUSAL_SPEECH = re.compile(
     re.IGNORECASE,
 )
 _MOST_WORDS = 10**6  # characters of a reply in which a refusal is looked for
+_LEAST_WORDS = 200  # what a short string counts as: it is searched as often as a long one
 _PASSES = re.compile(r"overload|\b(later|again|quota|capacity|busy|rates?)\b|rate_?limit", re.IGNORECASE)
 # the user's words, the request's settings, and what a model thinks on its way: none is the provider's answer
 _NOT_SAID = frozenset(
@@ -138,7 +139,7 @@ def refusal_in_words(reply: Any) -> Failure | None:
     for said in map(beginning, _strings(reply)):
         if _refuses_in_words(said):
             return Failure(Kind.REFUSAL, one_line(said, LONGEST_MESSAGE))
-        left -= len(said)
+        left -= max(len(said), _LEAST_WORDS)
         if left < 0:
             break
     return None

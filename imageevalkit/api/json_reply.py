@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from imageevalkit.api.failures import (
@@ -17,10 +18,13 @@ from imageevalkit.api.failures import (
 )
 from imageevalkit.secrets import beginning, one_line
 
-# finish reasons: OpenAI's content_filter, and Gemini's SAFETY, PROHIBITED_CONTENT, BLOCKLIST, SPII,
-# RECITATION, each also as IMAGE_…
 _LOOKED_AT = 10_000  # bytes of what is no JSON
 _MOST_TOKENS = 10**12  # more are no count, and no float either where they have hundreds of digits
+# of the counts that a reply tells: a record of its image holds them all
+_MOST_COUNTS = 100
+_LONGEST_NAME = 200
+# finish reasons: OpenAI's content_filter, and Gemini's SAFETY, PROHIBITED_CONTENT, BLOCKLIST, SPII,
+# RECITATION, each also as IMAGE_…
 _POLICY = re.compile(r"content_?filter|safety|prohibited|blocklist|spii|recitation", re.IGNORECASE)
 
 
@@ -52,13 +56,17 @@ def refusal(said: Any) -> Failure | None:
 
 def tokens_of(usage: Any, prefix: str = "") -> dict[str, int]:
     """The whole numbers of ``usage`` that can be counts, nested ones with a dotted name."""
-    counts: dict[str, int] = {}
+    return dict(itertools.islice(_counts(usage, prefix), _MOST_COUNTS))
+
+
+def _counts(usage: Any, prefix: str) -> Iterator[tuple[str, int]]:
     for name, value in usage.items() if isinstance(usage, dict) else ():
+        if len(dotted := prefix + name) > _LONGEST_NAME:
+            continue
         if isinstance(value, dict):
-            counts.update(tokens_of(value, f"{prefix}{name}."))
+            yield from _counts(value, f"{dotted}.")
         elif isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST_TOKENS:
-            counts[prefix + name] = value
-    return counts
+            yield dotted, value
 
 
 def list_of(value: Any) -> list[Any]:

@@ -23,6 +23,8 @@ _PUBLIC = "public"
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 # what proxies such as Clash give out for every name (a block for benchmarks, RFC 2544)
 _STAND_INS = ipaddress.ip_network("198.18.0.0/15")
+# not all versions of Python know: a cloud serves its machines' credentials at 192.0.0.192
+_PROTOCOL = ipaddress.ip_network("192.0.0.0/24")
 
 
 class NotAllowed(Exception):
@@ -40,7 +42,8 @@ def kind_of(address: str) -> str:
         return "stand-in"
     if ip.is_multicast or ip.is_reserved:
         return "special"
-    return _PUBLIC if ip.is_global else "private"
+    site_local = isinstance(ip, ipaddress.IPv6Address) and ip.is_site_local
+    return _PUBLIC if ip.is_global and not site_local and ip not in _PROTOCOL else "private"
 
 
 def _reached(ip: _Address) -> _Address:

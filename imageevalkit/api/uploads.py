@@ -12,6 +12,7 @@ from PIL import Image
 
 from imageevalkit.generation.contract import ItemFailed
 from imageevalkit.images import as_rgb, is_plain
+from imageevalkit.open_files import when_one_is_free
 
 # What every image endpoint documents as input; MPO, GIF, TIFF and the like are sent as PNG.
 _SENT_AS_THEY_ARE = {
@@ -91,7 +92,7 @@ def _file_bytes(image: Image.Image) -> bytes | None:
     if loaded or not file:
         return None
     try:
-        return Path(file).read_bytes()
+        return when_one_is_free(Path(file).read_bytes)
     except OSError:
         return None  # it has gone, but Pillow may hold it open
 

@@ -17,6 +17,7 @@ from imageevalkit.generation.cell_run import CellRun
 from imageevalkit.generation.contract import Generated
 from imageevalkit.guest_code import CodeExit, guest_code
 from imageevalkit.items import Item
+from imageevalkit.open_files import one_is_free
 
 # Once a cell is given up, requests already sent may still be answered (and are paid for): wait this long at most.
 _LAST_ANSWERS = 300.0
@@ -144,10 +145,10 @@ class _CellInFlight:
                 raise
             state.answered = True
             own = CodeExit(f"its code raised {type(error).__name__}")
-            making.lost(item, own, time.perf_counter() - started)
+            await self._lost(item, own, time.perf_counter() - started)
         except Exception as error:
             state.answered = True
-            making.lost(item, error, time.perf_counter() - started)
+            await self._lost(item, error, time.perf_counter() - started)
         else:
             state.answered = True
             seconds = time.perf_counter() - started
@@ -159,6 +160,11 @@ class _CellInFlight:
             making.stored(item, returned, problem, seconds)
         # one thread: those that come while it waits for the disk are made durable together, by the next turn
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._committing, making.commit))
+
+    async def _lost(self, item: Item, error: Exception, seconds: float) -> None:
+        # its log and its placeholder are files
+        await one_is_free()
+        self._run.making.lost(item, error, seconds)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._asker.room.release()
@@ -187,4 +193,5 @@ class _CellInFlight:
                 for task, state in self._tasks.items():
                     if not state.answered and (is_late or not state.sent):
                         self._cancel(task)
+        await one_is_free()
         self._end(self._run)

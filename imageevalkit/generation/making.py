@@ -126,7 +126,8 @@ class Making:
             trace = error.trace if isinstance(error, Raised) else "".join(traceback.format_exception(error))
             self.log(redact(trace))
         blank = self._blank_size(item) if self.blank_on_error and not refused else None
-        self._writer.save_failure(item, error, REFUSED if refused else FAILED, seconds, blank)
+        writer, status = self._writer, REFUSED if refused else FAILED
+        when_one_is_free(lambda: writer.save_failure(item, error, status, seconds, blank))
         if refused:
             self.refused += 1
         else:

@@ -144,6 +144,7 @@ def _told(requests: Sequence[_Request]) -> list[_Told]:
         input=json.dumps([request.text for request in requests]),
         capture_output=True,
         text=True,
+        errors="replace",
         env=environ,
         cwd=REPO,
         check=False,

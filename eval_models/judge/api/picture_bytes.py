@@ -9,6 +9,7 @@ from PIL import Image
 from eval_models.judge.pixels import encoded, rgb
 from imageevalkit.evaluation.question import Encoding, Picture
 from imageevalkit.images import in_turn, opened
+from imageevalkit.open_files import when_one_is_free
 
 
 class SentPicture(NamedTuple):
@@ -27,7 +28,7 @@ def sent_picture(picture: Picture) -> SentPicture:
         OSError: the file cannot be read.
         CorruptImage: it has to be understood, and is no image.
     """
-    data = picture.path.read_bytes()
+    data = when_one_is_free(picture.path.read_bytes)
     encoding = picture.encoding
     if encoding is None and picture.pixels and not picture.plain:
         encoding = Encoding("PNG")

@@ -21,6 +21,8 @@ from imageevalkit.api.routes.content import read_content
 from imageevalkit.api.uploads import Inputs
 from imageevalkit.secrets import one_line
 
+_MOST_CHOICES = 100  # that are looked at: one was asked for
+
 
 class Chat(Route):
     """Images in ``message.images`` (OpenRouter, LiteLLM, Vercel), in ``content`` as Markdown, data URL or URL
@@ -44,7 +46,9 @@ class Chat(Route):
         return {"model": model_id, "messages": [{"role": "user", "content": content}], **parameters}
 
     def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
-        choices = [choice for choice in list_of(reply.get("choices")) if isinstance(choice, dict)]
+        choices = [
+            choice for choice in list_of(reply.get("choices"))[:_MOST_CHOICES] if isinstance(choice, dict)
+        ]
         messages = [choice["message"] for choice in choices if isinstance(choice.get("message"), dict)]
         contents = [read_content(message.get("content")) for message in messages]
         words = one_line(" ".join(content.words for content in contents if content.words), LONGEST_MESSAGE)
