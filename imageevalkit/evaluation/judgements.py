@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imageevalkit.cell import Cell
+from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.benchmark import Benchmark, Unparsed
 from imageevalkit.evaluation.question import Picture, Question, Reply
 from imageevalkit.items import Item
@@ -51,6 +52,9 @@ class Judgements:
     Items may share a request: it is asked once. ``requests`` are the hashes of an item's questions by their names.
     ``replies`` counts those of each request, of all runs. With ``retry_unparsed`` replies on record that hold no
     score count as none. What is no record is told.
+
+    Raises:
+        CellFailure: the benchmark's questions about an item cannot be told apart.
     """
 
     def __init__(
@@ -66,7 +70,8 @@ class Judgements:
         self.questions: dict[str, Question] = {}
         self.requests: dict[str, dict[str, str]] = {}
         for item, picture in pictures.items():
-            questions = benchmark.questions(items[item], picture)
+            questions = list(benchmark.questions(items[item], picture))
+            _check_questions(questions, item, cell)
             hashes = {
                 question.name: question.request_hash(benchmark.answerer(question)) for question in questions
             }
@@ -126,3 +131,14 @@ class Judgements:
             return True
         # a further try would choose among replies, so there are as many as the official evaluator makes
         return judgement.status == UNPARSED and judgement.tries < self._benchmark.tries
+
+
+def _check_questions(questions: Sequence[Question], item: str, cell: Cell) -> None:
+    where = f"benchmark {cell.benchmark}: questions() of item {item}"
+    if strangers := [question for question in questions if question.item != item]:
+        raise CellFailure(
+            f"{where} has one whose item is '{strangers[0].item}': give each the id of its own item"
+        )
+    name, count = next(iter(Counter(question.name for question in questions).most_common(1)), ("", 0))
+    if count > 1:
+        raise CellFailure(f"{where} has {count} of the name '{name}': give each a name of its own")
