@@ -333,10 +333,15 @@ def test_a_benchmark_that_breaks_the_contract_is_a_line_and_changes_no_result(
     assert before == after and breaking.asked == []
 
 
-def test_metrics_may_be_where_their_scale_or_the_benchmark_lets_them() -> None:
+def test_numbers_may_be_where_their_scale_or_the_benchmark_lets_them() -> None:
     generate(FakeModel(), FakeDataset(5))
     cosines_and_sums = {"cosine": Metric(-1.0, 5), "mean": Metric(1 + 1e-12, 5), "none": Metric(None, 0)}
-    breaking = Breaking(metrics={**cosines_and_sums, "text/ED": Metric(612.5, 5, scale=100)})
+    ed = Metric(612.5, 5, scale=100)
+
+    def right(score: Score) -> Score:
+        return replace(score, values={**score.values, "right": True})
+
+    breaking = Breaking(metrics={**cosines_and_sums, "text/ED": ed}, score=right)
     breaking.unbounded = ("text/*",)
     outcome, result = evaluate(breaking)
     assert outcome.state == COMPLETE

@@ -337,5 +337,5 @@ def test_what_the_metrics_can_be_beyond_their_scale_is_known_of_the_benchmark() 
         assert value(found, name) > found[name].scale
     assert value(found, "reasoning") == -0.5
     check_within_scale(found, OneIGBenchmark.unbounded)
-    with pytest.raises(ValueError, match="metric 'diversity' is 1.9 on a scale of 1: "):
+    with pytest.raises(ValueError, match=r"metric 'diversity' is 1.9 on a scale of 1: "):
         check_within_scale(found, ())

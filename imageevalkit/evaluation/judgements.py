@@ -134,11 +134,11 @@ class Judgements:
 
 
 def _check_questions(questions: Sequence[Question], item: str, cell: Cell) -> None:
-    where = f"benchmark {cell.benchmark}: questions() of item {item}"
-    if strangers := [question for question in questions if question.item != item]:
-        raise CellFailure(
-            f"{where} has one whose item is '{strangers[0].item}': give each the id of its own item"
-        )
-    name, count = next(iter(Counter(question.name for question in questions).most_common(1)), ("", 0))
-    if count > 1:
-        raise CellFailure(f"{where} has {count} of the name '{name}': give each a name of its own")
+    problem = ""
+    if strangers := [question.item for question in questions if question.item != item]:
+        problem = f"one whose item is '{strangers[0]}': give each the id of its own item"
+    elif len({question.name for question in questions}) < len(questions):
+        [(name, count)] = Counter(question.name for question in questions).most_common(1)
+        problem = f"{count} of the name '{name}': give each a name of its own"
+    if problem:
+        raise CellFailure(f"benchmark {cell.benchmark}: questions() of item {item} has {problem}")

@@ -191,7 +191,7 @@ class _Asking:
         if not isinstance(score, Score):
             raise CellFailure(f"{where} returns {reprlib.repr(score)}, and must return a Score")
         for name, value in score.values.items():
-            if not is_number(value):
+            if not (is_number(value) or isinstance(value, bool)):
                 raise CellFailure(f"{where}: '{name}' is {reprlib.repr(value)}, and must be a finite number")
         return score
 
