@@ -12,16 +12,17 @@ from typing import Any
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.errors import CellFailure, ExitStatus, show
 from imageevalkit.guest_code import guest_code
-from imageevalkit.items import MODEL_NAME_MARK, Item, items_of
+from imageevalkit.items import MODEL_NAME_MARK, Entry, Item, entries_of, placed
 from imageevalkit.jobs import cell_of
 from imageevalkit.secrets import one_line
 
 
 class Datasets:
-    """The datasets of benchmarks, each read once however many models there are."""
+    """The datasets of benchmarks, each read and checked once however many models there are."""
 
     def __init__(self) -> None:
         self._loaded: dict[str, Any] = {}
+        self._entries: dict[str, list[Entry]] = {}
         self._untouched: dict[tuple[str, int | None], list[Item]] = {}
 
     def __getitem__(self, benchmark: str) -> Any:
@@ -38,13 +39,17 @@ class Datasets:
             CellFailure: an entry breaks the contract.
         """
         if cell.folder.exists():
-            return items_of(self[cell.benchmark], cell, limit)
+            return self.own_items(cell, limit)
         key = (cell.benchmark, limit)
         if key not in self._untouched:
-            self._untouched[key] = items_of(
-                self[cell.benchmark], Cell(MODEL_NAME_MARK, cell.benchmark), limit
-            )
+            self._untouched[key] = self.own_items(Cell(MODEL_NAME_MARK, cell.benchmark), limit)
         return self._untouched[key]
+
+    def own_items(self, cell: Cell, limit: int | None) -> list[Item]:
+        """The same, of each cell its own. Raises CellFailure like :meth:`items`."""
+        if cell.benchmark not in self._entries:
+            self._entries[cell.benchmark] = entries_of(self[cell.benchmark], cell.benchmark)
+        return placed(self._entries[cell.benchmark][:limit], cell)
 
 
 Forecast = Callable[[Cell], str]

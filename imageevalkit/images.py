@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import NamedTuple, TypeVar
 
 from PIL import ExifTags, Image, UnidentifiedImageError
@@ -228,7 +228,7 @@ def as_rgb(image: Image.Image) -> Image.Image:
 def encode(image: Image.Image, path: Path) -> bytes:
     """Encode ``image`` in the format that the suffix of ``path`` names, with Pillow's defaults.
 
-    Alpha is dropped and not composited, as the toolkit of seed 002 does (``convert("RGB")`` before ``save``).
+    Alpha is dropped and not composited, as the official evaluation kit does (``convert("RGB")`` before ``save``).
     Pillow's default JPEG quality (75) is part of score parity.
 
     Raises:
@@ -239,12 +239,14 @@ def encode(image: Image.Image, path: Path) -> bytes:
     return buffer.getvalue()
 
 
-def format_of(path: Path) -> str:
+def format_of(path: PurePath) -> str:
     """Pillow's name of the format that the suffix of ``path`` names. Raises ValueError for an unknown suffix."""
     try:
         return _FORMAT_OF_SUFFIX[path.suffix.lower()]
     except KeyError:
-        raise ValueError(f"{path}: unknown image suffix '{path.suffix}'") from None
+        raise ValueError(
+            f"'{path}': no image is saved with the suffix '{path.suffix}', only with {', '.join(_FORMAT_OF_SUFFIX)}"
+        ) from None
 
 
 def map_threads(function: Callable[[T], R], values: Iterable[T], threads: int) -> Iterator[R]:

@@ -1,13 +1,15 @@
-"""The items of a benchmark, from the dicts of a dataset class (the contract of seed 002)."""
+"""The items of a benchmark, from the dicts of a dataset class (README.md, "Add a benchmark")."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import operator
+import reprlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Any, NamedTuple
 
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.errors import CellFailure
@@ -56,45 +58,130 @@ class Item:
         return digest.hexdigest()
 
 
+class Entry(NamedTuple):
+    """An entry of a dataset that keeps the contract, of whatever model: ``path`` and ``id`` may name it by its mark.
+
+    Both are below the folder of a cell; the others are as in :class:`Item`.
+    """
+
+    path: str
+    id: str
+    seed: int
+    prompt: str | None
+    input_list: Sequence[Any] | None
+    data: Mapping[str, Any]
+
+
 def items_of(dataset: Any, cell: Cell, limit: int | None = None) -> list[Item]:
-    """The first ``limit`` items (all when None) of ``dataset`` for ``cell``.
+    """The first ``limit`` items (all when None) of ``dataset`` for ``cell``. Raises like :func:`entries_of`."""
+    return placed(entries_of(dataset, cell.benchmark)[:limit], cell)
+
+
+def placed(entries: Sequence[Entry], cell: Cell) -> list[Item]:
+    """The items that ``entries`` of the benchmark of ``cell`` are there."""
+    folder, model = cell.folder, cell.model
+    return [
+        Item(
+            id=entry.id.replace(MODEL_NAME_MARK, model),
+            path=folder / entry.path.replace(MODEL_NAME_MARK, model),
+            seed=entry.seed,
+            prompt=entry.prompt,
+            input_list=entry.input_list,
+            data=entry.data,
+        )
+        for entry in entries
+    ]
+
+
+def entries_of(dataset: Any, benchmark: str) -> list[Entry]:
+    """All entries of the ``dataset`` of ``benchmark``, checked; input images stay undecoded.
 
     Raises:
-        CellFailure: an entry breaks the contract, or two entries share a path; the message names it.
+        CellFailure: one breaks the contract, or two share a path; the message has its number, counted from 0.
     """
-    root, folder = output_root(), cell.folder
-    items = [_item(entry, n, cell, root, folder) for n, entry in enumerate(dataset.data[:limit])]
-    _check_unique(items, cell)
-    return items
-
-
-def _item(entry: Mapping[str, Any], n: int, cell: Cell, root: Path, folder: Path) -> Item:
-    where = f"benchmark {cell.benchmark}, entry {n}"
-    missing = [key for key in ("seed", "image_save_path") if key not in entry]
-    if ("prompt" in entry) == ("input_list" in entry):
-        missing.append("prompt (t2i) or input_list (edit)")
-    if missing:
-        raise CellFailure(f"{where}: lacks {', '.join(missing)}")
-    relative = PurePosixPath(str(entry["image_save_path"]).replace(MODEL_NAME_MARK, cell.model))
-    path = root / relative
-    if ".." in relative.parts or folder not in path.parents:
+    data, task = getattr(dataset, "data", None), dataset.dataset_task
+    if not isinstance(data, Sequence) or isinstance(data, str | bytes) or not data:
         raise CellFailure(
-            f"{where}: image_save_path '{entry['image_save_path']}' must lie in "
-            f"{MODEL_NAME_MARK}/{cell.benchmark}/"
+            f"benchmark {benchmark}: its data is {reprlib.repr(data)}, and must be a list of dicts, one for each image"
         )
-    return Item(
-        id=path.relative_to(folder).with_suffix("").as_posix(),
-        path=path,
-        seed=BASE_SEED + int(entry["seed"]),
-        prompt=entry.get("prompt"),
-        input_list=entry.get("input_list"),
-        data=entry,
+    entries: list[Entry] = []
+    number_of: dict[str, int] = {}
+    for n, raw in enumerate(data):
+        try:
+            entry = _entry(raw, benchmark, task)
+            if (same := number_of.setdefault(entry.id, n)) != n:
+                raise ValueError(
+                    f"image_save_path '{raw['image_save_path']}' is that of entry {same} too (suffixes do not count)"
+                )
+        except ValueError as error:
+            raise CellFailure(f"benchmark {benchmark}, entry {n} (data[{n}]): {error}") from None
+        entries.append(entry)
+    return entries
+
+
+def _entry(raw: Any, benchmark: str, task: str) -> Entry:
+    """One entry. Raises ValueError: what is wrong with it, and what it must be."""
+    if not isinstance(raw, Mapping):
+        raise ValueError(f"it is {reprlib.repr(raw)}, and must be a dict")
+    shown, not_shown = ("prompt", "input_list") if task == "t2i" else ("input_list", "prompt")
+    if missing := [key for key in (shown, "seed", "image_save_path") if key not in raw]:
+        raise ValueError(f"lacks {', '.join(missing)}")
+    if not_shown in raw:
+        raise ValueError(
+            f"has {not_shown} beside {shown}: what the model is shown in task {task} is {shown} alone"
+        )
+    (_check_prompt if task == "t2i" else _check_input_list)(raw[shown])
+    path = _path_in_cell(raw["image_save_path"], benchmark)
+    return Entry(
+        path=path.as_posix(),
+        id=path.with_suffix("").as_posix(),
+        seed=BASE_SEED + _seed(raw["seed"]),
+        prompt=raw.get("prompt"),
+        input_list=raw.get("input_list"),
+        data=raw,
     )
 
 
-def _check_unique(items: Iterable[Item], cell: Cell) -> None:
-    seen: set[str] = set()
-    for item in items:
-        if item.id in seen:
-            raise CellFailure(f"benchmark {cell.benchmark}: two entries are saved as {item.path.name}")
-        seen.add(item.id)
+def _check_prompt(prompt: Any) -> None:
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise ValueError(f"prompt is {reprlib.repr(prompt)}, and must be a text that is not empty")
+
+
+def _check_input_list(parts: Any) -> None:
+    from PIL import Image  # the launcher, which plans without it, imports this module
+
+    if not isinstance(parts, list | tuple):
+        raise ValueError(f"input_list is {reprlib.repr(parts)}, and must be a list of texts and PIL images")
+    for n, part in enumerate(parts):
+        if not isinstance(part, str | Image.Image):
+            raise ValueError(f"input_list[{n}] is {reprlib.repr(part)}, and must be a text or a PIL image")
+    if not any(isinstance(part, str) and part.strip() for part in parts):
+        raise ValueError("input_list holds no text that says what is to be made")
+    if all(isinstance(part, str) for part in parts):
+        raise ValueError("input_list holds no image")
+
+
+def _seed(seed: Any) -> int:
+    try:
+        if not isinstance(seed, bool):
+            return operator.index(seed)  # NumPy's integers too
+    except TypeError:
+        pass
+    raise ValueError(f"seed is {reprlib.repr(seed)}, and must be a whole number")
+
+
+def _path_in_cell(declared: Any, benchmark: str) -> PurePosixPath:
+    """``declared`` below the folder of a cell."""
+    from imageevalkit.images import format_of
+
+    folder = f"{MODEL_NAME_MARK}/{benchmark}"
+    if not isinstance(declared, str | PurePath):
+        raise ValueError(f"image_save_path is {reprlib.repr(declared)}, and must be a text: {folder}/….png")
+    path = PurePosixPath(declared)
+    if path.parts[:2] != (MODEL_NAME_MARK, benchmark) or len(path.parts) == 2 or ".." in path.parts:
+        raise ValueError(f"image_save_path '{declared}' must lie in {folder}/")
+    try:
+        format_of(path)
+    except ValueError as error:
+        raise ValueError(f"image_save_path {error}") from None
+    return PurePosixPath(*path.parts[2:])

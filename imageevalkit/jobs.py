@@ -29,7 +29,7 @@ class Job:
     ended without leaving one, it is skipped. A ``partial`` job starts without such cells, once the jobs that
     failed them have ended, and itself leaves FAILED for them; it is skipped when no other cell is left.
     ``always`` (the report) starts when all in ``after`` have ended, however they ended. A job with
-    ``leaves_outcomes`` False is a foreign script (the guide of seed 002 asks for no more than an exit status):
+    ``leaves_outcomes`` False is a foreign script (the extension guide asks for no more than an exit status):
     its status 0 makes its cells complete. Of the jobs with the same ``turn`` (an API endpoint, say) one runs at
     a time. ``gpus`` are those that a job must have; it can use up to ``gpus_at_most`` (never less than ``gpus``), a
     multiple of ``gpus``: one replica more for each.

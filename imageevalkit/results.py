@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from imageevalkit.json_values import is_number, parse
 
 SCHEMA = "imageevalkit.result/1"
 _SHA256 = re.compile("[0-9a-f]{64}")
+_ROUNDING = 1e-9  # what a mean of scores at the top of a scale may be off, of the scale
 
 
 @dataclass(frozen=True)
@@ -175,6 +178,25 @@ def _validate_metric(name: str, metric: Any) -> None:
         raise ValueError(f"metric '{name}' is not finite")
 
 
+def check_within_scale(metrics: Mapping[str, Metric], unbounded: Sequence[str]) -> None:
+    """Whether each value is one that its scale allows: from ``-scale`` (a cosine may be negative) to ``scale``.
+
+    ``unbounded`` are shell patterns of the names of those that may lie beyond.
+
+    Raises:
+        ValueError: names the first that does not.
+    """
+    for name, metric in metrics.items():
+        top = metric.scale + _ROUNDING * abs(metric.scale)
+        if metric.value is None or -top <= metric.value <= top:
+            continue
+        if not any(fnmatchcase(name, pattern) for pattern in unbounded):
+            raise ValueError(
+                f"metric '{name}' is {metric.value:g} on a scale of {metric.scale:g}: give Metric() the scale that it "
+                "has, or name the metric in the benchmark's 'unbounded' if it may lie beyond"
+            )
+
+
 _FIELDS: dict[str, type | tuple[type, ...]] = {
     "model": str,
     "benchmark": str,
@@ -194,9 +216,14 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
 
 def write_result(path: Path, result: Result) -> None:
     """Validate ``result`` and write it atomically. Raises ValueError when it breaks the schema."""
-    raw = {"schema": SCHEMA, "state": result.state, **asdict(result)}
+    raw = as_object(result)
     validate(raw)
     write_atomic(path, json.dumps(raw, indent=1, ensure_ascii=False) + "\n")
+
+
+def as_object(result: Result) -> dict[str, Any]:
+    """``result`` as the JSON object of its file."""
+    return {"schema": SCHEMA, "state": result.state, **asdict(result)}
 
 
 def read_result(path: Path) -> Result:

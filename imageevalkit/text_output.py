@@ -28,6 +28,11 @@ def to_bytes(text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
+def counted(number: int, noun: str) -> str:
+    """``number`` with its ``noun``, which becomes plural with an s: ``1 cell``, ``2 cells``."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def printable(text: str) -> str:
     """``text`` for a terminal or a log: without escape sequences and control characters, lines and tabs kept."""
     return to_bytes(_STEERING.sub("", text)).decode()

@@ -37,6 +37,8 @@ SIDE = 1024
 class Prompts:
     """A dataset of ``n`` prompts with as many images each as a grid has cells."""
 
+    dataset_task = "t2i"
+
     def __init__(self, n: int) -> None:
         self.data = [
             {"prompt": str(p), "seed": k, "image_save_path": f"<MODEL_NAME>/grids/images/{p:03d}_{k}.png"}

@@ -31,6 +31,8 @@ _SAMPLING = Sampling(500, 0.0, extra={"chat_template_kwargs": {"enable_thinking"
 class Questions:
     """The items of FILE as a dataset."""
 
+    dataset_task = "t2i"
+
     def __init__(self, questions: Sequence[Mapping[str, str]]) -> None:
         self.data = [
             {

@@ -75,7 +75,7 @@ from PIL import Image
 
 
 class SyncClient:
-    """An API class written to the guide of seed 002: it knows nothing of event loops or limiters."""
+    """An API class written to the extension guide: it knows nothing of event loops or limiters."""
 
     def __init__(self, model_path, log):
         self.model_name = "sync-client"

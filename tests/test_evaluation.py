@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -257,6 +260,101 @@ def test_one_of_several_answerers_is_given_up_by_itself() -> None:
         assert two.asked == ["encoder"] * (30 - already) + ["judge"] * 10
     records = [json.loads(line) for line in CELL.judgements.read_text().splitlines()]
     assert {record["evaluator"] for record in records} == {"encoder", "judge"}
+
+
+class Breaking(FakeBenchmark):
+    """Breaks the contract as it is told: with ``questions``, a ``score``, ``metrics`` or ``files`` of its own."""
+
+    def __init__(self, **own: Any) -> None:
+        super().__init__()
+        self._own = own
+
+    def questions(self, item: Item, image: Picture) -> Sequence[Question]:
+        questions = super().questions(item, image)
+        return self._own.get("questions", list)(questions) if item.id == "images/00002" else questions
+
+    def score(self, item: Item, parsed: Mapping[str, int], replies: Mapping[str, Reply]) -> Score:
+        score = super().score(item, parsed, replies)
+        return self._own["score"](score) if "score" in self._own and item.id == "images/00002" else score
+
+    def aggregate(self, judged: Sequence[Judged]) -> dict[str, Metric]:
+        metrics: dict[str, Metric] = super().aggregate(judged) | self._own.get("metrics", {})
+        return metrics
+
+    def official_files(self, judged: Sequence[Judged]) -> dict[str, str]:
+        files: dict[str, str] = self._own.get("files", {"reds.json": "[]"})
+        return files
+
+
+@pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        (
+            {"questions": lambda questions: [*questions, *questions]},
+            "questions() of item images/00002 has 2 of the name 'red': give each a name of its own",
+        ),
+        (
+            {"questions": lambda questions: [replace(questions[0], item="images/00001")]},
+            "questions() of item images/00002 has one whose item is 'images/00001'",
+        ),
+        (
+            {"score": lambda score: None},
+            "score() of item images/00002 returns None, and must return a Score",
+        ),
+        (
+            {"score": lambda score: replace(score, values={"red": math.nan})},
+            "score() of item images/00002: 'red' is nan, and must be a finite number",
+        ),
+        ({"metrics": {"red": Metric(50.0, 5)}}, "metric 'red' is 50 on a scale of 1: "),
+        ({"metrics": {"red": Metric(-1.5, 5)}}, "metric 'red' is -1.5 on a scale of 1: "),
+        ({"metrics": {"blue": Metric(101.0, 5, scale=100)}}, "metric 'blue' is 101 on a scale of 100: "),
+        ({"metrics": {"red": Metric(math.inf, 5)}}, "metric 'red' is not finite"),
+        ({"metrics": {"red": 0.5}}, "metric 'red' lacks value or n"),
+        (
+            {"files": {"a.json": "[]", "../../x.json": "[]"}},
+            "official_files() has '../../x.json': give a file name without a folder",
+        ),
+        ({"files": {"/x.json": "[]"}}, "official_files() has '/x.json': give a file name without a folder"),
+        ({"files": {"..": "[]"}}, "official_files() has '..': give a file name without a folder"),
+        ({"files": {"a.json": None}}, "official_files() has 'a.json', which is None: give its text"),
+    ],
+)
+def test_a_benchmark_that_breaks_the_contract_is_a_line_and_changes_no_result(
+    own: Mapping[str, Any], says: str
+) -> None:
+    generate(FakeModel(), FakeDataset(5))
+    evaluate(FakeBenchmark())
+    before = {path: path.read_bytes() for path in CELL.folder.rglob("*") if path.is_file()}
+    breaking = Breaking(**own)
+    with pytest.raises(CellFailure) as caught:
+        evaluate(breaking)
+    assert str(caught.value).startswith("benchmark fake: ") and says in str(caught.value)
+    after = {path: path.read_bytes() for path in CELL.folder.parent.parent.rglob("*") if path.is_file()}
+    assert before == after and breaking.asked == []
+
+
+def test_numbers_may_be_where_their_scale_or_the_benchmark_lets_them() -> None:
+    generate(FakeModel(), FakeDataset(5))
+    cosines_and_sums = {"cosine": Metric(-1.0, 5), "mean": Metric(1 + 1e-12, 5), "none": Metric(None, 0)}
+    ed = Metric(612.5, 5, scale=100)
+
+    def right(score: Score) -> Score:
+        return replace(score, values={**score.values, "right": True})
+
+    breaking = Breaking(metrics={**cosines_and_sums, "text/ED": ed}, score=right)
+    breaking.unbounded = ("text/*",)
+    outcome, result = evaluate(breaking)
+    assert outcome.state == COMPLETE
+    assert result.metrics["text/ED"].value == 612.5
+
+
+def test_questions_may_come_one_by_one() -> None:
+    class Yielding(FakeBenchmark):
+        def questions(self, item: Item, image: Picture) -> Any:
+            yield from super().questions(item, image)
+
+    generate(FakeModel(), FakeDataset(5))
+    assert evaluate(Yielding())[0].state == COMPLETE
 
 
 def test_a_judge_that_never_answers_is_given_up_and_is_no_result() -> None:

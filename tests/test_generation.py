@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -381,31 +383,82 @@ def test_truncated_server_bytes_are_a_failure() -> None:
     assert list((CELL.folder / "images").glob("*.png")) == []
 
 
+T2I: dict[str, Any] = {"prompt": "p", "seed": 1, "image_save_path": "<MODEL_NAME>/fake/a.png"}
+EDIT: dict[str, Any] = {
+    "input_list": [Image.new("RGB", (8, 8)), "red"],
+    "seed": 1,
+    "image_save_path": "<MODEL_NAME>/fake/a.png",
+}
+
+
+def without(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name != key}
+
+
 @pytest.mark.parametrize(
-    ("entry", "says"),
+    ("task", "entry", "says"),
     [
-        ({"prompt": "p", "image_save_path": "<MODEL_NAME>/fake/a.png"}, "lacks seed"),
+        ("t2i", ["p", 1], "it is ['p', 1], and must be a dict"),
+        ("t2i", without("seed", T2I), "lacks seed"),
+        ("t2i", without("prompt", T2I), "lacks prompt"),
+        ("edit", without("input_list", EDIT), "lacks input_list"),
+        ("t2i", T2I | {"input_list": []}, "has input_list beside prompt"),
+        ("t2i", T2I | {"prompt": None}, "prompt is None, and must be a text that is not empty"),
+        ("t2i", T2I | {"prompt": " \n"}, r"prompt is ' \n', and must be a text that is not empty"),
+        ("t2i", T2I | {"seed": 0.9}, "seed is 0.9, and must be a whole number"),
+        ("t2i", T2I | {"seed": True}, "seed is True, and must be a whole number"),
+        ("t2i", T2I | {"seed": "1"}, "seed is '1', and must be a whole number"),
+        ("t2i", T2I | {"image_save_path": None}, "image_save_path is None, and must be a text"),
+        ("t2i", T2I | {"image_save_path": "<MODEL_NAME>/other/a.png"}, "must lie in <MODEL_NAME>/fake/"),
+        ("t2i", T2I | {"image_save_path": "<MODEL_NAME>/fake/../../a.png"}, "must lie in <MODEL_NAME>/fake/"),
         (
-            {"seed": 1, "image_save_path": "<MODEL_NAME>/fake/a.png"},
-            "lacks prompt (t2i) or input_list (edit)",
+            "t2i",
+            T2I | {"image_save_path": "<MODEL_NAME>/fake/a.gif"},
+            "no image is saved with the suffix '.gif'",
         ),
-        ({"prompt": "p", "seed": 1, "image_save_path": "<MODEL_NAME>/other/a.png"}, "must lie in"),
-        ({"prompt": "p", "seed": 1, "image_save_path": "<MODEL_NAME>/fake/../../a.png"}, "must lie in"),
+        ("t2i", T2I | {"image_save_path": "<MODEL_NAME>/fake/a"}, "no image is saved with the suffix ''"),
+        ("t2i", T2I | {"image_save_path": "<MODEL_NAME>/fake/images/00000.jpg"}, "is that of entry 0 too"),
+        ("edit", EDIT | {"input_list": "red"}, "input_list is 'red', and must be a list"),
+        (
+            "edit",
+            EDIT | {"input_list": ["red", None]},
+            "input_list[1] is None, and must be a text or a PIL image",
+        ),
+        ("edit", EDIT | {"input_list": ["red"]}, "input_list holds no image"),
+        ("edit", EDIT | {"input_list": EDIT["input_list"][:1]}, "input_list holds no text"),
     ],
 )
-def test_dataset_that_breaks_the_contract_is_named(entry: dict[str, object], says: str) -> None:
-    dataset = FakeDataset(1)
-    dataset.data.append(entry)
-    with pytest.raises(CellFailure, match="benchmark fake, entry 1") as caught:
+def test_an_entry_that_breaks_the_contract_is_named_by_its_number(task: str, entry: Any, says: str) -> None:
+    dataset: Any = FakeDataset(3)
+    dataset.dataset_task = task
+    if task == "edit":
+        dataset.data = [EDIT | {"image_save_path": f"<MODEL_NAME>/fake/{n}.png"} for n in range(3)]
+    dataset.data[2] = entry
+    with pytest.raises(CellFailure, match=r"^benchmark fake, entry 2 \(data\[2\]\): ") as caught:
         items(dataset)
     assert says in str(caught.value)
 
 
-def test_two_items_of_one_path_are_named() -> None:
-    dataset = FakeDataset(2)
-    dataset.data[1]["image_save_path"] = dataset.data[0]["image_save_path"]
-    with pytest.raises(CellFailure, match=r"two entries are saved as 00000\.png"):
+@pytest.mark.parametrize("data", [None, [], "prompts", {"prompt": "p"}])
+def test_data_that_are_no_list_of_entries_are_named(data: object) -> None:
+    dataset: Any = FakeDataset(1)
+    dataset.data = data
+    with pytest.raises(CellFailure, match=r"benchmark fake: its data is .*, and must be a list of dicts"):
         items(dataset)
+
+
+def test_whole_numbers_of_numpy_are_seeds_and_files_of_input_images_stay_unread(tmp_path: Path) -> None:
+    import numpy as np
+
+    path = tmp_path / "a.png"
+    Image.effect_noise((64, 64), 9).save(path)
+    path.write_bytes(path.read_bytes()[:200])  # only its header can be read
+    dataset: Any = FakeDataset(1)
+    dataset.dataset_task = "edit"
+    with Image.open(path) as lazy:
+        dataset.data = [EDIT | {"seed": np.int32(7), "input_list": (lazy, "red")}]
+        [item] = items(dataset)
+    assert (item.seed, type(item.seed), item.input_list) == (42 + 7, int, (lazy, "red"))
 
 
 def test_secrets_leave_error_texts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Model classes written word for word as seed 002's guide says run through ``eval.sh`` unchanged."""
+"""Model classes written word for word as the extension guide says run through ``eval.sh`` unchanged."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from imageevalkit import assets
+from imageevalkit.launch import registry
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.listing import listing
 from tests.support.fake_vllm import install
@@ -16,6 +17,7 @@ from tests.support.fake_vllm import install
 def nothing_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONDA_BASE", str(tmp_path))
     monkeypatch.setattr(assets, "check", lambda benchmark: [])
+    monkeypatch.setattr(registry, "check_dataset", lambda benchmark: None)
 
 
 def state_of_wise(judge: str, kwargs: str = "", environments: dict[str, str] | None = None) -> str:

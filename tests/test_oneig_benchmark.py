@@ -85,7 +85,7 @@ def item(class_item: str, prompt_id: str, repetition: int = 1, name: str = "onei
     }
 
     class One:
-        data = (entry,)
+        dataset_task, data = "t2i", (entry,)
 
     return items_of(One(), Cell("org/m", name))[0]
 

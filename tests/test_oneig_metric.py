@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.oneig.benchmark import OneIGBenchmark
 from benchmarks.oneig.editions import CHINESE, ENGLISH
 from benchmarks.oneig.metric import metrics
 from benchmarks.oneig.prompt_scores import pair_distances, prompt_score
@@ -22,7 +23,7 @@ from benchmarks.oneig.scored import (
     Task,
 )
 from imageevalkit.evaluation.benchmark import RULES, Rules
-from imageevalkit.results import Metric
+from imageevalkit.results import Metric, check_within_scale
 from tests.support.oneig_scored import image_of, real_prompts
 
 HERE = Path("0.png")
@@ -322,3 +323,19 @@ def test_intervals_are_of_means_over_ten_prompts_or_more() -> None:
     assert found["text"].interval is None
     assert found["text/ED"].scale == 100
     assert of(scored[:9], "alignment")["alignment"].interval is None
+
+
+def test_what_the_metrics_can_be_beyond_their_scale_is_known_of_the_benchmark() -> None:
+    """Images that are opposites, a reading of a thousand letters; a style unlike the reference is below 0."""
+    scored = [
+        ScoredPrompt(one_question(1), apart(1.9)),
+        ScoredPrompt(text_prompt(1), [read("a" * 1000)]),
+        ScoredPrompt(reasoning(1), [similar(-0.5)]),
+    ]
+    found = metrics(scored, ["text", "reasoning", "diversity"], "official", "en")
+    for name in ("text/ED", "text/short_ED", "diversity", "diversity/object", "diversity/NP"):
+        assert value(found, name) > found[name].scale
+    assert value(found, "reasoning") == -0.5
+    check_within_scale(found, OneIGBenchmark.unbounded)
+    with pytest.raises(ValueError, match=r"metric 'diversity' is 1.9 on a scale of 1: "):
+        check_within_scale(found, ())

@@ -234,7 +234,9 @@ def test_an_empty_output_folder_is_a_report_too(output: Path) -> None:
 def test_a_report_that_cannot_be_written_says_so_in_one_line(output: Path) -> None:
     write_cell("a", "text", THREE, score(0.5))
     (output / "leaderboard.csv").mkdir()
-    with pytest.raises(CellFailure, match=r"the report cannot be written: .*leaderboard\.csv: Is a directory"):
+    with pytest.raises(
+        CellFailure, match=r"the report cannot be written: .*leaderboard\.csv: Is a directory"
+    ):
         main([])
 
 

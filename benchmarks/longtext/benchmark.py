@@ -6,7 +6,7 @@ from benchmarks.longtext.text_benchmark import PROMPT, OcrTextBenchmark, TextBen
 from eval_models.judge.registry import JUDGE_SETTINGS, choose, find
 from eval_models.ocr.registry import check_reader
 
-# It gave the numbers published with the benchmark; qwen2.5-vl-32b gave those of the kit of seed 002.
+# It gave the numbers published with the benchmark; qwen2.5-vl-32b gave those of the official evaluation kit.
 DEFAULT_JUDGE = "qwen2.5-vl-7b"
 VERSION = "x-omni-2b8237b"  # the prompts and the metric are those of X-Omni-Team/X-Omni at this commit
 

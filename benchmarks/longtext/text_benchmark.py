@@ -87,7 +87,7 @@ class OcrTextBenchmark(TextBenchmark):
 class VlmTextBenchmark(TextBenchmark, JudgedBenchmark):
     """Read by the vision-language judge ``judge``, in the official words of ``prompts``."""
 
-    # the kit of seed 002 uses 32B; 7B gave the numbers published with the benchmark
+    # the official evaluation kit uses 32B; 7B gave the numbers published with the benchmark
     official = ("transformers:qwen2.5-vl-7b", "transformers:qwen2.5-vl-32b")
     pixels = QWEN_VL_UTILS
 

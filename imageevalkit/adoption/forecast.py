@@ -12,18 +12,18 @@ from imageevalkit.adoption.found import Found, Missing, Piece
 from imageevalkit.cell import Cell
 from imageevalkit.errors import ExitStatus, run_main
 from imageevalkit.forecasting import Datasets, Forecast, tell_forecasts
-from imageevalkit.items import Item, items_of
+from imageevalkit.items import Item
 
 
 def found_images(
-    cell: Cell, options: Mapping[str, Any], dataset: Any
+    cell: Cell, options: Mapping[str, Any], datasets: Datasets
 ) -> tuple[list[Item], Path, dict[str, Found]]:
     """The items of ``cell``, where a job with ``options`` would look for their images, and what it would find there.
 
     Raises:
-        CellFailure: the folder cannot be read, or may hold another model's images.
+        CellFailure: the folder cannot be read, or may hold another model's images; or an entry breaks the contract.
     """
-    items = items_of(dataset, cell, options["limit"])
+    items, dataset = datasets.own_items(cell, options["limit"]), datasets[cell.benchmark]
     source = Path(options["sources"][cell.benchmark])
     return (
         items,
@@ -36,7 +36,7 @@ def forecast_of(options: Mapping[str, Any], datasets: Datasets) -> Forecast:
     """What a job with ``options`` would take for a cell, in words; only reads, and raises what the job would."""
 
     def forecast(cell: Cell) -> str:
-        items, source, found = found_images(cell, options, datasets[cell.benchmark])
+        items, source, found = found_images(cell, options, datasets)
         check_found(cell, items, source, found)
         may_replace(cell, items, settings_of(source, found), options["overwrite"])
         there = [one for one in found.values() if not isinstance(one, Missing)]

@@ -61,7 +61,8 @@ class Benchmark(ABC):
     until its reply holds a score: more than once only where the official evaluator does that. ``scores_blank``:
     whether the official evaluator scores the placeholder of an image that was not made. ``judge_scale`` are the lowest
     and the highest score that a judge is told to give: one beyond is none under ``corrected`` rules; under ``official``
-    ones it is what :meth:`parse` makes of it, and the result tells.
+    ones it is what :meth:`parse` makes of it, and the result tells. ``unbounded`` are the metrics, by name or shell
+    pattern, whose values may lie beyond their scale; of any other such a value is a fault.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Benchmark(ABC):
     official_headline: Sequence[str] = ()
     rules: Rules = "official"
     judge_scale: tuple[float, float] | None = None
+    unbounded: Sequence[str] = ()
     tries: int = 1
     scores_blank: bool = True
 
@@ -144,7 +146,7 @@ class Benchmark(ABC):
         return []
 
     def official_files(self, judged: Sequence[Judged]) -> dict[str, str]:
-        """Files in the official formats by name, for ``official/`` beside the result; none by default."""
+        """Texts in the official formats by file name, for ``official/`` beside the result; none by default."""
         return {}
 
 

@@ -81,7 +81,7 @@ def _pictures(
 ) -> tuple[Sequence[Item], Pictures]:
     images = request["images"]
     if images and images["stage"] == "adopt":
-        items, _, found = found_images(cell, images, datasets[cell.benchmark])
+        items, _, found = found_images(cell, images, datasets)
         return items, pictures_elsewhere(cell, items, found)
     items = datasets.items(cell, request["limit"])
     if images:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imageevalkit.atomic import sync_folder
 from imageevalkit.cell import Cell
+from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.benchmark import Benchmark, Unparsed
 from imageevalkit.evaluation.question import Picture, Question, Reply
 from imageevalkit.items import Item
@@ -72,6 +73,9 @@ class Judgements:
     Items may share a request: it is asked once. ``requests`` are the hashes of an item's questions by their names.
     ``replies`` counts those of each request, of all runs. With ``retry_unparsed`` replies on record that hold no
     score count as none. What is no record is told.
+
+    Raises:
+        CellFailure: the benchmark's questions about an item cannot be told apart.
     """
 
     def __init__(
@@ -87,7 +91,8 @@ class Judgements:
         self.questions: dict[str, Question] = {}
         self.requests: dict[str, dict[str, str]] = {}
         for item, picture in pictures.items():
-            questions = benchmark.questions(items[item], picture)
+            questions = list(benchmark.questions(items[item], picture))
+            _check_questions(questions, item, cell)
             hashes = {
                 question.name: question.request_hash(benchmark.answerer(question)) for question in questions
             }
@@ -147,3 +152,14 @@ class Judgements:
             return True
         # a further try would choose among replies, so there are as many as the official evaluator makes
         return judgement.status == UNPARSED and judgement.tries < self._benchmark.tries
+
+
+def _check_questions(questions: Sequence[Question], item: str, cell: Cell) -> None:
+    problem = ""
+    if strangers := [question.item for question in questions if question.item != item]:
+        problem = f"one whose item is '{strangers[0]}': give each the id of its own item"
+    elif len({question.name for question in questions}) < len(questions):
+        [(name, count)] = Counter(question.name for question in questions).most_common(1)
+        problem = f"{count} of the name '{name}': give each a name of its own"
+    if problem:
+        raise CellFailure(f"benchmark {cell.benchmark}: questions() of item {item} has {problem}")

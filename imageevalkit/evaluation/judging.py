@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 
 from imageevalkit.cell import Cell
 from imageevalkit.cores import available_cores
-from imageevalkit.errors import say
+from imageevalkit.errors import CellFailure, say
 from imageevalkit.evaluation.benchmark import Benchmark, Score
 from imageevalkit.evaluation.judgements import (
     FAILED,
@@ -24,6 +25,7 @@ from imageevalkit.evaluation.question import Answer, JudgeUnusable, Picture, Que
 from imageevalkit.evaluation.survey import ImageState
 from imageevalkit.evaluation.watch import Watch
 from imageevalkit.items import Item
+from imageevalkit.json_values import is_number
 from imageevalkit.kept_twice import KeptTwiceWriter
 from imageevalkit.progress import Progress, ProgressWriter
 from imageevalkit.secrets import one_line, redact
@@ -91,7 +93,7 @@ def judge_items(
     """The verdict on every item in ``states``; answers that are on record are not asked for again.
 
     Raises:
-        CellFailure: the evaluator cannot start, or the disk is full.
+        CellFailure: the evaluator cannot start, the disk is full, or the benchmark breaks its contract.
     """
     asking = _Asking(cell, benchmark, items, states, options, progress)
     problem = asking.ask() if options.ask else "not asked: --rescore takes what is on record"
@@ -183,7 +185,7 @@ class _Asking:
         replies = {n: j.reply for n, j in judgements.items() if j and j.reply}
         parsed = {n: j.parsed for n, j in judgements.items() if j and j.status == OK}
         if len(parsed) == len(judgements):
-            score = self._benchmark.score(self._items[item], parsed, replies)
+            score = self._score(item, parsed, replies)
             beyond = [j.beyond for j in judgements.values() if j and j.beyond]
             return Verdict(JUDGED, score, "", replies, parsed, beyond)
         failed = [
@@ -193,6 +195,16 @@ class _Asking:
         unparsed = ((n, j.reason) for n, j in judgements.items() if j and j.status == UNPARSED)
         name, reason = failed[0] if failed else next(unparsed)
         return Verdict(verdict, None, f"{name}: {reason}" if len(judgements) > 1 else reason, replies, parsed)
+
+    def _score(self, item: str, parsed: Mapping[str, Any], replies: Mapping[str, Reply]) -> Score:
+        score = self._benchmark.score(self._items[item], parsed, replies)
+        where = f"benchmark {self._cell.benchmark}: score() of item {item}"
+        if not isinstance(score, Score):
+            raise CellFailure(f"{where} returns {reprlib.repr(score)}, and must return a Score")
+        for name, value in score.values.items():
+            if not (is_number(value) or isinstance(value, bool)):
+                raise CellFailure(f"{where}: '{name}' is {reprlib.repr(value)}, and must be a finite number")
+        return score
 
     def _answerer(self, question: Question) -> str:
         return self._benchmark.answerer(question).id

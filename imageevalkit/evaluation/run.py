@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from imageevalkit import assets
@@ -36,7 +38,7 @@ from imageevalkit.jobs import FAILED as JOB_FAILED
 from imageevalkit.money import dollars
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.result_files import leave, standing
-from imageevalkit.results import Coverage, Result
+from imageevalkit.results import Coverage, Result, as_object, check_within_scale, validate
 
 NOT_GENERATED = "not_generated"
 _DEFAULT = AskOptions()
@@ -59,7 +61,7 @@ def evaluate_cell(
 
     Raises:
         CellFailure: nothing to score, wrong benchmark data, mixed images, an evaluator that cannot start, images
-            that go meanwhile.
+            that go meanwhile, a benchmark that breaks its contract.
     """
     data_sha256 = assets.data_sha256(cell.benchmark)
     states = survey_images(cell, items)
@@ -103,6 +105,7 @@ def evaluate_cell(
             *benchmark.notes(judged),
         ],
     )
+    _check(result, benchmark, verdicts)
     if kept := _better(result, asking.ask):
         if not coverage.complete:
             raise CellFailure(
@@ -113,8 +116,30 @@ def evaluate_cell(
         raise CellFailure(
             f"{gone} of {len(to_judge)} images were removed from {cell.folder} while they were judged"
         )
-    leave(cell, result, _scores(benchmark, states, verdicts), benchmark.official_files(judged))
+    official = benchmark.official_files(judged)
+    _check_official(official, cell)
+    leave(cell, result, _scores(benchmark, states, verdicts), official)
     return _outcome(result, problem, verdicts, usd)
+
+
+def _check(result: Result, benchmark: Benchmark, verdicts: Mapping[str, Verdict]) -> None:
+    """Whether ``result`` can be written, before any file of it is. Raises CellFailure."""
+    try:
+        validate(as_object(result))
+        if not any(verdict.beyond for verdict in verdicts.values()):  # as then its metrics may be
+            check_within_scale(result.metrics, benchmark.unbounded)
+    except ValueError as error:
+        raise CellFailure(f"benchmark {result.benchmark}: {error}") from None
+
+
+def _check_official(files: Mapping[str, str], cell: Cell) -> None:
+    """Whether all are texts for the folder ``official/`` itself. Raises CellFailure."""
+    for name, text in files.items():
+        where = f"benchmark {cell.benchmark}: official_files() has '{name}'"
+        if name in ("", "..") or PurePath(name).name != name:
+            raise CellFailure(f"{where}: give a file name without a folder")
+        if not isinstance(text, str):
+            raise CellFailure(f"{where}, which is {reprlib.repr(text)}: give its text")
 
 
 def _nothing_judged(verdicts: Mapping[str, Verdict], problem: str, coverage: Coverage) -> str:

@@ -27,7 +27,7 @@ _TICK = 0.5  # seconds between two looks at a cell, for its progress line
 class Asker:
     """A model that is asked for images without blocking the event loop, ``room`` of them at a time.
 
-    A class with a plain ``generate`` (an API client written to seed 002's guide) is asked in threads. It need not
+    A class with a plain ``generate`` (an API client written to the extension guide) is asked in threads. It need not
     be safe for that: each thread gets an instance of its own from ``load``.
     """
 
@@ -90,7 +90,7 @@ async def drain(cells: AsyncIterator[tuple[CellRun, Asker]], end: Callable[[Cell
 
 
 def model_input(task: str, item: Item) -> Any:
-    """What the contract of seed 002 hands to ``generate``: the prompt (t2i) or the input list."""
+    """What the extension guide hands to ``generate``: the prompt (t2i) or the input list."""
     return item.prompt if task == "t2i" else item.input_list
 
 

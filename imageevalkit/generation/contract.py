@@ -1,4 +1,4 @@
-"""What a model class may return or raise beyond seed 002's contract (``generate`` gives a ``PIL.Image``)."""
+"""What a model class may return or raise beyond the extension guide (``generate`` gives a ``PIL.Image``)."""
 
 from __future__ import annotations
 

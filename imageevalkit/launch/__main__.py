@@ -15,6 +15,7 @@ from imageevalkit.launch.options import help_text, parse_words, resolve
 from imageevalkit.launch.process import LOG_HEADER
 from imageevalkit.open_files import require
 from imageevalkit.secrets import one_line
+from imageevalkit.text_output import counted
 
 # open at a time in the launcher, beside the lock and the log of each cell
 _FILES = 64
@@ -71,7 +72,8 @@ def _run(given: dict[str, str], config: Config) -> ExitStatus:
         plan.save()
     except (OSError, CellFailure) as error:
         raise UserError(f"output/ or log/ cannot be written: {one_line(error)}") from error
-    say(f"{len(plan.cells)} cells, {len(plan.jobs)} jobs; run folder {plan.run_folder}")
+    cells, jobs = counted(len(plan.cells), "cell"), counted(len(plan.jobs), "job")
+    say(f"{cells}, {jobs}; run folder {plan.run_folder}")
     summary = run_plan(plan, locks)
     _print_report(plan.jobs[-1].logs)
     return summary.status

@@ -16,6 +16,7 @@ from imageevalkit.jobs import Job, Plan, cell_of
 from imageevalkit.launch.environments import DRIVER_ENV, python_of
 from imageevalkit.launch.serving_jobs import describe_server
 from imageevalkit.secrets import environ_with
+from imageevalkit.text_output import counted
 
 
 def describe(plan: Plan) -> tuple[str, ExitStatus]:
@@ -24,7 +25,7 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
     Datasets are read in the driver's environment, what evaluators ask is counted in theirs.
     """
     order = "side by side" if plan.parallel else "one after another"
-    lines = [f"plan: {len(plan.cells)} cells, {len(plan.jobs)} jobs, {order}"]
+    lines = [f"plan: {counted(len(plan.cells), 'cell')}, {counted(len(plan.jobs), 'job')}, {order}"]
     status = ExitStatus.FAILED if plan.blocked else ExitStatus.COMPLETE
     by_name = {job.name: job for job in plan.jobs}
     requests = {job.name: _requests(job, by_name) for job in plan.jobs}
@@ -33,12 +34,12 @@ def describe(plan: Plan) -> tuple[str, ExitStatus]:
         server = describe_server(job)
         # the script of an evaluation says less than the environment it runs in
         program = requests[job.name][0].python if job.stage == "evaluate" and not server else job.command[0]
-        lines.append(f"{job.name}: {program}, {gpus_of(job)}, {job.cores} cores")
+        lines.append(f"{job.name}: {program}, {gpus_of(job)}, {counted(job.cores, 'core')}")
         lines += server
         for _ in requests[job.name]:
-            for line, counted in next(told):
+            for line, was_counted in next(told):
                 lines.append(f"  {line}")
-                status = status if counted else ExitStatus.FAILED
+                status = status if was_counted else ExitStatus.FAILED
     lines += [f"blocked {cell}: {reason}" for cell, reason in plan.blocked.items()]
     return "\n".join(lines), status
 
@@ -49,10 +50,10 @@ def gpus_of(job: Job) -> str:
     if each and job.gpus:
         replicas = job.gpus_at_most // each
         count = "1 replica" if replicas == 1 else f"up to {replicas} replicas"
-        return f"{count} × {each} {'GPU' if each == 1 else 'GPUs'}"
+        return f"{count} × {counted(each, 'GPU')}"
     if each == 0 and replicas > 1 and not job.options["api"]:
         return f"{replicas} replicas on the CPU"
-    return f"{job.gpus} GPUs"
+    return counted(job.gpus, "GPU")
 
 
 class _Request(NamedTuple):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from importlib.util import find_spec
+
 from eval_models.judge.registry import JudgeChoice, find
 from imageevalkit import assets
-from imageevalkit.errors import UserError
+from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.benchmark import check_judge
 from imageevalkit.launch import registry
 from imageevalkit.launch.benchmark_kwargs import configured_settings
@@ -16,21 +19,17 @@ from imageevalkit.launch.judge_settings import (
     environment_of,
     runs_elsewhere,
 )
-from imageevalkit.launch.own_environment import missing_here, own_environment
+from imageevalkit.launch.own_environment import missing_here, own_environment, script_of
 
 
 def listing(config: Config) -> str:
     """Two aligned tables: models with tasks, benchmarks with tasks; each with what is missing."""
     models = [
-        (name, ", ".join(tasks), _environment(config, "INFER_ENV_MAP", name, f"--model {name}"))
+        (name, ", ".join(tasks), _model(config, name, tasks))
         for name, tasks in registry.model_tasks().items()
     ]
     benchmarks = [
-        (
-            name,
-            task,
-            _data(name) or _evaluation(config, name),
-        )
+        (name, task, _dataset(name) or _evaluation(config, name))
         for name, task in registry.benchmark_tasks().items()
     ]
     return "\n".join(["Models", *_rows(models), "", "Benchmarks", *_rows(benchmarks)])
@@ -41,8 +40,13 @@ def _rows(rows: list[tuple[str, str, str]]) -> list[str]:
     return [f"  {name:<{width}}  {task:<10} {state}" for name, task, state in rows]
 
 
-def _environment(config: Config, variable: str, name: str, build: str) -> str:
-    return _program(config.maps.get(variable, {}).get(name, ""), "python", build)
+def _model(config: Config, name: str, tasks: Iterable[str]) -> str:
+    try:
+        for task in tasks:
+            registry.check_model(name, task)
+    except CellFailure as error:
+        return str(error)
+    return _program(config.maps.get("INFER_ENV_MAP", {}).get(name, ""), "python", f"--model {name}")
 
 
 def _program(environments: str, program: str, build: str) -> str:
@@ -55,8 +59,9 @@ def _program(environments: str, program: str, build: str) -> str:
 
 
 def _evaluation(config: Config, benchmark: str) -> str:
-    """Whether the environment of ``benchmark`` and its judge are there."""
+    """Whether the script, the environment of ``benchmark`` and its judge are there."""
     try:
+        script_of(benchmark)
         given = configured_settings(config, benchmark)
         judge = check_judge(benchmark, config.maps.get("JUDGE_MAP", {}).get(benchmark, ""), given)
         choice = find(judge)
@@ -92,7 +97,15 @@ def _judge_problem(config: Config, choice: JudgeChoice, in_own: bool) -> str:
     return "" if state == "ready" else f"{state} (its judge is {choice.name})"
 
 
-def _data(benchmark: str) -> str:
-    if assets.check(benchmark):
-        return f"needs its data: bash utils/prefetch.sh --ds_names {benchmark}"
+def _dataset(benchmark: str) -> str:
+    try:
+        registry.check_dataset_class(benchmark)
+        if assets.check(benchmark):
+            return f"needs its data: bash utils/prefetch.sh --ds_names {benchmark}"
+        if find_spec(
+            "PIL"
+        ):  # until the driver's environment is made, there may be none to read datasets with
+            registry.check_dataset(benchmark)
+    except CellFailure as error:
+        return str(error)
     return ""

@@ -1,4 +1,4 @@
-"""What can be seen of an entry of MODEL_SETTINGS without its model's environment: no code of it is imported."""
+"""What can be seen of an entry of MODEL_SETTINGS or DATASET_SETTINGS without importing code of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from imageevalkit.asset_manifest import parse_entries
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure, suggest
 
-_PACKAGE = "custom_models"
+MODELS, DATASETS = "custom_models", "custom_datasets"
+"""The packages below ``infer/`` that modules of entries are relative to."""
 _GUIDE = '"Add a model" in README.md shows one'
 
 
@@ -50,14 +51,14 @@ def check_entry(entry: Any, where: str) -> None:
     parse_entries(list(entry.get("assets", ())), f"{where}: 'assets'")
 
 
-def check_class(module: str, name: str, where: str) -> None:
+def check_class(module: str, name: str, where: str, package: str = MODELS) -> None:
     """Whether the file of ``module``, if it is one of the tree, can have a class ``name``. Raises CellFailure."""
     if not module.startswith("."):
         return  # of a package of the model's environment
     try:
-        folder = REPO / "infer" / resolve_name(module, _PACKAGE).replace(".", "/")
+        folder = REPO / "infer" / resolve_name(module, package).replace(".", "/")
     except ImportError:
-        raise CellFailure(f"{where}: module '{module}' is outside of infer/{_PACKAGE}") from None
+        raise CellFailure(f"{where}: module '{module}' is outside of infer/{package}") from None
     path = folder / "__init__.py" if folder.is_dir() else folder.with_name(f"{folder.name}.py")
     shown = path.relative_to(REPO)
     if not path.is_file():

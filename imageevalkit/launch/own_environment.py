@@ -1,10 +1,13 @@
-"""What evaluating a benchmark takes by itself, whatever its judge: an environment, weights."""
+"""What evaluating a benchmark takes by itself, whatever its judge: a script, an environment, weights."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from imageevalkit.cell import REPO
+from imageevalkit.errors import UserError
 from imageevalkit.evaluation.benchmark import rules_code, rules_of
 from imageevalkit.launch.config import Config
 
@@ -21,6 +24,14 @@ def missing_here(benchmark: str, given: Mapping[str, Any]) -> list[str]:
     missing = getattr(rules_of(benchmark, given), "missing", None)
     with rules_code(benchmark, "fails in missing()"):
         return list(missing()) if missing else []
+
+
+def script_of(benchmark: str) -> Path:
+    """The script that evaluates ``benchmark``. Raises UserError where there is none."""
+    script = REPO / "eval" / f"{benchmark}.sh"
+    if not script.is_file():
+        raise UserError(f"benchmark {benchmark} has no evaluation script: eval/{benchmark}.sh is missing")
+    return script
 
 
 def own_environment(config: Config, benchmark: str, given: Mapping[str, Any]) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 
 from imageevalkit import assets
 from imageevalkit.benchmark_settings import environ_of
-from imageevalkit.cell import REPO, Cell, log_root, output_root
+from imageevalkit.cell import Cell, log_root, output_root
 from imageevalkit.cores import available_cores
-from imageevalkit.errors import UserError, suggest
+from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.evaluation.benchmark import module_of
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.kept_twice import copy_of
@@ -26,7 +26,7 @@ from imageevalkit.launch.judges import JudgeNeeds, check_kwargs_map, judge_needs
 from imageevalkit.launch.missing_weights import missing_of_evaluator, missing_of_model
 from imageevalkit.launch.needs import assets_without_judge, hub_secrets
 from imageevalkit.launch.options import Options
-from imageevalkit.launch.own_environment import missing_here, own_environment, uses_encoders
+from imageevalkit.launch.own_environment import missing_here, own_environment, script_of, uses_encoders
 from imageevalkit.launch.serving_jobs import serving_jobs
 from imageevalkit.secrets import secret_names
 
@@ -146,8 +146,9 @@ def _blocked(
     blocked: dict[str, str] = {}
     makes_images = options.infer and options.images is None
     for benchmark in options.benchmarks:
-        problems = assets.check(benchmark)
-        reason = assets.explain(problems, benchmark) if problems else ""
+        reason = _no_dataset(benchmark)
+        if not reason and (problems := assets.check(benchmark)):
+            reason = assets.explain(problems, benchmark)
         if not reason and options.evaluate:
             reason = "; ".join(missing_here(benchmark, ds_kwargs[benchmark]))
         if not reason and options.evaluate and options.asks_judges:
@@ -162,6 +163,14 @@ def _blocked(
                     made = "; --infer false scores the images there are" * cell.generation.exists()
                     blocked.setdefault(cell.key, reason + made)
     return blocked
+
+
+def _no_dataset(benchmark: str) -> str:
+    try:
+        registry.check_dataset_class(benchmark)
+    except CellFailure as failure:
+        return str(failure)
+    return ""
 
 
 def _evaluate_jobs(run: Run, cells: Sequence[Cell], after: dict[str, str]) -> list[Job]:
@@ -180,9 +189,7 @@ def _evaluate_jobs(run: Run, cells: Sequence[Cell], after: dict[str, str]) -> li
 
 def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: dict[str, str]) -> Job:
     options, benchmark = run.options, cell.benchmark
-    script = REPO / "eval" / f"{benchmark}.sh"
-    if not script.is_file():
-        raise UserError(f"benchmark {benchmark} has no evaluation script: eval/{benchmark}.sh is missing")
+    script = script_of(benchmark)
     environment = own_environment(run.config, benchmark, run.ds_kwargs[benchmark])
     for part in environment.split():
         python_of(part, f"benchmark {benchmark}", f"bash utils/make_env.sh --benchmark {benchmark}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Any
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.guest_code import guest_code
+from imageevalkit.items import entries_of
 from imageevalkit.launch import model_entries
 from imageevalkit.load_errors import may_be_hub_id
 from imageevalkit.secrets import one_line
@@ -74,13 +76,34 @@ def check_class(name: str, task: str, setting: Mapping[str, Any]) -> None:
     model_entries.check_class(setting["module"], setting["class"], _place(name, task))
 
 
+def check_model(name: str, task: str) -> None:
+    """Whether the registered model can be loaded by its entry, as far as that can be seen. Raises CellFailure."""
+    if entry := _entry(name, task):
+        check_class(name, task, entry)
+
+
 class WrongTask(CellFailure):
     """The model is registered, but not for the task."""
 
 
-def load_dataset(name: str) -> Any:
-    """The dataset of a benchmark (see ``custom_datasets.load_dataset``)."""
-    return _registry("custom_datasets.load_dataset").load_dataset(name)
+def check_dataset_class(benchmark: str) -> None:
+    """Whether the class of a benchmark's dataset is there, as far as that can be seen. Raises CellFailure."""
+    setting = _registry("custom_datasets.load_dataset").DATASET_SETTINGS[benchmark]
+    where = f"benchmark '{benchmark}': DATASET_SETTINGS['{benchmark}']"
+    model_entries.check_class(setting.module, setting.class_name, where, model_entries.DATASETS)
+
+
+def check_dataset(benchmark: str) -> None:
+    """Whether the dataset of a benchmark can be read, with all its entries. Raises CellFailure: one line."""
+    try:
+        # a dataset class may print
+        with guest_code(), contextlib.redirect_stdout(sys.stderr):
+            entries_of(_registry("custom_datasets.load_dataset").load_dataset(benchmark), benchmark)
+    except CellFailure:
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {one_line(error, 300)}"
+        raise CellFailure(f"benchmark {benchmark}: its dataset cannot be read: {said}") from error
 
 
 def resolve_model(name: str, task: str, use_api: bool, kwargs: dict[str, Any]) -> dict[str, Any]:

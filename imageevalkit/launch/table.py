@@ -11,7 +11,7 @@ from imageevalkit.cell import short_path
 from imageevalkit.jobs import COMPLETE
 from imageevalkit.launch.summary import SKIPPED, JobSummary, RunSummary
 from imageevalkit.launch.terminal import STATE_WIDTH, Paint, clock
-from imageevalkit.text_output import plain
+from imageevalkit.text_output import counted, plain
 from imageevalkit.text_width import columns_of
 
 
@@ -39,9 +39,8 @@ def print_table(summary: RunSummary, stream: TextIO, environ: Mapping[str, str] 
             stream.write(f"    {message}\n")
     counts = Counter(cell.state for cell in summary.cells)
     states = ", ".join(f"{count} {state}" for state, count in counts.items()) or "nothing to do"
-    noun = "cell" if len(summary.cells) == 1 else "cells"
     stream.write(
-        f"{len(summary.cells)} {noun}: {states} · {clock(summary.seconds)} · "
+        f"{counted(len(summary.cells), 'cell')}: {states} · {clock(summary.seconds)} · "
         f"exit status {int(summary.status)} ({summary.status.name.lower()})\n"
     )
     stream.flush()

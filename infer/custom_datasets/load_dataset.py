@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any, NamedTuple
 
+from imageevalkit.errors import CellFailure
+
 
 class DatasetSetting(NamedTuple):
     """``task``: ``t2i``, ``edit`` or ``subject``; ``module`` is relative to this package; the class takes nothing."""
@@ -27,7 +29,19 @@ DATASET_SETTINGS: dict[str, DatasetSetting] = {
 
 
 def load_dataset(dataset_name: str) -> Any:
-    """Import and build the dataset class of ``dataset_name``. Raises KeyError for an unknown name."""
+    """Import and build the dataset class of ``dataset_name``.
+
+    Raises:
+        KeyError: an unknown name.
+        CellFailure: the class calls itself, or its task, otherwise than the registry does.
+    """
     setting = DATASET_SETTINGS[dataset_name]
     module = importlib.import_module(setting.module, package=__package__)
-    return getattr(module, setting.class_name)()
+    dataset = getattr(module, setting.class_name)()
+    for attribute, registered in (("dataset_name", dataset_name), ("dataset_task", setting.task)):
+        if (own := getattr(dataset, attribute, None)) != registered:
+            raise CellFailure(
+                f"benchmark {dataset_name}: {attribute} of class {setting.class_name} is {own!r}, and must be "
+                f"'{registered}', as in DATASET_SETTINGS of infer/custom_datasets/load_dataset.py"
+            )
+    return dataset

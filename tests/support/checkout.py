@@ -24,7 +24,7 @@ import random
 
 
 class SlowNoise:
-    """Written as seed 002's guide says: model_name, generate(prompt, seed)."""
+    """Written as the extension guide says: model_name, generate(prompt, seed)."""
 
     def __init__(self, model_path, seconds=0.0, side=48):
         self.model_name = "slow-noise"
@@ -52,7 +52,7 @@ import os
 
 
 class Many:
-    """Written as seed 002's guide says: dataset_name, dataset_task, data."""
+    """Written as the extension guide says: dataset_name, dataset_task, data."""
 
     def __init__(self):
         self.dataset_name = "many"
@@ -73,7 +73,7 @@ from PIL import Image
 
 
 class Edits:
-    """An edit benchmark written as seed 002's guide says."""
+    """An edit benchmark written as the extension guide says."""
 
     def __init__(self):
         self.dataset_name = "edits"

@@ -19,7 +19,7 @@ _BAGEL: dict[str, Any] = {
         }
     ],
 }
-# README.md, "About Inference Hyperparameters", and inference.ipynb, which has others for edits; the kit of seed 002 too
+# README.md, "About Inference Hyperparameters", and inference.ipynb, which has others for edits; the official kit too
 _BAGEL_COMMON: dict[str, Any] = {
     "revision": BAGEL.revision,
     "think": False,
@@ -88,7 +88,7 @@ _LUMINA_DIMOO_T2I = {
     "height": 1024,
     "cfg_scale": 4.0,
 }
-# inference/inference_i2i.py; the kit of seed 002 edits in float16, this script in bfloat16; so do we
+# inference/inference_i2i.py; the official evaluation kit edits in float16, this script in bfloat16; so do we
 _LUMINA_DIMOO_EDIT = {
     "timesteps": 64,
     "temperature": 1.0,

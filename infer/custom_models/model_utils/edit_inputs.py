@@ -13,7 +13,7 @@ from imageevalkit.images import as_rgb
 def split_inputs(input_list: Sequence[str | Image.Image]) -> tuple[list[Image.Image], str]:
     """The images of ``input_list`` as RGB, in order, and its strings joined with one blank.
 
-    Alpha is dropped and not composited, as the toolkit of seed 002 does.
+    Alpha is dropped and not composited, as the official evaluation kit does.
     """
     images = [as_rgb(part.convert("RGB")) for part in input_list if isinstance(part, Image.Image)]
     return images, joined_text(input_list)

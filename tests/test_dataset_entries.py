@@ -1,0 +1,169 @@
+"""Benchmarks whose dataset cannot be used, as a user would add them: a line in --list, in the plan and in a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.checkout import (
+    EDITS,
+    SLOW_NOISE,
+    add_benchmark,
+    add_model,
+    make_checkout,
+    needs_driver_env,
+    run_eval,
+)
+
+pytestmark = needs_driver_env
+
+BROKEN = """
+class Broken:
+    def __init__(self):
+        self.dataset_name, self.dataset_task = "{name}", "t2i"
+        self.data = [
+            {{"prompt": f"p {{i}}", "seed": i, "image_save_path": f"<MODEL_NAME>/{name}/{{i}}.png"}}
+            for i in range(5)
+        ]
+        {fault}
+        print("loaded")
+"""
+FAULTS = {
+    "prompt": ("self.data[3]['prompt'] = None", "entry 3 (data[3]): prompt is None, and must be a text"),
+    "seed": ("self.data[4]['seed'] = 0.9", "entry 4 (data[4]): seed is 0.9, and must be a whole number"),
+    "gif": (
+        "self.data[3]['image_save_path'] = '<MODEL_NAME>/gif/3.gif'",
+        "entry 3 (data[3]): image_save_path '<MODEL_NAME>/gif/3.gif': no image is saved with the suffix '.gif', only ",
+    ),
+    "twice": (
+        "self.data[4]['image_save_path'] = '<MODEL_NAME>/twice/1.jpg'",
+        "entry 4 (data[4]): image_save_path '<MODEL_NAME>/twice/1.jpg' is that of entry 1 too",
+    ),
+    "named": ("self.dataset_name = 'other'", "dataset_name of class Broken is 'other', and must be 'named'"),
+    "tasked": ("self.dataset_task = 'edit'", "dataset_task of class Broken is 'edit', and must be 't2i'"),
+    "empty": ("self.data = []", "its data is [], and must be a list of dicts"),
+}
+COUNTED = """
+from pathlib import Path
+
+
+class Entry(dict):
+    def __contains__(self, key):
+        if key == "seed":
+            with Path("looks").open("a") as file:
+                file.write("look\\n")
+        return super().__contains__(key)
+
+
+class Counted:
+    def __init__(self):
+        self.dataset_name, self.dataset_task = "counted", "t2i"
+        path = "<MODEL_NAME>/counted/1.png"
+        self.data = [Entry(prompt="a red cat", seed=1, image_save_path=path)]
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    checkout = make_checkout(tmp_path / "checkout")
+    add_model(checkout, "slow-noise", "SlowNoise", SLOW_NOISE)
+    return checkout
+
+
+def states(listed: str) -> dict[str, str]:
+    """What ``--list`` says of each name, the task left out."""
+    rows = [line.split(maxsplit=2) for line in listed.splitlines() if line.startswith("  ")]
+    return {name: state for name, _, state in rows}
+
+
+def test_every_entry_is_checked_before_an_image_is_made(checkout: Path) -> None:
+    for name, (fault, _) in FAULTS.items():
+        add_benchmark(checkout, name, "Broken", BROKEN.format(name=name, fault=fault))
+    add_benchmark(checkout, "fine", "Broken", BROKEN.format(name="fine", fault=""))
+    listed = run_eval(checkout, "--list")
+    assert listed.returncode == 0 and "Traceback" not in listed.stderr, listed.stderr
+    assert states(listed.stdout)["fine"] == "ready"
+    words = ["--model_names", "slow-noise;reference-noise", "--ds_names", ";".join([*FAULTS, "fine"])]
+    words += ["--limit", "2", "--eval", "false"]  # the faults are in entries beyond
+    dry, run = run_eval(checkout, *words, "--dry_run"), run_eval(checkout, *words)
+    assert dry.returncode == run.returncode == 1, run.stdout + run.stderr
+    for name, (_, says) in FAULTS.items():
+        assert states(listed.stdout)[name].startswith(f"benchmark {name}")
+        assert says in states(listed.stdout)[name]
+        assert run.stdout.count(says) == dry.stdout.count(says) == 2, "each model's cell has its line"
+        assert not list((checkout / "output").glob(f"*/{name}/*.*g"))
+    assert len(list((checkout / "output").glob("*/fine/*.png"))) == 4
+
+
+def test_edits_are_listed_too(checkout: Path) -> None:
+    add_benchmark(checkout, "edits", "Edits", EDITS, task="edit")
+    add_benchmark(
+        checkout, "mute", "Edits", EDITS.replace("edits", "mute").replace('f"make it', '0, f"make it'), "edit"
+    )
+    listed = states(run_eval(checkout, "--list").stdout)
+    assert listed["edits"] == "ready"
+    assert (
+        listed["mute"]
+        == "benchmark mute, entry 0 (data[0]): input_list[1] is 0, and must be a text or a PIL image"
+    )
+
+
+def test_the_plan_of_many_models_checks_a_dataset_once(checkout: Path) -> None:
+    add_benchmark(checkout, "counted", "Counted", COUNTED)
+    names = "slow-noise;reference-noise;reference-blank"
+    words = ["--model_names", names, "--ds_names", "counted", "--eval", "false"]
+    assert run_eval(checkout, *words).returncode == 0
+    (checkout / "looks").unlink()
+    dry = run_eval(checkout, *words, "--dry_run")
+    assert dry.stdout.count("0 images to make, 1 to reuse") == 3, dry.stdout + dry.stderr
+    assert (checkout / "looks").read_text() == "look\n"
+
+
+def test_what_is_not_there_is_not_ready_and_blocks_its_cells(checkout: Path) -> None:
+    add_benchmark(checkout, "lost", "Broken", BROKEN.format(name="lost", fault=""))
+    add_benchmark(checkout, "moved", "Broken", BROKEN.format(name="moved", fault=""))
+    add_benchmark(checkout, "mute", "Broken", BROKEN.format(name="mute", fault=""))
+    folder = checkout / "infer/custom_datasets/dataset_cls/t2i"
+    (folder / "lost.py").write_text("class Borken:\n    pass\n")
+    (folder / "moved.py").rename(folder / "moved2.py")
+    (checkout / "eval/mute.sh").unlink()
+    add_model(checkout, "gone", "SlowNoise", SLOW_NOISE)
+    add_model(checkout, "other", "SlowNoise", SLOW_NOISE.replace("class SlowNoise", "class SlowNoises"))
+    (checkout / "infer/custom_models/model_utils/gone.py").unlink()
+    listed = states(run_eval(checkout, "--list").stdout)
+    expected = {
+        "lost": "benchmark 'lost': DATASET_SETTINGS['lost']: infer/custom_datasets/dataset_cls/t2i/lost.py has "
+        "no class 'Broken' (did you mean 'Borken'?)",
+        "moved": "benchmark 'moved': DATASET_SETTINGS['moved']: there is no file "
+        "infer/custom_datasets/dataset_cls/t2i/moved.py for its module '.dataset_cls.t2i.moved' "
+        "(did you mean 'moved2'?)",
+        "gone": "model 'gone': MODEL_SETTINGS['t2i']['gone']: there is no file infer/custom_models/model_utils/gone.py "
+        "for its module '.model_utils.gone'",
+        "other": "model 'other': MODEL_SETTINGS['t2i']['other']: infer/custom_models/model_utils/other.py has no class "
+        "'SlowNoise' (did you mean 'SlowNoises'?)",
+    }
+    assert {name: listed[name] for name in expected} == expected
+    assert listed["slow-noise"] == listed["quicktext"] == "ready"
+    assert listed["mute"] == "benchmark mute has no evaluation script: eval/mute.sh is missing"
+    words = ["--model_names", "slow-noise;gone;other", "--ds_names", "quicktext;lost;moved", "--limit", "1"]
+    dry = run_eval(checkout, *words, "--dry_run")
+    assert dry.returncode == 1
+    for cell, name in (
+        ("slow-noise/lost", "lost"),
+        ("slow-noise/moved", "moved"),
+        ("gone/quicktext", "gone"),
+    ):
+        assert f"blocked {cell}: {expected[name]}" in dry.stdout
+    assert f"blocked other/quicktext: {expected['other']}" in dry.stdout
+    run = run_eval(checkout, *words, "--eval", "false")
+    assert run.returncode == 1
+    told = json.loads(next(checkout.glob("log/runs/*/summary.json")).read_text())["cells"]
+    assert {cell["cell"] for cell in told if cell["state"] == "complete"} == {"slow-noise/quicktext"}
+
+
+def test_one_cell_is_no_cells(checkout: Path) -> None:
+    words = ["--model_names", "slow-noise", "--ds_names", "quicktext", "--limit", "1", "--eval", "false"]
+    assert run_eval(checkout, *words, "--dry_run").stdout.startswith("plan: 1 cell, 2 jobs, ")
+    assert "\n1 cell, 2 jobs; run folder " in "\n" + run_eval(checkout, *words).stdout
