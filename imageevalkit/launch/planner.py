@@ -28,7 +28,7 @@ from imageevalkit.launch.own_environment import missing_here, own_environment, u
 from imageevalkit.launch.serving_jobs import serving_jobs
 from imageevalkit.secrets import secret_names
 
-_EVALUATE_RETRIES = 1  # a crash may pass
+_EVALUATE_RETRIES = 1  # a crash may pass; the answers before it are kept
 
 
 def make_plan(options: Options, config: Config) -> Plan:
@@ -179,6 +179,7 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: dict[str, str]
     script = REPO / "eval" / f"{benchmark}.sh"
     if not script.is_file():
         raise UserError(f"benchmark {benchmark} has no evaluation script: eval/{benchmark}.sh is missing")
+    ours = module_of(benchmark) is not None
     environment = own_environment(run.config, benchmark, run.ds_kwargs[benchmark])
     for part in environment.split():
         python_of(part, f"benchmark {benchmark}", f"bash utils/make_env.sh --benchmark {benchmark}")
@@ -209,8 +210,10 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: dict[str, str]
         gpus=_gpus(run, benchmark, needs),
         turns=[needs.turn] if needs.turn else [],
         cores=run.cores,
-        retries=_EVALUATE_RETRIES,
-        leaves_outcomes=module_of(benchmark) is not None,
+        retries=_EVALUATE_RETRIES
+        if ours
+        else 0,  # a foreign script may begin anew, for hours and judge money
+        leaves_outcomes=ours,
         options={"uses_encoders": uses_encoders(benchmark, run.ds_kwargs[benchmark])},
     )
 
