@@ -16,7 +16,9 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from imageevalkit.hashes import sha256_file as sha256_file
 from imageevalkit.png import ends_with_pixels, is_surely_not_flat, rows_are_whole
 
-IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tiff"})
+IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
+IMAGE_FORMATS = "PNG, JPEG, WebP, BMP, GIF and TIFF"
+"""The formats of these suffixes, as a user reads them."""
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 """Pillow's names of the formats that the files of a cell may have, whatever their suffix says."""
 REPLY_FORMATS = FORMATS[:3]
