@@ -16,7 +16,9 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from imageevalkit.hashes import sha256_file as sha256_file
 from imageevalkit.png import ends_with_pixels, is_surely_not_flat, rows_are_whole
 
-IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tiff"})
+IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
+IMAGE_FORMATS = "PNG, JPEG, WebP, BMP, GIF and TIFF"
+"""The formats of these suffixes, as a user reads them."""
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 """Pillow's names of the formats that the files of a cell may have, whatever their suffix says."""
 REPLY_FORMATS = FORMATS[:3]
@@ -108,22 +110,36 @@ def _what_else(source: bytes | Path, formats: Sequence[str]) -> str:
 
 
 def decode(data: bytes, formats: Sequence[str] = FORMATS) -> Image.Image:
-    """Decode ``data``, which is of one of ``formats``, completely.
+    """Decode ``data``, which is a whole image of one of ``formats``.
 
     Raises:
         CorruptImage: it is empty, truncated, or no such image.
     """
     image = opened(data, formats)
-    try:
+    with in_turn(image):
         if image.format == "PNG":
-            # load() stops at the last pixel: only verify() sees a wrong checksum or a missing end
-            image.verify()
+            _check_png(image, data)
             image = opened(data, formats)
-        with in_turn(image):
+        try:
             image.load()
+        except Exception as error:
+            raise _corrupt(error) from error
+    return image
+
+
+def _check_png(image: Image.Image, data: bytes) -> None:
+    """Whether the PNG ``data``, opened as ``image``, is whole; load() sees neither wrong checksums nor missing rows.
+
+    Raises:
+        CorruptImage: it is not.
+    """
+    try:
+        image.verify()
+        whole = rows_are_whole(data)
     except Exception as error:
         raise _corrupt(error) from error
-    return image
+    if not whole:
+        raise CorruptImage("the rows of the PNG are truncated or broken")
 
 
 def _corrupt(error: Exception) -> CorruptImage:
@@ -136,30 +152,30 @@ def _corrupt(error: Exception) -> CorruptImage:
 
 
 def prove(data: bytes) -> None:
-    """Make sure that a server's ``data`` decode completely, without making a picture of them where that can be helped.
+    """Make sure that a server's ``data`` are whole as :func:`decode` judges it, if possible without making a picture.
 
     Raises:
         CorruptImage: they are empty, truncated, or no image of :data:`REPLY_FORMATS`.
     """
     image = opened(data, REPLY_FORMATS)
-    if image.format != "PNG" or image.info.get("interlace"):
+    if image.format != "PNG":
         decode(data, REPLY_FORMATS)
         return
-    try:
-        with in_turn(image):
-            image.verify()
-            whole = rows_are_whole(data)
-    except Exception as error:
-        raise _corrupt(error) from error
-    if not whole:
-        raise CorruptImage("the rows of the PNG are truncated or broken")
+    with in_turn(image):
+        _check_png(image, data)
 
 
 def facts(data: bytes) -> ImageFacts:
-    """Decode ``data`` and say what it is. Raises :class:`CorruptImage`."""
-    with in_turn(opened(data)):
-        image = decode(data)
-        return ImageFacts(image.size, image.format or "", image.mode, is_flat(image))
+    """Say what the whole image in ``data`` is. Raises :class:`CorruptImage`."""
+    image = opened(data)
+    with in_turn(image):
+        if image.format == "PNG":
+            _check_png(image, data)
+            flat = is_flat_file(data)
+        else:
+            image = decode(data)
+            flat = is_flat(image)
+        return ImageFacts(image.size, image.format or "", image.mode, flat)
 
 
 def is_flat_file(data: bytes) -> bool:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import shutil
+import struct
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +16,7 @@ import pytest
 from PIL import Image
 
 from imageevalkit.adoption.adopt import adopt_cell
-from imageevalkit.adoption.finding import find_images
+from imageevalkit.adoption.finding import find_images, read_filepaths
 from imageevalkit.adoption.found import Found, Piece
 from imageevalkit.cell import Cell
 from imageevalkit.errors import CellFailure
@@ -23,7 +27,7 @@ from imageevalkit.grids import Grid
 from imageevalkit.items import Item
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.progress import ProgressWriter
-from tests.support.checkout import make_checkout, run_eval
+from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.generation import FakeDataset, FakeModel, generate, items
 
 CELL = Cell("m", "fake")
@@ -72,18 +76,188 @@ def test_a_second_time_copies_only_what_changed(tmp_path: Path) -> None:
     assert statuses == ["generated", "generated", "failed"]
 
 
-def test_a_damaged_image_is_taken_and_counted_as_corrupt(tmp_path: Path) -> None:
+def half_of_the_rows() -> bytes:
+    """A PNG with right checksums and an end, and half of its rows."""
+    rows = zlib.compress(bytes(8 * (1 + 3 * 8) // 2))
+    parts = [(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0)), (b"IDAT", rows), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in parts
+    )
+
+
+def saved(format: str) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8), "red").save(buffer, format)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "no image of a known format"),
+        (b"<html>not found</html>", "no image of a known format"),
+        (saved("PNG")[:-20], "Truncated"),
+        (saved("JPEG")[:-40], "Truncated"),
+        (half_of_the_rows(), "the rows of the PNG are truncated or broken"),
+        (saved("PPM"), "its format is PPM: only PNG, JPEG, WEBP, BMP, GIF, TIFF are opened"),
+    ],
+    ids=["empty", "text", "png-cut", "jpeg-cut", "half-of-the-rows", "another-format"],
+)
+def test_a_file_that_is_no_whole_image_is_named_and_corrupt_and_all_others_are_taken(
+    tmp_path: Path, data: bytes, says: str
+) -> None:
+    source = made_elsewhere(tmp_path / "theirs", 4)
+    bad = source / "00001.png"
+    bad.write_bytes(data)
+    (source / "00003.png").unlink()
+    logged: list[str] = []
+
+    def again() -> Outcome:
+        wanted = items(FakeDataset(4))
+        found = find_images(source, wanted, FakeDataset(4))
+        return adopt_cell(CELL, wanted, source, found, ProgressWriter(), log=logged.append)
+
+    first = again()
+    assert first.state == INCOMPLETE
+    assert "1 of 4 images are not to be had: 00003.png (the first: there is no image of it" in first.message
+    told = f"1 of 4 images are corrupt and not taken: 00001.png (the first: {bad} does not decode ("
+    assert told in first.message and says in first.message.split(told)[1]
+    assert any(line.startswith(f"corrupt: images/00001: {bad} does not decode (") for line in logged)
+    assert not (CELL.folder / "images/00001.png").exists()
+    record = last_records(CELL)["images/00001"]
+    assert (record["status"], record["attempts"], record["source"]) == ("failed", 0, str(bad))
+    states = survey_images(CELL, items(FakeDataset(4)))
+    assert [one.status for one in states.values()] == ["generated", "corrupt", "generated", "failed"]
+    assert says in states["images/00001"].reason
+
+    before = CELL.generation.read_text()
+    assert again() == first
+    assert CELL.generation.read_text() == before, "an unchanged file is not looked into again"
+    found = find_images(source, items(FakeDataset(4)), FakeDataset(4))
+    planned = pictures_elsewhere(CELL, items(FakeDataset(4)), found)
+    assert list(planned) == ["images/00000", "images/00002"], "nothing will be asked about it"
+
+    bad.write_bytes(saved("PNG"))
+    assert "corrupt" not in again().message
+    states = survey_images(CELL, items(FakeDataset(4)))
+    assert [one.status for one in states.values()] == ["generated"] * 3 + ["failed"]
+
+
+def test_what_an_earlier_version_took_for_an_image_is_looked_into(tmp_path: Path) -> None:
     source = made_elsewhere(tmp_path / "theirs", 2)
-    (source / "00001.png").write_bytes((source / "00001.png").read_bytes()[:-20])
     adopt(source, 2)
-    statuses = [state.status for state in survey_images(CELL, items(FakeDataset(2))).values()]
-    assert statuses == ["generated", "corrupt"]
+    copied = CELL.folder / "images/00001.png"
+    for path in (source / "00001.png", copied):
+        path.write_bytes(b"no image")
+    record = last_records(CELL)["images/00001"]
+    record |= {"image_sha256": hashlib.sha256(b"no image").hexdigest(), "size": None, "flat": None}
+    with CELL.generation.open("a") as file:
+        file.write(json.dumps(record) + "\n")
+    assert "corrupt and not taken: 00001.png" in adopt(source, 2).message
+    assert not copied.exists()
+
+
+def test_of_two_files_of_one_name_none_is_taken(tmp_path: Path) -> None:
+    source = made_elsewhere(tmp_path / "theirs", 3)
+    (source / "00001.jpg").write_bytes(saved("JPEG"))
+    outcome = adopt(source, 3)
+    said = f"00001.png (the first: 2 files in {source} may be it (00001.jpg, 00001.png): leave one)"
+    assert outcome == Outcome(INCOMPLETE, f"1 of 3 images are not to be had: {said}")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_suffix_of_another_format_is_told(tmp_path: Path, count: int) -> None:
+    source = made_elsewhere(tmp_path / "theirs/images", 3)
+    for path in sorted(source.iterdir())[:count]:
+        path.rename(path.with_suffix(".avif"))
+    said = f"there is {source / '00000.avif'}, but only PNG, JPEG, WebP, BMP, GIF and TIFF files are taken"
+    if count == 3:
+        with pytest.raises(CellFailure) as error:
+            adopt(tmp_path / "theirs", 3)
+        assert str(error.value) == said
+    else:
+        assert f"1 of 3 images are not to be had: 00000.png (the first: {said})" == adopt(source, 3).message
+
+
+@pytest.mark.parametrize("name", ["0.png", "000.PNG", "0000000.jpg"])
+def test_a_file_of_nearly_the_name_is_told_and_not_taken(tmp_path: Path, name: str) -> None:
+    source = made_elsewhere(tmp_path / "theirs", 3)
+    (source / "00000.png").rename(source / name)
+    said = f"there is {source / name}, nearly 00000: rename it if it is the image"
+    assert adopt(source, 3).message == f"1 of 3 images are not to be had: 00000.png (the first: {said})"
+    (source / name).rename(source / "0-copy.png")
+    assert ", nearly " not in adopt(source, 3).message, "another name says nothing"
+
+
+def test_a_file_that_is_the_image_of_another_item_is_not_offered(tmp_path: Path) -> None:
+    class Numbered(FakeDataset):
+        def __init__(self) -> None:
+            super().__init__(2)
+            for entry, name in zip(self.data, ("1", "01"), strict=True):
+                entry["image_save_path"] = f"<MODEL_NAME>/fake/images/{name}.png"
+
+    Image.new("RGB", (8, 8)).save(tmp_path / "01.png")
+    assert ", nearly " not in adopt(tmp_path, 2, Numbered()).message
+
+
+def test_tif_is_tiff(tmp_path: Path) -> None:
+    assert adopt(made_elsewhere(tmp_path / "theirs", 2, ".tif"), 2).state == COMPLETE
+
+
+def test_a_json_of_paths_by_prompt_is_taken_for_every_benchmark(tmp_path: Path) -> None:
+    source = made_elsewhere(tmp_path / "theirs", 2)
+    listed = tmp_path / "paths.json"
+    listed.write_text(json.dumps({"prompt 0": "theirs/00001.png", "prompt 1": "gone.png", "other": "x.png"}))
+    outcome = adopt(listed, 3)
+    assert outcome.state == INCOMPLETE
+    assert f"{Path.cwd() / 'gone.png'}, named in {listed}, is not there" in outcome.message
+    records = last_records(CELL)
+    assert records["images/00000"]["source"] == str(source / "00001.png")
+    assert records["images/00002"]["error"]["text"] == f"there is no image of it in {listed}"
+    listed.write_text(json.dumps({"a prompt of nobody": "theirs/00001.png"}))
+    with pytest.raises(CellFailure, match=f"no prompt of fake is in {listed}"):
+        adopt(listed, 3)
+
+
+def test_a_json_cannot_name_several_images_of_a_prompt(tmp_path: Path) -> None:
+    dataset = FakeDataset(3)
+    for entry in dataset.data[:2]:
+        entry["prompt"] = "a cat"
+    made_elsewhere(tmp_path, 3)
+    listed = tmp_path / "paths.json"
+    listed.write_text(json.dumps({"a cat": "00000.png", "prompt 2": "00002.png"}))
+    reason = f"{listed} names one image for a prompt that 2 images are made of: give a folder in the official layout"
+    said = f"2 of 3 images are not to be had: 00000.png, 00001.png (the first: {reason})"
+    assert adopt(listed, 3, dataset).message == said
+
+
+def test_relative_paths_are_relative_to_the_file_or_else_to_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "images.json"
+    path.write_text('{"a": "x/0.png", "b": "/far/1.png"}')
+    monkeypatch.chdir("/")
+    assert read_filepaths(path) == {"a": Path("/x/0.png"), "b": Path("/far/1.png")}
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "0.png").touch()
+    assert read_filepaths(path)["a"] == tmp_path / "x" / "0.png"
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"a": 1}', '{"a": ""}', '{"a": ["x.png"]}', "{", "\udcff"])
+def test_what_is_no_map_of_images_is_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "images.json"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(CellFailure, match=r"images\.json is no JSON") as error:
+        adopt(path, 2)
+    assert "\n" not in str(error.value)
 
 
 def test_a_folder_with_nothing_of_the_benchmark_is_named(tmp_path: Path) -> None:
     (tmp_path / "cat.png").write_bytes(b"")
     with pytest.raises(
-        CellFailure, match=r"no image of fake is in .*the 2 items of this run begin with 00000\.png"
+        CellFailure,
+        match=r"no image of fake is in .*: PNG, .* TIFF files are taken, named as in .*2 items .* with 00000\.png",
     ):
         adopt(tmp_path, 2)
 
@@ -212,3 +386,30 @@ def test_through_eval_sh_from_another_folder(tmp_path: Path) -> None:
     }
     assert "4 images were made elsewhere: nothing says how" in result["notes"]
     assert result["provenance"]["model_settings"] == [{"images": "made elsewhere", "source": str(theirs)}]
+
+
+@needs_driver_env
+def test_one_benchmark_may_have_its_folder_too_and_what_is_no_image_costs_only_itself(tmp_path: Path) -> None:
+    checkout, theirs = make_checkout(tmp_path / "kit"), tmp_path / "theirs"
+    for n, name in enumerate(["en/00", "zh/00", "en/01", "zh/01"]):
+        path = theirs / f"quicktext/{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (64, 64), (n, n, n)).save(path)
+    bad = theirs / "quicktext/en/01.png"
+    bad.write_bytes(half_of_the_rows())
+    words = ("--images", str(theirs), "--model_names", "a", "--ds_names", "quicktext", "--limit", "4")
+    assert (
+        f"a/quicktext: 4 of 4 images are in {theirs}/quicktext"
+        in run_eval(checkout, *words, "--dry_run").stdout
+    )
+    run = run_eval(checkout, *words)
+    assert run.returncode == 3, run.stdout + run.stderr
+    [log] = (checkout / "log/a").glob("quicktext_adopt_*.log")
+    said = f"1 of 4 images are corrupt and not taken: en/01.jpg (the first: {bad} does not decode ("
+    assert said in log.read_text()
+    assert f"3 of 4 judged; 1 corrupt; corrupt: en/01: {bad} does not decode (" in run.stdout
+    result = json.loads((checkout / "output/a/quicktext/result.json").read_text())
+    counts = {key: result["coverage"][key] for key in ("expected", "generated", "corrupt", "judged")}
+    assert counts == {"expected": 4, "generated": 3, "corrupt": 1, "judged": 3}
+    page = (checkout / "output/report.html").read_text()
+    assert f"{bad} does not decode" in page

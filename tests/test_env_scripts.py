@@ -18,6 +18,7 @@ from imageevalkit import hub, hub_resume
 from imageevalkit.asset_manifest import HubAsset
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
+from tests.support.checkout import make_checkout, needs_driver_env
 from tests.support.hub_server import COMMIT, hub_server
 from tests.support.tree import copy_tree, environment, lend_driver_environment, one_error, run
 
@@ -464,6 +465,17 @@ def settings(result: CompletedProcess[str]) -> dict[str, str | None]:
 @pytest.mark.parametrize("script", sorted(path.name for path in (REPO / "eval").glob("*.sh")))
 def test_evaluation_script_without_a_model_says_its_usage(script: str) -> None:
     assert one_error(run("bash", REPO / "eval" / script), 2).endswith(f"eval/{script} MODEL_NAME EVAL_ENV")
+
+
+@needs_driver_env
+@pytest.mark.parametrize("way", [["ln", "-s", "../utils/evaluate.sh"], ["cp", "eval/wise.sh"]])
+def test_the_evaluation_script_takes_its_benchmark_from_its_own_name(tmp_path: Path, way: list[str]) -> None:
+    root = make_checkout(tmp_path / "kit")
+    assert {path.resolve() for path in root.glob("eval/*.sh")} == {root / "utils/evaluate.sh"}
+    assert run(*way, "eval/my-bench.sh", cwd=root).returncode == 0
+    for script in ("eval/my-bench.sh", root / "eval/my-bench.sh", "eval/wise.sh"):
+        done = run("bash", script, "m", "", cwd=root)
+        assert f"there are no images of m/{Path(script).stem}: " in one_error(done, 2)
 
 
 # --- download_model_hf_home.sh ---

@@ -452,6 +452,17 @@ def test_model_and_benchmark_written_to_the_guide_work_unchanged(checkout: Path)
 
 
 @needs_driver_env
+@pytest.mark.parametrize("end", ["exit 1", "kill -9 $$"])
+def test_a_script_of_the_user_s_own_is_run_once(checkout: Path, end: str) -> None:
+    add_benchmark(checkout, "many", "Many", MANY)
+    (checkout / "eval/many.sh").write_text(f"echo ran >> ran.txt\necho no judge answers\n{end}\n")
+    run = run_eval(checkout, "--model_names", "reference-noise", "--ds_names", "many", "--limit", "1")
+    assert run.returncode == 1, outcome_lines(run)
+    assert "no judge answers" in run.stdout
+    assert (checkout / "ran.txt").read_text() == "ran\n", "it may take hours, and judge money"
+
+
+@needs_driver_env
 def test_edit_benchmark_and_all_reference_models(checkout: Path) -> None:
     add_benchmark(checkout, "edits", "Edits", EDITS, task="edit")
     models = ["reference-typeset", "reference-blank", "reference-noise"]

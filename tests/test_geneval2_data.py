@@ -10,6 +10,8 @@ import pytest
 
 from custom_datasets.dataset_cls.t2i.geneval2 import GenEval2
 from imageevalkit import judge_prompts
+from imageevalkit.adoption.finding import find_images
+from imageevalkit.adoption.found import Missing
 from imageevalkit.assets import check
 from imageevalkit.errors import CellFailure
 from tests.support.geneval2 import items, use_benchmarks, use_real_data
@@ -116,15 +118,19 @@ def test_images_named_by_prompt_are_found(
     paths = {made[0].prompt: "a/0.png", made[1].prompt: str(tmp_path / "1.png"), made[2].prompt: "gone.png"}
     source.parent.mkdir()
     source.write_text(json.dumps({**paths, "a prompt of another benchmark": "a/0.png"}))
-    assert data.find_images(source, made) == {}
+    lost = find_images(source, made, data)
+    assert lost == {
+        item.id: Missing(f"{tmp_path / paths[item.data['prompt']]}, named in {source}, is not there")
+        for item in made
+    }
     (tmp_path / "a").mkdir()
     for here in (tmp_path / "a" / "0.png", tmp_path / "1.png"):
         here.touch()
-    assert data.find_images(source, made) == {
+    assert find_images(source, made, data) == {
         made[0].id: tmp_path / "a/0.png",
         made[1].id: tmp_path / "1.png",
+        made[2].id: lost[made[2].id],
     }
-    assert data.find_images(source.parent, made) is None
     source.write_text("[]")
     with pytest.raises(CellFailure, match="no JSON object of image paths"):
-        data.find_images(source, made)
+        find_images(source, made, data)

@@ -12,10 +12,10 @@ import pytest
 
 from benchmarks.geneval2.official import (
     filepaths_text,
-    read_filepaths,
     read_score_lists,
     score_lists_text,
 )
+from imageevalkit.adoption.finding import read_filepaths
 from imageevalkit.cell import REPO
 from imageevalkit.errors import UserError
 
@@ -55,27 +55,6 @@ def test_images_of_the_repository_are_named_from_its_root(
     assert json.loads(path.read_text())["a red dog"] == "output/m/geneval2/images/000.png"
     monkeypatch.chdir(REPO)
     assert read_filepaths(path) == {"a red dog": inside, "two “cats”": outside}
-
-
-def test_relative_paths_are_relative_to_the_file_or_else_to_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "images.json"
-    path.write_text('{"a": "x/0.png", "b": "/far/1.png"}')
-    monkeypatch.chdir("/")
-    assert read_filepaths(path) == {"a": Path("/x/0.png"), "b": Path("/far/1.png")}
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "0.png").touch()
-    assert read_filepaths(path)["a"] == tmp_path / "x" / "0.png"
-
-
-@pytest.mark.parametrize("text", ["[]", "{}", '{"a": 1}', '{"a": ""}', '{"a": ["x.png"]}', "{", "\udcff"])
-def test_what_is_no_map_of_images_is_one_line(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "images.json"
-    path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(UserError, match=r"images\.json is no JSON") as error:
-        read_filepaths(path)
-    assert "\n" not in str(error.value)
 
 
 def test_score_lists_come_back_as_they_were(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_one_among_images_made_elsewhere_is_corrupt_and_has_no_thumbnail(tmp_pat
     adopt_cell(CELL, wanted, theirs, find_images(theirs, wanted, dataset), ProgressWriter())
     states = survey_images(CELL, wanted)
     assert [state.status for state in states.values()] == ["corrupt", "generated"]
-    assert states["images/00000"].reason == f"the image does not decode ({SAID})"
+    assert states["images/00000"].reason == f"{theirs / '00000.png'} does not decode ({SAID})"
     assert thumbnails.make({hashlib.sha256(EPS).hexdigest(): [theirs / "00000.png"]}) == {}
     assert not unrun.exists()
 

@@ -28,28 +28,6 @@ def filepaths_text(images: Mapping[str, Path]) -> str:
     return json.dumps(shown, indent=1, ensure_ascii=False) + "\n"
 
 
-def read_filepaths(path: Path) -> dict[str, Path]:
-    """The image of each prompt, from a file of :func:`filepaths_text`'s format that may come from anywhere.
-
-    A relative path is relative to the folder of the file; if nothing is there, to the working directory, as the
-    official script takes it. Whether an image is there at all is not looked at.
-
-    Raises:
-        UserError: the file cannot be read, or is no JSON object of texts.
-    """
-    raw = _read_json(path)
-    if not isinstance(raw, dict) or not raw or not all(isinstance(p, str) and p for p in raw.values()):
-        raise UserError(
-            f'{path} is no JSON object of image paths by prompt: {{"a red dog": "images/0.png", …}}'
-        )
-    return {prompt: _resolve(image, path.parent) for prompt, image in raw.items()}
-
-
-def _resolve(image: str, folder: Path) -> Path:
-    near = folder / image
-    return near if near.is_file() else Path.cwd() / image
-
-
 def score_lists_text(lists: Sequence[Sequence[float]]) -> str:
     """A list of scores per prompt, in the order of the data file, as the official ``--output_file``."""
     return json.dumps([list(scores) for scores in lists]) + "\n"

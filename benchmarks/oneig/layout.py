@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from imageevalkit.adoption.found import Found, Missing, Piece
+from imageevalkit.adoption.found import Found, Piece, several
 from imageevalkit.errors import CellFailure, suggest
 from imageevalkit.grids import Grid
 from imageevalkit.images import IMAGE_SUFFIXES
@@ -46,11 +46,11 @@ def find_images(
             f"{source} holds single images such as {next(iter(single.values()))[0].name}: leave out grid='{grid}'"
         )
     if not are_grids and len(single) >= len(combined):
-        return {item: files[0] if len(files) == 1 else _several(files) for item, files in single.items()}
+        return {item: files[0] if len(files) == 1 else several(files) for item, files in single.items()}
     grid = _checked(source, grid, images_per_prompt)
     index = {item.id: int(item.data["repetition"]) - 1 for item in items}
     return {
-        item: Piece(files[0], grid, index[item]) if len(files) == 1 else _several(files)
+        item: Piece(files[0], grid, index[item]) if len(files) == 1 else several(files)
         for item, files in combined.items()
     }
 
@@ -95,11 +95,6 @@ def _name_of(item: Item) -> str:
 
 def _most(candidates: Sequence[dict[str, list[Path]]]) -> dict[str, list[Path]]:
     return max(candidates, key=len)
-
-
-def _several(files: Sequence[Path]) -> Missing:
-    names = ", ".join(path.name for path in files[:3]) + (", …" if len(files) > 3 else "")
-    return Missing(f"{len(files)} files in {files[0].parent} may be it ({names}): leave one")
 
 
 def _checked(source: Path, grid: Grid | None, images_per_prompt: int) -> Grid:

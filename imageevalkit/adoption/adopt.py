@@ -16,7 +16,7 @@ from imageevalkit.errors import CellFailure, say
 from imageevalkit.generation.contract import ItemFailed
 from imageevalkit.generation.records import FAILED, OK, OutcomeWriter, last_records
 from imageevalkit.grids import Grid
-from imageevalkit.images import map_threads
+from imageevalkit.images import IMAGE_FORMATS, CorruptImage, map_threads
 from imageevalkit.items import Item
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.jsonl import Tell, tell_nobody
@@ -49,8 +49,8 @@ def adopt_cell(
     """Make the images of ``cell`` those of ``found`` (below ``source``, by item id).
 
     Files are copied byte for byte, cells of a file as PNG. What is the same as before is left alone; an item without
-    an image, or with a black cell, is recorded as failed, never as blank. Images of another source are replaced only
-    with ``overwrite``.
+    an image, with a black cell, or with a file that is no whole image (which coverage counts as corrupt), is recorded
+    as failed, never as blank. Images of another source are replaced only with ``overwrite``.
 
     Raises:
         CellFailure: nothing was found, or the cell holds images that nobody said to replace, or the disk is full.
@@ -59,39 +59,43 @@ def adopt_cell(
     settings = settings_of(source, found)
     may_replace(cell, items, settings, overwrite, log)
     key = fp.remember(cell.fingerprints, settings, {})
-    copied, uneven, missing = 0, 0, dict[str, str]()
+    copied, uneven, missing, corrupt = 0, 0, dict[str, str](), dict[str, str]()
     writer = OutcomeWriter(cell, key)
     try:
         for n, taken in enumerate(_taken(cell, items, source, found, key), 1):
             uneven += taken.uneven
             if taken.failure:
-                missing[taken.item.id] = taken.failure
+                (corrupt if taken.corrupt else missing)[taken.item.id] = taken.failure
             if taken.changed:
                 copied += _save(writer, taken)
                 if n % _COMMIT_EVERY == 0:
                     writer.commit()
-            progress.report(
-                Progress(cell.key, STAGE, n, len(items), n - copied, len(missing)), n == len(items)
-            )
+            failed = len(missing) + len(corrupt)
+            progress.report(Progress(cell.key, STAGE, n, len(items), n - copied, failed), n == len(items))
     finally:
         writer.close()
-    log(f"{cell.key}: {copied} images copied from {source}, {len(items) - len(missing) - copied} were here")
-    for item, reason in missing.items():
-        log(f"missing: {item}: {reason}")
+    whole = len(items) - len(missing) - len(corrupt)
+    log(f"{cell.key}: {copied} images copied from {source}, {whole - copied} were here")
+    for word, reasons in (("missing", missing), ("corrupt", corrupt)):
+        for item, reason in reasons.items():
+            log(f"{word}: {item}: {reason}")
     doubt = f"; {uneven} are of grids that do not divide evenly: is the grid right?" if uneven else ""
-    if missing:
-        lacking = [_shown(item) for item in items if item.id in missing]
-        named = ", ".join(lacking[:3]) + (", …" if len(lacking) > 3 else "")
-        why = next(missing[item.id] for item in items if item.id in missing)
-        return Outcome(
-            INCOMPLETE,
-            f"{len(missing)} of {len(items)} images are not to be had: {named} (the first: {why}){doubt}",
-        )
+    told = [
+        *_told(items, missing, "images are not to be had"),
+        *_told(items, corrupt, "images are corrupt and not taken"),
+    ]
+    if told:
+        return Outcome(INCOMPLETE, "; ".join(told) + doubt)
     return Outcome(COMPLETE, f"{len(items)} images of {source}{doubt}")
 
 
-def _shown(item: Item) -> str:
-    return item.id.removeprefix("images/") + item.path.suffix
+def _told(items: Sequence[Item], reasons: Mapping[str, str], what: str) -> Iterator[str]:
+    """Of how many of ``items`` that is said for ``reasons``, by item, and of which; nothing where there are none."""
+    lacking = [item for item in items if item.id in reasons]
+    if lacking:
+        names = [item.id.removeprefix("images/") + item.path.suffix for item in lacking[:3]]
+        named = ", ".join(names) + (", …" if len(lacking) > 3 else "")
+        yield f"{len(lacking)} of {len(items)} {what}: {named} (the first: {reasons[lacking[0].id]})"
 
 
 def check_found(cell: Cell, items: Sequence[Item], source: Path, found: Mapping[str, Found]) -> None:
@@ -105,8 +109,8 @@ def check_found(cell: Cell, items: Sequence[Item], source: Path, found: Mapping[
         raise CellFailure(f"no prompt of {cell.benchmark} is in {source}")
     names = ", ".join(str(item.path.relative_to(cell.folder / "images")) for item in items[:3])
     raise CellFailure(
-        f"no image of {cell.benchmark} is in {source}: files are named as in the official layout; the "
-        f"{len(items)} items of this run begin with {names}"
+        f"no image of {cell.benchmark} is in {source}: {IMAGE_FORMATS} files are taken, named as in the official "
+        f"layout; the {len(items)} items of this run begin with {names}"
     )
 
 
@@ -181,8 +185,8 @@ def _taken(
 
 def _save(writer: OutcomeWriter, taken: Taken) -> bool:
     """Write what was taken; whether it is an image."""
-    if taken.data is None:
-        error = ItemFailed(taken.failure, attempts=0)
+    if taken.data is None or taken.facts is None:
+        error = CorruptImage(taken.failure) if taken.corrupt else ItemFailed(taken.failure)
         writer.save_failure(taken.item, error, FAILED, 0.0, None, taken.origin)
         return False
     writer.save_found(taken.item, taken.data, taken.facts, taken.origin)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,3 +26,9 @@ class Missing:
 
 
 Found = Path | Piece | Missing
+
+
+def several(files: Sequence[Path]) -> Missing:
+    """What is said of an item that each of ``files`` may be the image of."""
+    names = ", ".join(path.name for path in files[:3]) + (", …" if len(files) > 3 else "")
+    return Missing(f"{len(files)} files in {files[0].parent} may be it ({names}): leave one")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from imageevalkit.errors import CellFailure
-from imageevalkit.generation.records import OK, image_is_intact
+from imageevalkit.generation.records import OK, image_is_intact, is_corrupt
 from imageevalkit.grids import Grid, is_black
 from imageevalkit.images import CorruptImage, ImageFacts, decode, facts, is_flat
 from imageevalkit.items import Item
@@ -36,15 +36,16 @@ class Wanted(NamedTuple):
 class Taken(NamedTuple):
     """What is to be kept of one item; ``origin`` are the fields of its record that say where it was.
 
-    ``failure`` says why there is no image. ``uneven``: the grid's size does not divide, so that a rest was dropped.
-    ``data`` is None where there is none, or where nothing ``changed`` since the item's record. ``facts`` is None for
-    bytes that do not decode.
+    ``failure`` says why there is no image; ``corrupt``: because a file is there that is no whole image. ``uneven``:
+    the grid's size does not divide, so that a rest was dropped. ``data`` and ``facts`` are None where there is no
+    image, or where nothing ``changed`` since the item's record.
     """
 
     item: Item
     origin: Mapping[str, Any]
     changed: bool = True
     failure: str = ""
+    corrupt: bool = False
     uneven: bool = False
     data: bytes | None = None
     facts: ImageFacts | None = None
@@ -73,10 +74,13 @@ def _whole(one: Wanted, data: bytes, sha256: str, path: Path) -> Taken:
     record = one.record
     if record and record.get("image_sha256") == sha256 and _stands(record, one.item):
         return Taken(one.item, origin, changed=False)
+    damaged = origin | {"source_sha256": sha256}
+    if record and record["status"] != OK and all(record.get(key) == damaged[key] for key in damaged):
+        return _failed_before(one.item, damaged, record)
     try:
         known = facts(data)
-    except CorruptImage:
-        known = None  # the evaluation counts it as corrupt
+    except CorruptImage as error:
+        return Taken(one.item, damaged, failure=f"{path} does not decode ({error})", corrupt=True)
     return Taken(one.item, origin, data=data, facts=known)
 
 
@@ -87,7 +91,7 @@ def _cells(wanted: Sequence[Wanted], data: bytes, sha256: str, path: Path, grid:
         if record is None or any(record.get(key) != origin[key] for key in ("source_sha256", "cell")):
             fresh.append((item, origin))
         elif record["status"] != OK:
-            taken.append(Taken(item, origin, changed=False, failure=record["error"]["text"]))
+            taken.append(_failed_before(item, origin, record))
         elif _stands(record, item):
             taken.append(Taken(item, origin, changed=False, uneven=bool(record.get("uneven"))))
         else:
@@ -98,7 +102,8 @@ def _cells(wanted: Sequence[Wanted], data: bytes, sha256: str, path: Path, grid:
         whole = decode(data)
         cells = grid.split(whole)
     except CorruptImage as error:
-        return taken + [Taken(*one, failure=f"{path} does not decode ({error})") for one in fresh]
+        failure = f"{path} does not decode ({error})"
+        return taken + [Taken(*one, failure=failure, corrupt=True) for one in fresh]
     except ValueError as error:
         return taken + [Taken(*one, failure=f"{path}: {error}") for one in fresh]
     uneven = {"uneven": True} if whole.width % grid.cols or whole.height % grid.rows else {}
@@ -117,5 +122,11 @@ def _cell(item: Item, origin: Mapping[str, Any], cell: Image.Image) -> Taken:
     return Taken(item, origin, uneven="uneven" in origin, data=buffer.getvalue(), facts=known)
 
 
+def _failed_before(item: Item, origin: Mapping[str, Any], record: Mapping[str, Any]) -> Taken:
+    return Taken(item, origin, changed=False, failure=record["error"]["text"], corrupt=is_corrupt(record))
+
+
 def _stands(record: Mapping[str, Any], item: Item) -> bool:
-    return record["status"] == OK and image_is_intact(record, item.path)
+    # earlier versions took what is no image too, and said nothing of its colours
+    whole = record["status"] == OK and record.get("flat") is not None
+    return whole and image_is_intact(record, item.path)

@@ -136,10 +136,8 @@ def pictures_elsewhere(cell: Cell, items: Sequence[Item], found: Mapping[str, Fo
         one, record = found.get(item.id), records.get(item.id)
         if one is None or isinstance(one, Missing):
             continue
-        path, n, hashed = (
-            (one.path, one.index, "source_sha256") if isinstance(one, Piece) else (one, None, "image_sha256")
-        )
-        if record is None or not _is_of(record, path, n) or record.get(hashed) != sha256_of(path):
+        path, n = (one.path, one.index) if isinstance(one, Piece) else (one, None)
+        if not record or not _is_of(record, path, n) or sha256_of(path) not in _hashes(record):
             if n is not None or _is_image(path):
                 taken[item.id] = _to_come(item)
         elif record["status"] == OK and record.get("size") is not None:
@@ -157,6 +155,10 @@ def _is_image(path: Path) -> bool:
     except (OSError, CorruptImage):
         return False
     return True
+
+
+def _hashes(record: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    return record.get("source_sha256"), record.get("image_sha256")
 
 
 def _recorded(item: Item, record: Mapping[str, Any]) -> Picture:

@@ -66,11 +66,13 @@ def evaluate_cell(
     data_sha256 = assets.data_sha256(cell.benchmark)
     states = survey_images(cell, items)
     by_id = {item.id: item for item in items}
+    corrupt = _corrupt(states)
     to_judge = scorable(states, official_treatment and benchmark.scores_blank)
     if not to_judge:
         counts = Counter(state.status for state in states.values())
         raise CellFailure(
             f"no image to score: {', '.join(f'{n} {status}' for status, n in counts.items())} of {len(items)} items"
+            + (f"; {corrupt}" if corrupt else "")
         )
     verdicts, problem, asked_again, usd = judge_items(cell, benchmark, by_id, to_judge, asking, progress)
     if not asking.ask and not any(verdict.replies for verdict in verdicts.values()):
@@ -101,6 +103,7 @@ def evaluate_cell(
         withheld=withheld,
         notes=[
             *_notes(states, coverage, asked_again, origin),
+            *filter(None, [corrupt]),
             *_beyond_scale(benchmark, verdicts),
             *benchmark.notes(judged),
         ],
@@ -119,7 +122,7 @@ def evaluate_cell(
     official = benchmark.official_files(judged)
     _check_official(official, cell)
     leave(cell, result, _scores(benchmark, states, verdicts), official)
-    return _outcome(result, problem, verdicts, usd)
+    return _outcome(result, problem, verdicts, corrupt, usd)
 
 
 def _check(result: Result, benchmark: Benchmark, verdicts: Mapping[str, Verdict]) -> None:
@@ -238,10 +241,13 @@ def _notes(
         notes.append(f"{foreign} images were made elsewhere{cut}: nothing says how")
     if coverage.flat:
         notes.append(f"{coverage.flat} images are one flat colour")
-    corrupt = [f"{i.removeprefix('images/')}: {s.reason}" for i, s in states.items() if s.status == CORRUPT]
-    if corrupt:
-        notes.append(f"corrupt: {'; '.join(corrupt[:3])}{' …' if len(corrupt) > 3 else ''}")
     return notes
+
+
+def _corrupt(states: Mapping[str, ImageState]) -> str:
+    """Which images are corrupt, and why; empty if none is."""
+    corrupt = [f"{i.removeprefix('images/')}: {s.reason}" for i, s in states.items() if s.status == CORRUPT]
+    return f"corrupt: {'; '.join(corrupt[:3])}{' …' if len(corrupt) > 3 else ''}" if corrupt else ""
 
 
 def _beyond_scale(benchmark: Benchmark, verdicts: Mapping[str, Verdict]) -> list[str]:
@@ -256,7 +262,9 @@ def _beyond_scale(benchmark: Benchmark, verdicts: Mapping[str, Verdict]) -> list
     ]
 
 
-def _outcome(result: Result, problem: str, verdicts: Mapping[str, Verdict], usd: float | None) -> Outcome:
+def _outcome(
+    result: Result, problem: str, verdicts: Mapping[str, Verdict], corrupt: str, usd: float | None
+) -> Outcome:
     if problem:
         coverage = result.coverage
         return Outcome(
@@ -267,7 +275,7 @@ def _outcome(result: Result, problem: str, verdicts: Mapping[str, Verdict], usd:
     problems = result.coverage.problems()
     lost = f"{problems}{_why(verdicts)}" if problems else ""
     spent = f"{dollars(usd)} for the judge" if usd is not None else ""
-    return Outcome(state, "; ".join(part for part in (_shown(result), counts, lost, spent) if part))
+    return Outcome(state, "; ".join(part for part in (_shown(result), counts, lost, corrupt, spent) if part))
 
 
 def _shown(result: Result) -> str:

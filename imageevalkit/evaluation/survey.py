@@ -13,7 +13,7 @@ from imageevalkit import images
 from imageevalkit.cell import Cell
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, say
-from imageevalkit.generation.records import OK, REFUSED, last_records
+from imageevalkit.generation.records import OK, REFUSED, is_corrupt, last_records
 from imageevalkit.items import Item
 
 GENERATED, REFUSED_ITEM, FAILED, BLANK, CORRUPT = "generated", "refused", "failed", "blank", "corrupt"
@@ -81,6 +81,8 @@ def _state(item: Item, record: Mapping[str, Any] | None) -> ImageState:
             return ImageState(REFUSED_ITEM, item.path, reason=reason)
         if record.get("placeholder") and item.path.is_file():
             return ImageState(BLANK, item.path, images.sha256_file(item.path), reason=reason)
+        if is_corrupt(record):
+            return ImageState(CORRUPT, item.path, reason=record["error"]["text"])
         return ImageState(FAILED, item.path, reason=reason, attempted=record.get("source") != "")
     try:
         data = item.path.read_bytes()

@@ -68,6 +68,12 @@ def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")
 
 
+def is_corrupt(record: Mapping[str, Any]) -> bool:
+    """Whether ``record`` tells of a file made elsewhere that is no whole image; it was not taken."""
+    error = record.get("error") or {}
+    return bool(record.get("source")) and error.get("class") == images.CorruptImage.__name__
+
+
 def image_is_intact(record: Mapping[str, Any], path: Path, repair: bool = True) -> bool:
     """Whether the image of an ``ok`` record is on disk, byte for byte as it was saved.
 
@@ -126,12 +132,12 @@ class OutcomeWriter:
         )
 
     def save_found(
-        self, item: Item, data: bytes, facts: images.ImageFacts | None, origin: Mapping[str, Any]
+        self, item: Item, data: bytes, facts: images.ImageFacts, origin: Mapping[str, Any]
     ) -> None:
         """Save an image made elsewhere, byte for byte: how, and with which seed, is not known.
 
-        ``facts`` is None for one that does not decode. ``origin`` are fields that say where it was: ``source``, the
-        file, and for a cell of it ``source_sha256`` and ``cell``, its index from 0.
+        ``origin`` are fields that say where it was: ``source``, the file, and for a cell of it ``source_sha256`` and
+        ``cell``, its index from 0.
 
         Raises:
             CellFailure: the disk is full.
@@ -145,8 +151,8 @@ class OutcomeWriter:
             0.0,
             0,
             seed=None,
-            size=facts and facts.size,
-            flat=facts and facts.flat,
+            size=facts.size,
+            flat=facts.flat,
             image_sha256=sha256,
             **origin,
         )
@@ -162,7 +168,8 @@ class OutcomeWriter:
     ) -> None:
         """Save a ``refused`` or ``failed`` outcome; ``blank`` is the size of a white placeholder to leave, or None.
 
-        ``origin`` as in :meth:`save_found`, of a place made elsewhere where an image should have been.
+        ``origin`` as in :meth:`save_found`, of a place made elsewhere where an image should have been; of a file that
+        is no image, ``source_sha256`` too.
 
         Raises:
             CellFailure: the disk is full.
@@ -172,11 +179,12 @@ class OutcomeWriter:
             write_part(item.path, placeholder)
         sha256 = hashlib.sha256(placeholder).hexdigest() if placeholder is not None else None
         self._retire_results(item, Basis(sha256, (origin or {}).get("source") != ""))
+        attempts = error.attempts if isinstance(error, GenerationError) else 1
         self._record(
             item,
             status,
             seconds,
-            error.attempts if isinstance(error, GenerationError) else 1,
+            0 if origin else attempts,
             placeholder=bool(blank),
             **_billed(error.bill if isinstance(error, GenerationError) else None),
             error={"class": name_of(error), "text": one_line(error)},

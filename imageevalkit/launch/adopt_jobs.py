@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from imageevalkit.benchmark_settings import environ_of
@@ -18,17 +19,18 @@ def adopt_jobs(run: Run, images: Path) -> list[Job]:
         UserError: a folder that is not there.
     """
     several = len(run.options.benchmarks) > 1
-    for name in run.options.benchmarks:
-        source = images / name if several else images
+    own = {name: images / name for name in run.options.benchmarks}
+    sources = {name: path if several or path.is_dir() else images for name, path in own.items()}
+    for name, source in sources.items():
         if not source.exists():
             layout = f": with several benchmarks, it holds a folder for each ({name}/)" if several else ""
             raise UserError(f"--images: there is no {source}{layout}")
-    return [_adopt_job(run, images, model) for model in run.options.models if run.open_cells(model)]
+    return [_adopt_job(run, images, sources, model) for model in run.options.models if run.open_cells(model)]
 
 
-def _adopt_job(run: Run, images: Path, model: str) -> Job:
+def _adopt_job(run: Run, images: Path, sources: Mapping[str, Path], model: str) -> Job:
+    """``sources``: what each benchmark's images are in, of all models."""
     options, cells = run.options, run.open_cells(model)
-    sources = {name: images / name if len(options.benchmarks) > 1 else images for name in options.benchmarks}
     several_models = len(options.models) > 1
     if several_models:
         # else the folders of models are where a benchmark's own layout has them

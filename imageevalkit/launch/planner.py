@@ -30,7 +30,7 @@ from imageevalkit.launch.own_environment import missing_here, own_environment, s
 from imageevalkit.launch.serving_jobs import serving_jobs
 from imageevalkit.secrets import secret_names
 
-_EVALUATE_RETRIES = 1  # a crash may pass
+_EVALUATE_RETRIES = 1  # a crash may pass; the answers before it are kept
 _RECORDS = ("generation.jsonl", copy_of(Path("generation.jsonl")).name)  # each stands for images of a cell
 
 
@@ -190,6 +190,7 @@ def _evaluate_jobs(run: Run, cells: Sequence[Cell], after: dict[str, str]) -> li
 def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: dict[str, str]) -> Job:
     options, benchmark = run.options, cell.benchmark
     script = script_of(benchmark)
+    ours = module_of(benchmark) is not None
     environment = own_environment(run.config, benchmark, run.ds_kwargs[benchmark])
     for part in environment.split():
         python_of(part, f"benchmark {benchmark}", f"bash utils/make_env.sh --benchmark {benchmark}")
@@ -220,8 +221,10 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: dict[str, str]
         gpus=_gpus(run, benchmark, needs),
         turns=[needs.turn] if needs.turn else [],
         cores=run.cores,
-        retries=_EVALUATE_RETRIES,
-        leaves_outcomes=module_of(benchmark) is not None,
+        retries=_EVALUATE_RETRIES
+        if ours
+        else 0,  # a foreign script may begin anew, for hours and judge money
+        leaves_outcomes=ours,
         options={"uses_encoders": uses_encoders(benchmark, run.ds_kwargs[benchmark])},
     )
 

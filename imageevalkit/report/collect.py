@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from imageevalkit.cell import Cell, output_root, short_path
 from imageevalkit.errors import CellFailure
-from imageevalkit.generation.records import last_records
+from imageevalkit.generation.records import is_corrupt, last_records
 from imageevalkit.images import IMAGE_SUFFIXES, sha256_file
 from imageevalkit.json_values import is_number
 from imageevalkit.jsonl import Tell, read_jsonl, tell_nobody
@@ -251,7 +251,7 @@ def _outcome(record: dict[str, Any], score: dict[str, Any]) -> str:
     if record.get("placeholder"):
         return BLANK
     if record.get("status") != "ok":
-        return FAILED
+        return CORRUPT if is_corrupt(record) else FAILED
     corrupt = score.get("status") == "not_generated" and _text(score.get("reason")).startswith(CORRUPT)
     return CORRUPT if corrupt else GENERATED
 

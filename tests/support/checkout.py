@@ -98,7 +98,7 @@ def make_checkout(folder: Path) -> Path:
         source = REPO / name
         if source.is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, folder / name)
+            shutil.copy2(source, folder / name, follow_symlinks=False)
     if (REPO / ".venv").exists():
         (folder / ".venv").symlink_to(REPO / ".venv")
     return folder

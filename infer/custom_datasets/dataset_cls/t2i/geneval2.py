@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.geneval2.metric import PROMPTS
-from benchmarks.geneval2.official import read_filepaths
 from custom_datasets.text_prompts import read_prompts
 from imageevalkit.cell import REPO
-from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.items import MODEL_NAME_MARK, Item
+from imageevalkit.items import MODEL_NAME_MARK
 
 _REMEDY = "run: bash utils/prefetch.sh --ds_names geneval2"
 
@@ -28,21 +25,6 @@ class GenEval2:
         self.dataset_name = "geneval2"
         self.dataset_task = "t2i"
         self.data = self._entries()
-
-    def find_images(self, source: Path, items: Sequence[Item]) -> dict[str, Path] | None:
-        """The images by item, where ``source`` is a file: the official ``{prompt: image path}``.
-
-        Raises:
-            CellFailure: it is not that; the message says what is wrong.
-        """
-        if not source.is_file():
-            return None
-        try:
-            path_of = read_filepaths(source)
-        except UserError as error:
-            raise CellFailure(str(error)) from None
-        named = {item.id: path_of[item.data["prompt"]] for item in items if item.data["prompt"] in path_of}
-        return {item: path for item, path in named.items() if path.is_file()}
 
     def _entries(self) -> list[dict[str, Any]]:
         records = read_prompts(self.folder / "geneval2_data.jsonl", PROMPTS, _REMEDY)
