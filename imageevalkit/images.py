@@ -93,8 +93,6 @@ def opened(source: bytes | Path, formats: Sequence[str] = FORMATS) -> Image.Imag
     except UnidentifiedImageError as error:  # its own words hold a memory address
         raise CorruptImage(_what_else(source, formats)) from error
     except Exception as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
         raise _corrupt(error) from error
 
 
@@ -142,9 +140,12 @@ def _check_png(image: Image.Image, data: bytes) -> None:
         raise CorruptImage("the rows of the PNG are truncated or broken")
 
 
-def _corrupt(error: Exception) -> CorruptImage:
-    """What Pillow means by the dozen types it raises (OSError, SyntaxError, struct.error, …)."""
-    if isinstance(error, CorruptImage):
+def _corrupt(error: Exception) -> Exception:
+    """What Pillow means by the dozen types it raises (OSError, SyntaxError, struct.error, …).
+
+    An error of the system itself (no free descriptor, an unreadable file) says nothing of the image.
+    """
+    if isinstance(error, CorruptImage) or (isinstance(error, OSError) and error.errno is not None):
         return error
     if isinstance(error, Image.DecompressionBombError):
         return TooLarge(f"its pixels are more than the {MOST_PIXELS:,} that are decoded")

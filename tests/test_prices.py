@@ -414,7 +414,7 @@ def test_a_result_never_takes_an_unknown_price_for_nothing(
     cell.folder.mkdir(parents=True)
     setting = {"module": "m", "class": "c", "model_path": "x", "api": api}
     key = fp.remember(cell.fingerprints, fp.settings_of("t2i", setting), {})
-    items = items_of(FakeDataset(len(records)), cell)
+    items = items_of(FakeDataset(9), cell, limit=len(records))
     with JsonlWriter(cell.generation) as writer:
         for item, (status, price) in zip(items, records, strict=True):
             record = {"item": item.id, "status": status, "price": price, "fingerprint": key}
