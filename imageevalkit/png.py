@@ -7,20 +7,17 @@ reconstruction (filters, palette, bit depths) does can fail (PNG specification, 
 
 from __future__ import annotations
 
-import contextlib
 import io
 import struct
 import zlib
 from pathlib import Path
 from typing import Any
 
-_zlib: Any = zlib
-with contextlib.suppress(
-    ImportError
-):  # the driver's environment has it, those of models and benchmarks need not
-    from isal import isal_zlib
-
-    _zlib = isal_zlib  # in 40 % of the time that zlib takes
+_zlib: Any
+try:
+    from isal import isal_zlib as _zlib  # in 40 % of the time that zlib takes
+except ImportError:  # the driver's environment has it, those of models and benchmarks need not
+    _zlib = zlib
 
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type, §11.2.1
 _LAST_FILTER = 4  # §9.2
