@@ -95,5 +95,17 @@ def _walk(node: ast.AST, package: str, at_once: bool) -> Iterator[tuple[str, int
             # each may be a module of the package
             yield from ((f"{module}.{alias.name}", node.lineno, at_once) for alias in node.names)
     inside = at_once and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    may_fail = set(node.body) if isinstance(node, ast.Try) and _does_without(node) else set()
     for child in ast.iter_child_nodes(node):
-        yield from _walk(child, package, inside)
+        if child not in may_fail:
+            yield from _walk(child, package, inside)
+
+
+def _does_without(node: ast.Try) -> bool:
+    """Whether a block that tries an import goes on where the package is missing."""
+    return any(
+        handler.type is not None
+        and ast.unparse(handler.type) == "ImportError"
+        and not any(isinstance(inner, ast.Raise | ast.Call) for inner in ast.walk(handler))
+        for handler in node.handlers
+    )
