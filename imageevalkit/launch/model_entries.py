@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 from collections.abc import Mapping
 from importlib.util import resolve_name
@@ -69,6 +70,7 @@ def check_class(module: str, name: str, where: str, package: str = MODELS) -> No
         raise CellFailure(f"{where}: {shown} has no class '{name}'{suggest(name, names)}")
 
 
+@functools.cache  # many models may be of one class
 def _names_in(path: Path) -> set[str] | None:
     """The names that a module gives something; None where that cannot be told."""
     try:
