@@ -318,13 +318,11 @@ def test_what_no_item_can_succeed_with_stops_the_cell_with_one_line(
     api.server.latency = 0.1
     with ImageServer() as elsewhere:
         api.server.redirect_to = elsewhere.base_url
-        started = time.monotonic()
         run = api.run(limit=40, workers=4)
-        seconds = time.monotonic() - started
         assert not elsewhere.requests
         assert not elsewhere.file_requests, "no request follows, so no key does"
     assert run.returncode == 1, text_of(run)
-    assert seconds < 5.0
+    assert len(api.server.requests) <= 4, "those that were in flight, once each"
     assert words in message(run, "model 'model-a'")
     assert "Traceback" not in text_of(run)
     assert api.key not in text_of(run)
