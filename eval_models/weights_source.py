@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from imageevalkit.cell.fingerprint import weights_of
 from imageevalkit.errors import CellFailure
-from imageevalkit.fingerprint import weights_of
 from imageevalkit.load_errors import may_be_hub_id, why_not_loaded
 
 

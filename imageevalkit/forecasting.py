@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from imageevalkit.cell import REPO, Cell
+from imageevalkit.cell.items import MODEL_NAME_MARK, Entry, Item, entries_of, placed
 from imageevalkit.errors import CellFailure, ExitStatus, show
 from imageevalkit.guest_code import guest_code
-from imageevalkit.items import MODEL_NAME_MARK, Entry, Item, entries_of, placed
 from imageevalkit.jobs import cell_of
 from imageevalkit.secrets import one_line
 

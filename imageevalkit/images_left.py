@@ -8,8 +8,8 @@ import math
 import sys
 from typing import Any
 
-from imageevalkit import fingerprint as fp
 from imageevalkit.cell import REPO
+from imageevalkit.cell import fingerprint as fp
 from imageevalkit.errors import ExitStatus, run_main, show
 from imageevalkit.forecasting import Datasets, stdout_kept
 from imageevalkit.generation.survey import survey

@@ -17,17 +17,17 @@ from custom_models.load_model import load_model
 from imageevalkit import assets, logs
 from imageevalkit.api.traffic import Traffic
 from imageevalkit.cell import Cell
+from imageevalkit.cell.items import items_of
+from imageevalkit.cell.records import spent_since
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, run_main, worst
 from imageevalkit.generation.apart import run_apart
 from imageevalkit.generation.cell_run import CellRun, GenerateOptions
 from imageevalkit.generation.contract import GenerationError
-from imageevalkit.generation.records import spent_since
 from imageevalkit.generation.replicas import devices
 from imageevalkit.generation.replicas.model import load_replicated
 from imageevalkit.generation.replicas.pool import Replicas
 from imageevalkit.generation.run import Planned, generate_together
 from imageevalkit.guest_code import guest_code
-from imageevalkit.items import items_of
 from imageevalkit.jobs import (
     ATTEMPT_ENV,
     FAILED,

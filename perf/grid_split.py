@@ -25,9 +25,9 @@ from imageevalkit.adoption.adopt import adopt_cell
 from imageevalkit.adoption.found import Found, Piece
 from imageevalkit.adoption.taking import FAST_PNG
 from imageevalkit.cell import Cell
+from imageevalkit.cell.items import items_of
 from imageevalkit.cores import available_cores
 from imageevalkit.grids import Grid
-from imageevalkit.items import items_of
 from imageevalkit.progress import ProgressWriter
 
 GRID = Grid(2, 2)

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from eval_models.judge.benchmark import JudgedBenchmark
+from imageevalkit.cell.items import Item, items_of
+from imageevalkit.cell.results import Metric
 from imageevalkit.evaluation.benchmark import Judged, Score
 from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.evaluation.question import Message, Picture, Question, Reply, Sampling
 from imageevalkit.evaluation.run import evaluate_cell
-from imageevalkit.items import Item, items_of
 from imageevalkit.jobs import STATUS_OF_STATE
 from imageevalkit.progress import ProgressWriter
-from imageevalkit.results import Metric
 from perf.judge_questions import CELL
 
 _SAMPLING = Sampling(500, 0.0, extra={"chat_template_kwargs": {"enable_thinking": False}})

@@ -17,8 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from imageevalkit.cell.results import Metric
 from imageevalkit.report.__main__ import main as report
-from imageevalkit.results import Metric
 from tests.support.cells import Made, write_cell
 
 _SMALL, _DISTINCT, _DETAIL = 48, 200, "what the judge said of it, in a sentence or two. " * 8

@@ -19,12 +19,12 @@ from imageevalkit.adoption.adopt import adopt_cell
 from imageevalkit.adoption.finding import find_images, read_filepaths
 from imageevalkit.adoption.found import Found, Piece
 from imageevalkit.cell import Cell
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.records import last_records
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.forecast import pictures_elsewhere
 from imageevalkit.evaluation.survey import survey_images
-from imageevalkit.generation.records import last_records
 from imageevalkit.grids import Grid
-from imageevalkit.items import Item
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.progress import ProgressWriter
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval

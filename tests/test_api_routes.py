@@ -20,7 +20,7 @@ from imageevalkit.api import routes, uploads
 from imageevalkit.api.failures import Kind, classify_status
 from imageevalkit.api.image_reply import ImageReply
 from imageevalkit.api.routes.content import read_content
-from imageevalkit.fingerprint import explain, settings_of
+from imageevalkit.cell.fingerprint import explain, settings_of
 from imageevalkit.generation.contract import GenerationError, ItemFailed, ModelUnusable, Refused
 from imageevalkit.launch.registry import resolve_model
 from tests.support.image_replies import (

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from imageevalkit.cell import Cell, output_root
+from imageevalkit.cell.kept_twice import mend
+from imageevalkit.cell.records import RECORD
+from imageevalkit.cell.results import Metric
 from imageevalkit.errors import ExitStatus
-from imageevalkit.generation.records import RECORD
 from imageevalkit.jobs import outcome_path
-from imageevalkit.kept_twice import mend
 from imageevalkit.report.__main__ import main
-from imageevalkit.results import Metric
 from tests.support.cells import QWEN, Made, write_cell
 from tests.support.checkout import REPO, environ
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit import fingerprint as fp
 from imageevalkit.cell import REPO, Cell
+from imageevalkit.cell import fingerprint as fp
+from imageevalkit.cell.results import Metric
 from imageevalkit.environment_hash import environment_hash, hash_of, installed
 from imageevalkit.evaluation.provenance import provenance
 from imageevalkit.generation.packages import installed_packages
 from imageevalkit.report.collect import collect
 from imageevalkit.report.html import render
-from imageevalkit.results import Metric
 from tests.support.cells import Made, write_cell
 
 

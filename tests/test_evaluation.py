@@ -17,6 +17,11 @@ import pytest
 from PIL import Image
 
 from imageevalkit.cell import Cell
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.kept_twice import copy_of
+from imageevalkit.cell.records import last_records
+from imageevalkit.cell.result_files import standing
+from imageevalkit.cell.results import Evaluator, Metric, Result, read_result, validate
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.benchmark import Benchmark, Judged, Score, Unparsed
 from imageevalkit.evaluation.forecast import pictures_made, questions_to_ask
@@ -33,14 +38,9 @@ from imageevalkit.evaluation.question import (
 from imageevalkit.evaluation.run import evaluate_cell
 from imageevalkit.generation.cell_run import GenerateOptions
 from imageevalkit.generation.contract import Refused
-from imageevalkit.generation.records import last_records
-from imageevalkit.items import Item
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, Outcome
-from imageevalkit.kept_twice import copy_of
 from imageevalkit.progress import PROGRESS_ENV, Progress, ProgressWriter
 from imageevalkit.report.collect import collect
-from imageevalkit.result_files import standing
-from imageevalkit.results import Evaluator, Metric, Result, read_result, validate
 from tests.support.generation import FakeAsyncModel, FakeDataset, FakeModel, generate, items
 
 CELL = Cell("m", "fake")

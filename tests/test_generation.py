@@ -14,10 +14,10 @@ from PIL import Image
 from imageevalkit.api.budget import Bill
 from imageevalkit.atomic import part_path
 from imageevalkit.cell import Cell
+from imageevalkit.cell.records import last_records
 from imageevalkit.errors import CellFailure
 from imageevalkit.generation.cell_run import CellRun, GenerateOptions
 from imageevalkit.generation.contract import Generated, ItemFailed, ModelUnusable, Refused
-from imageevalkit.generation.records import last_records
 from imageevalkit.images import encode
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE
 from tests.support.generation import (
@@ -89,7 +89,7 @@ def test_nothing_to_do_does_not_load_the_model() -> None:
 def test_resume_of_ten_thousand_images_is_quick(capsys: pytest.CaptureFixture[str]) -> None:
     dataset = FakeDataset(10_000)
     # made by hand: what generating would leave, without 10,000 fsyncs
-    from imageevalkit import fingerprint as fp
+    from imageevalkit.cell import fingerprint as fp
     from imageevalkit.jsonl import JsonlWriter
     from tests.support.generation import SETTING
 
@@ -511,7 +511,7 @@ def test_retrained_weights_at_the_same_path_are_stale(tmp_path: Path) -> None:
     weights = tmp_path / "checkpoint"
     weights.mkdir()
     (weights / "model.safetensors").write_bytes(b"a" * 100)
-    from imageevalkit import fingerprint as fp
+    from imageevalkit.cell import fingerprint as fp
     from tests.support.generation import SETTING
 
     setting = {**SETTING, "model_path": str(weights)}
@@ -542,7 +542,7 @@ def test_a_failed_item_keeps_no_image_of_other_settings() -> None:
 
 
 def test_batches_are_a_setting_and_single_images_the_default() -> None:
-    from imageevalkit import fingerprint as fp
+    from imageevalkit.cell import fingerprint as fp
     from tests.support.generation import SETTING
 
     def settings(**kwargs: object) -> dict[str, object]:
@@ -553,7 +553,7 @@ def test_batches_are_a_setting_and_single_images_the_default() -> None:
 
 
 def test_a_copy_of_the_tree_with_its_weights_makes_the_same_images(tmp_path: Path) -> None:
-    from imageevalkit import fingerprint as fp
+    from imageevalkit.cell import fingerprint as fp
     from tests.support.generation import SETTING
 
     def settings(tree: Path, content: bytes) -> dict[str, object]:
@@ -570,7 +570,7 @@ def test_a_copy_of_the_tree_with_its_weights_makes_the_same_images(tmp_path: Pat
 
 
 def test_another_commit_of_the_authors_code_makes_images_stale() -> None:
-    from imageevalkit import fingerprint as fp
+    from imageevalkit.cell import fingerprint as fp
     from tests.support.generation import SETTING
 
     old, new = (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from imageevalkit.intervals import Part, Stratum, interval, interval_of_sum
+from imageevalkit.metrics.intervals import Part, Stratum, interval, interval_of_sum
 
 Draw = Callable[[random.Random], float]
 

@@ -36,6 +36,7 @@ from eval_models.judge.pixels import fitted_size
 from eval_models.judge.registry import make_judge
 from imageevalkit.api.uploads import inputs_of
 from imageevalkit.cell import REPO, Cell
+from imageevalkit.cell.results import Evaluator
 from imageevalkit.evaluation.benchmark import RULES
 from imageevalkit.evaluation.forecast import pictures_made, questions_to_ask
 from imageevalkit.evaluation.judging import AskOptions
@@ -51,7 +52,6 @@ from imageevalkit.evaluation.question import (
 from imageevalkit.evaluation.survey import survey_images
 from imageevalkit.grids import Grid
 from imageevalkit.images import CorruptImage, encode, is_plain, sha256_file
-from imageevalkit.results import Evaluator
 from tests.support import tiny_vlm
 from tests.support.generation import FakeDataset, items
 from tests.support.image_questions import ask_about

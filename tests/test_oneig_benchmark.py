@@ -19,11 +19,11 @@ from benchmarks.oneig.scored import Task
 from benchmarks.oneig.settings import Settings
 from eval_models.encoders.embedding import embedding_text
 from imageevalkit.cell import Cell
+from imageevalkit.cell.items import Item, items_of
+from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import UserError
 from imageevalkit.evaluation.benchmark import Judged, Unparsed
 from imageevalkit.evaluation.question import Answer, Encoding, Picture, Question, Reply
-from imageevalkit.items import Item, items_of
-from imageevalkit.results import Evaluator
 from tests.support.oneig_scored import real_prompts
 
 TEMPLATES = {ALIGNMENT_PROMPT: "{question}. Yes or no?", TEXT_PROMPT: "Read."}

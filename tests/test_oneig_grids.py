@@ -17,10 +17,10 @@ from imageevalkit.adoption import finding
 from imageevalkit.adoption.adopt import adopt_cell
 from imageevalkit.adoption.forecast import forecast_of
 from imageevalkit.cell import Cell
+from imageevalkit.cell.items import items_of
 from imageevalkit.errors import CellFailure, ExitStatus, UserError
 from imageevalkit.forecasting import Datasets
 from imageevalkit.grids import Grid, is_black
-from imageevalkit.items import items_of
 from imageevalkit.progress import ProgressWriter
 from tests.support.generation import generate
 from tests.support.grid_images import CELL, PROMPTS, NoiseModel, TinyOneIG, noise, same

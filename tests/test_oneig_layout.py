@@ -11,9 +11,9 @@ from PIL import Image
 from imageevalkit.adoption import finding
 from imageevalkit.adoption.adopt import adopt_cell
 from imageevalkit.adoption.found import Found, Missing, Piece
+from imageevalkit.cell.records import last_records
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.survey import survey_images
-from imageevalkit.generation.records import last_records
 from imageevalkit.grids import Grid
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.progress import ProgressWriter

@@ -167,8 +167,8 @@ from imageevalkit.api.budget import Bill
 from imageevalkit.cell import Cell
 from imageevalkit.generation.contract import Generated
 from imageevalkit.generation.making import Making
-from imageevalkit.generation.records import OutcomeWriter
-from imageevalkit.items import items_of
+from imageevalkit.cell.records import OutcomeWriter
+from imageevalkit.cell.items import items_of
 from imageevalkit.progress import ProgressWriter
 from tests.support.generation import FakeDataset
 from tests.support.image_server import png_of

@@ -28,7 +28,7 @@ from imageevalkit.api.failures import Failure, Kind, classify_status, parse_erro
 from imageevalkit.api.rate_headers import asked_wait, used_up_for
 from imageevalkit.api.retry import RetryPolicy
 from imageevalkit.api.traffic import Traffic
-from imageevalkit.fingerprint import settings_of
+from imageevalkit.cell.fingerprint import settings_of
 from imageevalkit.generation.contract import (
     Generated,
     GenerationError,

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from eval_models.judge.options import VARIABLE, JudgeOptions
-from imageevalkit import fingerprint as fp
 from imageevalkit.api import prices
 from imageevalkit.api.json_reply import tokens_of
 from imageevalkit.api.prices import PRICES, cost_of_reply, price_of
 from imageevalkit.api.usage import reported_cost
 from imageevalkit.cell import REPO, Cell
+from imageevalkit.cell import fingerprint as fp
+from imageevalkit.cell.items import items_of
 from imageevalkit.errors import UserError
 from imageevalkit.evaluation.money import effort
 from imageevalkit.evaluation.provenance import provenance
 from imageevalkit.evaluation.question import Message, Picture, Question, Sampling
 from imageevalkit.generation.money import money
-from imageevalkit.items import items_of
 from imageevalkit.jsonl import JsonlWriter
 from imageevalkit.money import dollars
 from tests.support.generation import FakeDataset

@@ -14,13 +14,13 @@ import pytest
 from PIL import Image
 
 from imageevalkit.cell import REPO, Cell
+from imageevalkit.cell.items import items_of
+from imageevalkit.cell.records import last_records
 from imageevalkit.generation.cell_run import CellRun, GenerateOptions
-from imageevalkit.generation.records import last_records
 from imageevalkit.generation.replicas import devices
 from imageevalkit.generation.replicas.model import load_replicated
 from imageevalkit.generation.replicas.pool import Replicas
 from imageevalkit.generation.run import Planned, generate_together
-from imageevalkit.items import items_of
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, Outcome
 from imageevalkit.progress import ProgressWriter
 from tests.support.generation import SETTING, FakeDataset
@@ -349,7 +349,7 @@ def test_a_class_may_know_its_batch_itself() -> None:
 
 
 def test_workers_with_other_packages_are_all_on_record() -> None:
-    from imageevalkit import fingerprint as fp
+    from imageevalkit.cell import fingerprint as fp
 
     run = Run(environs=[{"FAKE_GPU": "A100"}, {"FAKE_GPU": "H100"}])
     run((CELL, FakeDataset(30)), seconds=0.02, tells_gpu=True)
@@ -430,7 +430,7 @@ def test_shares_of_the_gpus(
 
 def test_the_commit_of_hub_weights_is_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A branch stands for another commit tomorrow."""
-    from imageevalkit import fingerprint as fp
+    from imageevalkit.cell import fingerprint as fp
 
     refs = tmp_path / "models--org--model/refs"
     refs.mkdir(parents=True)

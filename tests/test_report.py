@@ -14,13 +14,13 @@ import pytest
 from PIL import Image
 
 from imageevalkit.cell import Cell, output_root
+from imageevalkit.cell.results import Metric, Result
 from imageevalkit.errors import CellFailure, ExitStatus
 from imageevalkit.report import gallery
 from imageevalkit.report.__main__ import main
 from imageevalkit.report.collect import collect
 from imageevalkit.report.html import render
 from imageevalkit.report.table import display_width, format_table
-from imageevalkit.results import Metric, Result
 from tests.support.cells import QWEN, Made, image_of, write_cell, write_items
 
 HOSTILE = "</script><script>alert(1)</script> <b>bold</b> \"quoted\" & 'single' \u2028 | `code` 中文"

@@ -15,8 +15,8 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
+from imageevalkit.cell.results import Metric
 from imageevalkit.report.__main__ import main
-from imageevalkit.results import Metric
 from tests.support.cells import PPOCR, QWEN, Made, write_cell
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

@@ -14,8 +14,8 @@ from benchmarks.longtext.metric import match_count
 from custom_datasets.dataset_cls.t2i.longtext import LongTextBench
 from custom_datasets.dataset_cls.t2i.quicktext import QuickTextBench
 from imageevalkit.cell import REPO, Cell
+from imageevalkit.cell.items import items_of
 from imageevalkit.errors import CellFailure
-from imageevalkit.items import items_of
 
 _FILES = "PenghaoYin/ImageEvalKit/85b5e1511b867688fa37edee304ee0adc953e941/benchmarks/LongText/benchmark_dir"
 CATEGORIES = ["sign", "label", "print", "webpage", "slide", "poster", "caption", "dialogue"]

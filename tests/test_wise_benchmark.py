@@ -14,16 +14,16 @@ from PIL import Image
 from benchmarks.wise.benchmark import WiseBenchmark
 from imageevalkit import assets
 from imageevalkit.cell import REPO, Cell, output_root
+from imageevalkit.cell.items import Item, items_of
+from imageevalkit.cell.result_files import standing
+from imageevalkit.cell.results import Result, read_result
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.benchmark import Judged, Unparsed, check_judge, rules_of
 from imageevalkit.evaluation.question import Message, Picture, Question, Reply
 from imageevalkit.evaluation.run import evaluate_cell
-from imageevalkit.items import Item, items_of
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.report import __main__ as report
-from imageevalkit.result_files import standing
-from imageevalkit.results import Result, read_result
 from tests.support.function_judge import FunctionJudge
 from tests.support.wise import DATASETS, SYSTEM, judged, make_wise
 

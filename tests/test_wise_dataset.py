@@ -15,8 +15,8 @@ from custom_datasets.interleave import spread
 from custom_datasets.load_dataset import load_dataset
 from imageevalkit import assets
 from imageevalkit.cell import Cell
+from imageevalkit.cell.items import items_of
 from imageevalkit.errors import CellFailure
-from imageevalkit.items import items_of
 from tests.support.mirror import shared_mirror
 from tests.support.wise import DATASETS, write_data
 

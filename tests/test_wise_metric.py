@@ -11,7 +11,7 @@ from benchmarks.wise.categories import LEGACY, VERIFIED, Category
 from benchmarks.wise.metric import Scored, metrics
 from benchmarks.wise.protocol import legacy_wiscore
 from benchmarks.wise.replies import PARTS
-from imageevalkit.results import Metric
+from imageevalkit.cell.results import Metric
 from tests.support.wise import judged, make_wise
 
 NAMES = [category.name for category in LEGACY]

@@ -15,11 +15,11 @@ from benchmarks.geneval2.token_ids import official_ids
 from eval_models.judge.benchmark import JudgedBenchmark
 from eval_models.judge.registry import choose
 from imageevalkit import judge_prompts
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.results import Metric
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.benchmark import Judged, Score, Unparsed
 from imageevalkit.evaluation.question import TRANSFORMERS, Message, Picture, Question, Reply, Sampling
-from imageevalkit.items import Item
-from imageevalkit.results import Metric
 
 DEFAULT_JUDGE = "qwen3-vl-8b"
 VERSION = "facebookresearch-a6e82d2"  # data, prompts and rules are those of facebookresearch/GenEval2 there

@@ -14,8 +14,8 @@ from benchmarks.geneval2.analysis import (
     geometric_mean,
     mean,
 )
-from imageevalkit.intervals import interval
-from imageevalkit.results import Metric
+from imageevalkit.cell.results import Metric
+from imageevalkit.metrics.intervals import interval
 
 PROMPTS = 800
 """Of the whole benchmark. The official evaluator gives no score when one lacks its image."""

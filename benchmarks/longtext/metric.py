@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from imageevalkit import intervals
-from imageevalkit.results import Metric
+from imageevalkit.cell.results import Metric
+from imageevalkit.metrics import intervals
 
 Language = Literal["en", "zh"]
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
@@ -91,7 +91,7 @@ def precision(matches: Iterable[Match]) -> float | None:
 
 
 def interval(scored: Iterable[Scored]) -> tuple[float, float] | None:
-    """95 % interval of the text score, see :func:`imageevalkit.intervals.interval`.
+    """95 % interval of the text score, see :func:`imageevalkit.metrics.intervals.interval`.
 
     Prompts count, not images: the images of one prompt share its text.
     """

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from benchmarks.longtext.metric import LANGUAGES, Match, Scored, match_count, metrics
 from eval_models.judge.benchmark import JudgedBenchmark
 from eval_models.ocr.asked import AskedReader
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.results import Evaluator, Metric
 from imageevalkit.evaluation.benchmark import Benchmark, Judged, Score
 from imageevalkit.evaluation.question import (
     QWEN_VL_UTILS,
@@ -17,8 +19,6 @@ from imageevalkit.evaluation.question import (
     Reply,
     Sampling,
 )
-from imageevalkit.items import Item
-from imageevalkit.results import Evaluator, Metric
 
 PROMPT = "benchmarks/LongText/textbench/evaluate_text_reward.py::ImageEvaluator.qwen_prompt"
 _QUESTION = "read the text"

@@ -23,13 +23,13 @@ from eval_models.ocr.registry import READERS, check_reader
 from imageevalkit import judge_prompts
 from imageevalkit.asset_checks.check import Needed
 from imageevalkit.assets import data_folder
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.results import Evaluator, Metric
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.answerer import Answerer
 from imageevalkit.evaluation.benchmark import RULES, Benchmark, Judged, Score
 from imageevalkit.evaluation.question import Answer, Picture, Question, Reply
 from imageevalkit.grids import is_black
-from imageevalkit.items import Item
-from imageevalkit.results import Evaluator, Metric
 
 DEFAULT_JUDGE = "qwen2.5-vl-7b"
 VERSION = "oneig-41b4983"  # data, prompts and rules are those of OneIG-Bench/OneIG-Benchmark at this commit

@@ -24,12 +24,12 @@ from imageevalkit.arguments import Arguments
 from imageevalkit.atomic import write_atomic
 from imageevalkit.benchmark_settings import environ_of
 from imageevalkit.cell import REPO, Cell, output_root
+from imageevalkit.cell.items import Item, items_of
+from imageevalkit.cell.records import OK, last_records
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say, suggest
-from imageevalkit.generation.records import OK, last_records
 from imageevalkit.grids import NO_IMAGE_SIZE, Grid
 from imageevalkit.images import CorruptImage, decode, map_threads, opened
-from imageevalkit.items import Item, items_of
 from imageevalkit.launch.config import check_name
 
 # Lossless, or black cells are not black any more (spec quirk G2). Of the lossless settings the fastest: a tenth of the

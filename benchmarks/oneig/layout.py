@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from imageevalkit.adoption.found import Found, Piece, several
+from imageevalkit.cell.items import Item
 from imageevalkit.errors import CellFailure, suggest
 from imageevalkit.grids import Grid
 from imageevalkit.images import IMAGE_SUFFIXES
-from imageevalkit.items import Item
 
 _ID_LENGTH = 3
 

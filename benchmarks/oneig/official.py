@@ -12,7 +12,7 @@ from benchmarks.oneig.samples import Templates, sample_files
 from benchmarks.oneig.scored import ScoredPrompt
 from benchmarks.oneig.settings import Settings
 from benchmarks.oneig.summary_table import Column, summary_files
-from imageevalkit.results import Metric
+from imageevalkit.cell.results import Metric
 
 
 def files(

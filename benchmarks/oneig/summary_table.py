@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from benchmarks.oneig.editions import Edition
 from benchmarks.oneig.metric import TOTAL
-from imageevalkit.results import Metric
+from imageevalkit.cell.results import Metric
 from imageevalkit.text_width import columns_of
 
 _HEADER = ("dataset", "version", "metric", "mode")

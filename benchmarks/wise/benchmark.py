@@ -13,11 +13,11 @@ from benchmarks.wise.protocol import LEGACY, Protocol, Scores
 from eval_models.judge.benchmark import JudgedBenchmark
 from eval_models.judge.registry import choose
 from imageevalkit import judge_prompts
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.results import Evaluator, Metric
 from imageevalkit.errors import UserError, suggest
 from imageevalkit.evaluation.benchmark import Judged, Rules, Score, Unparsed, read_rules
 from imageevalkit.evaluation.question import Message, Picture, Question, Reply
-from imageevalkit.items import Item
-from imageevalkit.results import Evaluator, Metric
 from imageevalkit.secrets import one_line
 
 VERSION = "wise-eb51174"  # data, prompts and rules are those of PKU-YuanGroup/WISE at this commit

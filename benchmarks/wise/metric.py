@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from benchmarks.wise.categories import PROMPTS, Category
-from imageevalkit.intervals import Stratum, interval, interval_of_sum
-from imageevalkit.results import Metric
+from imageevalkit.cell.results import Metric
+from imageevalkit.metrics.intervals import Stratum, interval, interval_of_sum
 
 OVERALL, OFFICIAL, MISSING_AS_0 = "overall", "overall_official", "overall_missing_as_0"
 _PART_SCALE = 2.0

@@ -7,8 +7,8 @@ from functools import cached_property
 
 from eval_models.encoders.interface import Encoder
 from eval_models.judge.asked import digest, without_packages
+from imageevalkit.cell.results import Evaluator
 from imageevalkit.evaluation.question import Answer, Question
-from imageevalkit.results import Evaluator
 
 
 class AskedEncoder:

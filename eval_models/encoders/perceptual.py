@@ -22,9 +22,9 @@ from eval_models.encoders.pixels import stretch, to_floats
 from eval_models.encoders.replies import error_answer
 from eval_models.encoders.weights import ENCODERS, does_not_load, find, package_versions
 from eval_models.weights_source import WeightsSource, missing_package
+from imageevalkit.cell.fingerprint import weights_of
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.question import Answer, Question, Reply
-from imageevalkit.fingerprint import weights_of
 from imageevalkit.load_errors import first_line
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from eval_models.weights_source import WeightsSource, WeightsUser
 from imageevalkit.asset_checks.check import LocalFolder, Needed
 from imageevalkit.asset_manifest import HubAsset, PlacedAsset, UrlAsset
 from imageevalkit.cell import REPO
+from imageevalkit.cell.fingerprint import weights_of
 from imageevalkit.errors import CellFailure, UserError, suggest
-from imageevalkit.fingerprint import weights_of
 from imageevalkit.load_errors import first_line, may_be_hub_id, why_not_loaded
 
 ENCODERS = WeightsUser("encoders", "it needs an environment made by bash utils/make_env.sh --benchmark oneig")

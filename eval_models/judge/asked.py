@@ -11,8 +11,8 @@ from typing import Any
 
 from eval_models.judge.options import JudgeOptions
 from eval_models.judge.registry import choose, make_judge
+from imageevalkit.cell.results import Evaluator
 from imageevalkit.evaluation.question import TRANSFORMERS, Answer, PixelRule, Question
-from imageevalkit.results import Evaluator
 from imageevalkit.text_output import to_bytes
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from eval_models.judge.asked import AskedJudge
+from imageevalkit.cell.results import Evaluator
 from imageevalkit.evaluation.benchmark import Benchmark
 from imageevalkit.evaluation.question import Answer, PixelRule, Question
-from imageevalkit.results import Evaluator
 
 
 class JudgedBenchmark(Benchmark):

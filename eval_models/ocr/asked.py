@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from eval_models.ocr.registry import make_reader
+from imageevalkit.cell.results import Evaluator
 from imageevalkit.evaluation.question import Answer, Question, Reply
-from imageevalkit.results import Evaluator
 
 
 class AskedReader:

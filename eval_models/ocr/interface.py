@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from imageevalkit.results import Evaluator
+from imageevalkit.cell.results import Evaluator
 
 
 class TextReader(Protocol):

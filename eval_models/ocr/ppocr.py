@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
+from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure
 from imageevalkit.images import decode, on_white, sha256_file
-from imageevalkit.results import Evaluator
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,9 +11,9 @@ from imageevalkit import logs
 from imageevalkit.adoption.adopt import STAGE, adopt_cell
 from imageevalkit.adoption.finding import find_images
 from imageevalkit.cell import REPO, Cell
+from imageevalkit.cell.items import items_of
 from imageevalkit.errors import CellFailure, ExitStatus, run_main, say, worst
 from imageevalkit.guest_code import guest_code
-from imageevalkit.items import items_of
 from imageevalkit.jobs import (
     FAILED,
     STATUS_OF_STATE,

@@ -7,17 +7,17 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from imageevalkit import fingerprint as fp
 from imageevalkit.adoption.found import Found, Missing, Piece
 from imageevalkit.adoption.taking import Taken, Wanted, take
 from imageevalkit.cell import Cell
+from imageevalkit.cell import fingerprint as fp
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.records import FAILED, OK, OutcomeWriter, last_records
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.generation.contract import ItemFailed
-from imageevalkit.generation.records import FAILED, OK, OutcomeWriter, last_records
 from imageevalkit.grids import Grid
 from imageevalkit.images import IMAGE_FORMATS, CorruptImage, map_threads
-from imageevalkit.items import Item
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.jsonl import Tell, tell_nobody
 from imageevalkit.progress import Progress, ProgressWriter

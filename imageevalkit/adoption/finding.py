@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from imageevalkit.adoption.found import Found, Missing, Piece, several
+from imageevalkit.cell.items import Item
 from imageevalkit.errors import CellFailure
 from imageevalkit.images import IMAGE_FORMATS, IMAGE_SUFFIXES
-from imageevalkit.items import Item
 from imageevalkit.json_values import parse
 from imageevalkit.secrets import one_line
 

@@ -10,9 +10,9 @@ from imageevalkit.adoption.adopt import check_found, may_replace, settings_of
 from imageevalkit.adoption.finding import find_images
 from imageevalkit.adoption.found import Found, Missing, Piece
 from imageevalkit.cell import Cell
+from imageevalkit.cell.items import Item
 from imageevalkit.errors import ExitStatus, run_main
 from imageevalkit.forecasting import Datasets, Forecast, tell_forecasts
-from imageevalkit.items import Item
 
 
 def found_images(

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.records import OK, image_is_intact, is_corrupt
 from imageevalkit.errors import CellFailure
-from imageevalkit.generation.records import OK, image_is_intact, is_corrupt
 from imageevalkit.grids import Grid, is_black
 from imageevalkit.images import CorruptImage, ImageFacts, decode, facts, is_flat
-from imageevalkit.items import Item
 
 # Of Pillow's compressed settings the fastest for pictures: a third less time than its defaults at the same size.
 # (Flat graphics are three times as large, but small all the same.)

@@ -11,12 +11,12 @@ from pathlib import Path
 from imageevalkit import logs
 from imageevalkit.benchmark_settings import settings_of
 from imageevalkit.cell import REPO, Cell, lock_cell
+from imageevalkit.cell.items import items_of
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say
 from imageevalkit.evaluation.benchmark import rules_of
 from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.evaluation.run import evaluate_cell
 from imageevalkit.guest_code import guest_code
-from imageevalkit.items import items_of
 from imageevalkit.jobs import FAILED, STATUS_OF_STATE, Outcome, write_outcome
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.secrets import one_line, redact

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from imageevalkit.cell.results import Evaluator
 from imageevalkit.evaluation.question import Answer, Question
-from imageevalkit.results import Evaluator
 
 
 class Answerer(Protocol):

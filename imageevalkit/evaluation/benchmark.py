@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 from imageevalkit.assets import benchmark_folder
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.results import Evaluator, Metric
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.evaluation.question import Answer, Picture, Question, Reply
 from imageevalkit.guest_code import guest_code
-from imageevalkit.items import Item
-from imageevalkit.results import Evaluator, Metric
 from imageevalkit.secrets import one_line
 
 Rules = Literal["official", "corrected"]

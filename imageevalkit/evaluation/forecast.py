@@ -8,11 +8,13 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from imageevalkit import fingerprint as fp
 from imageevalkit.adoption.forecast import found_images
 from imageevalkit.adoption.found import Found, Missing, Piece
 from imageevalkit.benchmark_settings import settings_of
 from imageevalkit.cell import Cell
+from imageevalkit.cell import fingerprint as fp
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.records import OK, REFUSED, last_records
 from imageevalkit.errors import ExitStatus, run_main
 from imageevalkit.evaluation.benchmark import Benchmark, rules_of
 from imageevalkit.evaluation.judgements import Judgements
@@ -21,10 +23,8 @@ from imageevalkit.evaluation.money import effort
 from imageevalkit.evaluation.question import Picture, Question
 from imageevalkit.evaluation.survey import scorable, survey_images
 from imageevalkit.forecasting import Datasets, Forecast, tell_forecasts
-from imageevalkit.generation.records import OK, REFUSED, last_records
 from imageevalkit.generation.survey import survey
 from imageevalkit.images import CorruptImage, is_plain, opened, sha256_file
-from imageevalkit.items import Item
 
 Pictures = Mapping[str, Picture]
 """The images that a job will find, by item id; of those that are still to come the bytes are not known."""

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from imageevalkit.atomic import sync_folder
 from imageevalkit.cell import Cell
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.kept_twice import KeptTwiceWriter, copy_of, read_kept
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.benchmark import Benchmark, Unparsed
 from imageevalkit.evaluation.question import Picture, Question, Reply
-from imageevalkit.items import Item
 from imageevalkit.json_values import Shape, is_number, is_text, mapping_of, one_of, or_null
 from imageevalkit.jsonl import Tell, tell_nobody
-from imageevalkit.kept_twice import KeptTwiceWriter, copy_of, read_kept
 
 OK, UNPARSED, FAILED = "ok", "unparsed", "failed"
 

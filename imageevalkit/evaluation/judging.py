@@ -10,6 +10,8 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from imageevalkit.cell import Cell
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.kept_twice import KeptTwiceWriter
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.evaluation.benchmark import Benchmark, Score
@@ -24,9 +26,7 @@ from imageevalkit.evaluation.judgements import (
 from imageevalkit.evaluation.question import Answer, JudgeUnusable, Picture, Question, Reply
 from imageevalkit.evaluation.survey import ImageState
 from imageevalkit.evaluation.watch import Watch
-from imageevalkit.items import Item
 from imageevalkit.json_values import is_number
-from imageevalkit.kept_twice import KeptTwiceWriter
 from imageevalkit.progress import Progress, ProgressWriter
 from imageevalkit.secrets import one_line, redact
 

@@ -13,12 +13,12 @@ from datetime import datetime, timezone
 from typing import Any
 
 from imageevalkit import __version__
-from imageevalkit import fingerprint as fp
 from imageevalkit.cell import REPO, Cell
+from imageevalkit.cell import fingerprint as fp
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.records import OK, last_records, spent_since
 from imageevalkit.environment_hash import environment_hash
 from imageevalkit.evaluation.judgements import judgement_records
-from imageevalkit.generation.records import OK, last_records, spent_since
-from imageevalkit.items import Item
 
 
 def provenance(cell: Cell, items: Sequence[Item], data_sha256: dict[str, str], judge: str) -> dict[str, Any]:

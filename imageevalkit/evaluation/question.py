@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from imageevalkit.results import Evaluator
+from imageevalkit.cell.results import Evaluator
 from imageevalkit.text_output import to_bytes
 
 

@@ -11,6 +11,9 @@ from typing import Any
 
 from imageevalkit import assets
 from imageevalkit.cell import Cell
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.result_files import leave, standing
+from imageevalkit.cell.results import Coverage, Result, as_object, check_within_scale, validate
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.benchmark import Benchmark, Judged
 from imageevalkit.evaluation.judging import (
@@ -32,13 +35,10 @@ from imageevalkit.evaluation.survey import (
     scorable,
     survey_images,
 )
-from imageevalkit.items import Item
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.jobs import FAILED as JOB_FAILED
 from imageevalkit.money import dollars
 from imageevalkit.progress import ProgressWriter
-from imageevalkit.result_files import leave, standing
-from imageevalkit.results import Coverage, Result, as_object, check_within_scale, validate
 
 NOT_GENERATED = "not_generated"
 _DEFAULT = AskOptions()

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from imageevalkit import fingerprint as fp
 from imageevalkit import images
 from imageevalkit.cell import Cell
+from imageevalkit.cell import fingerprint as fp
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.records import OK, REFUSED, is_corrupt, last_records
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, say
-from imageevalkit.generation.records import OK, REFUSED, is_corrupt, last_records
-from imageevalkit.items import Item
 
 GENERATED, REFUSED_ITEM, FAILED, BLANK, CORRUPT = "generated", "refused", "failed", "blank", "corrupt"
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imageevalkit import fingerprint as fp
 from imageevalkit.cell import Cell
+from imageevalkit.cell import fingerprint as fp
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.records import OutcomeWriter
 from imageevalkit.errors import CellFailure
 from imageevalkit.generation.making import Making
 from imageevalkit.generation.packages import installed_packages
-from imageevalkit.generation.records import OutcomeWriter
 from imageevalkit.generation.survey import Survey, survey
-from imageevalkit.items import Item
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE, Outcome
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.secrets import one_line

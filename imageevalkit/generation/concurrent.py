@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from imageevalkit.api.retry import UnderWay, under_way
+from imageevalkit.cell.items import Item
 from imageevalkit.cpu import on_cpu
 from imageevalkit.generation.cell_run import CellRun
 from imageevalkit.generation.contract import Generated
 from imageevalkit.guest_code import CodeExit, guest_code
-from imageevalkit.items import Item
 from imageevalkit.open_files import one_is_free
 
 # Once a cell is given up, requests already sent may still be answered (and are paid for): wait this long at most.

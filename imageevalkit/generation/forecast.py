@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from imageevalkit import fingerprint as fp
 from imageevalkit.cell import Cell
+from imageevalkit.cell import fingerprint as fp
 from imageevalkit.errors import ExitStatus, run_main
 from imageevalkit.forecasting import Datasets, Forecast, tell_forecasts
 from imageevalkit.generation.money import money

@@ -12,6 +12,8 @@ from PIL import Image
 
 from imageevalkit.api.budget import Bill
 from imageevalkit.cell import Cell
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.records import FAILED, REFUSED, OutcomeWriter, encoded
 from imageevalkit.errors import CellFailure
 from imageevalkit.generation.contract import (
     Generated,
@@ -23,9 +25,7 @@ from imageevalkit.generation.contract import (
     Refused,
     name_of,
 )
-from imageevalkit.generation.records import FAILED, REFUSED, OutcomeWriter, encoded
 from imageevalkit.guest_code import guest_code
-from imageevalkit.items import Item
 from imageevalkit.money import dollars
 from imageevalkit.open_files import when_one_is_free
 from imageevalkit.progress import Progress, ProgressWriter

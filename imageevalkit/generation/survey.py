@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from imageevalkit import fingerprint as fp
 from imageevalkit.cell import Cell
+from imageevalkit.cell import fingerprint as fp
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.kept_twice import mend
+from imageevalkit.cell.records import OK, RECORD, REFUSED, image_is_intact, last_records
 from imageevalkit.cores import available_cores
-from imageevalkit.generation.records import OK, RECORD, REFUSED, image_is_intact, last_records
 from imageevalkit.images import map_threads
-from imageevalkit.items import Item
 from imageevalkit.jsonl import Tell, tell_nobody
-from imageevalkit.kept_twice import mend
 
 
 @dataclass

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from imageevalkit.cell import REPO
+from imageevalkit.cell.items import entries_of
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.guest_code import guest_code
-from imageevalkit.items import entries_of
 from imageevalkit.launch import model_entries
 from imageevalkit.load_errors import may_be_hub_id
 from imageevalkit.secrets import one_line

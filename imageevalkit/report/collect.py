@@ -13,14 +13,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from imageevalkit.cell import Cell, output_root, short_path
+from imageevalkit.cell.kept_twice import copy_of
+from imageevalkit.cell.records import is_corrupt, last_records
+from imageevalkit.cell.result_files import SCORE, others
+from imageevalkit.cell.results import Result, read_result
 from imageevalkit.errors import CellFailure
-from imageevalkit.generation.records import is_corrupt, last_records
 from imageevalkit.images import IMAGE_SUFFIXES, sha256_file
 from imageevalkit.json_values import is_number
 from imageevalkit.jsonl import Tell, read_jsonl, tell_nobody
-from imageevalkit.kept_twice import copy_of
-from imageevalkit.result_files import SCORE, others
-from imageevalkit.results import Result, read_result
 from imageevalkit.secrets import one_line
 from imageevalkit.text_output import to_bytes
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from imageevalkit.cell.results import Coverage, Metric, Result
 from imageevalkit.report import gallery, thumbnails
 from imageevalkit.report.collect import CellReport
 from imageevalkit.report.leaderboard import (
@@ -26,7 +27,6 @@ from imageevalkit.report.leaderboard import (
     mark_best,
     shown,
 )
-from imageevalkit.results import Coverage, Metric, Result
 
 _TEMPLATES = Path(__file__).parent / "templates"
 # Order of the bar: what counts first, then what is missing, from the judge's faults to the model's.

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from imageevalkit.cell import output_root
+from imageevalkit.cell.results import Coverage, Metric, Result
 from imageevalkit.report.collect import STALE, CellReport
-from imageevalkit.results import Coverage, Metric, Result
 from imageevalkit.text_output import plain
 
 COVERAGE_COLUMNS = (

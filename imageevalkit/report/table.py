@@ -5,8 +5,8 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
+from imageevalkit.cell.results import Result
 from imageevalkit.report.leaderboard import board_of, coverage_text, grid
-from imageevalkit.results import Result
 
 _HEADER = ["", "score", "95 % interval", "n", "judged"]
 _GAP = "  "

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from PIL import Image, ImageDraw
 
 from imageevalkit.cell import Cell
+from imageevalkit.cell.results import Coverage, Evaluator, Metric, Result, write_result
 from imageevalkit.images import encode
-from imageevalkit.results import Coverage, Evaluator, Metric, Result, write_result
 
 PPOCR = Evaluator("ppocr-v4", official=False, details={"engine": "rapidocr-onnxruntime 1.4.4"})
 QWEN = Evaluator("qwen2.5-vl-7b", official=True)

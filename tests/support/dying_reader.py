@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from imageevalkit.results import Evaluator
+from imageevalkit.cell.results import Evaluator
 
 
 def _kill_myself() -> None:

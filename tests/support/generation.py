@@ -9,9 +9,9 @@ from typing import Any
 from PIL import Image
 
 from imageevalkit.cell import Cell
+from imageevalkit.cell.items import Item, items_of
 from imageevalkit.generation.cell_run import CellRun, GenerateOptions
 from imageevalkit.generation.run import Load, Planned, generate_together
-from imageevalkit.items import Item, items_of
 from imageevalkit.jobs import Outcome
 from imageevalkit.progress import ProgressWriter
 

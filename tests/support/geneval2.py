@@ -17,12 +17,12 @@ from benchmarks.geneval2.benchmark import GenEval2Benchmark, make
 from custom_datasets.dataset_cls.t2i.geneval2 import GenEval2
 from imageevalkit import assets
 from imageevalkit.cell import REPO, Cell
+from imageevalkit.cell.items import Item, items_of
+from imageevalkit.cell.results import Result, read_result
 from imageevalkit.evaluation.question import Question, Reply
 from imageevalkit.evaluation.run import evaluate_cell
-from imageevalkit.items import Item, items_of
 from imageevalkit.jobs import Outcome
 from imageevalkit.progress import ProgressWriter
-from imageevalkit.results import Result, read_result
 from tests.support.function_judge import Answering, FunctionJudge
 
 CELL = Cell("m", "geneval2")

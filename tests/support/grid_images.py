@@ -11,9 +11,9 @@ from PIL import Image
 from benchmarks.oneig import layout
 from imageevalkit.adoption.found import Found
 from imageevalkit.cell import Cell
+from imageevalkit.cell.items import Item, items_of
 from imageevalkit.generation.contract import Refused
 from imageevalkit.grids import Grid
-from imageevalkit.items import Item, items_of
 
 CELL = Cell("m", "oneig")
 PROMPTS = (("anime", "000"), ("anime", "001"), ("human", "000"))

@@ -22,7 +22,7 @@ from eval_models.judge.benchmark import JudgedBenchmark
 from eval_models.judge.registry import choose
 from imageevalkit.evaluation.benchmark import Score
 from imageevalkit.evaluation.question import Message, Question, Sampling
-from imageevalkit.results import Metric
+from imageevalkit.cell.results import Metric
 
 
 def check_judge(judge):

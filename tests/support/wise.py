@@ -17,9 +17,9 @@ from benchmarks.wise.categories import domains
 from custom_datasets.dataset_cls.t2i.wise import WiseBench, WiseRewriteBench, WiseVerifiedBench
 from imageevalkit import assets
 from imageevalkit.cell import Cell
+from imageevalkit.cell.items import items_of
 from imageevalkit.evaluation.benchmark import Judged, Unparsed
 from imageevalkit.evaluation.question import Picture, Question, Reply
-from imageevalkit.items import items_of
 from tests.support.function_judge import FunctionJudge
 from tests.support.manifest import COMMIT
 

@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.geneval2.metric import PROMPTS
 from custom_datasets.text_prompts import read_prompts
 from imageevalkit.cell import REPO
-from imageevalkit.items import MODEL_NAME_MARK
+from imageevalkit.cell.items import MODEL_NAME_MARK
 
 _REMEDY = "run: bash utils/prefetch.sh --ds_names geneval2"
 

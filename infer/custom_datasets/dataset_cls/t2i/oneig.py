@@ -15,7 +15,7 @@ from custom_datasets.interleave import spread
 from imageevalkit.adoption.found import Found
 from imageevalkit.assets import data_folder
 from imageevalkit.benchmark_settings import settings_of
-from imageevalkit.items import MODEL_NAME_MARK, Item
+from imageevalkit.cell.items import MODEL_NAME_MARK, Item
 
 
 class OneIGBench:

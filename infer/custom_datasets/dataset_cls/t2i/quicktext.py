@@ -7,7 +7,7 @@ from typing import Any
 
 from custom_datasets.text_prompts import entry, read_prompts
 from imageevalkit.cell import REPO
-from imageevalkit.items import MODEL_NAME_MARK
+from imageevalkit.cell.items import MODEL_NAME_MARK
 
 _PROMPTS = 48
 _REMEDY = "restore it: git checkout -- benchmarks/quicktext"

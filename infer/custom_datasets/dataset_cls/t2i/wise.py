@@ -9,8 +9,8 @@ from typing import Any
 from benchmarks.wise.categories import LEGACY, VERIFIED, Category, category_of, domains
 from custom_datasets.interleave import spread
 from imageevalkit.assets import data_folder
+from imageevalkit.cell.items import MODEL_NAME_MARK
 from imageevalkit.errors import CellFailure
-from imageevalkit.items import MODEL_NAME_MARK
 
 _TEXTS = ("Prompt", "Explanation", "Subcategory")
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from imageevalkit.errors import UserError
 from imageevalkit.locks import open_lock, take_lock
 
-REPO = Path(__file__).resolve().parent.parent
+REPO = Path(__file__).resolve().parents[2]
 REPORTS = ("report.html", "leaderboard.md", "leaderboard.csv")
 """The files of all results, in the folder of all results."""
 

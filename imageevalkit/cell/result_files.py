@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, short_path
+from imageevalkit.cell.results import Coverage, Result, read_result, write_result
 from imageevalkit.errors import CellFailure
 from imageevalkit.json_values import Shape, is_text, or_null
 from imageevalkit.jsonl import read_jsonl
-from imageevalkit.results import Coverage, Result, read_result, write_result
 from imageevalkit.text_output import to_bytes
 
 _KEPT = "evaluators"

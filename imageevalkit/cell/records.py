@@ -17,13 +17,13 @@ from imageevalkit import images
 from imageevalkit.api.budget import Bill
 from imageevalkit.atomic import commit_part, part_path, sync_folder, write_part
 from imageevalkit.cell import Cell, output_root
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.kept_twice import KeptTwiceWriter, read_kept
+from imageevalkit.cell.result_files import Basis, bases, forget
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.generation.contract import Generated, GenerationError, name_of
-from imageevalkit.items import Item
 from imageevalkit.json_values import Shape, is_number, is_text, is_time, one_of, or_null
 from imageevalkit.jsonl import Tell, tell_nobody
-from imageevalkit.kept_twice import KeptTwiceWriter, read_kept
-from imageevalkit.result_files import Basis, bases, forget
 from imageevalkit.secrets import one_line
 
 OK, REFUSED, FAILED = "ok", "refused", "failed"

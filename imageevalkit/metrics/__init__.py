@@ -1,0 +1,1 @@
+"""Means of scores, with their intervals: every metric of every benchmark."""
