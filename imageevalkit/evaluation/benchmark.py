@@ -1,236 +1,252 @@
-"""What a benchmark gives the evaluate engine; found at ``benchmarks/<name>/benchmark.py``."""
+"""The contract of a benchmark: one class in ``benchmarks/<name>/benchmark.py`` says all that it is.
+
+The engine owns the rest: who answers, batches, requests, retries, money, resume, coverage (see ``docs/architecture.md``).
+"""
 
 from __future__ import annotations
 
-import importlib
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, NamedTuple, overload
 
-from imageevalkit.assets import benchmark_folder
+from imageevalkit import judge_prompts
+from imageevalkit.assets import data_folder
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Evaluator, Metric
-from imageevalkit.errors import CellFailure, UserError, suggest
-from imageevalkit.evaluation.question import Answer, Picture, Question, Reply
-from imageevalkit.guest_code import guest_code
-from imageevalkit.secrets import one_line
+from imageevalkit.cell.results import Metric
+from imageevalkit.cell.scores import Score
+from imageevalkit.evaluation.question import Answer, Picture, PixelRule, Question
 
 Rules = Literal["official", "corrected"]
-RULES: tuple[Rules, ...] = ("official", "corrected")
-"""As the official evaluator has them, quirks included; and with those mended that the README names."""
-
-
-class Unparsed(Exception):
-    """The evaluator replied, but the reply holds no score; its text says what is wrong with it."""
+"""As the official evaluator has them, quirks included; or with those mended that the README names."""
 
 
 @dataclass(frozen=True)
-class Score:
-    """One item's score. ``values`` are numbers by metric, ``keys`` group items, ``detail`` is for reading."""
+class Settings:
+    """What a user may choose of a benchmark (``--ds_kwargs``, ``DS_KWARGS_MAP``); a benchmark adds fields of its own.
 
-    item: str
-    values: dict[str, float]
-    keys: dict[str, Any] = field(default_factory=dict)
-    detail: dict[str, Any] = field(default_factory=dict)
+    Checked once, at planning, against the types of the fields; ``__post_init__`` may raise ValueError for what types do
+    not say. Every field has a default. ``rules`` "corrected" is for benchmarks with :attr:`Benchmark.has_corrected_rules`.
+    """
+
+    rules: Rules = "official"
 
 
-class Judged(NamedTuple):
-    """All that is known of one item when every question was asked.
+class Unparsed(Exception):
+    """There is an answer, but it holds no value; the text says what is wrong with it."""
 
-    ``replies`` and ``parsed`` are by the name of the question, and lack those without an answer or without a
-    score in it; ``score`` is None unless every question has one. ``image`` is None when there is none; ``attempted`` is
-    False where nobody has tried to make one, so that an official evaluator would find no trace of it.
+
+class Sample(NamedTuple):
+    """One image to make, before it is some model's.
+
+    ``file`` is where it goes below the folder of the cell ("images/0001_1.png"), which is also its id. A model is shown
+    ``prompt``, or for editing ``input_list`` (texts and PIL images in their order). The seed is 42 + ``seed``. ``data``
+    is whatever the scoring needs to know.
+    """
+
+    file: str
+    prompt: str | None = None
+    seed: int = 0
+    data: Mapping[str, Any] = {}
+    input_list: Sequence[Any] | None = None
+
+
+class Measurer(NamedTuple):
+    """A model of ``eval_models/`` that measures without words, by its name there, with its ``options``."""
+
+    name: str
+    options: Mapping[str, Any] = {}
+
+
+class Answers(Mapping[str, Answer]):
+    """The answers about one item that hold a value, by the name of the question."""
+
+    def __init__(self, answers: Mapping[str, Answer], attempts: Mapping[str, int] | None = None) -> None:
+        self._answers = answers
+        self._attempts = attempts or {}
+
+    def __getitem__(self, name: str) -> Answer:
+        return self._answers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._answers)
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def attempt(self, name: str) -> int:
+        """How many replies to the question held no value: 0 at first. Its wording may depend on that."""
+        return self._attempts.get(name, 0)
+
+    @property
+    def values_by_name(self) -> dict[str, Any]:
+        """What was read in each answer (:meth:`Benchmark.parse`)."""
+        return {name: answer.value for name, answer in self._answers.items()}
+
+
+class ScoredItem(NamedTuple):
+    """All that is known of an item when nothing is left to ask.
+
+    ``image`` is None where there is none; ``attempted`` is False where nobody has tried to make one, so that an official
+    evaluator would find no trace of it. ``answers`` lack those without a value; ``replies`` are all texts that came, by
+    the name of the question. ``score`` is None unless every question has a value.
     """
 
     item: Item
     image: Path | None
-    replies: Mapping[str, Reply]
-    parsed: Mapping[str, Any]
+    answers: Answers
+    replies: Mapping[str, str]
     score: Score | None
     attempted: bool = True
 
 
-class Benchmark(ABC):
-    """Scoring rules of one benchmark with one evaluator.
+class Scores(Sequence[Score]):
+    """The scores of a cell; ``items`` are all of the run, scored or not, in the order of the benchmark."""
 
-    ``headline`` names the metrics for the leaderboard, ``official_headline`` those that stand in their place
-    when missing items are treated as the official evaluator does. ``tries`` is how often a question is asked
-    until its reply holds a score: more than once only where the official evaluator does that. ``scores_blank``:
-    whether the official evaluator scores the placeholder of an image that was not made. ``judge_scale`` are the lowest
-    and the highest score that a judge is told to give: one beyond is none under ``corrected`` rules; under ``official``
-    ones it is what :meth:`parse` makes of it, and the result tells. ``unbounded`` are the metrics, by name or shell
-    pattern, whose values may lie beyond their scale; of any other such a value is a fault.
+    def __init__(self, items: Sequence[ScoredItem]) -> None:
+        self.items = items
+        self._scores = [one.score for one in items if one.score]
+
+    @overload
+    def __getitem__(self, index: int) -> Score: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Score]: ...
+    def __getitem__(self, index: int | slice) -> Score | Sequence[Score]:
+        return self._scores[index]
+
+    def __len__(self) -> int:
+        return len(self._scores)
+
+
+class Benchmark(ABC):
+    """What a benchmark says of itself.
+
+    The attributes of the class:
+
+    * ``version`` names data, prompts and rules, and is raised whenever one of them changes; ``task`` is t2i, edit or
+      subject. ``assets`` are what prefetch gets (:mod:`imageevalkit.asset_manifest`).
+    * ``headline`` names the metrics of the leaderboard, ``official_headline`` those that stand in their place when
+      missing items are treated as the official evaluator does.
+    * ``judge`` is the official one by its full name (``openai:gpt-4o-2024-05-13``), asked unless a user names another;
+      empty where nothing goes to a judge. ``official_judges`` are all that count as official. A text reader may stand in
+      for it where ``takes_readers``.
+    * ``pixels`` is how the official program decodes images: every picture that a judge is shown has it. None: it sends
+      files as they are.
+    * ``tries`` is how often a question is asked until an answer holds a value: more than once only where the official
+      evaluator does that. ``scores_blank``: whether it scores the placeholder of an image that was not made.
+    * ``unbounded`` are the metrics, by name or shell pattern, whose values may lie beyond their scale; of any other such
+      a value is a fault.
+
+    An instance has the user's ``settings`` and the chosen ``judge`` (a full name, the name of a reader, or empty). Making
+    one reads no file.
     """
 
-    name: str
-    version: str
-    headline: Sequence[str]
+    name: ClassVar[str]
+    version: ClassVar[str]
+    task: ClassVar[str] = "t2i"
+    assets: ClassVar[Sequence[Mapping[str, Any]]] = ()
+    headline: Sequence[str] = ()
     official_headline: Sequence[str] = ()
-    rules: Rules = "official"
-    judge_scale: tuple[float, float] | None = None
-    unbounded: Sequence[str] = ()
-    tries: int = 1
-    scores_blank: bool = True
+    judge: str = ""
+    official_judges: ClassVar[Sequence[str]] = ()
+    takes_readers: bool = False
+    pixels: PixelRule | None = None
+    tries: ClassVar[int] = 1
+    scores_blank: ClassVar[bool] = True
+    unbounded: ClassVar[Sequence[str]] = ()
+    has_corrected_rules: ClassVar[bool] = False
+    settings_class: ClassVar[type[Settings]] = Settings
+
+    def __init__(self, settings: Settings | None = None, judge: str = "") -> None:
+        self.settings = settings or self.settings_class()
+        self.judge = judge or self.judge
 
     @property
-    @abstractmethod
-    def evaluator(self) -> Evaluator:
-        """Who measures. Costs no model load: a run with nothing to ask needs it too."""
-
-    def answerer(self, question: Question) -> Evaluator:
-        """Who answers ``question``: only what is asked of another one, or in another way, is asked anew."""
-        return self.evaluator
+    def is_official_judge(self) -> bool:
+        """Whether the judge is one that the official evaluator uses, whatever its settings."""
+        return self.judge in (self.official_judges or (type(self).judge,))
 
     @property
-    def judge_id(self) -> str:
-        """The id of the answerer whose calls, tokens and dollars the result counts."""
-        return self.evaluator.id
+    def backend(self) -> str:
+        """What runs the judge (openai, transformers, vllm); empty for a reader, or none."""
+        return self.judge.partition(":")[0] if ":" in self.judge else ""
 
-    @abstractmethod
-    def questions(self, item: Item, image: Picture) -> Sequence[Question]:
-        """What to ask about the ``image`` of ``item``: always the same, with names that differ."""
+    @property
+    def data(self) -> Path:
+        """The folder of its downloaded files."""
+        return data_folder(self.name)
 
-    def has_answered(self, answerers: Collection[str]) -> None:  # noqa: B027 - most have no use for it
-        """Told before :meth:`ask` who (by id) answered some of the questions in an earlier run."""
+    @cached_property
+    def prompts(self) -> Mapping[str, str]:
+        """The texts that the judge is asked with, by name: a part of the evaluator's name.
 
-    def holdup(self) -> str:
-        """What holds the answers back now, in a few words for the progress line; called from another thread."""
-        return ""
-
-    @abstractmethod
-    def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
-        """The answers, in any order, as they come; on ``workers`` CPU cores at most.
-
-        Raises:
-            JudgeUnusable: no further answer will come.
-            CellFailure: the evaluator cannot start.
+        By default the official ones among the assets. Raises CellFailure: they are not there.
         """
+        return judge_prompts.load(self.name)
 
-    @abstractmethod
-    def parse(self, question: Question, reply: Reply) -> Any:
-        """The score in one reply, as a JSON value. Raises :class:`Unparsed`."""
-
-    def stated(self, question: Question, reply: Reply) -> Mapping[str, float]:
-        """The scores by name as a ``reply`` states them, to be held against ``judge_scale``; none by default."""
+    @property
+    def measurers(self) -> Mapping[str, Measurer]:
+        """Who answers the questions of a group (see ``Question.group``); what is in no group here goes to the judge."""
         return {}
 
-    def beyond_scale(self, question: Question, reply: Reply) -> str:
-        """What a ``reply`` states beyond ``judge_scale``, in words; empty where that is nothing."""
-        if self.judge_scale is None:
-            return ""
-        low, high = self.judge_scale
-        beyond = (
-            f"{name} {value:g}"
-            for name, value in self.stated(question, reply).items()
-            if not low <= value <= high
-        )
-        return ", ".join(beyond)
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """The settings that decide about scores, for the name of the evaluator; by default the rules if corrected."""
+        return {} if self.settings.rules == "official" else {"rules": self.settings.rules}
+
+    @property
+    def is_official(self) -> bool:
+        """Whether its settings are those of the official evaluator."""
+        return self.settings.rules == "official"
 
     @abstractmethod
-    def score(self, item: Item, parsed: Mapping[str, Any], replies: Mapping[str, Reply]) -> Score:
-        """The score of an item from all its parsed replies, by the name of the question."""
+    def samples(self) -> Iterable[Sample]:
+        """The images to make, in an order in which any first N stand for all. Raises CellFailure: the data are amiss."""
 
     @abstractmethod
-    def aggregate(self, judged: Sequence[Judged]) -> dict[str, Metric]:
-        """The metrics over all items of the run, scored or not; headline ones are present even without scores.
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
+        """What to ask about the ``image`` of ``item``, given the ``answers`` so far.
+
+        Called again with what was answered, until it gives no name that is new: later questions may quote earlier
+        answers. What it gives must depend on nothing else.
+        """
+
+    def parse(self, question: Question, answer: Answer) -> Any:
+        """The JSON value in an answer: the text of a judge, the measurement of a measurer. Raises :class:`Unparsed`."""
+        if question.group not in self.measurers:
+            return answer.text
+        try:
+            return json.loads(answer.text or "")
+        except (ValueError, RecursionError):
+            raise Unparsed("the record holds no measurement") from None
+
+    @abstractmethod
+    def score(self, item: Item, answers: Answers) -> Score:
+        """The score of an item, from an answer to every question."""
+
+    @abstractmethod
+    def metrics(self, scores: Scores) -> Mapping[str, Metric]:
+        """The metrics over all items of the run; those of the headline are there even without scores.
 
         Where the official evaluator's own treatment of missing items gives another number, it is a metric of its
         own, named so.
         """
 
-    def notes(self, judged: Sequence[Judged]) -> list[str]:
-        """What a reader of the result should know about how it was measured, a sentence each; nothing by default."""
-        return []
+    def notes(self, scores: Scores) -> Sequence[str]:
+        """What a reader of the result should know about how it was measured, a sentence each."""
+        return ()
 
-    def official_files(self, judged: Sequence[Judged]) -> dict[str, str]:
-        """Texts in the official formats by file name, for ``official/`` beside the result; none by default."""
+    def official_files(self, scores: Scores) -> Mapping[str, str | bytes]:
+        """Files in the official formats (texts, pictures) by name, for ``official/`` beside the result."""
         return {}
 
+    def compare(self, scores: Mapping[str, Sequence[Score]]) -> Mapping[str, str | bytes]:
+        """Files about several models (by name) that were measured alike, for ``output/comparisons/``; at the report."""
+        return {}
 
-def module_of(name: str) -> Any | None:
-    """The module ``benchmark.py`` in the folder of the benchmark, or None when the benchmark has none.
-
-    It offers ``make(judge) -> Benchmark`` and ``check_judge(judge) -> str`` (the full name of a judge, ``''``
-    meaning the default; raises UserError), or ``configured`` (see :func:`rules_of`); it imports nothing heavy.
-    """
-    folder = benchmark_folder(name)
-    if not (folder / "benchmark.py").is_file():
+    def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
+        """Images made elsewhere in a layout of its own (see :mod:`imageevalkit.adoption`); None: in no such layout."""
         return None
-    with rules_code(name, "cannot be imported"):
-        module = importlib.import_module(f"benchmarks.{folder.name}.benchmark")
-    for function in () if _is_configurable(module) else ("make", "check_judge"):
-        if not callable(getattr(module, function, None)):
-            raise UserError(
-                f"benchmarks/{folder.name}/benchmark.py lacks the function {function}(judge); "
-                "benchmarks/geneval2/benchmark.py is an example"
-            )
-    return module
-
-
-def read_rules(label: str, value: Any) -> Rules:
-    """The setting ``rules`` of the benchmark ``label`` in a user's words. Raises UserError for another value."""
-    if value not in RULES:
-        raise UserError(
-            f"{label}'s rules are {value!r}: use official or corrected{suggest(str(value), RULES)}"
-        )
-    return cast(Rules, value)
-
-
-@contextmanager
-def rules_code(name: str, problem: str) -> Iterator[None]:
-    """A block that runs code of the benchmark's ``benchmark.py``; ``problem`` begins what is said of its errors.
-
-    Raises:
-        UserError: whatever it raises, or its own.
-    """
-    try:
-        with guest_code():
-            yield
-    except (UserError, CellFailure):
-        raise
-    except Exception as error:
-        where = f"benchmarks/{benchmark_folder(name).name}/benchmark.py"
-        raise UserError(f"{where} {problem}: {type(error).__name__}: {one_line(error)}") from error
-
-
-def _is_configurable(module: Any) -> bool:
-    return callable(getattr(module, "configured", None))
-
-
-def rules_of(name: str, given: Mapping[str, Any]) -> Any | None:
-    """What makes the benchmark ``name`` with the settings ``given``, or None when it has a script of its own.
-
-    That is its module; or, where the module offers ``configured(given)``, what this returns: it has ``make`` and
-    ``check_judge`` as the module has (no judge, ``""``, where the settings leave nothing to ask one), and
-    ``uses_encoders``, whether it measures with image encoders; ``of_images_elsewhere``, the names of settings that only
-    mean something to ``--images``; ``missing()``, lines on what it lacks on this machine; and ``evaluator_assets()``,
-    what prefetch gets for its evaluators other than the judge.
-
-    Raises:
-        UserError: an unknown or malformed setting, or any for a benchmark that takes none.
-    """
-    module = module_of(name)
-    if module is not None and _is_configurable(module):
-        with rules_code(name, "fails in configured()"):
-            return module.configured(given)
-    if given:
-        raise UserError(f"benchmark {name} takes no settings, but '{next(iter(given))}' is given")
-    return module
-
-
-def check_judge(benchmark: str, judge: str, given: Mapping[str, Any]) -> str:
-    """The judge to use for ``benchmark`` with the settings ``given``; ``''`` asks for its default.
-
-    Raises:
-        UserError: a judge that it cannot use, or a setting that it does not take.
-    """
-    rules = rules_of(benchmark, given)
-    if rules is None:
-        if judge:
-            raise UserError(f"benchmark {benchmark} does not let you choose a judge (asked for '{judge}')")
-        return ""
-    with rules_code(benchmark, "fails in check_judge()"):
-        return str(rules.check_judge(judge))

@@ -1,4 +1,4 @@
-"""What an evaluator is asked about an item, and what it answers: the same words for judges and text readers."""
+"""What is asked about an item and what is answered: the same words for judges, text readers and other measurers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ QWEN_VL_UTILS = PixelRule("qwen_vl_utils", turned=False, on_white=("RGBA",), mul
 
 
 class Picture(NamedTuple):
-    """An image of a message: its bytes as they are on disk, or in another ``encoding``.
+    """An image of a message: the bytes of the file ``path`` (or ``data``, where it is no file), or another ``encoding``.
 
     ``media_type`` is what a protocol declares the bytes to be, whatever they are; None: what they really are.
     ``sha256`` is that of the file. ``pixels``: how the protocol's program decodes the file; None: it does not, but
@@ -62,6 +62,11 @@ class Picture(NamedTuple):
     pixels: PixelRule | None = None
     plain: bool = True
     flat: bool = False
+    data: bytes | None = None
+
+    def read(self) -> bytes:
+        """The bytes as they are, before any ``encoding``. Raises OSError: the file cannot be read."""
+        return self.path.read_bytes() if self.data is None else self.data
 
     @property
     def request(self) -> list[Any]:
@@ -98,20 +103,28 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Question:
-    """One call of the evaluator. ``name`` tells the questions about one item apart ("score", "vqa/3").
+    """One call of a judge or of another measurer; :func:`ask` and :func:`measure` make the usual ones.
 
-    ``wanted``: strings for each of which the probability that the reply's first token is the first token of
-    that string is wanted. Such a question has ``sampling.max_tokens == 1`` and no other use of the text than
-    the most probable token. ``wanted_ids`` are the ids of those tokens where the protocol fixes them: a backend
+    ``name`` tells the questions about one item apart ("score", "vqa/3"); what stands before the first slash is its group,
+    by which a benchmark says who answers (``Benchmark.measurers``). ``item`` is set by the engine.
+
+    ``choices``: strings for each of which the probability is asked that the reply's first token is the first token of
+    that string. Such a question has ``sampling.max_tokens == 1`` and no other use of the text than
+    the most probable token. ``choice_ids`` are the ids of those tokens where the protocol fixes them: a backend
     that has the tokenizer refuses to answer by others.
     """
 
-    item: str
     name: str
     messages: tuple[Message, ...]
     sampling: Sampling
-    wanted: tuple[str, ...] = ()
-    wanted_ids: tuple[int, ...] = ()
+    choices: tuple[str, ...] = ()
+    choice_ids: tuple[int, ...] = ()
+    item: str = ""
+
+    @property
+    def group(self) -> str:
+        """What stands before the first slash of the name."""
+        return self.name.partition("/")[0]
 
     @property
     def pictures(self) -> tuple[Picture, ...]:
@@ -132,37 +145,53 @@ class Question:
         messages = [
             [m.role, [p.request if isinstance(p, Picture) else p for p in m.parts]] for m in self.messages
         ]
-        asked = json.dumps([messages, vars(self.sampling), self.wanted], sort_keys=True, ensure_ascii=False)
-        return hashlib.sha256(to_bytes(f"[{evaluator.as_json}, {asked[1:]}")).hexdigest()
+        request = json.dumps(
+            [messages, vars(self.sampling), self.choices], sort_keys=True, ensure_ascii=False
+        )
+        return hashlib.sha256(to_bytes(f"[{evaluator.as_json}, {request[1:]}")).hexdigest()
+
+
+def ask(
+    name: str,
+    *parts: str | Picture,
+    system: str = "",
+    max_tokens: int = 1024,
+    temperature: float | None = 0.0,
+    choices: tuple[str, ...] = (),
+) -> Question:
+    """A question to the judge, in one message of texts and pictures; ``choices`` as in :class:`Question`."""
+    message = Message("user", parts)
+    messages = (Message("system", (system,)), message) if system else (message,)
+    return Question(name, messages, Sampling(1 if choices else max_tokens, temperature), choices)
+
+
+def measure(name: str, *parts: str | Picture) -> Question:
+    """A measurement of pictures (and texts) without words: its answer is the JSON value that the measurer gives."""
+    return Question(name, (Message("user", parts),), Sampling(0))
 
 
 @dataclass(frozen=True)
-class Reply:
-    """What the evaluator said.
+class Answer:
+    """What was answered to one ``question``: a ``text``, or None and a one-line ``error``.
 
-    ``text`` is the whole reply, special tokens left out. ``probabilities`` (0-1) answer ``Question.wanted``;
-    ``outside`` (0-1) is the probability of all first tokens that the backend could not see: 0 where it sees
-    the whole vocabulary, else the true value of a wanted string may be larger by up to this much. ``tokens``
-    are counts by kind ("input", "output"). ``cut``: the text ended where ``Sampling.max_tokens`` did.
+    ``text`` is the whole reply, special tokens left out; of a measurement it is JSON. ``probabilities`` (0-1) are those
+    of ``Question.choices``; ``outside`` (0-1) is the probability of all first tokens that the backend could not see: 0
+    where it sees the whole vocabulary, else the true value of a choice may be larger by up to this much. ``tokens``
+    are counts by kind ("input", "output"). ``cut``: the text ended where ``Sampling.max_tokens`` did. ``seconds`` are
+    those of all ``attempts``. ``value`` is what the benchmark reads in it (:meth:`Benchmark.parse`), a JSON value.
     """
 
-    text: str
+    question: Question
+    text: str | None = None
+    error: str = ""
     probabilities: Mapping[str, float] | None = None
     outside: float | None = None
     tokens: Mapping[str, int] | None = None
     usd: float | None = None
     cut: bool = False
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The outcome of one question: a ``reply``, or a one-line ``error``. ``seconds`` of all ``attempts``."""
-
-    question: Question
-    reply: Reply | None
-    error: str = ""
     seconds: float = 0.0
     attempts: int = 1
+    value: Any = None
 
 
 class JudgeUnusable(Exception):
