@@ -1,24 +1,32 @@
 """The contract of a benchmark: one class in ``benchmarks/<name>/benchmark.py`` says all that it is.
 
-The engine owns the rest: who answers, batches, requests, retries, money, resume, coverage (see ``docs/architecture.md``).
+The engine owns the rest: who answers, batches, requests, retries, money, resume, coverage (see
+``docs/architecture.md``).
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, overload
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, overload
 
 from imageevalkit import judge_prompts
 from imageevalkit.assets import data_folder
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric
 from imageevalkit.cell.scores import Score
+from imageevalkit.errors import CellFailure, UserError, say
 from imageevalkit.evaluation.question import Answer, Picture, PixelRule, Question
+from imageevalkit.guest_code import guest_code
+from imageevalkit.secrets import one_line, redact
 
 Rules = Literal["official", "corrected"]
 """As the official evaluator has them, quirks included; or with those mended that the README names."""
@@ -29,7 +37,8 @@ class Settings:
     """What a user may choose of a benchmark (``--ds_kwargs``, ``DS_KWARGS_MAP``); a benchmark adds fields of its own.
 
     Checked once, at planning, against the types of the fields; ``__post_init__`` may raise ValueError for what types do
-    not say. Every field has a default. ``rules`` "corrected" is for benchmarks with :attr:`Benchmark.has_corrected_rules`.
+    not say. Every field has a default. ``rules`` "corrected" is for benchmarks with
+    :attr:`Benchmark.has_corrected_rules`.
     """
 
     rules: Rules = "official"
@@ -61,6 +70,10 @@ class Measurer(NamedTuple):
     options: Mapping[str, Any] = {}
 
 
+JUDGE = Measurer("")
+"""Stands for the judge that the user chose."""
+
+
 class Answers(Mapping[str, Answer]):
     """The answers about one item that hold a value, by the name of the question."""
 
@@ -90,9 +103,10 @@ class Answers(Mapping[str, Answer]):
 class ScoredItem(NamedTuple):
     """All that is known of an item when nothing is left to ask.
 
-    ``image`` is None where there is none; ``attempted`` is False where nobody has tried to make one, so that an official
-    evaluator would find no trace of it. ``answers`` lack those without a value; ``replies`` are all texts that came, by
-    the name of the question. ``score`` is None unless every question has a value.
+    ``image`` is None where there is none; ``attempted`` is False where nobody has tried to make one, so that an
+    official evaluator would find no trace of it. ``answers`` lack those without a value; ``replies`` are all texts
+    that came, by the name of the question. ``score`` is None unless every question has a value. ``status`` is
+    judged, unparsed, judge_failed or not_generated, all but the first with the ``reason``.
     """
 
     item: Item
@@ -101,6 +115,8 @@ class ScoredItem(NamedTuple):
     replies: Mapping[str, str]
     score: Score | None
     attempted: bool = True
+    status: str = "judged"
+    reason: str = ""
 
 
 class Scores(Sequence[Score]):
@@ -131,17 +147,17 @@ class Benchmark(ABC):
     * ``headline`` names the metrics of the leaderboard, ``official_headline`` those that stand in their place when
       missing items are treated as the official evaluator does.
     * ``judge`` is the official one by its full name (``openai:gpt-4o-2024-05-13``), asked unless a user names another;
-      empty where nothing goes to a judge. ``official_judges`` are all that count as official. A text reader may stand in
-      for it where ``takes_readers``.
+      empty where nothing goes to a judge. ``official_judges`` are all that count as official. A text reader may
+      stand in for it where ``takes_readers``.
     * ``pixels`` is how the official program decodes images: every picture that a judge is shown has it. None: it sends
       files as they are.
     * ``tries`` is how often a question is asked until an answer holds a value: more than once only where the official
       evaluator does that. ``scores_blank``: whether it scores the placeholder of an image that was not made.
-    * ``unbounded`` are the metrics, by name or shell pattern, whose values may lie beyond their scale; of any other such
-      a value is a fault.
+    * ``unbounded`` are the metrics, by name or shell pattern, whose values may lie beyond their scale; of any other
+      such a value is a fault.
 
-    An instance has the user's ``settings`` and the chosen ``judge`` (a full name, the name of a reader, or empty). Making
-    one reads no file.
+    An instance has the user's ``settings`` and the chosen ``judge`` (a full name, the name of a reader, or empty).
+    Making one reads no file.
     """
 
     name: ClassVar[str]
@@ -189,7 +205,10 @@ class Benchmark(ABC):
 
     @property
     def measurers(self) -> Mapping[str, Measurer]:
-        """Who answers the questions of a group (see ``Question.group``); what is in no group here goes to the judge."""
+        """Who answers the questions of each group (see ``Question.group``), :data:`JUDGE` for the judge.
+
+        Empty: all go to the judge.
+        """
         return {}
 
     @property
@@ -198,13 +217,47 @@ class Benchmark(ABC):
         return {} if self.settings.rules == "official" else {"rules": self.settings.rules}
 
     @property
+    def details(self) -> Mapping[str, Any]:
+        """Other settings that a reader of the result should see beside :attr:`identity`."""
+        return {}
+
+    @property
     def is_official(self) -> bool:
         """Whether its settings are those of the official evaluator."""
         return self.settings.rules == "official"
 
+    def read_json(self, file: str) -> Any:
+        """The content of a JSON file among its data. Raises CellFailure: it cannot be read, and how to get it."""
+        return self._read(file, json.loads)
+
+    def read_jsonl(self, file: str, count: int | None = None) -> list[dict[str, Any]]:
+        """The records of a JSON Lines file among its data, ``count`` of them if given. Raises CellFailure likewise."""
+        return self._read(file, lambda text: [json.loads(line) for line in text.splitlines()], count)
+
+    def read_csv(self, file: str, count: int | None = None) -> list[dict[str, str]]:
+        """The rows of a CSV file among its data by column, ``count`` of them if given. Raises CellFailure likewise."""
+        return self._read(file, lambda text: list(csv.DictReader(io.StringIO(text, newline=""))), count)
+
+    def _read(self, file: str, parse: Callable[[str], Any], count: int | None = None) -> Any:
+        path = self.data / file
+        remedy = f"run: bash utils/prefetch.sh --ds_names {self.name}" if self.assets else "restore it"
+        try:
+            with path.open(encoding="utf-8", newline="") as opened:  # line ends within a text stay
+                content = parse(opened.read())
+        except OSError as error:
+            raise CellFailure(f"{path} cannot be read ({error.strerror}); {remedy}") from None
+        except (ValueError, RecursionError, csv.Error) as error:
+            raise CellFailure(f"{path} is not what it should be ({one_line(error)}); {remedy}") from None
+        if count is not None and len(content) != count:
+            raise CellFailure(f"{path} holds {len(content)} records, not {count}; {remedy}")
+        return content
+
+    def check(self) -> None:  # noqa: B027 - most have nothing to say
+        """Called at planning. Raises UserError: settings and judge do not go together."""
+
     @abstractmethod
     def samples(self) -> Iterable[Sample]:
-        """The images to make, in an order in which any first N stand for all. Raises CellFailure: the data are amiss."""
+        """The images to make, in an order in which any first N stand for all. Raises CellFailure: data are amiss."""
 
     @abstractmethod
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
@@ -216,7 +269,7 @@ class Benchmark(ABC):
 
     def parse(self, question: Question, answer: Answer) -> Any:
         """The JSON value in an answer: the text of a judge, the measurement of a measurer. Raises :class:`Unparsed`."""
-        if question.group not in self.measurers:
+        if self.measurers.get(question.group, JUDGE) == JUDGE:
             return answer.text
         try:
             return json.loads(answer.text or "")
@@ -250,3 +303,47 @@ class Benchmark(ABC):
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
         """Images made elsewhere in a layout of its own (see :mod:`imageevalkit.adoption`); None: in no such layout."""
         return None
+
+
+T = TypeVar("T")
+
+
+def spread(groups: Iterable[Sequence[T]]) -> list[T]:
+    """All elements, each group kept in its order and spread evenly, so that any first N hold its share of N.
+
+    Of N · (size of the group) / (size of all) that differs by half an element, and by what the other groups' halves
+    add up to: by less than 2 for six groups. Equal places go to the earlier group.
+    """
+    placed = [
+        ((k + 0.5) / len(group), n, element)
+        for n, group in enumerate(groups)
+        for k, element in enumerate(group)
+    ]
+    return [element for _, _, element in sorted(placed, key=lambda entry: entry[:2])]
+
+
+def grouped(elements: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
+    """The elements by their key, in order of first appearance."""
+    groups: dict[Any, list[T]] = {}
+    for element in elements:
+        groups.setdefault(key(element), []).append(element)
+    return groups
+
+
+@contextmanager
+def benchmark_code(name: str, where: str) -> Iterator[None]:
+    """A block that runs code of the benchmark ``name``: ``where`` ("score() of item 3") begins what is said of its
+    errors.
+
+    Raises:
+        CellFailure: whatever it raises but :class:`Unparsed`; the traceback is printed.
+    """
+    try:
+        with guest_code():
+            yield
+    except (UserError, CellFailure, Unparsed):
+        raise
+    except Exception as error:
+        say(redact(traceback.format_exc()))
+        said = f"{type(error).__name__}: {one_line(error, 300)}"
+        raise CellFailure(f"benchmark {name}: {where} fails: {said}") from error

@@ -47,7 +47,8 @@ QWEN_VL_UTILS = PixelRule("qwen_vl_utils", turned=False, on_white=("RGBA",), mul
 
 
 class Picture(NamedTuple):
-    """An image of a message: the bytes of the file ``path`` (or ``data``, where it is no file), or another ``encoding``.
+    """An image of a message: the bytes of the file ``path`` (or ``data``, where it is no file), or another
+    ``encoding``.
 
     ``media_type`` is what a protocol declares the bytes to be, whatever they are; None: what they really are.
     ``sha256`` is that of the file. ``pixels``: how the protocol's program decodes the file; None: it does not, but
@@ -105,8 +106,8 @@ class Sampling:
 class Question:
     """One call of a judge or of another measurer; :func:`ask` and :func:`measure` make the usual ones.
 
-    ``name`` tells the questions about one item apart ("score", "vqa/3"); what stands before the first slash is its group,
-    by which a benchmark says who answers (``Benchmark.measurers``). ``item`` is set by the engine.
+    ``name`` tells the questions about one item apart ("score", "vqa/3"); what stands before the first slash is its
+    group, by which a benchmark says who answers (``Benchmark.measurers``). ``item`` is set by the engine.
 
     ``choices``: strings for each of which the probability is asked that the reply's first token is the first token of
     that string. Such a question has ``sampling.max_tokens == 1`` and no other use of the text than

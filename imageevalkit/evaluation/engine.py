@@ -13,18 +13,15 @@ from imageevalkit import assets
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.result_files import leave, standing
-from imageevalkit.cell.results import Coverage, Result, as_object, check_within_scale, validate
+from imageevalkit.cell.results import Coverage, Evaluator, Result, as_object, check_within_scale, validate
+from imageevalkit.cell.scores import Score
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.benchmark import Benchmark, Judged
-from imageevalkit.evaluation.judging import (
-    JUDGE_FAILED,
-    JUDGED,
-    UNPARSED,
-    AskOptions,
-    Verdict,
-    judge_items,
-)
+from imageevalkit.evaluation.benchmark import Answers, Benchmark, ScoredItem, Scores, benchmark_code
+from imageevalkit.evaluation.evaluator import Answerers
+from imageevalkit.evaluation.interview import AskOptions, Interview
+from imageevalkit.evaluation.judgements import JUDGE_FAILED, JUDGED, UNPARSED
 from imageevalkit.evaluation.provenance import provenance
+from imageevalkit.evaluation.question import Picture
 from imageevalkit.evaluation.survey import (
     BLANK,
     CORRUPT,
@@ -37,6 +34,7 @@ from imageevalkit.evaluation.survey import (
 )
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.jobs import FAILED as JOB_FAILED
+from imageevalkit.json_values import is_number
 from imageevalkit.money import dollars
 from imageevalkit.progress import ProgressWriter
 
@@ -65,35 +63,47 @@ def evaluate_cell(
     """
     data_sha256 = assets.data_sha256(cell.benchmark)
     states = survey_images(cell, items)
-    by_id = {item.id: item for item in items}
     corrupt = _corrupt(states)
-    to_judge = scorable(states, official_treatment and benchmark.scores_blank)
-    if not to_judge:
+    pixels = benchmark.pixels if benchmark.backend else None
+    pictures = {
+        item: Picture(s.path, s.sha256, pixels=pixels, plain=s.plain, flat=s.flat)
+        for item, s in scorable(states, official_treatment and benchmark.scores_blank).items()
+    }
+    if not pictures:
         counts = Counter(state.status for state in states.values())
         raise CellFailure(
             f"no image to score: {', '.join(f'{n} {status}' for status, n in counts.items())} of {len(items)} items"
             + (f"; {corrupt}" if corrupt else "")
         )
-    verdicts, problem, asked_again, usd = judge_items(cell, benchmark, by_id, to_judge, asking, progress)
-    if not asking.ask and not any(verdict.replies for verdict in verdicts.values()):
+    answerers = Answerers(benchmark)
+    by_id = {item.id: item for item in items}
+    interview = Interview(cell, benchmark, answerers, by_id, pictures, asking, progress)
+    if asking.ask:
+        interview.run()
+    unasked = interview.problem if asking.ask else "not asked: --rescore takes what is on record"
+    scores = Scores([_scored(benchmark, item, states[item.id], interview, unasked) for item in items])
+    evaluator = answerers.evaluator
+    if not asking.ask and not any(one.replies for one in scores.items):
         raise CellFailure(
-            f"--rescore: {benchmark.evaluator.id} has said nothing about these images, with these settings and "
+            f"--rescore: {evaluator.id} has said nothing about these images, with these settings and "
             "versions of packages; leave --rescore out to ask it"
         )
-    coverage = _coverage(states, verdicts)
-    if not any(verdict.score for verdict in verdicts.values()):
+    coverage = _coverage(states, scores)
+    if not scores:
         # no result: a judge that cannot be used is no column of the leaderboard
-        raise CellFailure(_nothing_judged(verdicts, problem, coverage))
-    judged = [_judged(item, states[item.id], verdicts.get(item.id)) for item in items]
-    metrics = benchmark.aggregate(judged)
+        raise CellFailure(_nothing_judged(scores, interview.problem, coverage))
+    with benchmark_code(benchmark.name, "metrics()"):
+        metrics = dict(benchmark.metrics(scores))
+    with benchmark_code(benchmark.name, "notes()"):
+        notes = [*benchmark.notes(scores)]
     headline = (official_treatment and benchmark.official_headline) or benchmark.headline
-    origin = provenance(cell, items, data_sha256, benchmark.judge_id)
+    origin = provenance(cell, items, data_sha256, answerers.counted)
     withheld = "" if coverage.complete or official_treatment else f"incomplete: {coverage.problems()}"
     result = Result(
         model=cell.model,
         benchmark=cell.benchmark,
         benchmark_version=benchmark.version,
-        evaluator=benchmark.evaluator,
+        evaluator=evaluator,
         coverage=coverage,
         metrics=metrics,
         headline=[] if withheld else list(headline),
@@ -102,62 +112,88 @@ def evaluate_cell(
         provenance=origin,
         withheld=withheld,
         notes=[
-            *_notes(states, coverage, asked_again, origin),
+            *_notes(states, coverage, interview.judgements.repeated, origin),
             *filter(None, [corrupt]),
-            *_beyond_scale(benchmark, verdicts),
-            *benchmark.notes(judged),
+            *notes,
         ],
     )
-    _check(result, benchmark, verdicts)
+    try:
+        validate(as_object(result))
+        check_within_scale(metrics, benchmark.unbounded)
+    except ValueError as error:
+        raise CellFailure(f"benchmark {cell.benchmark}: {error}") from None
     if kept := _better(result, asking.ask):
         if not coverage.complete:
             raise CellFailure(
                 f"{coverage.problems()}; the result of {kept.coverage.judged} judged items stands"
             )
         return Outcome(COMPLETE, f"{_shown(result)}; the result of {kept.coverage.expected} items stands")
-    if gone := sum(not state.path.is_file() for state in to_judge.values()):
+    if gone := sum(not picture.path.is_file() for picture in pictures.values()):
         raise CellFailure(
-            f"{gone} of {len(to_judge)} images were removed from {cell.folder} while they were judged"
+            f"{gone} of {len(pictures)} images were removed from {cell.folder} while they were judged"
         )
-    official = benchmark.official_files(judged)
+    with benchmark_code(benchmark.name, "official_files()"):
+        official = dict(benchmark.official_files(scores))
     _check_official(official, cell)
-    leave(cell, result, _scores(benchmark, states, verdicts), official)
-    return _outcome(result, problem, verdicts, corrupt, usd)
+    leave(cell, result, _scores_text(evaluator, states, scores), official)
+    return _outcome(result, interview, scores, corrupt)
 
 
-def _check(result: Result, benchmark: Benchmark, verdicts: Mapping[str, Verdict]) -> None:
-    """Whether ``result`` can be written, before any file of it is. Raises CellFailure."""
-    try:
-        validate(as_object(result))
-        if not any(verdict.beyond for verdict in verdicts.values()):  # as then its metrics may be
-            check_within_scale(result.metrics, benchmark.unbounded)
-    except ValueError as error:
-        raise CellFailure(f"benchmark {result.benchmark}: {error}") from None
+def _scored(
+    benchmark: Benchmark, item: Item, state: ImageState, interview: Interview, unasked: str
+) -> ScoredItem:
+    """What all answers about ``item`` together are worth."""
+    known = interview.judgements.result(item.id, unasked)
+    if known is None:
+        reason = f"{state.status}: {state.reason}"
+        return ScoredItem(item, None, Answers({}), {}, None, state.attempted, NOT_GENERATED, reason)
+    score = None
+    if known.status == JUDGED:
+        where = f"score() of item {item.id}"
+        with benchmark_code(benchmark.name, where):
+            score = benchmark.score(item, known.answers)
+        _check_score(score, f"benchmark {benchmark.name}: {where}")
+        score = score.of_item(item.id)
+    return ScoredItem(
+        item, state.path, known.answers, known.texts, score, state.attempted, known.status, known.reason
+    )
 
 
-def _check_official(files: Mapping[str, str], cell: Cell) -> None:
-    """Whether all are texts for the folder ``official/`` itself. Raises CellFailure."""
-    for name, text in files.items():
+def _check_score(score: Any, where: str) -> None:
+    """Whether it is one, and its points are. Raises CellFailure."""
+    if not isinstance(score, Score):
+        raise CellFailure(f"{where} returns {reprlib.repr(score)}, and must return a Score")
+    for one in (score, *score.points):
+        for name, value in one.values.items():
+            if not (is_number(value) or isinstance(value, bool)):
+                raise CellFailure(f"{where}: '{name}' is {reprlib.repr(value)}, and must be a finite number")
+
+
+def _check_official(files: Mapping[str, str | bytes], cell: Cell) -> None:
+    """Whether all are files for the folder ``official/`` itself. Raises CellFailure."""
+    for name, content in files.items():
         where = f"benchmark {cell.benchmark}: official_files() has '{name}'"
         if name in ("", "..") or PurePath(name).name != name:
             raise CellFailure(f"{where}: give a file name without a folder")
-        if not isinstance(text, str):
-            raise CellFailure(f"{where}, which is {reprlib.repr(text)}: give its text")
+        if not isinstance(content, str | bytes):
+            raise CellFailure(f"{where}, which is {reprlib.repr(content)}: give its text or bytes")
 
 
-def _nothing_judged(verdicts: Mapping[str, Verdict], problem: str, coverage: Coverage) -> str:
+def _nothing_judged(scores: Scores, problem: str, coverage: Coverage) -> str:
     if problem:
         return f"{problem} (0 of {coverage.expected} judged; run again to go on)"
-    return f"nothing was judged: {coverage.problems()}{_why(verdicts)}"
+    return f"nothing was judged: {coverage.problems()}{_why(scores)}"
 
 
-def _why(verdicts: Mapping[str, Verdict]) -> str:
+def _why(scores: Scores) -> str:
     """The commonest reason why an item was not judged, and what to do about it; empty when all were."""
-    reasons = Counter((v.verdict, v.reason) for v in verdicts.values() if v.verdict != JUDGED)
+    reasons = Counter(
+        (one.status, one.reason) for one in scores.items if one.status in (UNPARSED, JUDGE_FAILED)
+    )
     if not reasons:
         return ""
-    (verdict, reason), count = reasons.most_common(1)[0]
-    remedy = "; --retry_unparsed asks again" if verdict == UNPARSED else "; run again to ask again"
+    (status, reason), count = reasons.most_common(1)[0]
+    remedy = "; --retry_unparsed asks again" if status == UNPARSED else "; run again to ask again"
     return f" ({f'{count} times' if count > 1 else 'once'}: {reason}{remedy})"
 
 
@@ -178,20 +214,10 @@ def _better(result: Result, asked: bool) -> Result | None:
     return None
 
 
-def _judged(item: Item, state: ImageState, verdict: Verdict | None) -> Judged:
-    if verdict is None:
-        return Judged(item, None, {}, {}, None, state.attempted)
-    return Judged(item, state.path, verdict.replies, verdict.parsed, verdict.score)
-
-
-def _coverage(states: Mapping[str, ImageState], verdicts: Mapping[str, Verdict]) -> Coverage:
+def _coverage(states: Mapping[str, ImageState], scores: Scores) -> Coverage:
     counts = Counter(state.status for state in states.values())
     # a placeholder may be scored under the official treatment, but it was never generated
-    judged = Counter(
-        verdicts[item].verdict if item in verdicts else JUDGE_FAILED
-        for item, state in states.items()
-        if state.status == GENERATED
-    )
+    judged = Counter(one.status for one in scores.items if states[one.item.id].status == GENERATED)
     return Coverage(
         expected=len(states),
         generated=counts[GENERATED],
@@ -206,24 +232,24 @@ def _coverage(states: Mapping[str, ImageState], verdicts: Mapping[str, Verdict])
     )
 
 
-def _scores(benchmark: Benchmark, states: Mapping[str, ImageState], verdicts: Mapping[str, Verdict]) -> str:
+def _scores_text(evaluator: Evaluator, states: Mapping[str, ImageState], scores: Scores) -> str:
     """The text of scores.jsonl: a record of every item."""
     lines = []
-    for item, state in states.items():
-        lost = Verdict(NOT_GENERATED, None, f"{state.status}: {state.reason}", {}, {})
-        verdict = verdicts.get(item, lost)
-        score = verdict.score
+    for one in scores.items:
+        state, score = states[one.item.id], one.score or Score({})
         record: dict[str, Any] = {
-            "item": item,
-            "status": verdict.verdict,
+            "item": one.item.id,
+            "status": one.status,
             "image_sha256": state.sha256 or None,
             "attempted": state.attempted,
-            "values": score.values if score else {},
-            "keys": score.keys if score else {},
-            "evaluator": benchmark.evaluator.id,
-            "detail": score.detail if score else {},
-            "reason": verdict.reason,
+            "values": score.values,
+            "keys": score.keys,
+            "evaluator": evaluator.id,
+            "detail": score.detail,
+            "reason": one.reason,
         }
+        if score.points:
+            record["points"] = [{"values": point.values, "keys": point.keys} for point in score.points]
         lines.append(json.dumps(record, ensure_ascii=False, separators=(",", ":")))
     return "\n".join(lines) + "\n"
 
@@ -250,32 +276,16 @@ def _corrupt(states: Mapping[str, ImageState]) -> str:
     return f"corrupt: {'; '.join(corrupt[:3])}{' …' if len(corrupt) > 3 else ''}" if corrupt else ""
 
 
-def _beyond_scale(benchmark: Benchmark, verdicts: Mapping[str, Verdict]) -> list[str]:
-    """A note on the scores that count though the judge was told to give no such ones."""
-    beyond = {item: ", ".join(verdict.beyond) for item, verdict in verdicts.items() if verdict.beyond}
-    if not beyond or benchmark.judge_scale is None:
-        return []
-    (low, high), (item, first) = benchmark.judge_scale, next(iter(beyond.items()))
-    return [
-        f"{len(beyond)} of the judge's verdicts are beyond its scale of {low:g} to {high:g} and count as the official "
-        f"program reads them (the first: {first} of {item.removeprefix('images/')}); rules=corrected asks again"
-    ]
-
-
-def _outcome(
-    result: Result, problem: str, verdicts: Mapping[str, Verdict], corrupt: str, usd: float | None
-) -> Outcome:
-    if problem:
-        coverage = result.coverage
-        return Outcome(
-            JOB_FAILED, f"{problem} ({coverage.judged} of {coverage.expected} judged; run again to go on)"
-        )
-    state = COMPLETE if result.coverage.complete else INCOMPLETE
-    counts = f"{result.coverage.judged} of {result.coverage.expected} judged"
-    problems = result.coverage.problems()
-    lost = f"{problems}{_why(verdicts)}" if problems else ""
-    spent = f"{dollars(usd)} for the judge" if usd is not None else ""
-    return Outcome(state, "; ".join(part for part in (_shown(result), counts, lost, corrupt, spent) if part))
+def _outcome(result: Result, interview: Interview, scores: Scores, corrupt: str) -> Outcome:
+    coverage = result.coverage
+    counts = f"{coverage.judged} of {coverage.expected} judged"
+    if interview.problem:
+        return Outcome(JOB_FAILED, f"{interview.problem} ({counts}; run again to go on)")
+    problems = coverage.problems()
+    lost = f"{problems}{_why(scores)}" if problems else ""
+    spent = f"{dollars(interview.usd)} for the judge" if interview.usd is not None else ""
+    parts = (_shown(result), counts, lost, corrupt, spent)
+    return Outcome(COMPLETE if coverage.complete else INCOMPLETE, "; ".join(filter(None, parts)))
 
 
 def _shown(result: Result) -> str:
