@@ -65,7 +65,7 @@ class Wise(Benchmark):
     headline = ("overall",)
     tries = 3  # the official evaluators send the same request again when a reply holds no score
     has_corrected_rules = True
-    unbounded = ("*",)  # the official parser takes any digit for a score
+    unbounded: Sequence[str] = ("*",)  # the official parser takes any digit for a score
 
     suffix = ""
     program = "WISE_legacy/gpt_eval.py"

@@ -172,7 +172,7 @@ class Benchmark(ABC):
     pixels: PixelRule | None = None
     tries: ClassVar[int] = 1
     scores_blank: ClassVar[bool] = True
-    unbounded: ClassVar[Sequence[str]] = ()
+    unbounded: Sequence[str] = ()
     has_corrected_rules: ClassVar[bool] = False
     settings_class: ClassVar[type[Settings]] = Settings
 
