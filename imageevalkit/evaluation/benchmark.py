@@ -7,6 +7,7 @@ The engine owns the rest: who answers, batches, requests, retries, money, resume
 from __future__ import annotations
 
 import csv
+import inspect
 import io
 import json
 import traceback
@@ -191,6 +192,11 @@ class Benchmark(ABC):
         return self.judge.partition(":")[0] if ":" in self.judge else ""
 
     @property
+    def folder(self) -> Path:
+        """The folder of its ``benchmark.py``, with the small files of its own."""
+        return Path(inspect.getfile(type(self))).parent
+
+    @property
     def data(self) -> Path:
         """The folder of its downloaded files."""
         return data_folder(self.name)
@@ -227,19 +233,21 @@ class Benchmark(ABC):
         return self.settings.rules == "official"
 
     def read_json(self, file: str) -> Any:
-        """The content of a JSON file among its data. Raises CellFailure: it cannot be read, and how to get it."""
+        """The content of a JSON file of its own, or among its data. Raises CellFailure: it cannot be read, and how to get it."""
         return self._read(file, json.loads)
 
     def read_jsonl(self, file: str, count: int | None = None) -> list[dict[str, Any]]:
-        """The records of a JSON Lines file among its data, ``count`` of them if given. Raises CellFailure likewise."""
+        """The records of a JSON Lines file likewise, ``count`` of them if given. Raises CellFailure likewise."""
         return self._read(file, lambda text: [json.loads(line) for line in text.splitlines()], count)
 
     def read_csv(self, file: str, count: int | None = None) -> list[dict[str, str]]:
-        """The rows of a CSV file among its data by column, ``count`` of them if given. Raises CellFailure likewise."""
+        """The rows of a CSV file likewise by column, ``count`` of them if given. Raises CellFailure likewise."""
         return self._read(file, lambda text: list(csv.DictReader(io.StringIO(text, newline=""))), count)
 
     def _read(self, file: str, parse: Callable[[str], Any], count: int | None = None) -> Any:
-        path = self.data / file
+        path = self.folder / file
+        if not path.is_file():
+            path = self.data / file
         remedy = f"run: bash utils/prefetch.sh --ds_names {self.name}" if self.assets else "restore it"
         try:
             with path.open(encoding="utf-8", newline="") as opened:  # line ends within a text stay
