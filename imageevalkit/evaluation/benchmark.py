@@ -233,7 +233,7 @@ class Benchmark(ABC):
         return self.settings.rules == "official"
 
     def read_json(self, file: str) -> Any:
-        """The content of a JSON file of its own, or among its data. Raises CellFailure: it cannot be read, and how to get it."""
+        """The content of a JSON file of its own, or among its data. Raises CellFailure: it cannot be read."""
         return self._read(file, json.loads)
 
     def read_jsonl(self, file: str, count: int | None = None) -> list[dict[str, Any]]:
