@@ -184,7 +184,12 @@ class Benchmark(ABC):
     @property
     def is_official_judge(self) -> bool:
         """Whether the judge is one that the official evaluator uses, whatever its settings."""
-        return self.judge in (self.official_judges or (type(self).judge,))
+        return self.judge in self.official
+
+    @property
+    def official(self) -> Sequence[str]:
+        """The full names of the official judges."""
+        return self.official_judges or (type(self).judge,)
 
     @property
     def backend(self) -> str:

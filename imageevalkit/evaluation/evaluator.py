@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
 
 from imageevalkit import registry
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.answerer import Answerer
+from imageevalkit.evaluation.answerer import Answerer, digest
 from imageevalkit.evaluation.benchmark import JUDGE, Benchmark, Measurer
 from imageevalkit.evaluation.question import Answer, Question
-from imageevalkit.text_output import to_bytes
 
 _JUDGE_GROUP = "judge"
 
@@ -120,13 +116,5 @@ class Answerers:
 
 def _judge(benchmark: Benchmark) -> Answerer:
     if benchmark.backend:
-        return registry.judge(
-            benchmark.judge, benchmark.prompts, benchmark.is_official_judge, benchmark.pixels
-        )
+        return registry.judge(benchmark.judge, benchmark.prompts, benchmark.official, benchmark.pixels)
     return registry.measurer(benchmark.judge, {})  # a reader in the place of a judge
-
-
-def digest(value: Any) -> str:
-    """The SHA-256 of a JSON value."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(to_bytes(text)).hexdigest()
