@@ -331,6 +331,8 @@ def test_the_interval_is_over_items_or_clusters() -> None:
     found = mean(points(items), "p", percent=True)
     low, high = bounds(prompts)
     assert found.n == 20 and found.interval == (100 * low, 100 * high)
+    nameless = [Score({}, points=item.points) for item in items]
+    assert mean(points(nameless), "p", percent=True) == found
 
 
 def test_what_weighs_nothing_is_in_no_interval() -> None:
