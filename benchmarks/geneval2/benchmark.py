@@ -13,13 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Unparsed, grouped
+from imageevalkit.benchmark.question import TRANSFORMERS, Answer, Message, Picture, Question, Sampling
 from imageevalkit.cell import REPO
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric
 from imageevalkit.cell.scores import Score
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.benchmark import Answers, Benchmark, Sample, Scores, Unparsed, grouped
-from imageevalkit.evaluation.question import TRANSFORMERS, Answer, Message, Picture, Question, Sampling
 from imageevalkit.metrics import arithmetic_mean, geometric_mean, mean, mean_by, points
 
 PROMPTS = 800

@@ -7,11 +7,11 @@ from functools import cached_property
 from typing import Any
 
 from imageevalkit import registry
+from imageevalkit.benchmark.answerer import Answerer, digest
+from imageevalkit.benchmark.contract import JUDGE, Benchmark, Measurer
+from imageevalkit.benchmark.question import Answer, Question
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.answerer import Answerer, digest
-from imageevalkit.evaluation.benchmark import JUDGE, Benchmark, Measurer
-from imageevalkit.evaluation.question import Answer, Question
 
 _JUDGE_GROUP = "judge"
 
