@@ -16,8 +16,8 @@ from eval_models.encoders.batches import run_batches
 from eval_models.encoders.device import choose_device
 from eval_models.encoders.interface import EncoderOptions
 from eval_models.encoders.weights import WEIGHTS, find
-from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.benchmark.question import Encoding, Picture, Question
+from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.images import sha256_file
 from tests.support.image_questions import ask_about, save_image
 

@@ -20,8 +20,8 @@ from eval_models.judge.local.pictures import open_picture
 from imageevalkit.adoption.adopt import adopt_cell
 from imageevalkit.adoption.finding import find_images
 from imageevalkit.adoption.found import Piece
-from imageevalkit.cell import REPO, Cell
 from imageevalkit.benchmark.question import Encoding, Picture
+from imageevalkit.cell import REPO, Cell
 from imageevalkit.evaluation.survey import survey_images
 from imageevalkit.generation.contract import ItemFailed
 from imageevalkit.generation.replicas.messages import ImageFile, incoming, outgoing

@@ -10,11 +10,11 @@ import pytest
 from eval_models.judge.benchmark import JudgedBenchmark
 from eval_models.judge.options import VARIABLE, JudgeOptions
 from eval_models.judge.registry import choose
+from imageevalkit.benchmark.contract import Judged, Score
+from imageevalkit.benchmark.question import Answer, Picture, Question, Reply
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Evaluator, Metric
 from imageevalkit.errors import UserError
-from imageevalkit.benchmark.contract import Judged, Score
-from imageevalkit.benchmark.question import Answer, Picture, Question, Reply
 
 
 class Named(JudgedBenchmark):

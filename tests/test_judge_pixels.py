@@ -35,11 +35,7 @@ from eval_models.judge.options import JudgeOptions
 from eval_models.judge.pixels import fitted_size
 from eval_models.judge.registry import make_judge
 from imageevalkit.api.uploads import inputs_of
-from imageevalkit.cell import REPO, Cell
-from imageevalkit.cell.results import Evaluator
 from imageevalkit.benchmark.contract import RULES
-from imageevalkit.evaluation.forecast import pictures_made, questions_to_ask
-from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
     TRANSFORMERS,
@@ -49,6 +45,10 @@ from imageevalkit.benchmark.question import (
     Question,
     Sampling,
 )
+from imageevalkit.cell import REPO, Cell
+from imageevalkit.cell.results import Evaluator
+from imageevalkit.evaluation.forecast import pictures_made, questions_to_ask
+from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.evaluation.survey import survey_images
 from imageevalkit.grids import Grid
 from imageevalkit.images import CorruptImage, encode, is_plain, sha256_file

@@ -25,8 +25,8 @@ from eval_models.encoders.llm2vec import (
     tokenize,
 )
 from eval_models.weights_source import WeightsSource
-from imageevalkit.errors import CellFailure
 from imageevalkit.benchmark.question import Answer, Encoding, Picture, Question
+from imageevalkit.errors import CellFailure
 from imageevalkit.images import sha256_file
 from tests.support.image_questions import ask_about, save_image
 from tests.support.official_llm2clip import official_llm2vec, official_similarities

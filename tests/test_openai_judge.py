@@ -26,7 +26,6 @@ from eval_models.judge.api.chat_reply import FEW_LOGPROBS, read_reply
 from eval_models.judge.options import JudgeOptions
 from eval_models.judge.registry import JudgeChoice, JudgeSetting, make_judge
 from eval_models.judge.served import Address
-from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.benchmark.question import (
     Answer,
     Encoding,
@@ -37,6 +36,7 @@ from imageevalkit.benchmark.question import (
     Reply,
     Sampling,
 )
+from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.watch import Watch
 from imageevalkit.images import sha256_file
 from tests.support.checkout import REPO

@@ -14,13 +14,13 @@ from imageevalkit.api import prices
 from imageevalkit.api.json_reply import tokens_of
 from imageevalkit.api.prices import PRICES, cost_of_reply, price_of
 from imageevalkit.api.usage import reported_cost
+from imageevalkit.benchmark.question import Message, Picture, Question, Sampling
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import items_of
 from imageevalkit.errors import UserError
 from imageevalkit.evaluation.money import effort
 from imageevalkit.evaluation.provenance import provenance
-from imageevalkit.benchmark.question import Message, Picture, Question, Sampling
 from imageevalkit.generation.money import money
 from imageevalkit.jsonl import JsonlWriter
 from imageevalkit.money import dollars

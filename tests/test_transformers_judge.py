@@ -21,7 +21,6 @@ from eval_models.judge.local.pictures import open_picture
 from eval_models.judge.local.sampling import PromptPenalty
 from eval_models.judge.options import JudgeOptions
 from eval_models.judge.registry import make_judge
-from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
     Answer,
@@ -33,6 +32,7 @@ from imageevalkit.benchmark.question import (
     Reply,
     Sampling,
 )
+from imageevalkit.errors import CellFailure, UserError
 from tests.support import tiny_vlm
 from tests.support.image_questions import (
     ask_about,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from eval_models.judge.api.settings import ApiSettings
 from eval_models.judge.local.settings import TransformersSettings
 from eval_models.judge.options import VARIABLE, JudgeOptions
-from eval_models.judge.registry import judges(), JudgeChoice, find
+from eval_models.judge.registry import JUDGE_SETTINGS, JudgeChoice, find
 from imageevalkit.errors import UserError, suggest
 from imageevalkit.benchmark.contract import check_judge
 from imageevalkit.judges.choice import VARIABLE, JudgeChoice, JudgeOptions

@@ -39,6 +39,7 @@ from imageevalkit.generation.contract import (
     OnHold,
     Refused,
 )
+from imageevalkit.generation.model import ImageModel
 
 _NOT_PARAMETERS = {
     "n": "every item is one image",
@@ -53,7 +54,7 @@ _NOT_PARAMETERS = {
 }
 
 
-class _OpenAIImages:
+class _OpenAIImages(ImageModel):
     """What both tasks share.
 
     Args:
@@ -74,6 +75,8 @@ class _OpenAIImages:
     Raises:
         ModelUnusable: no key, a malformed argument, or a package is missing.
     """
+
+    is_async = queues = True
 
     def __init__(
         self,
@@ -143,10 +146,11 @@ class _OpenAIImages:
         """Images of this very model and these settings exist: a bad request is then about its item."""
         self._proven = True
 
-    def use_traffic(self, traffic: Traffic) -> None:
+    def use_traffic(self, traffic: Traffic) -> bool:
         """Send requests within the bounds of ``traffic``, together with all other models that share it."""
         self._limiter = traffic.limiter(self._endpoint, self._max_outage)
         self._budget = traffic.budget
+        return True
 
     def expect(self, items: int) -> None:
         """So many items are still to come."""
