@@ -15,7 +15,7 @@ from typing import Any
 from custom_datasets.load_dataset import load_dataset
 from custom_models.load_model import load_model
 from imageevalkit import assets, logs
-from imageevalkit.api.traffic import Traffic
+from imageevalkit.api.limiter import Traffic
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import items_of
 from imageevalkit.cell.records import spent_since

@@ -163,7 +163,7 @@ asyncio.run(main())
 STORE = (
     TAKEN
     + """
-from imageevalkit.api.budget import Bill
+from imageevalkit.api.money import Bill
 from imageevalkit.cell import Cell
 from imageevalkit.generation.contract import Generated
 from imageevalkit.generation.making import Making

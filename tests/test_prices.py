@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from eval_models.judge.options import VARIABLE, JudgeOptions
-from imageevalkit.api import prices
-from imageevalkit.api.json_reply import tokens_of
-from imageevalkit.api.prices import PRICES, cost_of_reply, price_of
-from imageevalkit.api.usage import reported_cost
+from imageevalkit.api import money as prices
+from imageevalkit.api.money import PRICES, cost_of_reply, price_of, reported_cost
+from imageevalkit.api.replies import tokens_of
 from imageevalkit.benchmark.question import Message, Picture, Question, Sampling
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell import fingerprint as fp

@@ -20,9 +20,8 @@ from eval_models.judge.options import JudgeOptions
 from eval_models.judge.registry import make_judge
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import in_words, parse_error
-from imageevalkit.api.image_reply import refusal_in_words
-from imageevalkit.api.routes.chat import Chat
-from imageevalkit.api.routes.content import read_content
+from imageevalkit.api.replies import refusal_in_words
+from imageevalkit.api.routes import Chat, read_content
 from imageevalkit.benchmark.question import Answer, Encoding, Message, Picture, Question, Sampling
 from imageevalkit.generation.contract import GenerationError, ItemFailed
 from imageevalkit.images import CorruptImage, decode, facts, opened, prove

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from imageevalkit.api.traffic import Traffic
+from imageevalkit.api.limiter import Traffic
 from imageevalkit.generation.packages import installed_packages
 
 if TYPE_CHECKING:
