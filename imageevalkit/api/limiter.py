@@ -169,7 +169,6 @@ _LONGEST_UNASKED = 60.0  # seconds; a pause that no 429 names is 1 s and doubles
 _RAMP, _RAMP_ALL = 0.005, 0.32  # seconds between the first requests, and for all of them
 _PACE_DOUBLES = 10.0  # seconds
 _LEAST_LET_THROUGH = 5  # fewer requests between two pauses say nothing about a rate
-_NEVER = float("-inf")
 
 
 class EndpointDown(Exception):
