@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from eval_models.judge.options import JudgeOptions
+from imageevalkit.judges.choice import JudgeOptions
 from eval_models.judge.registry import make_judge
 from imageevalkit.evaluation.question import Question
 from tests.support.image_questions import atom_questions, read_prompts, save_image
