@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from imageevalkit.api.money import positive
-from imageevalkit.api.money import Price, price_of
+from imageevalkit.api.money import Price, positive, price_of
 from imageevalkit.api.retry import RetryPolicy
 from imageevalkit.errors import UserError
 
