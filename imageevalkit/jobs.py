@@ -9,8 +9,8 @@ from typing import Any
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, short_path
+from imageevalkit.cell.jsonl import Shape, is_text, parse
 from imageevalkit.errors import ExitStatus, UserError
-from imageevalkit.json_values import Shape, is_text, parse
 from imageevalkit.secrets import one_line
 
 ATTEMPT_ENV = "IMAGEEVALKIT_ATTEMPT"

@@ -37,8 +37,9 @@ from eval_models.judge.registry import make_judge
 from imageevalkit.api.uploads import inputs_of
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell.results import Evaluator
+from imageevalkit.cell.states import images_to_come, survey_images
 from imageevalkit.evaluation.benchmark import RULES
-from imageevalkit.evaluation.forecast import pictures_made, questions_to_ask
+from imageevalkit.evaluation.forecast import questions_to_ask
 from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.evaluation.question import (
     QWEN_VL_UTILS,
@@ -49,7 +50,6 @@ from imageevalkit.evaluation.question import (
     Question,
     Sampling,
 )
-from imageevalkit.evaluation.survey import survey_images
 from imageevalkit.grids import Grid
 from imageevalkit.images import CorruptImage, encode, is_plain, sha256_file
 from tests.support import tiny_vlm
@@ -327,7 +327,7 @@ def test_a_dry_run_knows_the_same_requests_as_the_run(tmp_path: Path) -> None:
     states = survey_images(cell, wanted)
     assert [state.plain for state in states.values()] == [True, False]
     benchmark = _BENCHMARKS["longtext"]("openai:gpt-4o")
-    pictures = pictures_made(cell, wanted, retry_refused=False)
+    pictures = images_to_come(cell, wanted, None)
     _, waiting = questions_to_ask(cell, benchmark, wanted, pictures, AskOptions())
     told = [question.pictures[0] for question in waiting]
     assert [picture.plain for picture in told] == [True, False]

@@ -15,8 +15,7 @@ from benchmarks.wise.benchmark import WiseBenchmark
 from imageevalkit import assets
 from imageevalkit.cell import REPO, Cell, output_root
 from imageevalkit.cell.items import Item, items_of
-from imageevalkit.cell.result_files import standing
-from imageevalkit.cell.results import Result, read_result
+from imageevalkit.cell.results import Result, read_result, standing
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.benchmark import Judged, Unparsed, check_judge, rules_of
 from imageevalkit.evaluation.question import Message, Picture, Question, Reply

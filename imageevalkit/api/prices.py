@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.api.usage import Tokens, billed_tokens
-from imageevalkit.cell import REPO
 from imageevalkit.errors import UserError
 
-PRICES = REPO / "infer" / "custom_models" / "prices.json"
+PRICES = Path(__file__).resolve().parents[2] / "infer" / "custom_models" / "prices.json"
 LOCAL_PRICES = PRICES.with_name("prices.local.json")
 
 KINDS = (

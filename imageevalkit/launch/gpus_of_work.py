@@ -57,7 +57,7 @@ def _calls_left(jobs: Sequence[Job]) -> Mapping[str, int | None]:
 
 def _answer(request: str, environ: dict[str, str]) -> str:
     with subprocess.Popen(
-        [str(DRIVER_ENV / "bin" / "python"), "-m", "imageevalkit.images_left"],
+        [str(DRIVER_ENV / "bin" / "python"), "-m", "imageevalkit.generation.forecast", "--calls"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

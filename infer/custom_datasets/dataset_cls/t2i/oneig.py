@@ -12,7 +12,7 @@ from benchmarks.oneig.layout import find_images
 from benchmarks.oneig.scored import Prompt
 from benchmarks.oneig.settings import Settings
 from custom_datasets.interleave import spread
-from imageevalkit.adoption.found import Found
+from imageevalkit.adoption.places import Place
 from imageevalkit.assets import data_folder
 from imageevalkit.benchmark_settings import settings_of
 from imageevalkit.cell.items import MODEL_NAME_MARK, Item
@@ -33,7 +33,7 @@ class OneIGBench:
         self._settings = Settings.of(settings_of(self.dataset_name))
         self.data = self._entries()
 
-    def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Found]:
+    def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Place]:
         """See :func:`benchmarks.oneig.layout.find_images`."""
         settings, model = self._settings, items[0].model
         return find_images(source, items, settings.grid_of(model), model, settings.images_per_prompt)
