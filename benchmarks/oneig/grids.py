@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +23,7 @@ from tqdm import tqdm
 from imageevalkit.arguments import Arguments
 from imageevalkit.atomic import write_atomic
 from imageevalkit.benchmark_settings import environ_of
-from imageevalkit.cell import Cell, output_root
+from imageevalkit.cell import REPO, Cell, output_root
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.records import OK, Record, last_records
 from imageevalkit.cores import available_cores
@@ -51,6 +52,7 @@ def main() -> ExitStatus:
     parser.add_argument("--as_model", help="the name of the folders of images (default: the model's own)")
     parser.add_argument("--out", type=Path, help="holds images/ (default: output/MODEL/DS/official_grids)")
     args = parser.parse_args()
+    sys.path.insert(0, str(REPO / "infer"))  # a user starts this by hand
     if args.grid:  # it says how many images a prompt has, too
         os.environ.update(environ_of({args.ds_name: {"grid": str(args.grid)}}))
     cell = Cell(args.model_name, args.ds_name)
