@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import traceback
+import functools
 from pathlib import Path
 
 from imageevalkit import logs
 from imageevalkit.adoption.copies import STAGE, adopt_cell
 from imageevalkit.adoption.places import places_of_job
 from imageevalkit.cell import Cell
-from imageevalkit.errors import CellFailure, ExitStatus, run_main, say, worst
+from imageevalkit.errors import ExitStatus, run_main, say, worst
 from imageevalkit.forecasting import Datasets
-from imageevalkit.guest_code import guest_code
-from imageevalkit.jobs import (
-    FAILED,
-    STATUS_OF_STATE,
-    Job,
-    Outcome,
-    cell_of,
-    load_plan,
-    write_outcome,
-)
+from imageevalkit.jobs import STATUS_OF_STATE, Job, Outcome, cell_of, load_plan, outcome_of, write_outcome
 from imageevalkit.progress import ProgressWriter
-from imageevalkit.secrets import one_line, redact
 
 
 def main() -> ExitStatus:
@@ -38,7 +28,7 @@ def main() -> ExitStatus:
     progress = ProgressWriter()
     statuses = []
     for key in job.cells:
-        outcome = _adopt(cell_of(key), job, progress)
+        outcome = outcome_of(functools.partial(_adopt, cell_of(key), job, progress), say)
         say(f"=== {key} {outcome.state}: {outcome.message}")
         write_outcome(Path(plan.run_folder), cell_of(key), STAGE, outcome)
         statuses.append(STATUS_OF_STATE[outcome.state])
@@ -46,15 +36,8 @@ def main() -> ExitStatus:
 
 
 def _adopt(cell: Cell, job: Job, progress: ProgressWriter) -> Outcome:
-    try:
-        with guest_code():
-            items, source, places = places_of_job(cell, job.options, Datasets())
-            return adopt_cell(cell, items, source, places, progress, job.options["overwrite"])
-    except CellFailure as error:
-        return Outcome(FAILED, one_line(error))
-    except Exception as error:  # a dataset of one's own may raise anything; the log has the rest
-        say(redact(traceback.format_exc()))
-        return Outcome(FAILED, f"{type(error).__name__}: {one_line(error, 300)}")
+    items, source, places = places_of_job(cell, job.options, Datasets())
+    return adopt_cell(cell, items, source, places, progress, job.options["overwrite"])
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def adopt_cell(
     corrupt = {id: record for id, record in lost.items() if record.outcome == CORRUPT}
     for word, records in (("missing", missing), ("corrupt", corrupt)):
         for id, record in records.items():
-            log(f"{word}: {id}: {_reason(record)}")
+            log(f"{word}: {id}: {record.reason}")
     doubt = f"; {uneven} are of grids that do not divide evenly: is the grid right?" if uneven else ""
     problems = [
         *_problem(items, missing, "images are not to be had"),
@@ -104,12 +104,8 @@ def _problem(items: Sequence[Item], records: Mapping[str, Record], what: str) ->
     if lacking:
         names = [item.id.removeprefix("images/") + item.path.suffix for item in lacking[:3]]
         named = ", ".join(names) + (", …" if len(lacking) > 3 else "")
-        first = _reason(records[lacking[0].id])
+        first = records[lacking[0].id].reason
         yield f"{len(lacking)} of {len(items)} {what}: {named} (the first: {first})"
-
-
-def _reason(record: Record) -> str:
-    return (record.error or {}).get("text", "")
 
 
 def check_cell(
@@ -192,7 +188,7 @@ def _copies(
             files.setdefault((place, None), []).append(_Part(item, None, old))
         else:
             reason = place.reason if place else f"there is no image of it in {source.absolute()}"
-            if old and old.status != OK and (_reason(old), old.source) == (one_line(reason), ""):
+            if old and old.status != OK and (old.reason, old.source) == (one_line(reason), ""):
                 nothing.append(_Copy(item, old, new=False))
             else:
                 # an empty source: the survey tells what is not there from what failed

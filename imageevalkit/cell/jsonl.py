@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple
+from types import TracebackType, UnionType
+from typing import Any, Literal, NamedTuple, NewType, Union, get_args, get_origin, get_type_hints
 
 from imageevalkit.atomic import disk_error
 from imageevalkit.cell import short_path
@@ -81,6 +82,45 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
 
 
+def shape_of(cls: type) -> Shape:
+    """The shape of the objects that stand for ``cls``, a dataclass (fields with a default may be missing) or TypedDict.
+
+    Known are JSON's own types, Literal, unions, tuples of so many parts, lists, mappings, further such classes
+    and :data:`Time`. Numbers are finite, and a float may be a whole number.
+    """
+    hints = {name: _check_of(hint) for name, hint in get_type_hints(cls).items()}
+    if not is_dataclass(cls):  # a TypedDict
+        return Shape(hints)
+    must, may = dict[str, Check](), dict[str, Check]()
+    for each in fields(cls):
+        needed = each.default is MISSING and each.default_factory is MISSING
+        (must if needed else may)[each.name] = hints[each.name]
+    return Shape(must, may)
+
+
+def _check_of(hint: Any) -> Check:
+    origin = get_origin(hint)
+    if origin is Literal:
+        return one_of(*get_args(hint))
+    args = [_check_of(part) for part in get_args(hint)]
+    if origin in (Union, UnionType):
+        return lambda value: any(check(value) for check in args)
+    if origin is tuple:
+        return lambda value: (
+            isinstance(value, list | tuple)
+            and len(value) == len(args)
+            and all(check(part) for check, part in zip(args, value, strict=True))
+        )
+    if origin in (list, Sequence):
+        return lambda value: isinstance(value, list) and all(map(args[0], value))
+    if origin in (dict, Mapping):
+        return mapping_of(args[1])
+    if hint in _CHECKS:
+        return _CHECKS[hint]
+    shape = shape_of(hint)
+    return lambda value: not shape.problem(value)
+
+
 def is_text(value: Any) -> bool:
     """Whether it is a string."""
     return isinstance(value, str)
@@ -90,30 +130,6 @@ def is_number(value: Any) -> bool:
     """Whether it is a finite number that a float can hold."""
     most = sys.float_info.max
     return isinstance(value, int | float) and not isinstance(value, bool) and -most <= value <= most
-
-
-def is_whole_number(value: Any) -> bool:
-    """Whether it is a number without a fraction."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def is_flag(value: Any) -> bool:
-    """Whether it is true or false."""
-    return isinstance(value, bool)
-
-
-def is_size(value: Any) -> bool:
-    """Whether it is a width and a height in pixels."""
-    return isinstance(value, list) and len(value) == 2 and all(is_whole_number(v) and v > 0 for v in value)
-
-
-def is_time(value: Any) -> bool:
-    """Whether it is an ISO 8601 time."""
-    try:
-        datetime.fromisoformat(value).timestamp()
-    except (TypeError, ValueError, OverflowError):
-        return False
-    return True
 
 
 def one_of(*values: str) -> Check:
@@ -134,6 +150,28 @@ def mapping_of(check: Check) -> Check:
 def is_object(value: Any) -> bool:
     """Whether it is an object, whatever is in it."""
     return isinstance(value, dict)
+
+
+def _is_time(value: Any) -> bool:
+    try:
+        datetime.fromisoformat(value).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+Time = NewType("Time", str)
+"""ISO 8601."""
+_CHECKS: dict[Any, Check] = {
+    Any: lambda value: True,
+    None: lambda value: value is None,
+    type(None): lambda value: value is None,
+    str: is_text,
+    bool: lambda value: isinstance(value, bool),
+    int: lambda value: isinstance(value, int) and not isinstance(value, bool),
+    float: is_number,
+    Time: _is_time,
+}
 
 
 def read_jsonl(path: Path, shape: Shape, tell: Tell = tell_nobody) -> Iterator[dict[str, Any]]:

@@ -10,26 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict
 
 from imageevalkit import images
 from imageevalkit.atomic import commit_part, part_path, sync_folder, write_part
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import (
-    Shape,
-    Tell,
-    is_flag,
-    is_number,
-    is_object,
-    is_size,
-    is_text,
-    is_time,
-    is_whole_number,
-    one_of,
-    or_null,
-    tell_nobody,
-)
+from imageevalkit.cell.jsonl import Tell, Time, shape_of, tell_nobody
 from imageevalkit.cell.kept_twice import KeptTwiceWriter, read_kept
 from imageevalkit.cell.results import Basis, bases, forget
 from imageevalkit.errors import CellFailure, say
@@ -43,34 +30,8 @@ CORRUPT: Final = "corrupt"
 Status = Literal["generated", "refused", "failed", "blank", "corrupt"]
 """What became of an item, in the words of :class:`imageevalkit.cell.results.Coverage`."""
 
-RECORD = Shape(
-    must={"item": is_text, "status": one_of(OK, REFUSED, FAILED)},
-    may={
-        "path": is_text,
-        "prompt": is_text,
-        "prompt_sha256": is_text,
-        "seed": or_null(is_whole_number),
-        "seconds": is_number,
-        "attempts": is_whole_number,
-        "fingerprint": is_text,
-        "time": is_time,
-        "placeholder": is_flag,
-        "seed_honoured": or_null(is_flag),
-        "requested_size": or_null(is_size),
-        "size": or_null(is_size),
-        "flat": or_null(is_flag),
-        "image_sha256": or_null(is_text),
-        "error": or_null(lambda error: not Shape({"class": is_text, "text": is_text}).problem(error)),
-        "tokens": or_null(is_object),
-        "price": or_null(is_number),
-        "maybe_billed": is_whole_number,
-        "extra": is_object,
-        "source": is_text,
-        "source_sha256": is_text,
-        "cell": or_null(is_whole_number),
-        "uneven": is_flag,
-    },
-)
+Failure = TypedDict("Failure", {"class": str, "text": str})
+"""Why there is no image: the class of the error, and one line."""
 
 
 @dataclass(frozen=True)
@@ -89,22 +50,22 @@ class Record:
     """
 
     item: str
-    path: str
-    status: str
+    status: Literal["ok", "refused", "failed"]
+    path: str = ""
     prompt: str = ""
     prompt_sha256: str = ""
     seed: int | None = None
     seconds: float = 0.0
     attempts: int = 0
     fingerprint: str = ""
-    time: str = ""
+    time: Time = Time("")  # noqa: RUF009 - a string
     placeholder: bool = False
     seed_honoured: bool | None = None
     requested_size: tuple[int, int] | None = None
     size: tuple[int, int] | None = None
     flat: bool | None = None
     image_sha256: str | None = None
-    error: Mapping[str, str] | None = None
+    error: Failure | None = None
     tokens: Mapping[str, Any] | None = None
     price: float | None = None
     maybe_billed: int = 0
@@ -115,13 +76,13 @@ class Record:
     uneven: bool | None = None
 
     @classmethod
-    def of(cls, item: Item, status: str) -> Record:
+    def of(cls, item: Item, status: Literal["ok", "refused", "failed"]) -> Record:
         """What is known of an attempt at ``item`` before anything is known of its outcome."""
         texts = [part for part in item.input_list or [] if isinstance(part, str)]
         return cls(
             item.id,
-            f"{item.id}{item.path.suffix}",
             status,
+            f"{item.id}{item.path.suffix}",
             prompt=item.prompt if item.prompt is not None else " ".join(texts),
             prompt_sha256=item.prompt_sha256,
             seed=item.seed,
@@ -134,7 +95,7 @@ class Record:
         for name in ("requested_size", "size"):
             if known.get(name):
                 known[name] = tuple(known[name])
-        return cls(**{"path": "", **known})
+        return cls(**known)
 
     def as_object(self) -> dict[str, Any]:
         """The JSON object that stands for it."""
@@ -159,10 +120,16 @@ class Record:
             return REFUSED
         if self.placeholder:
             return BLANK
-        is_corrupt = self.is_elsewhere and (self.error or {}).get("class") == images.CorruptImage.__name__
-        return CORRUPT if is_corrupt else FAILED
+        kind = self.error["class"] if self.error else ""
+        return CORRUPT if self.is_elsewhere and kind == images.CorruptImage.__name__ else FAILED
+
+    @property
+    def reason(self) -> str:
+        """Why there is no image; empty where nothing tells."""
+        return self.error["text"] if self.error else ""
 
 
+RECORD = shape_of(Record)
 _NAMES = {field.name for field in fields(Record)}
 _OPTIONAL = {"extra", "source", "source_sha256", "cell", "uneven"}
 
@@ -190,8 +157,8 @@ def spent_since(cell: Cell, start: float) -> float:
     )
 
 
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")
+def _time(seconds: float) -> Time:
+    return Time(datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds"))
 
 
 def whole_image(path: Path, record: Record, mend: bool = False) -> Path | None:

@@ -20,17 +20,7 @@ from typing import Any, NamedTuple
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, short_path
-from imageevalkit.cell.jsonl import (
-    Shape,
-    is_flag,
-    is_number,
-    is_object,
-    is_text,
-    is_whole_number,
-    or_null,
-    parse,
-    read_jsonl,
-)
+from imageevalkit.cell.jsonl import Shape, is_text, or_null, parse, read_jsonl, shape_of
 from imageevalkit.errors import CellFailure
 from imageevalkit.text_output import to_bytes
 
@@ -135,41 +125,8 @@ def is_environment(value: Any) -> bool:
     return value is None or (isinstance(value, str) and _SHA256.fullmatch(value) is not None)
 
 
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, list | tuple) and len(value) == 2 and all(map(is_number, value))
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
-
-
-def _is_count(value: Any) -> bool:
-    return is_whole_number(value) and value >= 0
-
-
-_EVALUATOR = Shape(must={"id": is_text, "official": is_flag}, may={"details": or_null(is_object)})
-_METRIC = Shape(
-    must={"value": or_null(is_number), "n": is_number},
-    may={"interval": or_null(_is_pair), "scale": is_number},
-)
+_RESULT, _METRIC, _EVALUATOR = shape_of(Result), shape_of(Metric), shape_of(Evaluator)
 _PACKAGES = Shape(must={}, may={"environment": is_environment})  # results of older toolkits lack it
-_RESULT = Shape(
-    must={
-        "model": is_text,
-        "benchmark": is_text,
-        "benchmark_version": is_text,
-        "evaluator": is_object,
-        "coverage": is_object,
-        "metrics": is_object,
-        "headline": _is_list,
-        "treatment": is_text,
-        "limit": or_null(is_whole_number),
-        "provenance": is_object,
-        "withheld": is_text,
-        "notes": _is_list,
-        "state": is_text,
-    }
-)
 
 
 def validate(raw: Any) -> None:
@@ -180,36 +137,33 @@ def validate(raw: Any) -> None:
     """
     if isinstance(raw, dict) and raw.get("schema") != SCHEMA:
         raise ValueError(f"schema is {raw.get('schema')!r}, expected {SCHEMA!r}")
-    _check(_RESULT, raw)
-    _check(_EVALUATOR, raw["evaluator"], "evaluator: ")
-    for name, metric in raw["metrics"].items():
-        _check(_METRIC, metric, f"metric '{name}': ")
-    provenance = raw["provenance"]
-    packages = provenance.get("model_packages", [])
-    for holder in (provenance, *(packages if isinstance(packages, list) else [packages])):
-        _check(_PACKAGES, holder, "provenance: ")
-    _check_coverage(raw["coverage"])
-    unknown = [name for name in raw["headline"] if not isinstance(name, str) or name not in raw["metrics"]]
-    if unknown:
-        raise ValueError(f"headline names unknown metric '{unknown[0]}'")
-    if not raw["headline"] and not raw["withheld"]:
-        raise ValueError("no headline and no reason for withholding it")
-
-
-def _check(shape: Shape, value: Any, where: str = "") -> None:
-    if problem := shape.problem(value):
-        raise ValueError(f"{where}{problem}")
-
-
-def _check_coverage(c: dict[str, Any]) -> None:
-    if set(c) != {f.name for f in fields(Coverage)}:
-        raise ValueError("coverage lacks a count or holds an unknown one")
-    if not all(map(_is_count, c.values())):
-        raise ValueError("coverage holds a negative or fractional count")
+    parts = [("", _RESULT, raw)]
+    if isinstance(raw, dict):  # what is wrong with a part says more than the whole of it
+        packages = _dict(raw.get("provenance")).get("model_packages", [])
+        parts = [
+            ("evaluator: ", _EVALUATOR, raw.get("evaluator")),
+            *((f"metric '{name}': ", _METRIC, metric) for name, metric in _dict(raw.get("metrics")).items()),
+            *(("provenance: ", _PACKAGES, each) for each in (raw.get("provenance"), *packages)),
+            *parts,
+        ]
+    for where, shape, value in parts:
+        if problem := shape.problem(value):
+            raise ValueError(f"{where}{problem}")
+    c = raw["coverage"]
+    if min(c.values()) < 0 or set(c) != {f.name for f in fields(Coverage)}:
+        raise ValueError("coverage lacks a count or holds an unknown or negative one")
     if c["expected"] != c["generated"] + c["refused"] + c["failed"] + c["blank"] + c["corrupt"]:
         raise ValueError("coverage: expected ≠ generated + refused + failed + blank + corrupt")
     if c["generated"] != c["judged"] + c["unparsed"] + c["judge_failed"]:
         raise ValueError("coverage: generated ≠ judged + unparsed + judge_failed")
+    if unknown := [name for name in raw["headline"] if name not in raw["metrics"]]:
+        raise ValueError(f"headline names unknown metric '{unknown[0]}'")
+    if not raw["headline"] and not raw.get("withheld"):
+        raise ValueError("no headline and no reason for withholding it")
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def check_within_scale(metrics: Mapping[str, Metric], unbounded: Sequence[str]) -> None:
@@ -243,21 +197,19 @@ def as_object(result: Result) -> dict[str, Any]:
     return {"schema": SCHEMA, "state": result.state, **asdict(result)}
 
 
+def _known(cls: type, raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: raw[name] for name in (f.name for f in fields(cls)) if name in raw}
+
+
 def read_result(path: Path) -> Result:
     """Read a result. Raises ValueError when it breaks the schema (or is no JSON), OSError if unreadable."""
     raw = parse(path.read_bytes())
     validate(raw)
-    values = {key: raw[key] for key in _RESULT.must if key != "state"}
-    evaluator = raw["evaluator"]
-    values["evaluator"] = Evaluator(evaluator["id"], evaluator["official"], evaluator.get("details") or {})
+    values = _known(Result, raw)
+    values["evaluator"] = Evaluator(**_known(Evaluator, raw["evaluator"]))
     values["coverage"] = Coverage(**raw["coverage"])
     values["metrics"] = {
-        name: Metric(
-            metric["value"],
-            metric["n"],
-            tuple(metric["interval"]) if metric.get("interval") else None,
-            metric.get("scale", 1.0),
-        )
+        name: Metric(**{**_known(Metric, metric), "interval": tuple(metric.get("interval") or ()) or None})
         for name, metric in raw["metrics"].items()
     }
     return Result(**values)
@@ -266,7 +218,9 @@ def read_result(path: Path) -> Result:
 _KEPT = "evaluators"
 SCORE = Shape(must={"item": is_text})
 """A line of ``scores.jsonl``, of any version."""
-_BASIS = Shape(must={**SCORE.must, "image_sha256": or_null(is_text), "attempted": is_flag})
+_BASIS = Shape(
+    must={**SCORE.must, "image_sha256": or_null(is_text), "attempted": lambda value: isinstance(value, bool)}
+)
 
 
 def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str | bytes]) -> None:

@@ -184,16 +184,13 @@ def _state(item: Item, record: Record | None, mend: bool, pixels: bool) -> Image
 
 
 def _without_image(item: Item, record: Record) -> ImageState:
-    status, error = record.outcome, record.error or {"class": "", "text": ""}
-    if status == BLANK and item.path.is_file():
-        return ImageState(item, BLANK, record, _words(error), sha256=images.sha256_file(item.path))
+    status = record.outcome
     if status == CORRUPT:
-        return ImageState(item, CORRUPT, record, error["text"])
-    return ImageState(item, REFUSED if status == REFUSED else FAILED, record, _words(error))
-
-
-def _words(error: Mapping[str, str]) -> str:
-    return f"{error['class']}: {error['text']}" if error["class"] else ""
+        return ImageState(item, CORRUPT, record, record.reason)
+    reason = f"{record.error['class']}: {record.reason}" if record.error else ""
+    if status == BLANK and item.path.is_file():
+        return ImageState(item, BLANK, record, reason, sha256=images.sha256_file(item.path))
+    return ImageState(item, REFUSED if status == REFUSED else FAILED, record, reason)
 
 
 def _with_pixels(item: Item, record: Record | None, place: Path) -> ImageState:

@@ -239,9 +239,10 @@ def _unrecorded(cell: Cell, id: str, score: dict[str, Any]) -> Record:
         for suffix in sorted(IMAGE_SUFFIXES):
             path = cell.folder / f"{id}{suffix}"
             if path.is_file():
-                return Record(id, f"{id}{suffix}", OK, image_sha256=sha256_file(path))
-    error = {"class": "not attempted", "text": "there is no generation record of this item"}
-    return Record(id, "", FAILED, error=error)
+                return Record(id, OK, f"{id}{suffix}", image_sha256=sha256_file(path))
+    return Record(
+        id, FAILED, error={"class": "not attempted", "text": "there is no generation record of this item"}
+    )
 
 
 def _outcome(record: Record, score: dict[str, Any]) -> Status:
