@@ -8,13 +8,15 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.asset_checks.check import Needed
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import Benchmark, benchmark_code
 from imageevalkit.benchmark.question import PixelRule
+from imageevalkit.benchmark_settings import settings_of
 from imageevalkit.cell import REPO
 from imageevalkit.cell.items import MODEL_NAME_MARK
 from imageevalkit.errors import UserError, suggest
@@ -109,18 +111,31 @@ def broken_benchmarks() -> Mapping[str, str]:
     return _benchmarks().broken
 
 
-def load_dataset(name: str, settings: Mapping[str, Any]) -> Any:
-    """The dataset of the benchmark ``name`` in the form of the extension guide, with the method ``find_images`` too.
+def load_dataset(name: str, settings: Mapping[str, Any] | None = None) -> Any:
+    """The dataset of the benchmark ``name`` with ``settings`` (None: those of this job), as the extension guide has it.
 
     Raises:
         UserError: there is no such benchmark.
         CellFailure: a foreign class calls itself, or its task, otherwise than the registry does.
     """
     if benchmark_class(name):
-        return BenchmarkDataset(make_benchmark(name, settings, ""))
+        return BenchmarkDataset(make_benchmark(name, settings_of(name) if settings is None else settings, ""))
     if name not in _foreign_datasets():
         raise UserError(f"unknown benchmark '{name}'{suggest(name, benchmark_tasks())}")
     return _infer("custom_datasets.load_dataset").load_dataset(name)
+
+
+Finder = Callable[[Path, Sequence[Any]], Mapping[str, Any] | None]
+
+
+def image_finder(dataset: Any) -> Finder | None:
+    """What finds images made elsewhere in the layouts of ``dataset``; None where it has none of its own.
+
+    A class written to the extension guide may have it: ``find_images(source, items)`` gives the places of images by
+    item id (:data:`imageevalkit.adoption.places.Place`), or None for a layout that it does not know.
+    """
+    finder: Finder | None = getattr(dataset, "find_images", None)
+    return finder
 
 
 class BenchmarkDataset:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from imageevalkit.adoption.found import Found, Piece, several
+from imageevalkit.adoption.places import Piece, Place, several
 from imageevalkit.cell.items import Item
 from imageevalkit.errors import CellFailure, suggest
 from imageevalkit.grids import Grid
@@ -16,7 +16,7 @@ _ID_LENGTH = 3
 
 def find_images(
     source: Path, items: Sequence[Item], grid: Grid | None, model: str, images_per_prompt: int
-) -> dict[str, Found]:
+) -> dict[str, Place]:
     """The images of ``items`` in ``source`` or in ``source/images``, by item id.
 
     Of three layouts, the one that holds most of them counts (with a ``grid`` of several cells, of the latter two):

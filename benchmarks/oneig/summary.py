@@ -14,8 +14,7 @@ from benchmarks.oneig.metric import TOTAL, official_name
 from benchmarks.oneig.summary_table import Column, aligned, summary_table
 from imageevalkit.arguments import Arguments
 from imageevalkit.cell import Cell, output_root
-from imageevalkit.cell.result_files import standing
-from imageevalkit.cell.results import Result
+from imageevalkit.cell.results import Result, standing
 from imageevalkit.errors import ExitStatus, UserError, run_main, show, suggest
 from imageevalkit.report.leaderboard import board_of
 

@@ -14,6 +14,7 @@ from imageevalkit.errors import ExitStatus
 from imageevalkit.jobs import Job, Plan, cell_of
 from imageevalkit.judges.choice import is_judge
 from imageevalkit.launch.environments import DRIVER_ENV, python_of
+from imageevalkit.launch.process import with_our_paths
 from imageevalkit.launch.serving_jobs import describe_server
 from imageevalkit.secrets import environ_with
 from imageevalkit.text_output import counted
@@ -107,7 +108,7 @@ def _evaluation(job: Job, cell: str, before: Job | None) -> _Request:
 
 
 def _environ(secrets: Collection[str], own: Mapping[str, str]) -> dict[str, str]:
-    return {**environ_with(secrets), **own}
+    return with_our_paths({**environ_with(secrets), **own})
 
 
 def _images_of(job: Job, cell: Cell) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from imageevalkit.cell import REPO
 from imageevalkit.cell.items import entries_of
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.guest_code import guest_code
@@ -20,9 +19,6 @@ TASKS = ("t2i", "edit", "subject")
 
 
 def _registry(module: str) -> Any:
-    infer = str(REPO / "infer")
-    if infer not in sys.path:
-        sys.path.insert(0, infer)
     try:
         with guest_code():
             return importlib.import_module(module)
