@@ -11,6 +11,7 @@ from typing import Any
 
 from imageevalkit import assets
 from imageevalkit.benchmark.contract import Answers, Benchmark, ScoredItem, Scores, benchmark_code
+from imageevalkit.benchmark.question import Picture
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.jsonl import is_number
