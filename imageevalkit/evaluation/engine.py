@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from imageevalkit import assets
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.result_files import leave, standing
@@ -61,7 +60,7 @@ def evaluate_cell(
         CellFailure: nothing to score, wrong benchmark data, mixed images, an evaluator that cannot start, images
             that go meanwhile, a benchmark that breaks its contract.
     """
-    data_sha256 = assets.data_sha256(cell.benchmark)
+    data_sha256 = benchmark.files().sha256()
     states = survey_images(cell, items)
     corrupt = _corrupt(states)
     pixels = benchmark.pixels if benchmark.backend else None
