@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
+from imageevalkit.benchmark.answerer import Answerer
+from imageevalkit.benchmark.question import Answer, Question
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.answerer import Answerer
-from imageevalkit.evaluation.question import Answer, Question
 from imageevalkit.images import CorruptImage, decode, on_white, sha256_file
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from imageevalkit.asset_checks.check import Needed
+from imageevalkit.benchmark.answerer import Answerer
+from imageevalkit.benchmark.contract import Benchmark, benchmark_code
+from imageevalkit.benchmark.question import PixelRule
 from imageevalkit.cell import REPO
 from imageevalkit.cell.items import MODEL_NAME_MARK
 from imageevalkit.errors import UserError, suggest
-from imageevalkit.evaluation.answerer import Answerer
-from imageevalkit.evaluation.benchmark import Benchmark, benchmark_code
-from imageevalkit.evaluation.question import PixelRule
 from imageevalkit.guest_code import guest_code
 from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting, choose, is_judge
 from imageevalkit.secrets import one_line
@@ -60,7 +60,7 @@ def _add(classes: dict[str, type[Benchmark]], cls: type[Benchmark], where: str) 
         return
     if inspect.isabstract(cls):
         lacks = ", ".join(sorted(cls.__abstractmethods__))
-        raise UserError(f"{where}: class {cls.__name__} lacks {lacks} (imageevalkit/evaluation/benchmark.py)")
+        raise UserError(f"{where}: class {cls.__name__} lacks {lacks} (imageevalkit/benchmark/contract.py)")
     if not isinstance(name, str) or not name or not isinstance(getattr(cls, "version", None), str):
         raise UserError(f"{where}: class {cls.__name__} needs texts as name and version")
     if cls.task not in TASKS:

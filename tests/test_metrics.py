@@ -199,39 +199,39 @@ WISE_SCORES = [
     for score in of("wiscore", *([1.0] * right + [0.0] * (count - right)), category=name)
 ]
 
-METRICS: dict[str, tuple[Metric, Metric]] = {
-    "no scores": (mean([], "x"), Metric(None, 0)),
-    "no scores in percent": (mean([], "x", top=2.0, percent=True), Metric(None, 0, scale=200.0)),
-    "a mean": (mean(of("x", 1, 0, 0.5), "x"), Metric(0.5, 3)),
+METRICS: dict[str, tuple[Callable[[], Metric], Metric]] = {
+    "no scores": (lambda: mean([], "x"), Metric(None, 0)),
+    "no scores in percent": (lambda: mean([], "x", top=2.0, percent=True), Metric(None, 0, scale=200.0)),
+    "a mean": (lambda: mean(of("x", 1, 0, 0.5), "x"), Metric(0.5, 3)),
     "of a function": (
-        mean(of("x", 1, 0, 0.5), lambda score: score.values["x"] * 2, top=2.0),
+        lambda: mean(of("x", 1, 0, 0.5), lambda score: score.values["x"] * 2, top=2.0),
         Metric(1.0, 3, scale=2.0),
     ),
     "of those with a value": (
-        mean(of("x", 1, 0, 0.5), lambda score: score.values["x"] or None),
+        lambda: mean(of("x", 1, 0, 0.5), lambda score: score.values["x"] or None),
         Metric(0.75, 2),
     ),
-    "summed from left to right": (mean(of("x", *[0.1] * 9), "x"), Metric(0.09999999999999999, 9)),
+    "summed from left to right": (lambda: mean(of("x", *[0.1] * 9), "x"), Metric(0.09999999999999999, 9)),
     "percent of the quotient": (
-        mean(of("x", 0.8, 0.8, 0.8), "x", percent=True),
+        lambda: mean(of("x", 0.8, 0.8, 0.8), "x", percent=True),
         Metric(80.00000000000001, 3, scale=100.0),
     ),
-    "scores without an item": (mean([Score({"x": 1}), Score({"x": 0})], "x"), Metric(0.5, 2)),
-    "points of items": (mean(points(THREE_SKILLS), "p"), Metric(0.625, 3)),
-    "a micro average": (ratio(read((1, 2), (0, 1), (3, 5)), "match", "total"), Metric(0.5, 3)),
-    "of no weight": (ratio(read((0, 0), (0, 0)), "match", "total"), Metric(None, 2)),
-    "a sum": (total(of("x", 2, 1, 2), "x", top=2.0), Metric(5, 3, scale=6.0)),
-    "a sum of nothing": (total([], "x"), Metric(None, 0, scale=0.0)),
+    "scores without an item": (lambda: mean([Score({"x": 1}), Score({"x": 0})], "x"), Metric(0.5, 2)),
+    "points of items": (lambda: mean(points(THREE_SKILLS), "p"), Metric(0.625, 3)),
+    "a micro average": (lambda: ratio(read((1, 2), (0, 1), (3, 5)), "match", "total"), Metric(0.5, 3)),
+    "of no weight": (lambda: ratio(read((0, 0), (0, 0)), "match", "total"), Metric(None, 2)),
+    "a sum": (lambda: total(of("x", 2, 1, 2), "x", top=2.0), Metric(5, 3, scale=6.0)),
+    "a sum of nothing": (lambda: total([], "x"), Metric(None, 0, scale=0.0)),
     "weighted": (
-        weighted(of("x", 1, 0, kind="a") + of("x", 1, kind="b"), "x", "kind", {"b": 0.25, "a": 0.75}),
+        lambda: weighted(of("x", 1, 0, kind="a") + of("x", 1, kind="b"), "x", "kind", {"b": 0.25, "a": 0.75}),
         Metric(0.625, 3),
     ),
     "weighted in percent": (
-        weighted(of("x", 2, 0, kind="a"), "x", "kind", {"a": 1.0}, top=2.0, percent=True),
+        lambda: weighted(of("x", 2, 0, kind="a"), "x", "kind", {"a": 1.0}, top=2.0, percent=True),
         Metric(100.0, 2, scale=200.0),
     ),
     "weighted without a group": (
-        weighted(of("x", 1, 0, kind="a"), "x", "kind", {"a": 0.5, "b": 0.5}),
+        lambda: weighted(of("x", 1, 0, kind="a"), "x", "kind", {"a": 0.5, "b": 0.5}),
         Metric(None, 2),
     ),
 }
@@ -239,8 +239,8 @@ METRICS: dict[str, tuple[Metric, Metric]] = {
 
 @pytest.mark.parametrize("name", METRICS)
 def test_metrics_to_the_last_digit(name: str) -> None:
-    found, expected = METRICS[name]
-    assert found == expected
+    metric, expected = METRICS[name]
+    assert metric() == expected
 
 
 def test_a_cluster_is_summed_before_all() -> None:
@@ -254,33 +254,33 @@ def test_a_cluster_is_summed_before_all() -> None:
     assert mean([Score({"x": x}) for x in (0.3, 0.2, 0.5, 0.2)], "x").value == 0.3
 
 
-GROUPS: dict[str, tuple[dict[str, Metric], dict[str, Metric]]] = {
+GROUPS: dict[str, tuple[Callable[[], dict[str, Metric]], dict[str, Metric]]] = {
     "as they appear, without those of no group": (
-        mean_by(MIXED, "x", "kind"),
+        lambda: mean_by(MIXED, "x", "kind"),
         {"b": Metric(0.5, 2), "a": Metric(0.5, 1)},
     ),
     "in an order that names others too": (
-        mean_by(MIXED, "x", "kind", prefix="kind/", order=["c", "a"], percent=True),
+        lambda: mean_by(MIXED, "x", "kind", prefix="kind/", order=["c", "a"], percent=True),
         {"kind/a": Metric(50.0, 1, scale=100.0), "kind/b": Metric(50.0, 2, scale=100.0)},
     ),
     "by a function": (
-        mean_by(MIXED, "x", lambda score: score.values["x"] > 0.5),
+        lambda: mean_by(MIXED, "x", lambda score: score.values["x"] > 0.5),
         {"True": Metric(4.0, 2), "False": Metric(0.25, 2)},
     ),
     "none of whose scores has a value": (
-        mean_by(MIXED[:1], lambda score: None, "kind"),
+        lambda: mean_by(MIXED[:1], lambda score: None, "kind"),
         {"b": Metric(None, 0)},
     ),
     "ratios by two keys": (
-        ratio_by(RATIOS, "match", "total", ("lang", "kind")),
+        lambda: ratio_by(RATIOS, "match", "total", ("lang", "kind")),
         {"en/b": Metric(1 / 3, 2), "zh/a": Metric(0.75, 1)},
     ),
     "points by their own key": (
-        mean_by(points(THREE_SKILLS), "p", "skill", order=["object"]),
+        lambda: mean_by(points(THREE_SKILLS), "p", "skill", order=["object"]),
         {"object": Metric(0.0, 1), "count": Metric(2.5 / 3, 2)},
     ),
     "points by that of their item": (
-        mean_by(points(THREE_SKILLS), "p", "size"),
+        lambda: mean_by(points(THREE_SKILLS), "p", "size"),
         {"3": Metric(0.75, 1), "4": Metric(0.5, 2)},
     ),
 }
@@ -288,13 +288,14 @@ GROUPS: dict[str, tuple[dict[str, Metric], dict[str, Metric]]] = {
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_metrics_by_group(name: str) -> None:
-    found, expected = GROUPS[name]
-    assert list(found.items()) == list(expected.items())
+    by_group, expected = GROUPS[name]
+    assert list(by_group().items()) == list(expected.items())
 
 
 def test_groups_are_scores_by_key() -> None:
     assert groups(MIXED, "kind", ["a"]) == {"a": MIXED[2:3], "b": MIXED[:2]}
     assert list(groups(RATIOS, ["kind", "lang"])) == [("b", "en"), ("a", "zh")]
+    assert groups([Score({}, {"kind": "a", "lang": None})], ["kind", "lang"]) == {}
 
 
 def test_a_weighted_mean_of_published_counts() -> None:
@@ -330,6 +331,8 @@ def test_the_interval_is_over_items_or_clusters() -> None:
     found = mean(points(items), "p", percent=True)
     low, high = bounds(prompts)
     assert found.n == 20 and found.interval == (100 * low, 100 * high)
+    nameless = [Score({}, points=item.points) for item in items]
+    assert mean(points(nameless), "p", percent=True) == found
 
 
 def test_what_weighs_nothing_is_in_no_interval() -> None:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from imageevalkit.asset_manifest import github
+from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Unparsed, grouped
+from imageevalkit.benchmark.question import TRANSFORMERS, Answer, Message, Picture, Question, Sampling
 from imageevalkit.cell import REPO
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric
 from imageevalkit.cell.scores import Score
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.benchmark import Answers, Benchmark, Sample, Scores, Unparsed, grouped
-from imageevalkit.evaluation.question import TRANSFORMERS, Answer, Message, Picture, Question, Sampling
 from imageevalkit.metrics import arithmetic_mean, geometric_mean, mean, mean_by, points
 
 PROMPTS = 800
@@ -38,7 +38,7 @@ _YES = ("Yes", "yes", " yes", " Yes")
 _WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _DIGITS = {word: str(number) for number, word in enumerate(_WORDS, 1)}
 # The tokens that the official judge's tokenizer begins the accepted strings with, in their order (spec of GenEval 2,
-# section 5). They were computed from the Qwen vocabulary, not read off the judge itself; asking it by others is refused.
+# section 5). They were computed from the Qwen vocabulary, not read off the judge: asking it by others is refused.
 _TOKEN_IDS = {
     "Yes": (9454, 9693, 9834, 7414),
     "one": (603, 3966, 825, 3776, 16, 220),

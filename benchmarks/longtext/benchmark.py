@@ -14,11 +14,8 @@ from functools import cached_property
 from typing import Any
 
 from imageevalkit.asset_manifest import github
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric
-from imageevalkit.cell.scores import Score
-from imageevalkit.evaluation.benchmark import Answers, Benchmark, Sample, Scores
-from imageevalkit.evaluation.question import (
+from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores
+from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
     Answer,
     Message,
@@ -27,6 +24,9 @@ from imageevalkit.evaluation.question import (
     Sampling,
     measure,
 )
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.results import Metric
+from imageevalkit.cell.scores import Score
 from imageevalkit.metrics import ratio, ratio_by
 
 LANGUAGES = ("en", "zh")

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 
 from benchmarks.oneig.scored import Prompt
-from imageevalkit.evaluation.benchmark import Rules
+from imageevalkit.benchmark.contract import Rules
 
 YES = "Yes"
 _ALSO_YES = frozenset({"yes", "是", "是的"})

@@ -12,7 +12,7 @@ from benchmarks.oneig.official_csv import compared_texts, is_written
 from benchmarks.oneig.prompt_scores import in_order, mean
 from benchmarks.oneig.rows import of_task, rows
 from benchmarks.oneig.scored import Language, ScoredPrompt, Task
-from imageevalkit.evaluation.benchmark import Rules
+from imageevalkit.benchmark.contract import Rules
 
 # in the order of the script; a Chinese prompt has neither type nor length
 _TASKS: Mapping[Language, Sequence[Task]] = {

@@ -13,8 +13,8 @@ from eval_models.judge.asked import AskedJudge
 from eval_models.judge.registry import find
 from eval_models.ocr.asked import AskedReader
 from imageevalkit.assets import data_folder
+from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.cell.results import Evaluator
-from imageevalkit.evaluation.answerer import Answerer
 
 JUDGED: tuple[Task, ...] = ("alignment", "text")
 """The tasks with questions to a judge; the others have encoders."""

@@ -23,12 +23,12 @@ from eval_models.ocr.registry import READERS, check_reader
 from imageevalkit import judge_prompts
 from imageevalkit.asset_checks.check import Needed
 from imageevalkit.assets import data_folder
+from imageevalkit.benchmark.answerer import Answerer
+from imageevalkit.benchmark.contract import RULES, Benchmark, Judged, Score
+from imageevalkit.benchmark.question import Answer, Picture, Question, Reply
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Evaluator, Metric
 from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.evaluation.answerer import Answerer
-from imageevalkit.evaluation.benchmark import RULES, Benchmark, Judged, Score
-from imageevalkit.evaluation.question import Answer, Picture, Question, Reply
 from imageevalkit.grids import is_black
 
 DEFAULT_JUDGE = "qwen2.5-vl-7b"
@@ -43,7 +43,7 @@ def configured(given: Mapping[str, Any]) -> Configured:
 
 
 class Configured(NamedTuple):
-    """See :func:`imageevalkit.evaluation.benchmark.rules_of`."""
+    """See :func:`imageevalkit.benchmark.contract.rules_of`."""
 
     edition: Edition
     settings: Settings

@@ -12,8 +12,8 @@ from benchmarks.oneig import text_metric
 from benchmarks.oneig.prompt_scores import CLASSES, mean
 from benchmarks.oneig.rows import Row, TextRow, mean_metric, text_scale
 from benchmarks.oneig.scored import Language, Prompt
+from imageevalkit.benchmark.contract import Rules
 from imageevalkit.cell.results import Metric
-from imageevalkit.evaluation.benchmark import Rules
 
 STYLE_GROUPS: Mapping[str, tuple[str, ...]] = {
     "traditional": (

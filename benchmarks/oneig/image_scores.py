@@ -8,7 +8,7 @@ from benchmarks.oneig.alignment import YES, parsed_answer
 from benchmarks.oneig.prompt_scores import image_score, style_similarities
 from benchmarks.oneig.scored import Language, Prompt, ScoredImage
 from benchmarks.oneig.text_metric import compare_all
-from imageevalkit.evaluation.benchmark import Rules
+from imageevalkit.benchmark.contract import Rules
 
 
 def values_and_detail(

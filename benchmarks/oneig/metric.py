@@ -10,8 +10,8 @@ from benchmarks.oneig.prompt_scores import comparisons_of_program, has_failed, i
 from benchmarks.oneig.rows import Row, TextRow, mean_metric, of_task, rows, text_rows, text_scale
 from benchmarks.oneig.scored import TASKS, Language, ScoredPrompt, Task
 from benchmarks.oneig.text_metric import Comparison
+from imageevalkit.benchmark.contract import Rules
 from imageevalkit.cell.results import Metric
-from imageevalkit.evaluation.benchmark import Rules
 from imageevalkit.metrics.intervals import interval
 
 TOTAL = "oneig_total"

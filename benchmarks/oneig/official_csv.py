@@ -16,7 +16,7 @@ from benchmarks.oneig.prompt_scores import comparisons, comparisons_of_program, 
 from benchmarks.oneig.rows import Row, of_task, rows
 from benchmarks.oneig.scored import Language, ScoredPrompt, Task
 from benchmarks.oneig.text_metric import Comparison
-from imageevalkit.evaluation.benchmark import Rules
+from imageevalkit.benchmark.contract import Rules
 
 _EDITIONS: Mapping[Language, tuple[str, tuple[str, ...]]] = {
     edition.language: (edition.mode, tuple(edition.sizes)) for edition in (ENGLISH, CHINESE)

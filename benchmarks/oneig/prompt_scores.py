@@ -13,7 +13,7 @@ from benchmarks.oneig.editions import CHINESE
 from benchmarks.oneig.scored import Language, Prompt, ScoredImage, ScoredPrompt, StyleSimilarities, Task
 from benchmarks.oneig.text_metric import Comparison
 from eval_models.encoders.embedding import distances
-from imageevalkit.evaluation.benchmark import Rules
+from imageevalkit.benchmark.contract import Rules
 
 CLASSES = tuple(CHINESE.sizes)
 """The classes of prompts in the official order; English has no multilingualism."""

@@ -12,8 +12,8 @@ from benchmarks.oneig.scored import Prompt, ScoredImage, Similarity, StyleSimila
 from benchmarks.oneig.settings import Settings
 from benchmarks.oneig.text_metric import max_tokens
 from eval_models.encoders.embedding import read_embedding
-from imageevalkit.evaluation.benchmark import Unparsed
-from imageevalkit.evaluation.question import (
+from imageevalkit.benchmark.contract import Unparsed
+from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
     Encoding,
     Message,

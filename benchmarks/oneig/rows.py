@@ -9,8 +9,8 @@ from benchmarks.oneig.editions import looks_at
 from benchmarks.oneig.prompt_scores import comparisons, mean, prompt_score
 from benchmarks.oneig.scored import Language, Prompt, ScoredPrompt, Task
 from benchmarks.oneig.text_metric import LARGEST_DISTANCE, Comparison
+from imageevalkit.benchmark.contract import Rules
 from imageevalkit.cell.results import Metric
-from imageevalkit.evaluation.benchmark import Rules
 from imageevalkit.metrics.intervals import interval
 
 

@@ -26,8 +26,8 @@ from benchmarks.oneig.prompt_scores import (
 )
 from benchmarks.oneig.rows import of_task
 from benchmarks.oneig.scored import Language, ScoredPrompt, Task
+from imageevalkit.benchmark.contract import Rules
 from imageevalkit.cell import REPO
-from imageevalkit.evaluation.benchmark import Rules
 from imageevalkit.grids import Grid
 
 

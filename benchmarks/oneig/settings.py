@@ -9,8 +9,8 @@ from typing import Any
 from benchmarks.oneig.scored import TASKS, Task
 from eval_models.encoders.interface import EncoderOptions
 from eval_models.encoders.weights import check_names
+from imageevalkit.benchmark.contract import Rules, read_rules
 from imageevalkit.errors import CellFailure, UserError, suggest
-from imageevalkit.evaluation.benchmark import Rules, read_rules
 from imageevalkit.grids import Grid
 
 IMAGES_PER_PROMPT = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from benchmarks.longtext.benchmark import LongText
-from imageevalkit.evaluation.benchmark import Sample
+from imageevalkit.benchmark.contract import Sample
 
 
 class QuickText(LongText):

@@ -14,11 +14,7 @@ from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 from imageevalkit.asset_manifest import github
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric
-from imageevalkit.cell.scores import Score
-from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.benchmark import (
+from imageevalkit.benchmark.contract import (
     Answers,
     Benchmark,
     Sample,
@@ -28,7 +24,11 @@ from imageevalkit.evaluation.benchmark import (
     grouped,
     spread,
 )
-from imageevalkit.evaluation.question import Answer, Message, Picture, Question, Sampling
+from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.results import Metric
+from imageevalkit.cell.scores import Score
+from imageevalkit.errors import CellFailure
 from imageevalkit.metrics import mean_by, total, weighted, weighted_sum
 from imageevalkit.secrets import one_line
 

@@ -26,9 +26,9 @@ from eval_models.encoders.weights import (
     dreamsim_problem,
     find,
 )
+from imageevalkit.benchmark.question import Question
 from imageevalkit.cell.fingerprint import weights_of
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.question import Question
 from imageevalkit.load_errors import first_line
 from imageevalkit.weights import WeightsSource, missing_package
 

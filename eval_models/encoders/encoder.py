@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 from PIL import Image
 
 from eval_models.encoders.weights import ENCODERS
+from imageevalkit.benchmark.answerer import Answerer, digest, without_packages
+from imageevalkit.benchmark.question import Answer, Picture, Question
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, say
-from imageevalkit.evaluation.answerer import Answerer, digest, without_packages
-from imageevalkit.evaluation.question import Answer, Picture, Question
 from imageevalkit.images import CorruptImage
 from imageevalkit.judges.pictures import open_picture
 from imageevalkit.load_errors import first_line

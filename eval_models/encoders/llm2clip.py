@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from eval_models.encoders.encoder import Encoder, choose_device, free_memory, to_device
 from eval_models.encoders.pixels import clip_pixels
 from eval_models.encoders.weights import does_not_load, find, raise_unfit
+from imageevalkit.benchmark.question import Question
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.question import Question
 from imageevalkit.load_errors import first_line
 from imageevalkit.weights import WeightsSource
 

@@ -13,8 +13,8 @@ from eval_models.encoders.csd import Csd, CsdWeights, find_csd, load_csd
 from eval_models.encoders.encoder import Encoder, NotMeasured, to_device
 from eval_models.encoders.pixels import crop_centre, resize_shortest, to_floats
 from eval_models.encoders.weights import does_not_load, find
+from imageevalkit.benchmark.question import Question
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.question import Question
 from imageevalkit.images import sha256_file
 from imageevalkit.weights import WeightsSource
 

@@ -21,8 +21,8 @@ from eval_models.vlm.prompts import (
     prompt_lengths,
     sampling_key,
 )
+from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
 from imageevalkit.errors import say
-from imageevalkit.evaluation.question import Answer, JudgeUnusable, Question
 
 if TYPE_CHECKING:
     import torch

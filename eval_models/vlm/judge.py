@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from eval_models.vlm.inference import Counts, Inference, check_choice_ids
 from eval_models.vlm.model import PREPARED_BY, LocalModel, load_model
 from eval_models.vlm.prompts import Prepared, Prompts, check_question, is_seeded, sampling_key
+from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question
 from imageevalkit.errors import CellFailure, say
-from imageevalkit.evaluation.question import Answer, JudgeUnusable, Picture, Question
 from imageevalkit.judges.answerer import WEIGHTS_USER, Judge
 from imageevalkit.judges.settings import TransformersSettings
 from imageevalkit.secrets import one_line

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
+from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question, Sampling
 from imageevalkit.errors import suggest
-from imageevalkit.evaluation.question import Answer, JudgeUnusable, Picture, Question, Sampling
 from imageevalkit.images import CorruptImage
 from imageevalkit.judges.pictures import judge_picture
 from imageevalkit.secrets import one_line

@@ -9,18 +9,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from imageevalkit.benchmark.contract import Answers, Benchmark, ScoredItem, Scores, benchmark_code
+from imageevalkit.benchmark.question import Picture
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.result_files import leave, standing
 from imageevalkit.cell.results import Coverage, Evaluator, Result, as_object, check_within_scale, validate
 from imageevalkit.cell.scores import Score
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.benchmark import Answers, Benchmark, ScoredItem, Scores, benchmark_code
 from imageevalkit.evaluation.evaluator import Answerers
 from imageevalkit.evaluation.interview import AskOptions, Interview
 from imageevalkit.evaluation.judgements import JUDGE_FAILED, JUDGED, UNPARSED
 from imageevalkit.evaluation.provenance import provenance
-from imageevalkit.evaluation.question import Picture
 from imageevalkit.evaluation.survey import (
     BLANK,
     CORRUPT,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 from imageevalkit import registry
+from imageevalkit.benchmark.answerer import Answerer, digest
+from imageevalkit.benchmark.contract import JUDGE, Benchmark, Measurer
+from imageevalkit.benchmark.question import Answer, Question
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.answerer import Answerer, digest
-from imageevalkit.evaluation.benchmark import JUDGE, Benchmark, Measurer
-from imageevalkit.evaluation.question import Answer, Question
 
 _JUDGE_GROUP = "judge"
 
@@ -57,8 +58,9 @@ class Answerers:
         """
         benchmark, parts = self._benchmark, self._evaluators()
         identity = dict(benchmark.identity)
-        if not identity and len(set(self._groups.values())) == 1:
-            return next(iter(parts.values()))
+        if len(set(self._groups.values())) == 1 and not identity.keys() - {"rules"}:
+            [part] = set(self._groups.values())
+            return _by_rules(part.evaluator, identity)
         ids = {group: part.id for group, part in parts.items()}
         label = self.judge.label if self.judge else f"{registry.measurer_kind(self._first.name)}s"
         rules = identity.get("rules", "official")
@@ -112,6 +114,14 @@ class Answerers:
             if mine:
                 self._current = answerer
                 yield from answerer.ask(mine, workers)
+
+
+def _by_rules(evaluator: Evaluator, identity: Mapping[str, Any]) -> Evaluator:
+    """``evaluator``, named by the rules too where they are not the official ones."""
+    if not identity:
+        return evaluator
+    label, _, digest_ = evaluator.id.rpartition("/")
+    return Evaluator(f"{label}/{identity['rules']}/{digest_}", False, {**evaluator.details, **identity})
 
 
 def _judge(benchmark: Benchmark) -> Answerer:

@@ -11,18 +11,18 @@ from typing import Any
 from imageevalkit import registry
 from imageevalkit.adoption.forecast import found_images
 from imageevalkit.adoption.found import Found, Missing, Piece
+from imageevalkit.benchmark.contract import Benchmark
+from imageevalkit.benchmark.question import Picture, Question
 from imageevalkit.benchmark_settings import settings_of
 from imageevalkit.cell import Cell
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.records import OK, REFUSED, last_records
 from imageevalkit.errors import ExitStatus, run_main
-from imageevalkit.evaluation.benchmark import Benchmark
 from imageevalkit.evaluation.evaluator import Answerers
 from imageevalkit.evaluation.interview import AskOptions
 from imageevalkit.evaluation.judgements import Judgements
 from imageevalkit.evaluation.money import effort
-from imageevalkit.evaluation.question import Picture, Question
 from imageevalkit.evaluation.survey import scorable, survey_images
 from imageevalkit.forecasting import Datasets, Forecast, tell_forecasts
 from imageevalkit.generation.survey import survey

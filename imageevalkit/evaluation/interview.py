@@ -9,15 +9,15 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from imageevalkit.benchmark.contract import Benchmark
+from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.kept_twice import KeptTwiceWriter
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, say
-from imageevalkit.evaluation.benchmark import Benchmark
 from imageevalkit.evaluation.evaluator import Answerers
 from imageevalkit.evaluation.judgements import UNPARSED, Judgements, judgement_writer
-from imageevalkit.evaluation.question import Answer, JudgeUnusable, Picture, Question
 from imageevalkit.evaluation.watch import Watch
 from imageevalkit.progress import Progress, ProgressWriter
 from imageevalkit.secrets import one_line, redact

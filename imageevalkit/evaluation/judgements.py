@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from imageevalkit.atomic import sync_folder
+from imageevalkit.benchmark.contract import Answers, Benchmark, Unparsed, benchmark_code
+from imageevalkit.benchmark.question import Answer, Picture, Question
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.kept_twice import KeptTwiceWriter, copy_of, read_kept
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.benchmark import Answers, Benchmark, Unparsed, benchmark_code
-from imageevalkit.evaluation.question import Answer, Picture, Question
 from imageevalkit.json_values import Shape, is_number, is_text, mapping_of, one_of, or_null
 from imageevalkit.jsonl import Tell, tell_nobody
 

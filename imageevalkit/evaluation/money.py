@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from imageevalkit.evaluation.question import Question
+from imageevalkit.benchmark.question import Question
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.judges.settings import ApiSettings
 from imageevalkit.money import dollars

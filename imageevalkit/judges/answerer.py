@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import Any
 
+from imageevalkit.benchmark.answerer import Answerer, digest, without_packages
+from imageevalkit.benchmark.question import TRANSFORMERS, PixelRule
 from imageevalkit.cell.results import Evaluator
-from imageevalkit.evaluation.answerer import Answerer, digest, without_packages
-from imageevalkit.evaluation.question import TRANSFORMERS, PixelRule
 from imageevalkit.judges.choice import JudgeChoice, JudgeOptions
 from imageevalkit.weights import WeightsUser
 

@@ -21,7 +21,7 @@ from imageevalkit.api.json_reply import (
 from imageevalkit.api.prices import Price, cost_of_reply
 from imageevalkit.api.request import Request
 from imageevalkit.api.usage import billed_tokens, reported_cost
-from imageevalkit.evaluation.question import Answer, Picture, Question
+from imageevalkit.benchmark.question import Answer, Picture, Question
 from imageevalkit.judges.pictures import DataUrl
 from imageevalkit.judges.settings import ApiSettings
 from imageevalkit.secrets import one_line

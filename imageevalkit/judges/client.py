@@ -21,8 +21,8 @@ from imageevalkit.api.limiter import Limiter
 from imageevalkit.api.rate_headers import used_up_for
 from imageevalkit.api.request import Request
 from imageevalkit.api.retry import Tried, UnderWay, retry, under_way
+from imageevalkit.benchmark.question import Answer, JudgeUnusable, PixelRule, Question
 from imageevalkit.errors import CellFailure, UserError, say
-from imageevalkit.evaluation.question import Answer, JudgeUnusable, PixelRule, Question
 from imageevalkit.images import CorruptImage
 from imageevalkit.judges.answerer import WEIGHTS_USER, Judge
 from imageevalkit.judges.api import FEW_LOGPROBS, NO_LOGPROBS, chat_request, read_reply, request_parameters

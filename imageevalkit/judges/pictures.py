@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from PIL import Image, ImageOps
 
+from imageevalkit.benchmark.question import TRANSFORMERS, Encoding, Picture, Question
 from imageevalkit.cpu import on_cpu
-from imageevalkit.evaluation.question import TRANSFORMERS, Encoding, Picture, Question
 from imageevalkit.images import CorruptImage, decode, in_turn, opened
 from imageevalkit.open_files import when_one_is_free
 

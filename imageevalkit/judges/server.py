@@ -14,8 +14,8 @@ from typing import Any
 
 from imageevalkit.api.positive import positive
 from imageevalkit.atomic import write_atomic
+from imageevalkit.benchmark.question import JudgeUnusable
 from imageevalkit.errors import UserError
-from imageevalkit.evaluation.question import JudgeUnusable
 from imageevalkit.judges.settings import check_gpus
 from imageevalkit.locks import open_lock, take_lock
 

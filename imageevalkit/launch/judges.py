@@ -12,7 +12,7 @@ from eval_models.judge.local.settings import TransformersSettings
 from eval_models.judge.options import VARIABLE, JudgeOptions
 from eval_models.judge.registry import judges(), JudgeChoice, find
 from imageevalkit.errors import UserError, suggest
-from imageevalkit.evaluation.benchmark import check_judge
+from imageevalkit.benchmark.contract import check_judge
 from imageevalkit.judges.choice import VARIABLE, JudgeChoice, JudgeOptions
 from imageevalkit.judges.server import ServerSettings, split_kwargs
 from imageevalkit.judges.settings import ApiSettings, TransformersSettings

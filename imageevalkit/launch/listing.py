@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 
 from imageevalkit import assets
+from imageevalkit.benchmark.contract import check_judge
 from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.evaluation.benchmark import check_judge
 from imageevalkit.judges.choice import JudgeChoice
 from imageevalkit.launch import registry
 from imageevalkit.launch.benchmark_kwargs import configured_settings

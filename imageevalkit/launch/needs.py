@@ -10,9 +10,9 @@ from imageevalkit.asset_checks.check import LocalFolder, Needed
 from imageevalkit.asset_checks.hub_cache import is_offline
 from imageevalkit.asset_manifest import CodeAsset, HubAsset, PlacedAsset, UrlAsset, parse_entries
 from imageevalkit.assets import placed_assets
+from imageevalkit.benchmark.contract import check_judge, rules_of
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.benchmark import check_judge, rules_of
 from imageevalkit.judges.choice import JudgeChoice
 from imageevalkit.launch import registry
 from imageevalkit.launch.config import Config

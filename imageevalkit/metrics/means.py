@@ -159,10 +159,13 @@ def groups(scores: Iterable[Score], by: Key, order: Iterable[Hashable] = ()) -> 
 
 
 def points(scores: Iterable[Score]) -> list[Score]:
-    """The points of all scores as scores of their own, which have the keys of their item's score too."""
+    """The points of all scores as scores of their own, which have the keys of their item's score too.
+
+    Those of one score are of one item, which is its place where it has none.
+    """
     return [
-        replace(point, keys={**score.keys, **point.keys}, item=score.item)
-        for score in scores
+        replace(point, keys={**score.keys, **point.keys}, item=score.item or f"score {number}")
+        for number, score in enumerate(scores)
         for point in score.points
     ]
 

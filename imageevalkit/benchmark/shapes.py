@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
+from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Unparsed
+from imageevalkit.benchmark.question import Answer, Picture, Question, ask
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric
 from imageevalkit.cell.scores import Score
-from imageevalkit.evaluation.benchmark import Answers, Benchmark, Sample, Scores, Unparsed
-from imageevalkit.evaluation.question import Answer, Picture, Question, ask
 from imageevalkit.metrics import mean, mean_by
 from imageevalkit.secrets import one_line
 
@@ -86,8 +86,8 @@ class YesNo(PromptFile):
 class Grades(PromptFile):
     """A judge gives each image some ``grades`` (their names), each once in its reply as ``name: number``.
 
-    ``scale`` is the lowest and the highest; a grade that lacks or is beyond it is none. The metrics are the mean of each
-    grade and ``overall``, that of an image's mean grade, of all and by group.
+    ``scale`` is the lowest and the highest; a grade that lacks or is beyond it is none. The metrics are the mean of
+    each grade and ``overall``, that of an image's mean grade, of all and by group.
     """
 
     headline = ("overall",)

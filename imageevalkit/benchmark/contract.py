@@ -21,11 +21,11 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, overload
 
 from imageevalkit.asset_manifest import Asset
 from imageevalkit.assets import BenchmarkFiles, data_folder
+from imageevalkit.benchmark.question import Answer, Picture, PixelRule, Question
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric
 from imageevalkit.cell.scores import Score
 from imageevalkit.errors import CellFailure, UserError, say
-from imageevalkit.evaluation.question import Answer, Picture, PixelRule, Question
 from imageevalkit.guest_code import guest_code
 from imageevalkit.secrets import one_line, redact
 

@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from imageevalkit.benchmark.question import Answer, Question
 from imageevalkit.cell.results import Evaluator
-from imageevalkit.evaluation.question import Answer, Question
 from imageevalkit.text_output import to_bytes
 
 
