@@ -9,7 +9,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from imageevalkit.cell import REPO, Cell
+from imageevalkit import registry
+from imageevalkit.benchmark_settings import settings_of
+from imageevalkit.cell import Cell
 from imageevalkit.cell.items import MODEL_NAME_MARK, Entry, Item, entries_of, placed
 from imageevalkit.errors import CellFailure, ExitStatus, show
 from imageevalkit.guest_code import guest_code
@@ -26,10 +28,8 @@ class Datasets:
         self._untouched: dict[tuple[str, int | None], list[Item]] = {}
 
     def __getitem__(self, benchmark: str) -> Any:
-        from custom_datasets.load_dataset import load_dataset
-
         if benchmark not in self._loaded:
-            self._loaded[benchmark] = load_dataset(benchmark)
+            self._loaded[benchmark] = registry.load_dataset(benchmark, settings_of(benchmark))
         return self._loaded[benchmark]
 
     def items(self, cell: Cell, limit: int | None) -> list[Item]:
@@ -73,7 +73,6 @@ def tell_forecasts(forecast_of: Callable[[Mapping[str, Any], Datasets], Forecast
 
     A cell whose forecast fails is a line too, not counted.
     """
-    sys.path.insert(0, str(REPO / "infer"))
     datasets = Datasets()
     forecasts: dict[str, Forecast] = {}
     told = []

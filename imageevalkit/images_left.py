@@ -8,7 +8,6 @@ import math
 import sys
 from typing import Any
 
-from imageevalkit.cell import REPO
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.errors import ExitStatus, run_main, show
 from imageevalkit.forecasting import Datasets, stdout_kept
@@ -45,7 +44,6 @@ def _calls(key: str, options: dict[str, Any], datasets: Datasets) -> int:
 
 def main() -> ExitStatus:
     """The calls of each job of the request on stdin, as JSON by name; null where they cannot be counted."""
-    sys.path.insert(0, str(REPO / "infer"))
     datasets, counted = Datasets(), dict[str, int | None]()
     with stdout_kept():
         for name, request in json.load(sys.stdin).items():

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import traceback
 from pathlib import Path
 
 from imageevalkit import logs
 from imageevalkit.adoption.adopt import STAGE, adopt_cell
 from imageevalkit.adoption.finding import find_images
-from imageevalkit.cell import REPO, Cell
+from imageevalkit.benchmark_settings import settings_of
+from imageevalkit.cell import Cell
 from imageevalkit.cell.items import items_of
 from imageevalkit.errors import CellFailure, ExitStatus, run_main, say, worst
 from imageevalkit.guest_code import guest_code
@@ -24,6 +24,7 @@ from imageevalkit.jobs import (
     write_outcome,
 )
 from imageevalkit.progress import ProgressWriter
+from imageevalkit.registry import load_dataset
 from imageevalkit.secrets import one_line, redact
 
 
@@ -33,7 +34,6 @@ def main() -> ExitStatus:
     parser.add_argument("--plan", type=Path, required=True)
     parser.add_argument("--job", required=True)
     args = parser.parse_args()
-    sys.path.insert(0, str(REPO / "infer"))
     plan = load_plan(args.plan)
     job = plan.job(args.job)
     logs.print_without_fear()
@@ -59,9 +59,7 @@ def _adopt(cell: Cell, job: Job, progress: ProgressWriter) -> Outcome:
 
 
 def _adopted(cell: Cell, job: Job, progress: ProgressWriter) -> Outcome:
-    from custom_datasets.load_dataset import load_dataset
-
-    dataset = load_dataset(cell.benchmark)
+    dataset = load_dataset(cell.benchmark, settings_of(cell.benchmark))
     items = items_of(dataset, cell, job.options["limit"])
     source = Path(job.options["sources"][cell.benchmark])
     among = Path(job.options["among"]) if job.options["among"] else None

@@ -128,7 +128,8 @@ def _server_environ(executable: Path, secrets: Sequence[str]) -> dict[str, str]:
     environ = environ_with(secrets)
     environ["PATH"] = os.pathsep.join([str(executable.parent), *filter(None, [environ.get("PATH")])])
     # our folders (tests, utils) must not shadow packages of its environment
-    paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", str(REPO))]
+    ours = ("", str(REPO), str(REPO / "infer"))
+    paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ours]
     environ["PYTHONPATH"] = os.pathsep.join(paths)
     return environ
 
