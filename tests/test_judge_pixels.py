@@ -27,19 +27,11 @@ from benchmarks.oneig.questions import PIXELS as ONEIG
 from benchmarks.oneig.scored import Prompt
 from benchmarks.oneig.settings import Settings
 from custom_models.model_utils.edit_inputs import split_inputs
-from eval_models.judge.api.picture_bytes import sent_picture
 from eval_models.judge.benchmark import JudgedBenchmark
-from eval_models.judge.local.backend import TransformersJudge
-from eval_models.judge.local.pictures import judge_picture, open_picture
-from eval_models.judge.options import JudgeOptions
-from eval_models.judge.pixels import fitted_size
-from eval_models.judge.registry import make_judge
+from eval_models.vlm.judge import TransformersJudge
+from imageevalkit import registry
 from imageevalkit.api.uploads import inputs_of
-from imageevalkit.cell import REPO, Cell
-from imageevalkit.cell.results import Evaluator
 from imageevalkit.benchmark.contract import RULES
-from imageevalkit.evaluation.forecast import pictures_made, questions_to_ask
-from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
     TRANSFORMERS,
@@ -49,9 +41,15 @@ from imageevalkit.benchmark.question import (
     Question,
     Sampling,
 )
+from imageevalkit.cell import REPO, Cell
+from imageevalkit.cell.results import Evaluator
+from imageevalkit.evaluation.forecast import pictures_made, questions_to_ask
+from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.evaluation.survey import survey_images
 from imageevalkit.grids import Grid
 from imageevalkit.images import CorruptImage, encode, is_plain, sha256_file
+from imageevalkit.judges.choice import JudgeOptions
+from imageevalkit.judges.pictures import fitted_size, judge_picture, open_picture, sent_picture
 from tests.support import tiny_vlm
 from tests.support.generation import FakeDataset, items
 from tests.support.image_questions import ask_about
@@ -290,7 +288,7 @@ def test_a_server_gets_the_file_where_it_cannot_be_seen_otherwise_and_else_the_p
 
 
 def request(picture: Picture) -> str:
-    return Question("1", "q", (Message("user", (picture, "t")),), Sampling(1)).request_hash(_SOMEONE)
+    return Question("q", (Message("user", (picture, "t")),), Sampling(1), item="1").request_hash(_SOMEONE)
 
 
 def test_what_was_said_of_plain_images_is_known_and_only_other_pixels_are_asked_about_anew() -> None:
@@ -350,7 +348,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 def said_of(folder: Path, pictures: Sequence[Picture]) -> list[Any]:
     judge = cast(
-        TransformersJudge, make_judge(f"transformers:{folder}", JudgeOptions(kwargs={"batch_size": 1}))
+        TransformersJudge,
+        registry.judge(f"transformers:{folder}", {}, options=JudgeOptions(kwargs={"batch_size": 1})),
     )
     questions = [ask_about(one, "Is it red?", ("Yes", " no"), f"q/{n}") for n, one in enumerate(pictures)]
     answers = {answer.question.name: answer for answer in judge.ask(questions)}

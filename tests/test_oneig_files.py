@@ -23,10 +23,10 @@ from benchmarks.oneig.samples import Templates, sample_files
 from benchmarks.oneig.scored import TASKS, ScoredImage, ScoredPrompt, Task
 from benchmarks.oneig.summary_table import Column, summary_files
 from benchmarks.oneig.text_metric import max_tokens
+from imageevalkit.benchmark.contract import RULES, Rules
 from imageevalkit.cell import Cell
 from imageevalkit.cell.results import Coverage, Evaluator, Metric, Result, write_result
 from imageevalkit.errors import ExitStatus, UserError
-from imageevalkit.benchmark.contract import RULES, Rules
 from tests.support.oneig_official_runs import MODEL, TASKS_OF, OfficialRun, official_runs, scored_prompts
 from tests.support.oneig_scored import image_of, real_prompts
 

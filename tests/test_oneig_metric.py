@@ -22,8 +22,8 @@ from benchmarks.oneig.scored import (
     StyleSimilarities,
     Task,
 )
-from imageevalkit.cell.results import Metric, check_within_scale
 from imageevalkit.benchmark.contract import RULES, Rules
+from imageevalkit.cell.results import Metric, check_within_scale
 from tests.support.oneig_scored import image_of, real_prompts
 
 HERE = Path("0.png")

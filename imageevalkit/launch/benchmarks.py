@@ -166,11 +166,11 @@ def choose_benchmark(
 def _foreign(name: str, given: Mapping[str, Any], judge: str) -> BenchmarkChoice:
     foreign = registry.foreign_datasets()
     if name not in foreign:
-        tasks, broken = registry.benchmark_tasks(), registry.broken_benchmarks()
-        unread = "; it may be in a file that cannot be read: " + "; ".join(broken.values()) if broken else ""
-        raise UserError(
-            f"unknown benchmark '{name}'{suggest(name, tasks)}; bash eval.sh --list shows the names{unread}"
+        near, broken = suggest(name, registry.benchmark_tasks()), registry.broken_benchmarks().values()
+        unread = (
+            "; ".join(["", "it may be in a file that cannot be read", *broken]) if broken and not near else ""
         )
+        raise UserError(f"unknown benchmark '{name}'{near}; bash eval.sh --list shows the names{unread}")
     if given:
         raise UserError(f"benchmark {name} takes no settings, but '{next(iter(given))}' is given")
     if judge:
