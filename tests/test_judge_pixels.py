@@ -43,7 +43,7 @@ from imageevalkit.benchmark.question import (
 )
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell.results import Evaluator
-from imageevalkit.cell.states import survey_images
+from imageevalkit.cell.states import images_to_come, survey_images
 from imageevalkit.evaluation.forecast import questions_to_ask
 from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.grids import Grid

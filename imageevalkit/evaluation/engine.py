@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from imageevalkit import assets
 from imageevalkit.benchmark.contract import Answers, Benchmark, ScoredItem, Scores, benchmark_code
 from imageevalkit.benchmark.question import Picture
 from imageevalkit.cell import Cell
@@ -69,7 +68,7 @@ def evaluate_cell(
         CellFailure: nothing to score, wrong benchmark data, mixed images, an evaluator that cannot start, images
             that go meanwhile, a benchmark that breaks its contract.
     """
-    data_sha256 = assets.data_sha256(cell.benchmark)
+    data_sha256 = benchmark.files().sha256()
     states = survey_images(cell, items)
     corrupt = _corrupt(states)
     pictures = pictures_of(benchmark, scorable(states, official_treatment and benchmark.scores_blank))
