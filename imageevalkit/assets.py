@@ -33,6 +33,12 @@ def benchmark_folder(benchmark: str) -> Path:
     return BENCHMARKS / benchmark.replace("-", "_")
 
 
+def is_foreign(benchmark: str) -> bool:
+    """Whether nothing but a user's own script knows how ``benchmark`` is scored."""
+    rules = benchmark_folder(benchmark) / "benchmark.py"
+    return not rules.is_file() and (REPO / "eval" / f"{benchmark}.sh").is_file()
+
+
 def benchmark_name(folder: Path) -> str:
     """The name of the benchmark in ``folder``."""
     return folder.name.replace("_", "-")

@@ -14,7 +14,6 @@ from imageevalkit.cell import Cell, log_root, output_root
 from imageevalkit.cell.kept_twice import copy_of
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, UserError, suggest
-from imageevalkit.evaluation.benchmark import module_of
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch import gpu_needs, registry
 from imageevalkit.launch.adopt_jobs import adopt_jobs
@@ -190,13 +189,16 @@ def _evaluate_jobs(run: Run, cells: Sequence[Cell], after: dict[str, str]) -> li
 def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: dict[str, str]) -> Job:
     options, benchmark = run.options, cell.benchmark
     script = script_of(benchmark)
-    ours = module_of(benchmark) is not None
     environment = own_environment(run.config, benchmark, run.ds_kwargs[benchmark])
     for part in environment.split():
         python_of(part, f"benchmark {benchmark}", f"bash utils/make_env.sh --benchmark {benchmark}")
     if not environment and needs.environment:
         environment = needs.environment
         python_of(environment, f"{benchmark}'s judge", "bash utils/make_env.sh --judge transformers")
+    command, retries = ["bash", str(script), cell.model, environment], _EVALUATE_RETRIES
+    if assets.is_foreign(benchmark):
+        command = [str(DRIVER_ENV / "bin" / "python"), "-m", "imageevalkit.evaluation.foreign", *command]
+        retries = 0  # it may begin anew, for hours and judge money
     environ = {
         "IMAGEEVALKIT_RUN_FOLDER": str(run.folder),
         "IMAGEEVALKIT_MISSING_ITEMS": options.missing_items,
@@ -212,7 +214,7 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: dict[str, str]
     return Job(
         name=f"evaluate:{cell.key}",
         stage="evaluate",
-        command=["bash", str(script), cell.model, environment],
+        command=command,
         cells=[cell.key],
         logs=run.logs([cell], "evaluate"),
         environ=environ,
@@ -221,17 +223,14 @@ def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: dict[str, str]
         gpus=_gpus(run, benchmark, needs),
         turns=[needs.turn] if needs.turn else [],
         cores=run.cores,
-        retries=_EVALUATE_RETRIES
-        if ours
-        else 0,  # a foreign script may begin anew, for hours and judge money
-        leaves_outcomes=ours,
+        retries=retries,
         options={"uses_encoders": uses_encoders(benchmark, run.ds_kwargs[benchmark])},
     )
 
 
 def _secrets(run: Run, benchmark: str, needs: JudgeNeeds) -> list[str]:
     """The variables with the keys that evaluating ``benchmark`` takes; of a foreign script nobody knows which."""
-    if module_of(benchmark) is None:
+    if assets.is_foreign(benchmark):
         return secret_names()
     if not run.options.asks_judges:
         return []

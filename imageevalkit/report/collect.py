@@ -12,12 +12,14 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from imageevalkit.assets import is_foreign
 from imageevalkit.cell import Cell, output_root, short_path
 from imageevalkit.cell.kept_twice import copy_of
 from imageevalkit.cell.records import is_corrupt, last_records
 from imageevalkit.cell.result_files import SCORE, others
 from imageevalkit.cell.results import Result, read_result
 from imageevalkit.errors import CellFailure
+from imageevalkit.evaluation.foreign import no_score
 from imageevalkit.images import IMAGE_SUFFIXES, sha256_file
 from imageevalkit.json_values import is_number
 from imageevalkit.jsonl import Tell, read_jsonl, tell_nobody
@@ -153,7 +155,7 @@ def _read_result(cell: Cell, path: Path, tell: Tell) -> tuple[Result | None, str
         result = read_result(path)
     except (OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError) and not path.is_symlink():
-            return None, "not evaluated"
+            return None, no_score(cell) if is_foreign(cell.benchmark) else "not evaluated"
         why = error.strerror if isinstance(error, OSError) else one_line(error)
         problem = f"{short_path(path)} is not readable: {why}"
         tell(problem)

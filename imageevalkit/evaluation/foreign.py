@@ -1,0 +1,273 @@
+"""The result of a foreign benchmark, one without a class in ``benchmarks/``: its script's own ``metrics.json``.
+
+An evaluate job of it is ``python -m imageevalkit.evaluation.foreign bash eval/<ds>.sh MODEL_NAME EVAL_ENV``. The script
+may do anything; what it leaves in the cell's folder becomes a result with coverage. The format is in README.md, "Add a
+benchmark".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from imageevalkit import assets
+from imageevalkit.cell import REPO, Cell, short_path
+from imageevalkit.cell.items import Item, entries_of, placed
+from imageevalkit.cell.result_files import leave, standing
+from imageevalkit.cell.results import Coverage, Evaluator, Metric, Result
+from imageevalkit.errors import CellFailure, ExitStatus, run_main, say
+from imageevalkit.evaluation.provenance import provenance
+from imageevalkit.evaluation.survey import BLANK, CORRUPT, GENERATED, REFUSED_ITEM, ImageState, survey_images
+from imageevalkit.evaluation.survey import FAILED as FAILED_ITEM
+from imageevalkit.guest_code import guest_code
+from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STATUS_OF_STATE, Outcome, write_outcome
+from imageevalkit.json_values import Shape, is_number, or_null, parse
+from imageevalkit.secrets import one_line, redact
+
+METRICS = "metrics.json"
+_REMEDY = 'README, "Add a benchmark"'
+_HASH_DIGITS = 12
+
+
+def main() -> ExitStatus:
+    """Run the command of the arguments and leave its cell's outcome, unless it fails: then its status says all."""
+    command = sys.argv[1:]
+    _, script, model, _ = command
+    cell = Cell(model, Path(script).stem)
+    with _only_new(cell.folder / METRICS):
+        # in a session of its own: `kill 0`, with which a script ends what it started, must not end this process
+        status = subprocess.run(command, start_new_session=True, check=False).returncode
+        if status:
+            sys.exit(status if status > 0 else 128 - status)
+        try:
+            with guest_code():
+                outcome = _outcome(cell, Path(script))
+        except CellFailure as failure:
+            outcome = Outcome(FAILED, one_line(failure))
+        except Exception as error:  # of a dataset class; the log has the rest
+            say(redact(traceback.format_exc()))
+            outcome = Outcome(FAILED, f"{type(error).__name__}: {one_line(error, 300)}")
+    say(f"=== {outcome.state}: {outcome.message}")
+    write_outcome(Path(os.environ["IMAGEEVALKIT_RUN_FOLDER"]), cell, "evaluate", outcome)
+    return STATUS_OF_STATE[outcome.state]
+
+
+@contextmanager
+def _only_new(path: Path) -> Iterator[None]:
+    """A block in which ``path`` is only there once it was written in it: an older one may be about other images.
+
+    That one is back afterwards if there is no new one.
+    """
+    earlier = path.with_name(f".{path.name}.earlier")
+    if path.exists():
+        path.replace(earlier)
+    try:
+        yield
+    finally:
+        if path.exists():
+            earlier.unlink(missing_ok=True)
+        elif earlier.exists():
+            earlier.replace(path)
+
+
+def _outcome(cell: Cell, script: Path) -> Outcome:
+    """How a script that ended with status 0 leaves ``cell``, whose result is written. Raises CellFailure."""
+    path = cell.folder / METRICS
+    if not path.exists():
+        known = "the result of an earlier run stands" if standing(cell) else no_score(cell)
+        return Outcome(COMPLETE, f"the script ended with status 0; {known}")
+    result, states = _result(cell, script, path)
+    leave(cell, result, _scores(states, result.evaluator.id), None)
+    shown = [f"{name} {result.metrics[name].value}" for name in result.headline]
+    counts = f"{result.coverage.judged} of {result.coverage.expected} judged"
+    state = COMPLETE if result.coverage.complete else INCOMPLETE
+    return Outcome(state, "; ".join(filter(None, [*shown, counts, result.coverage.problems()])))
+
+
+def no_score(cell: Cell) -> str:
+    """Why a foreign ``cell`` whose script has not failed has no score, and how it gets one."""
+    return f"no score: leave {METRICS} in {short_path(cell.folder)}/ by eval/{cell.benchmark}.sh ({_REMEDY})"
+
+
+def _result(cell: Cell, script: Path, path: Path) -> tuple[Result, Mapping[str, ImageState]]:
+    """The result that the metrics in ``path`` are, and the images that they are about. Raises CellFailure."""
+    items = _items(cell)
+    limit = _limit(items)
+    states = survey_images(cell, items[:limit])
+    coverage = _coverage(states)
+    if not coverage.generated:
+        raise CellFailure(
+            f"no image is behind {short_path(path)}: {coverage.problems()} of {coverage.expected} items"
+        )
+    metrics = read_metrics(path, coverage.judged)
+    digest = hashlib.sha256(script.read_bytes()).hexdigest()
+    evaluator = Evaluator(
+        f"script/{digest[:_HASH_DIGITS]}", False, {"script": f"eval/{script.name}", "sha256": digest}
+    )
+    origin = provenance(cell, items[:limit], assets.data_sha256(cell.benchmark), evaluator.id)
+    as_official = os.environ.get("IMAGEEVALKIT_MISSING_ITEMS") == "official"
+    withheld = "" if coverage.complete or as_official else f"incomplete: {coverage.problems()}"
+    result = Result(
+        model=cell.model,
+        benchmark=cell.benchmark,
+        benchmark_version=_version(items),
+        evaluator=evaluator,
+        coverage=coverage,
+        metrics=metrics,
+        headline=[] if withheld else list(metrics)[:1],
+        treatment="official" if as_official else "withhold",
+        limit=limit,
+        # where the script ran its programs only it knows
+        provenance={**origin, "environment": None, "python": None},
+        withheld=withheld,
+        notes=[
+            f"the numbers are those of eval/{script.name}, and that they are about every image is its word"
+        ],
+    )
+    return result, states
+
+
+def _items(cell: Cell) -> list[Item]:
+    """All items of the benchmark. Raises CellFailure: this environment cannot read its dataset."""
+    sys.path.insert(0, str(REPO / "infer"))
+    from custom_datasets.load_dataset import load_dataset
+
+    try:
+        return placed(entries_of(load_dataset(cell.benchmark), cell.benchmark), cell)
+    except ImportError as error:
+        raise CellFailure(
+            f"{METRICS} is no result: nobody can count the items of {cell.benchmark}, whose dataset class cannot be "
+            f"imported in .venv ({one_line(error, 200)}); install there what it needs, and run again"
+        ) from error
+
+
+def _limit(items: Sequence[Item]) -> int | None:
+    """How many of the first ``items`` the script may have scored; None: all.
+
+    It looks at the images that it finds. Those of an earlier run beyond --limit count, or the result would be told as
+    one of fewer items than it has.
+    """
+    given = os.environ.get("IMAGEEVALKIT_LIMIT")
+    if not given:
+        return None
+    last = max((n for n, item in enumerate(items, 1) if item.path.exists()), default=0)
+    limit = max(int(given), last)
+    return limit if limit < len(items) else None
+
+
+def _version(items: Sequence[Item]) -> str:
+    """The version of a benchmark that names none: a hash of all that a model is shown."""
+    shown = "\n".join(f"{item.seed} {item.prompt_sha256}" for item in items)
+    return f"items/{hashlib.sha256(shown.encode()).hexdigest()[:_HASH_DIGITS]}"
+
+
+def _coverage(states: Mapping[str, ImageState]) -> Coverage:
+    counts = Counter(state.status for state in states.values())
+    return Coverage(
+        expected=len(states),
+        generated=counts[GENERATED],
+        refused=counts[REFUSED_ITEM],
+        failed=counts[FAILED_ITEM],
+        blank=counts[BLANK],
+        corrupt=counts[CORRUPT],
+        judged=counts[GENERATED],
+        unparsed=0,
+        judge_failed=0,
+        flat=sum(state.flat for state in states.values() if state.status == GENERATED),
+    )
+
+
+def _scores(states: Mapping[str, ImageState], evaluator: str) -> str:
+    """The text of scores.jsonl: which image of each item the result is about."""
+    records: list[dict[str, Any]] = [
+        {
+            "item": item,
+            "status": "judged" if state.status == GENERATED else "not_generated",
+            "image_sha256": state.sha256 or None,
+            "attempted": state.attempted,
+            "values": {},
+            "keys": {},
+            "evaluator": evaluator,
+            "detail": {},
+            "reason": "" if state.status == GENERATED else f"{state.status}: {state.reason}",
+        }
+        for item, state in states.items()
+    ]
+    return "".join(json.dumps(r, ensure_ascii=False, separators=(",", ":")) + "\n" for r in records)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_interval(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(is_number, value)) and value[0] <= value[1]
+
+
+def _is_scale(value: Any) -> bool:
+    return is_number(value) and value > 0
+
+
+_METRIC = Shape(
+    must={"value": or_null(is_number)},
+    may={"n": _is_count, "interval": or_null(_is_interval), "scale": _is_scale},
+)
+
+
+def read_metrics(path: Path, n: int) -> dict[str, Metric]:
+    """The metrics in a file of name → number, or name → ``{"value", "n", "interval", "scale"}``, in its order.
+
+    Only ``value`` must be there: a finite number, or null where there is none. Else a metric is over ``n`` items, has
+    no interval, and its scale is 1, or 100 if its value lies beyond 1.
+
+    Raises:
+        CellFailure: there is no such file, or one metric is none; the message has its name.
+    """
+    where = short_path(path)
+    try:
+        raw = parse(path.read_bytes())
+    except OSError as error:
+        raise CellFailure(f"{where} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise CellFailure(f"{where} is no JSON: {one_line(error, 100)} ({_REMEDY})") from None
+    if not isinstance(raw, dict) or not raw:
+        raise CellFailure(
+            f'{where} holds no metrics: it must be an object such as {{"accuracy": 0.5}} ({_REMEDY})'
+        )
+    metrics = {}
+    for name, value in raw.items():
+        try:
+            metrics[name] = _metric(name, value, n)
+        except ValueError as error:
+            raise CellFailure(f"{where}: metric '{one_line(name, 60)}': {error} ({_REMEDY})") from None
+    return metrics
+
+
+def _metric(name: str, raw: Any, n: int) -> Metric:
+    """One metric. Raises ValueError: what is wrong with it."""
+    if not name.strip():
+        raise ValueError("it has no name")
+    given = raw if isinstance(raw, dict) else {"value": raw}
+    if problem := _METRIC.problem(given):
+        raise ValueError(problem)
+    if unknown := sorted(set(given) - {*_METRIC.must, *_METRIC.may}):
+        raise ValueError(f"'{unknown[0]}' is unknown; value, n, interval and scale are not")
+    value, interval = given["value"], given.get("interval")
+    scale = given.get("scale", 100 if value is not None and abs(value) > 1 else 1)
+    metric = Metric(value, given.get("n", n), tuple(interval) if interval else None, scale)
+    if value is not None and abs(value) > scale:
+        raise ValueError(f"{value:g} is beyond its scale of {scale:g}: give the scale, the top of its range")
+    return metric
+
+
+if __name__ == "__main__":
+    run_main(main)
