@@ -11,7 +11,7 @@ import pytest
 
 from imageevalkit.cell.results import Metric
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.foreign import read_metrics
+from imageevalkit.evaluation.metrics_file import read_metrics
 from tests.support.checkout import (
     SLOW_NOISE,
     add_benchmark,
@@ -73,7 +73,7 @@ def test_metrics_of_a_script_have_a_result_a_column_and_a_page(checkout: Path) -
     )
     run = run_eval(checkout, *RUN)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "accuracy 0.75; 4 of 4 judged" in run.stdout
+    assert "accuracy 0.7500; 4 of 4 judged" in run.stdout
     result = result_of(checkout)
     assert result["state"] == "complete"
     assert (result["coverage"]["expected"], result["coverage"]["judged"]) == (4, 4)
@@ -101,9 +101,9 @@ def test_a_script_without_metrics_is_told_how_to_give_a_score(checkout: Path) ->
     set_script(checkout, "echo accuracy 0.75")
     run = run_eval(checkout, *RUN)
     assert run.returncode == 0, run.stdout + run.stderr
-    remedy = f'no score: leave metrics.json in {CELL}/ by eval/few.sh (README, "Add a benchmark")'
+    remedy = f'no score: let eval/few.sh leave metrics.json in {CELL}/ whenever it runs (README, "Add a benchmark")'
     assert f"the script ended with status 0; {remedy}" in run.stdout
-    assert "no score: leave metrics.json" in (checkout / "output/leaderboard.md").read_text()
+    assert "no score: let eval/few.sh leave metrics.json" in (checkout / "output/leaderboard.md").read_text()
     assert not (checkout / CELL / "result.json").exists()
 
 
@@ -178,6 +178,11 @@ def test_a_headline_over_a_part_of_the_images_is_withheld(checkout: Path) -> Non
     official = run_eval(checkout, *RUN, "--infer", "false", "--missing_items", "official")
     assert official.returncode == 3
     assert result_of(checkout)["headline"] == ["accuracy"]
+    for path in (checkout / CELL / "images").iterdir():
+        path.unlink()
+    none = run_eval(checkout, *RUN, "--infer", "false")
+    assert none.returncode == 1
+    assert f"no image is behind {CELL}/metrics.json: 4 corrupt of 4 items" in none.stdout
 
 
 @needs_driver_env

@@ -23,18 +23,16 @@ from imageevalkit import assets
 from imageevalkit.cell import REPO, Cell, short_path
 from imageevalkit.cell.items import Item, entries_of, placed
 from imageevalkit.cell.result_files import leave, standing
-from imageevalkit.cell.results import Coverage, Evaluator, Metric, Result
+from imageevalkit.cell.results import Coverage, Evaluator, Result
 from imageevalkit.errors import CellFailure, ExitStatus, run_main, say
+from imageevalkit.evaluation.metrics_file import METRICS, REMEDY, read_metrics
 from imageevalkit.evaluation.provenance import provenance
 from imageevalkit.evaluation.survey import BLANK, CORRUPT, GENERATED, REFUSED_ITEM, ImageState, survey_images
 from imageevalkit.evaluation.survey import FAILED as FAILED_ITEM
 from imageevalkit.guest_code import guest_code
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STATUS_OF_STATE, Outcome, write_outcome
-from imageevalkit.json_values import Shape, is_number, or_null, parse
 from imageevalkit.secrets import one_line, redact
 
-METRICS = "metrics.json"
-_REMEDY = 'README, "Add a benchmark"'
 _HASH_DIGITS = 12
 
 
@@ -87,15 +85,18 @@ def _outcome(cell: Cell, script: Path) -> Outcome:
         return Outcome(COMPLETE, f"the script ended with status 0; {known}")
     result, states = _result(cell, script, path)
     leave(cell, result, _scores(states, result.evaluator.id), None)
-    shown = [f"{name} {result.metrics[name].value}" for name in result.headline]
-    counts = f"{result.coverage.judged} of {result.coverage.expected} judged"
-    state = COMPLETE if result.coverage.complete else INCOMPLETE
-    return Outcome(state, "; ".join(filter(None, [*shown, counts, result.coverage.problems()])))
+    coverage, words = result.coverage, [f"{result.coverage.judged} of {result.coverage.expected} judged"]
+    for name in result.headline:
+        value = result.metrics[name].value
+        words.insert(0, f"{name} has no value" if value is None else f"{name} {value:.4f}")
+    state = COMPLETE if coverage.complete else INCOMPLETE
+    return Outcome(state, "; ".join(filter(None, [*words, coverage.problems()])))
 
 
 def no_score(cell: Cell) -> str:
     """Why a foreign ``cell`` whose script has not failed has no score, and how it gets one."""
-    return f"no score: leave {METRICS} in {short_path(cell.folder)}/ by eval/{cell.benchmark}.sh ({_REMEDY})"
+    script, where = f"eval/{cell.benchmark}.sh", f"{short_path(cell.folder)}/"
+    return f"no score: let {script} leave {METRICS} in {where} whenever it runs ({REMEDY})"
 
 
 def _result(cell: Cell, script: Path, path: Path) -> tuple[Result, Mapping[str, ImageState]]:
@@ -129,9 +130,7 @@ def _result(cell: Cell, script: Path, path: Path) -> tuple[Result, Mapping[str, 
         # where the script ran its programs only it knows
         provenance={**origin, "environment": None, "python": None},
         withheld=withheld,
-        notes=[
-            f"the numbers are those of eval/{script.name}, and that they are about every image is its word"
-        ],
+        notes=[f"measured by eval/{script.name}; that it counted every image is its own word"],
     )
     return result, states
 
@@ -203,70 +202,6 @@ def _scores(states: Mapping[str, ImageState], evaluator: str) -> str:
         for item, state in states.items()
     ]
     return "".join(json.dumps(r, ensure_ascii=False, separators=(",", ":")) + "\n" for r in records)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_interval(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(is_number, value)) and value[0] <= value[1]
-
-
-def _is_scale(value: Any) -> bool:
-    return is_number(value) and value > 0
-
-
-_METRIC = Shape(
-    must={"value": or_null(is_number)},
-    may={"n": _is_count, "interval": or_null(_is_interval), "scale": _is_scale},
-)
-
-
-def read_metrics(path: Path, n: int) -> dict[str, Metric]:
-    """The metrics in a file of name → number, or name → ``{"value", "n", "interval", "scale"}``, in its order.
-
-    Only ``value`` must be there: a finite number, or null where there is none. Else a metric is over ``n`` items, has
-    no interval, and its scale is 1, or 100 if its value lies beyond 1.
-
-    Raises:
-        CellFailure: there is no such file, or one metric is none; the message has its name.
-    """
-    where = short_path(path)
-    try:
-        raw = parse(path.read_bytes())
-    except OSError as error:
-        raise CellFailure(f"{where} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise CellFailure(f"{where} is no JSON: {one_line(error, 100)} ({_REMEDY})") from None
-    if not isinstance(raw, dict) or not raw:
-        raise CellFailure(
-            f'{where} holds no metrics: it must be an object such as {{"accuracy": 0.5}} ({_REMEDY})'
-        )
-    metrics = {}
-    for name, value in raw.items():
-        try:
-            metrics[name] = _metric(name, value, n)
-        except ValueError as error:
-            raise CellFailure(f"{where}: metric '{one_line(name, 60)}': {error} ({_REMEDY})") from None
-    return metrics
-
-
-def _metric(name: str, raw: Any, n: int) -> Metric:
-    """One metric. Raises ValueError: what is wrong with it."""
-    if not name.strip():
-        raise ValueError("it has no name")
-    given = raw if isinstance(raw, dict) else {"value": raw}
-    if problem := _METRIC.problem(given):
-        raise ValueError(problem)
-    if unknown := sorted(set(given) - {*_METRIC.must, *_METRIC.may}):
-        raise ValueError(f"'{unknown[0]}' is unknown; value, n, interval and scale are not")
-    value, interval = given["value"], given.get("interval")
-    scale = given.get("scale", 100 if value is not None and abs(value) > 1 else 1)
-    metric = Metric(value, given.get("n", n), tuple(interval) if interval else None, scale)
-    if value is not None and abs(value) > scale:
-        raise ValueError(f"{value:g} is beyond its scale of {scale:g}: give the scale, the top of its range")
-    return metric
 
 
 if __name__ == "__main__":
