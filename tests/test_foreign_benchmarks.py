@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from imageevalkit.cell.metrics_file import read_metrics
 from imageevalkit.cell.results import Metric
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.metrics_file import read_metrics
 from tests.support.checkout import (
     SLOW_NOISE,
     add_benchmark,

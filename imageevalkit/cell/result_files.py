@@ -71,9 +71,10 @@ def _write(folder: Path, cell: Cell, result: Result, scores: str, official: Mapp
     there = folder / cell.official.name
     for name, text in (official or {}).items():
         write_atomic(there / name, text)
-    for path in there.glob("*") if official is not None else ():
-        if path.name not in official:  # of a run that covered more, or of other rules
-            path.unlink()
+    if official is not None:
+        for path in there.glob("*"):
+            if path.name not in official:  # of a run that covered more, or of other rules
+                path.unlink()
     write_result(folder / cell.result.name, result)
 
 

@@ -22,10 +22,10 @@ from typing import Any
 from imageevalkit import assets
 from imageevalkit.cell import REPO, Cell, short_path
 from imageevalkit.cell.items import Item, entries_of, placed
+from imageevalkit.cell.metrics_file import METRICS, no_score, read_metrics
 from imageevalkit.cell.result_files import leave, standing
 from imageevalkit.cell.results import Coverage, Evaluator, Result
 from imageevalkit.errors import CellFailure, ExitStatus, run_main, say
-from imageevalkit.evaluation.metrics_file import METRICS, REMEDY, read_metrics
 from imageevalkit.evaluation.provenance import provenance
 from imageevalkit.evaluation.survey import BLANK, CORRUPT, GENERATED, REFUSED_ITEM, ImageState, survey_images
 from imageevalkit.evaluation.survey import FAILED as FAILED_ITEM
@@ -91,12 +91,6 @@ def _outcome(cell: Cell, script: Path) -> Outcome:
         words.insert(0, f"{name} has no value" if value is None else f"{name} {value:.4f}")
     state = COMPLETE if coverage.complete else INCOMPLETE
     return Outcome(state, "; ".join(filter(None, [*words, coverage.problems()])))
-
-
-def no_score(cell: Cell) -> str:
-    """Why a foreign ``cell`` whose script has not failed has no score, and how it gets one."""
-    script, where = f"eval/{cell.benchmark}.sh", f"{short_path(cell.folder)}/"
-    return f"no score: let {script} leave {METRICS} in {where} whenever it runs ({REMEDY})"
 
 
 def _result(cell: Cell, script: Path, path: Path) -> tuple[Result, Mapping[str, ImageState]]:

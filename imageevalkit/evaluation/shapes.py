@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from imageevalkit.cell.items import Item
+from imageevalkit.cell.metrics_file import METRICS, read_metrics
 from imageevalkit.cell.results import Metric
 from imageevalkit.cell.scores import Score
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.benchmark import Answers, Benchmark, Scores
-from imageevalkit.evaluation.metrics_file import METRICS, read_metrics
 from imageevalkit.evaluation.question import Picture, Question
 
 

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from imageevalkit.assets import is_foreign
 from imageevalkit.cell import Cell, output_root, short_path
 from imageevalkit.cell.kept_twice import copy_of
+from imageevalkit.cell.metrics_file import no_score
 from imageevalkit.cell.records import is_corrupt, last_records
 from imageevalkit.cell.result_files import SCORE, others
 from imageevalkit.cell.results import Result, read_result
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.foreign import no_score
 from imageevalkit.images import IMAGE_SUFFIXES, sha256_file
 from imageevalkit.json_values import is_number
 from imageevalkit.jsonl import Tell, read_jsonl, tell_nobody

@@ -5,14 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from imageevalkit.cell import short_path
+from imageevalkit.cell import Cell, short_path
 from imageevalkit.cell.results import Metric
 from imageevalkit.errors import CellFailure
 from imageevalkit.json_values import Shape, is_number, or_null, parse
 from imageevalkit.secrets import one_line
 
 METRICS = "metrics.json"
-REMEDY = 'README, "Add a benchmark"'
+_REMEDY = 'README, "Add a benchmark"'
+
+
+def no_score(cell: Cell) -> str:
+    """Why ``cell`` has no score though its benchmark's own script has not failed, and how it gets one."""
+    script, where = f"eval/{cell.benchmark}.sh", f"{short_path(cell.folder)}/"
+    return f"no score: let {script} leave {METRICS} in {where} whenever it runs ({_REMEDY})"
 
 
 def _is_count(value: Any) -> bool:
@@ -48,17 +54,17 @@ def read_metrics(path: Path, n: int) -> dict[str, Metric]:
     except OSError as error:
         raise CellFailure(f"{where} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise CellFailure(f"{where} is no JSON: {one_line(error, 100)} ({REMEDY})") from None
+        raise CellFailure(f"{where} is no JSON: {one_line(error, 100)} ({_REMEDY})") from None
     if not isinstance(raw, dict) or not raw:
         raise CellFailure(
-            f'{where} holds no metrics: it must be an object such as {{"accuracy": 0.5}} ({REMEDY})'
+            f'{where} holds no metrics: it must be an object such as {{"accuracy": 0.5}} ({_REMEDY})'
         )
     metrics = {}
     for name, value in raw.items():
         try:
             metrics[name] = _metric(name, value, n)
         except ValueError as error:
-            raise CellFailure(f"{where}: metric '{one_line(name, 60)}': {error} ({REMEDY})") from None
+            raise CellFailure(f"{where}: metric '{one_line(name, 60)}': {error} ({_REMEDY})") from None
     return metrics
 
 
