@@ -31,11 +31,9 @@ class Job:
     outcome (see :func:`outcome_path`) with a state in :data:`USABLE`; if such an outcome is FAILED or the job
     ended without leaving one, it is skipped. A ``partial`` job starts without such cells, once the jobs that
     failed them have ended, and itself leaves FAILED for them; it is skipped when no other cell is left.
-    ``always`` (the report) starts when all in ``after`` have ended, however they ended. A job with
-    ``leaves_outcomes`` False is a foreign script (the extension guide asks for no more than an exit status):
-    its status 0 makes its cells complete. Of the jobs with the same ``turn`` (an API endpoint, say) one runs at
-    a time. ``gpus`` are those that a job must have; it can use up to ``gpus_at_most`` (never less than ``gpus``), a
-    multiple of ``gpus``: one replica more for each.
+    ``always`` (the report) starts when all in ``after`` have ended, however they ended. Of the jobs with the same
+    ``turn`` (an API endpoint, say) one runs at a time. ``gpus`` are those that a job must have; it can use up to
+    ``gpus_at_most`` (never less than ``gpus``), a multiple of ``gpus``: one replica more for each.
     """
 
     name: str
@@ -48,7 +46,6 @@ class Job:
     after: list[str] = field(default_factory=list)
     always: bool = False
     partial: bool = False
-    leaves_outcomes: bool = True
     gpus: int = 0
     gpus_at_most: int = 0
     cores: int = 1

@@ -174,6 +174,13 @@ class DatasetSetting(Protocol):
     class_name: str
 
 
+def is_foreign(name: str) -> bool:
+    """Whether nothing but a user's own script knows how the benchmark is scored."""
+    found = _benchmarks()
+    known = name in found.classes or name.replace("-", "_") in found.broken
+    return not known and (REPO / "eval" / f"{name}.sh").is_file()
+
+
 def foreign_datasets() -> Mapping[str, DatasetSetting]:
     """DATASET_SETTINGS. Raises UserError: infer/custom_datasets/load_dataset.py cannot be read."""
     found: Mapping[str, DatasetSetting] = _infer("custom_datasets.load_dataset").DATASET_SETTINGS

@@ -223,8 +223,10 @@ _BASIS = Shape(
 )
 
 
-def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str | bytes]) -> None:
+def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str | bytes] | None) -> None:
     """Write the result of ``cell``, its ``scores`` (the text of scores.jsonl) and the ``official`` files by name.
+
+    ``official`` None: what lies in a folder of that name is a script's own, and stays as it is.
 
     Raises:
         CellFailure: a file cannot be written.
@@ -237,7 +239,7 @@ def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str | 
                     kept, cell, result, scores, official
                 )  # a trial with another judge hides no full result
                 return
-            _move(cell.folder, _folder(cell, latest.evaluator.id), cell)
+            _move(cell.folder, _folder(cell, latest.evaluator.id), cell, official is not None)
         _write(cell.folder, cell, result, scores, official)
         shutil.rmtree(kept, ignore_errors=True)
     except OSError as error:
@@ -253,22 +255,24 @@ def _covers_more(one: Coverage, other: Coverage) -> bool:
 
 
 def _write(
-    folder: Path, cell: Cell, result: Result, scores: str, official: Mapping[str, str | bytes]
+    folder: Path, cell: Cell, result: Result, scores: str, official: Mapping[str, str | bytes] | None
 ) -> None:
     write_atomic(folder / cell.scores.name, scores)
     there = folder / cell.official.name
-    for name, content in official.items():
+    for name, content in (official or {}).items():
         write_atomic(there / name, content)
     for path in there.glob("*"):
-        if path.name not in official:  # of a run that covered more, or of other rules
+        if (
+            official is not None and path.name not in official
+        ):  # of a run that covered more, or of other rules
             path.unlink()
     write_result(folder / cell.result.name, result)
 
 
-def _move(source: Path, target: Path, cell: Cell) -> None:
+def _move(source: Path, target: Path, cell: Cell, with_official: bool) -> None:
     target.mkdir(parents=True, exist_ok=True)
     # the result goes last: until then the next run sees whose files these are, and goes on here
-    for name in (cell.scores.name, cell.official.name, cell.result.name):
+    for name in (cell.scores.name, *[cell.official.name] * with_official, cell.result.name):
         if (source / name).exists():
             if (target / name).is_dir():
                 shutil.rmtree(target / name)

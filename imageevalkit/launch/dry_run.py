@@ -91,8 +91,8 @@ def _evaluation(job: Job, cell: str, before: Job | None) -> _Request:
     own = job.options.get("cells", {}).get(cell, {})
     environ, command = own.get("environ", job.environ), own.get("command", job.command)
     judge, limit = environ.get("IMAGEEVALKIT_JUDGE", ""), environ.get("IMAGEEVALKIT_LIMIT")
-    # bash, script, model, environments: who judges with a model of its own tells its versions there
-    environment = (command[3].split() or [""])[0]
+    # its last word are the environments: who judges with a model of its own tells its versions there
+    environment = (command[-1].split() or [""])[0]
     return _Request(
         "imageevalkit.evaluation.forecast",
         python_of(environment, cell, "bash utils/make_env.sh"),

@@ -12,9 +12,11 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from imageevalkit import registry
 from imageevalkit.cell import Cell, output_root, short_path
 from imageevalkit.cell.jsonl import Tell, is_number, read_jsonl, tell_nobody
 from imageevalkit.cell.kept_twice import copy_of
+from imageevalkit.cell.metrics_file import no_score
 from imageevalkit.cell.records import CORRUPT, FAILED, GENERATED, OK, Record, Status, last_records
 from imageevalkit.cell.results import SCORE, Result, others, read_result
 from imageevalkit.errors import CellFailure
@@ -150,7 +152,7 @@ def _read_result(cell: Cell, path: Path, tell: Tell) -> tuple[Result | None, str
         result = read_result(path)
     except (OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError) and not path.is_symlink():
-            return None, "not evaluated"
+            return None, no_score(cell) if registry.is_foreign(cell.benchmark) else "not evaluated"
         why = error.strerror if isinstance(error, OSError) else one_line(error)
         problem = f"{short_path(path)} is not readable: {why}"
         tell(problem)
