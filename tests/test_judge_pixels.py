@@ -12,7 +12,7 @@ import sys
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from PIL import Image, ImageOps
@@ -27,13 +27,11 @@ from benchmarks.oneig.questions import PIXELS as ONEIG
 from benchmarks.oneig.scored import Prompt
 from benchmarks.oneig.settings import Settings
 from custom_models.model_utils.edit_inputs import split_inputs
-from eval_models.judge.benchmark import JudgedBenchmark
-from eval_models.vlm.judge import TransformersJudge
 from imageevalkit import registry
 from imageevalkit.api.uploads import inputs_of
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell.results import Evaluator
-from imageevalkit.evaluation.benchmark import RULES
+from imageevalkit.evaluation.benchmark import RULES, Benchmark
 from imageevalkit.evaluation.forecast import pictures_made, questions_to_ask
 from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.evaluation.question import (
@@ -42,6 +40,7 @@ from imageevalkit.evaluation.question import (
     Encoding,
     Message,
     Picture,
+    PixelRule,
     Question,
     Sampling,
 )
@@ -57,7 +56,7 @@ from tests.support.image_questions import ask_about
 TURNED = Image.Exif()
 TURNED[0x112] = 6
 _SOMEONE = Evaluator("someone", official=False)
-_BENCHMARKS: dict[str, Callable[[str], JudgedBenchmark]] = {
+_BENCHMARKS: dict[str, Callable[[str], Benchmark]] = {
     "longtext": lambda judge: VlmTextBenchmark("longtext", "v", judge, {PROMPT: "Read it."}),
     "geneval2": lambda judge: GenEval2Benchmark(
         judge, {f"evaluation.py::{name}": "{}" for name in ("soft_tifa", "tifa", "vqa_score")}
@@ -347,15 +346,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 
 def said_of(folder: Path, pictures: Sequence[Picture]) -> list[Any]:
-    judge = cast(
-        TransformersJudge,
-        registry.judge(f"transformers:{folder}", {}, options=JudgeOptions(kwargs={"batch_size": 1})),
-    )
+    judge = registry.judge(f"transformers:{folder}", {}, options=JudgeOptions(kwargs={"batch_size": 1}))
     questions = [ask_about(one, "Is it red?", ("Yes", " no"), f"q/{n}") for n, one in enumerate(pictures)]
     answers = {answer.question.name: answer for answer in judge.ask(questions)}
-    replies = [answers[question.name].reply for question in questions]
-    assert all(replies), [answer.error for answer in answers.values()]
-    return [dict(reply.probabilities) for reply in replies if reply and reply.probabilities]
+    assert not any(answer.error for answer in answers.values()), answers
+    return [dict(answers[question.name].probabilities or {}) for question in questions]
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -388,11 +383,8 @@ def test_longtext_shows_its_judge_what_qwen_vl_utils_would(
 def test_the_rule_is_part_of_the_name_of_scores_where_the_judge_runs_here(
     checkpoint: Callable[[str], Path],
 ) -> None:
-    def evaluator(rule: Any, judge: str) -> Any:
-        class Asked(VlmTextBenchmark):
-            pixels = rule
-
-        return Asked("longtext", "1", judge, {PROMPT: "Read it."}).evaluator
+    def evaluator(rule: PixelRule, judge: str) -> Evaluator:
+        return registry.judge(judge, {PROMPT: "Read it."}, pixels=rule).evaluator
 
     local = f"transformers:{checkpoint('qwen2_5_vl')}"
     ours, other = (evaluator(rule, local) for rule in (QWEN_VL_UTILS, TRANSFORMERS))
