@@ -12,7 +12,7 @@ import sys
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from PIL import Image, ImageOps
@@ -27,24 +27,23 @@ from benchmarks.oneig.questions import PIXELS as ONEIG
 from benchmarks.oneig.scored import Prompt
 from benchmarks.oneig.settings import Settings
 from custom_models.model_utils.edit_inputs import split_inputs
-from eval_models.judge.benchmark import JudgedBenchmark
-from eval_models.vlm.judge import TransformersJudge
 from imageevalkit import registry
 from imageevalkit.api.uploads import inputs_of
-from imageevalkit.benchmark.contract import RULES
+from imageevalkit.benchmark.contract import RULES, Benchmark
 from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
     TRANSFORMERS,
     Encoding,
     Message,
     Picture,
+    PixelRule,
     Question,
     Sampling,
 )
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell.results import Evaluator
-from imageevalkit.cell.states import images_to_come, survey_images
-from imageevalkit.evaluation.forecast import questions_to_ask
+from imageevalkit.cell.states import survey_images
+from imageevalkit.evaluation.forecast import pictures_made, questions_to_ask
 from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.grids import Grid
 from imageevalkit.images import CorruptImage, encode, is_plain, sha256_file
@@ -57,7 +56,7 @@ from tests.support.image_questions import ask_about
 TURNED = Image.Exif()
 TURNED[0x112] = 6
 _SOMEONE = Evaluator("someone", official=False)
-_BENCHMARKS: dict[str, Callable[[str], JudgedBenchmark]] = {
+_BENCHMARKS: dict[str, Callable[[str], Benchmark]] = {
     "longtext": lambda judge: VlmTextBenchmark("longtext", "v", judge, {PROMPT: "Read it."}),
     "geneval2": lambda judge: GenEval2Benchmark(
         judge, {f"evaluation.py::{name}": "{}" for name in ("soft_tifa", "tifa", "vqa_score")}
@@ -325,7 +324,7 @@ def test_a_dry_run_knows_the_same_requests_as_the_run(tmp_path: Path) -> None:
     states = survey_images(cell, wanted)
     assert [state.plain for state in states.values()] == [True, False]
     benchmark = _BENCHMARKS["longtext"]("openai:gpt-4o")
-    pictures = images_to_come(cell, wanted, None)
+    pictures = pictures_made(cell, wanted, retry_refused=False)
     _, waiting = questions_to_ask(cell, benchmark, wanted, pictures, AskOptions())
     told = [question.pictures[0] for question in waiting]
     assert [picture.plain for picture in told] == [True, False]
@@ -347,15 +346,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 
 def said_of(folder: Path, pictures: Sequence[Picture]) -> list[Any]:
-    judge = cast(
-        TransformersJudge,
-        registry.judge(f"transformers:{folder}", {}, options=JudgeOptions(kwargs={"batch_size": 1})),
-    )
+    judge = registry.judge(f"transformers:{folder}", {}, options=JudgeOptions(kwargs={"batch_size": 1}))
     questions = [ask_about(one, "Is it red?", ("Yes", " no"), f"q/{n}") for n, one in enumerate(pictures)]
     answers = {answer.question.name: answer for answer in judge.ask(questions)}
-    replies = [answers[question.name].reply for question in questions]
-    assert all(replies), [answer.error for answer in answers.values()]
-    return [dict(reply.probabilities) for reply in replies if reply and reply.probabilities]
+    assert not any(answer.error for answer in answers.values()), answers
+    return [dict(answers[question.name].probabilities or {}) for question in questions]
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -388,11 +383,8 @@ def test_longtext_shows_its_judge_what_qwen_vl_utils_would(
 def test_the_rule_is_part_of_the_name_of_scores_where_the_judge_runs_here(
     checkpoint: Callable[[str], Path],
 ) -> None:
-    def evaluator(rule: Any, judge: str) -> Any:
-        class Asked(VlmTextBenchmark):
-            pixels = rule
-
-        return Asked("longtext", "1", judge, {PROMPT: "Read it."}).evaluator
+    def evaluator(rule: PixelRule, judge: str) -> Evaluator:
+        return registry.judge(judge, {PROMPT: "Read it."}, pixels=rule).evaluator
 
     local = f"transformers:{checkpoint('qwen2_5_vl')}"
     ours, other = (evaluator(rule, local) for rule in (QWEN_VL_UTILS, TRANSFORMERS))
