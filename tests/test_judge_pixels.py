@@ -327,7 +327,10 @@ def test_a_dry_run_knows_the_same_requests_as_the_run(tmp_path: Path) -> None:
     states = survey_images(cell, wanted)
     assert [state.plain for state in states.values()] == [True, False]
     benchmark = _BENCHMARKS["longtext"]("openai:gpt-4o")
-    pictures = images_to_come(cell, wanted, None)
+    pictures = {
+        id: Picture(state.path, state.sha256, plain=state.plain, flat=state.flat)
+        for id, state in images_to_come(cell, wanted, None).items()
+    }
     _, waiting = questions_to_ask(cell, benchmark, wanted, pictures, AskOptions())
     told = [question.pictures[0] for question in waiting]
     assert [picture.plain for picture in told] == [True, False]
