@@ -118,7 +118,11 @@ def evaluate(
 def to_ask(benchmark: FakeBenchmark, n: int = 5, options: AskOptions = _ASK) -> tuple[int, int]:
     """What a forecast tells: how many questions there are to ask, of how many."""
     of_cell = items(FakeDataset(n))
-    pictures = images_to_come(CELL, of_cell, None)
+    states = images_to_come(CELL, of_cell, None)
+    pictures = {
+        id: Picture(state.path, state.sha256, plain=state.plain, flat=state.flat)
+        for id, state in states.items()
+    }
     total, waiting = questions_to_ask(CELL, benchmark, of_cell, pictures, options)
     return len(waiting), total
 
@@ -307,8 +311,8 @@ class Breaking(FakeBenchmark):
         ({"metrics": {"red": Metric(50.0, 5)}}, "metric 'red' is 50 on a scale of 1: "),
         ({"metrics": {"red": Metric(-1.5, 5)}}, "metric 'red' is -1.5 on a scale of 1: "),
         ({"metrics": {"blue": Metric(101.0, 5, scale=100)}}, "metric 'blue' is 101 on a scale of 100: "),
-        ({"metrics": {"red": Metric(math.inf, 5)}}, "metric 'red' is not finite"),
-        ({"metrics": {"red": 0.5}}, "metric 'red' lacks value or n"),
+        ({"metrics": {"red": Metric(math.inf, 5)}}, "metric 'red': 'value' is Infinity"),
+        ({"metrics": {"red": 0.5}}, "metric 'red': 'value' is missing"),
         (
             {"files": {"a.json": "[]", "../../x.json": "[]"}},
             "official_files() has '../../x.json': give a file name without a folder",
@@ -812,7 +816,7 @@ def test_flat_images_are_flagged() -> None:
     ("change", "says"),
     [
         ({"schema": "other/1"}, "schema"),
-        ({"metrics": {"red": {"value": float("nan"), "n": 1}}}, "not finite"),
+        ({"metrics": {"red": {"value": float("nan"), "n": 1}}}, "metric 'red': 'value' is NaN"),
         ({"headline": ["green"]}, "unknown metric"),
         ({"headline": []}, "no reason"),
         ({"coverage.judged": 4}, "generated ≠"),

@@ -139,10 +139,14 @@ def validate(raw: Any) -> None:
         raise ValueError(f"schema is {raw.get('schema')!r}, expected {SCHEMA!r}")
     parts = [("", _RESULT, raw)]
     if isinstance(raw, dict):  # what is wrong with a part says more than the whole of it
-        packages = _dict(raw.get("provenance")).get("model_packages", [])
+        packages = _dict(raw.get("provenance")).get("model_packages") or []
+        packages = packages if isinstance(packages, list) else [packages]
         parts = [
             ("evaluator: ", _EVALUATOR, raw.get("evaluator")),
-            *((f"metric '{name}': ", _METRIC, metric) for name, metric in _dict(raw.get("metrics")).items()),
+            *(
+                (f"metric '{name}': ", _METRIC, _dict(metric))
+                for name, metric in _dict(raw.get("metrics")).items()
+            ),
             *(("provenance: ", _PACKAGES, each) for each in (raw.get("provenance"), *packages)),
             *parts,
         ]
@@ -150,7 +154,7 @@ def validate(raw: Any) -> None:
         if problem := shape.problem(value):
             raise ValueError(f"{where}{problem}")
     c = raw["coverage"]
-    if min(c.values()) < 0 or set(c) != {f.name for f in fields(Coverage)}:
+    if set(c) != {f.name for f in fields(Coverage)} or min(c.values()) < 0:
         raise ValueError("coverage lacks a count or holds an unknown or negative one")
     if c["expected"] != c["generated"] + c["refused"] + c["failed"] + c["blank"] + c["corrupt"]:
         raise ValueError("coverage: expected ≠ generated + refused + failed + blank + corrupt")
