@@ -63,10 +63,10 @@ class BenchmarkFiles(NamedTuple):
         named = "; ".join(problems[:_NAMED_PROBLEMS])
         if (more := len(problems) - _NAMED_PROBLEMS) > 0:
             named += f"; and {more} more (--check names them all)"
-        folder = data_folder(self.benchmark).relative_to(BENCHMARKS.parent)
+        folder = data_folder(self.benchmark).relative_to(BENCHMARKS)
         return (
             f"benchmark {self.benchmark}: {named}. Run: bash utils/prefetch.sh --ds_names {self.benchmark} "
-            f"(without internet: run it elsewhere and copy {folder})"
+            f"(without internet: run it elsewhere and copy benchmarks/{folder})"
         )
 
     def sha256(self) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import re
+import shutil
 import stat
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -122,7 +123,7 @@ def fetch_from(url: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> list[st
     """What could not be got when the server at ``url`` stands for GitHub."""
     monkeypatch.setattr("imageevalkit.prefetching.benchmark_files.GITHUB", url)
     monkeypatch.setattr("imageevalkit.assets.BENCHMARKS", root / "benchmarks")
-    return fetch("tiny", mirror=None)
+    return fetch(manifest.tiny_files(), mirror=None)
 
 
 def test_download_from_a_server_laid_out_like_github(
@@ -146,8 +147,10 @@ def test_server_without_the_files(
 
 
 def test_hub_assets(root: Path, data: Path, tmp_path: Path) -> None:
-    hub = {"hub": "org/tiny", "revision": COMMIT, "type": "dataset", "patterns": ["*.json"]}
-    (data.parent / "assets.json").write_text(json.dumps([hub]))
+    file = data.parent / "benchmark.py"
+    hub = f'assets = (HubAsset("org/tiny", "{COMMIT}", "dataset", ("*.json",)),)'
+    code = re.sub(r"assets = .*", hub, file.read_text().replace("import github", "import HubAsset"))
+    file.write_text(code)
     home = tmp_path / "home"
     before = prefetch(root, "--check", HF_HOME=str(home))
     assert before.returncode == 1 and "org/tiny" in before.stderr and "cache" in before.stderr
@@ -173,7 +176,7 @@ def test_wrong_usage_is_one_line_and_status_2(root: Path, data: Path, tmp_path: 
 def test_longtext_from_the_shared_mirror(root: Path) -> None:
     target = root / "benchmarks" / "longtext"
     target.mkdir()
-    (target / "assets.json").write_bytes((REPO / "benchmarks/longtext/assets.json").read_bytes())
+    shutil.copy(REPO / "benchmarks/longtext/benchmark.py", target)
     result = prefetch(root, "--mirror", shared_mirror(), "--ds_names", "longtext", "--eval", "false")
     assert result.returncode == 0, result.stderr
     for name in ("text_prompts.jsonl", "text_prompts_zh.jsonl"):

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from imageevalkit.cell import REPO
-from imageevalkit.launch.missing_weights import missing_of_model
-from imageevalkit.launch.options import OPTIONS, Options
+from imageevalkit.launch.models import missing_of_model
+from imageevalkit.launch.options import OPTIONS
 from tests.support.hub_server import COMMIT, HubServer, hub_server
 from tests.support.tree import copy_tree, lend_driver_environment, one_error, run
 
@@ -171,11 +171,11 @@ def test_two_caches_block_a_cell_that_reads_weights(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.setenv("TRANSFORMERS_CACHE", str(tmp_path / "other"))
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    blocked = missing_of_model(Options(), "flux.1-dev", {}, "t2i")
+    blocked = missing_of_model("flux.1-dev", "t2i", False, {})
     assert blocked.startswith("model flux.1-dev: TRANSFORMERS_CACHE is ") and "Run:" not in blocked
-    assert missing_of_model(Options(), "reference-noise", {}, "t2i") == ""
+    assert missing_of_model("reference-noise", "t2i", False, {}) == ""
     monkeypatch.setenv("TRANSFORMERS_CACHE", str(tmp_path / "hub"))
-    assert missing_of_model(Options(), "flux.1-dev", {}, "t2i") == "", "what is missing would be downloaded"
+    assert missing_of_model("flux.1-dev", "t2i", False, {}) == "", "what is missing would be downloaded"
 
 
 def test_what_the_disk_refuses_stops_nothing_else(root: Path, hub: HubServer) -> None:
@@ -281,7 +281,7 @@ class TestEvaluators:
 
     @pytest.fixture(autouse=True)
     def rules(self, root: Path) -> None:
-        """The benchmarks' code, without their lists of data."""
+        """The benchmarks' code."""
         for source in (REPO / "benchmarks").glob("*/*.py"):
             (root / "benchmarks" / source.parent.name).mkdir(exist_ok=True)
             shutil.copy(source, root / "benchmarks" / source.parent.name)

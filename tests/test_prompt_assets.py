@@ -6,14 +6,15 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from benchmarks.wise import benchmark as wise
-from imageevalkit import assets, judge_prompts
+from imageevalkit import assets, registry
+from imageevalkit.asset_manifest import github
+from imageevalkit.assets import BenchmarkFiles
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
+from imageevalkit.evaluation.evaluator import Answerers
 from imageevalkit.prefetching.__main__ import report
 from imageevalkit.prefetching.benchmark_files import fetch
 from imageevalkit.prompt_texts import texts_in_program
@@ -50,25 +51,15 @@ def sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def entry(**changes: Any) -> dict[str, Any]:
-    """The manifest entry of :data:`TEXTS`."""
-    return {
-        "prompts": FILE,
-        "source": {"repo": "owner/name", "commit": COMMIT},
-        "texts": {key: {"sha256": sha256(text)} for key, text in TEXTS.items()},
-        "licence": "MIT",
-        **changes,
-    }
+PROMPTS = {key: sha256(text) for key, text in TEXTS.items()}
+TINY = BenchmarkFiles("tiny-judge", github("owner/name", COMMIT, prompts=PROMPTS, licence="MIT"))
 
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The still absent data folder of the benchmark ``tiny-judge``, which needs :data:`TEXTS`."""
     monkeypatch.setattr(assets, "BENCHMARKS", tmp_path)
-    folder = tmp_path / "tiny_judge"
-    folder.mkdir()
-    (folder / "assets.json").write_text(json.dumps([entry()]))
-    return folder / "data"
+    return tmp_path / "tiny_judge" / "data"
 
 
 @pytest.fixture
@@ -94,17 +85,17 @@ def write_program(source: Path, text: str = PROGRAM) -> None:
 
 def test_from_the_lists_of_a_mirror(data: Path, source: Path, tmp_path: Path) -> None:
     write_lists(source, {**TEXTS, "another.py::prompt": "not asked for"})
-    assert fetch("tiny-judge", tmp_path / "mirror") == []
-    assert judge_prompts.load("tiny-judge") == TEXTS
+    assert fetch(TINY, tmp_path / "mirror") == []
+    assert TINY.prompts() == TEXTS
     assert sorted(path.name for path in data.iterdir()) == [FILE]
-    assert assets.data_sha256("tiny-judge") == {key: sha256(text) for key, text in TEXTS.items()}
-    assert report("tiny-judge") == []
+    assert TINY.sha256() == PROMPTS
+    assert report(TINY) == []
 
 
 def test_from_the_program_in_a_mirror_without_lists(data: Path, source: Path, tmp_path: Path) -> None:
     write_program(source)
-    assert fetch("tiny-judge", tmp_path / "mirror") == []
-    assert judge_prompts.load("tiny-judge") == TEXTS
+    assert fetch(TINY, tmp_path / "mirror") == []
+    assert TINY.prompts() == TEXTS
 
 
 def test_from_the_program_on_a_server(
@@ -113,15 +104,15 @@ def test_from_the_program_on_a_server(
     write_program(source)
     with web_server(tmp_path / "mirror") as url:
         monkeypatch.setattr("imageevalkit.prefetching.benchmark_files.GITHUB", url)
-        assert fetch("tiny-judge", None) == []
-    assert judge_prompts.load("tiny-judge") == TEXTS
+        assert fetch(TINY, None) == []
+    assert TINY.prompts() == TEXTS
     assert sorted(path.name for path in data.iterdir()) == [FILE], "the program itself is not kept"
 
 
 def test_no_server_no_file(data: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with web_server(tmp_path / "mirror") as url:
         monkeypatch.setattr("imageevalkit.prefetching.benchmark_files.GITHUB", url)
-        (problem,) = fetch("tiny-judge", None)
+        (problem,) = fetch(TINY, None)
     assert problem.startswith(FILE) and "404" in problem
     assert not data.exists()
 
@@ -134,16 +125,16 @@ def test_tampered_text_is_refused_and_replaces_nothing(
         write_lists(source, {**TEXTS, "judge/official.py::build#system": "You are a kind judge."})
     else:
         write_program(source, PROGRAM.replace("strict", "kind"))
-    data.mkdir()
+    data.mkdir(parents=True)
     (data / FILE).write_text("{}")
-    (problem,) = fetch("tiny-judge", tmp_path / "mirror")
+    (problem,) = fetch(TINY, tmp_path / "mirror")
     assert "does not hold the pinned text of judge/official.py::build#system" in problem
     assert (data / FILE).read_text() == "{}"
 
 
 def test_program_that_is_no_python(data: Path, source: Path, tmp_path: Path) -> None:
     write_program(source, "print 'old'")
-    (problem,) = fetch("tiny-judge", tmp_path / "mirror")
+    (problem,) = fetch(TINY, tmp_path / "mirror")
     assert "no Python program" in problem and "\n" not in problem
 
 
@@ -160,33 +151,15 @@ def test_program_that_is_no_python(data: Path, source: Path, tmp_path: Path) -> 
 )
 def test_what_is_wrong_is_found_before_anything_is_asked(data: Path, content: str | None, says: str) -> None:
     if content is not None:
-        data.mkdir()
+        data.mkdir(parents=True)
         (data / FILE).write_text(content)
-    (problem,) = assets.check("tiny-judge")
+    (problem,) = TINY.problems()
     assert says in problem
     with pytest.raises(CellFailure) as caught:
-        judge_prompts.load("tiny-judge")
+        TINY.prompts()
     message = str(caught.value)
     assert says in message and "\n" not in message
     assert "--ds_names tiny-judge" in message and "copy benchmarks/tiny_judge/data" in message
-
-
-@pytest.mark.parametrize(
-    ("wrong", "named"),
-    [
-        (entry(texts={}), "'texts'"),
-        (entry(texts={"no file": {"sha256": "0" * 64}}), "'texts'"),
-        (entry(texts={"../a.py::b": {"sha256": "0" * 64}}), "'texts'"),
-        (entry(texts={"a.py::b": {"sha256": "0"}}), "'sha256'"),
-        (entry(prompts="/etc/passwd"), "'prompts'"),
-        (entry(source={"repo": "owner/name", "commit": "main"}), "'commit'"),
-    ],
-)
-def test_malformed_entry_is_named(data: Path, wrong: Any, named: str) -> None:
-    (data.parent / "assets.json").write_text(json.dumps([wrong]))
-    with pytest.raises(CellFailure) as caught:
-        assets.load_manifest("tiny-judge")
-    assert named in str(caught.value)
 
 
 def test_fields_of_a_template_are_named_by_their_last_name() -> None:
@@ -194,32 +167,30 @@ def test_fields_of_a_template_are_named_by_their_last_name() -> None:
     assert {"{Prompt} {Why} {c} {{}}", "one text"} <= set(texts_in_program(program))
 
 
-def fetch_from_the_shared_mirror(benchmark: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put the files of ``benchmark`` below ``folder``, where benchmarks are then looked for."""
-    mirror = shared_mirror()
-    manifest = assets.manifest_path(benchmark).read_bytes()
+def fetch_from_the_shared_mirror(
+    benchmark: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> BenchmarkFiles:
+    """Put the files of ``benchmark`` below ``folder``, where those of benchmarks are then looked for."""
+    mirror, files = shared_mirror(), registry.benchmark_files(benchmark)
     monkeypatch.setattr(assets, "BENCHMARKS", folder)
-    assets.manifest_path(benchmark).parent.mkdir()
-    assets.manifest_path(benchmark).write_bytes(manifest)
-    assert fetch(benchmark, mirror) == []
+    assert fetch(files, mirror) == []
+    return files
 
 
 @pytest.mark.parametrize("name", ["README.md", "README_zh.md"])
 def test_the_example_of_a_score_is_the_name_that_the_code_gives(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rules = wise.configured({})
     fetch_from_the_shared_mirror("wise", tmp_path, monkeypatch)
-    benchmark = rules.make(rules.check_judge(""))
+    benchmark = registry.make_benchmark("wise", {}, "")
     [example] = re.findall(r"`(wise/overall@[^`]+)`", (REPO / name).read_text(encoding="utf-8"))
-    assert example == f"wise/{benchmark.headline[0]}@{benchmark.evaluator.id}"
+    assert example == f"wise/{benchmark.headline[0]}@{Answerers(benchmark).evaluator.id}"
 
 
 @pytest.mark.parametrize("benchmark", ["wise", "wise-rewrite", "wise-verified"])
 def test_benchmarks_of_the_tree_from_the_shared_mirror(
     benchmark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch_from_the_shared_mirror(benchmark, tmp_path, monkeypatch)
-    prompts = judge_prompts.load(benchmark)
+    prompts = fetch_from_the_shared_mirror(benchmark, tmp_path, monkeypatch).prompts()
     assert len(prompts) == 2
     assert any("{Prompt}" in text and "{Explanation}" in text for text in prompts.values())

@@ -173,9 +173,7 @@ def _foreign(name: str, given: Mapping[str, Any], judge: str) -> BenchmarkChoice
         raise UserError(f"unknown benchmark '{name}'{near}; bash eval.sh --list shows the names{unread}")
     if given:
         raise UserError(f"benchmark {name} takes no settings, but '{next(iter(given))}' is given")
-    if judge:
-        raise UserError(f"benchmark {name} does not let you choose a judge (asked for '{judge}')")
-    return BenchmarkChoice(name, foreign[name].task)
+    return BenchmarkChoice(name, foreign[name].task, asked=_no_judge(name, judge))
 
 
 def _checked(cls: type[Benchmark], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,14 +195,19 @@ def _checked(cls: type[Benchmark], given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _judge(benchmark: Benchmark, judge: str) -> str:
-    """The full name of the judge, or the name of the reader, to ask. Raises UserError: there is no such one."""
-    if not (judge := judge or benchmark.judge):
-        raise UserError(
-            f'benchmark {benchmark.name} has no judge of its own: name one (--judges "{benchmark.name}=openai:gpt-4o")'
-        )
+    """The full name of the judge, or the name of the reader, to ask; empty: nothing goes to one. Raises UserError."""
+    if not benchmark.judge:
+        return _no_judge(benchmark.name, judge)
+    judge = judge or benchmark.judge
     if benchmark.takes_readers and ":" not in judge and judge not in registry.judges():
         return registry.check_reader(judge)
     return registry.choose_judge(judge).full_name
+
+
+def _no_judge(name: str, judge: str) -> str:
+    if judge:
+        raise UserError(f"benchmark {name} does not let you choose a judge (asked for '{judge}')")
+    return ""
 
 
 def settings_of_images_elsewhere(choice: BenchmarkChoice) -> list[str]:

@@ -1,33 +1,53 @@
-"""A benchmark with files of its own, declared in an asset manifest, and a mirror that holds them."""
+"""A benchmark with files of its own, declared as its assets, and a mirror that holds them."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
+
+from imageevalkit.asset_manifest import github
+from imageevalkit.assets import BenchmarkFiles
 
 COMMIT = "ab" * 20
 FILES = {"prompts.jsonl": b'{"prompt": "a cat"}\n' * 50, "more/questions+1.json": b"[1, 2, 3]\n"}
+FACTS = {
+    path: (f"upstream/{path}", hashlib.sha256(data).hexdigest(), len(data)) for path, data in FILES.items()
+}
+
+_BENCHMARK = """
+from imageevalkit.asset_manifest import github
+from imageevalkit.benchmark.contract import Benchmark, Sample
 
 
-def entry(path: str, data: bytes) -> dict[str, object]:
-    """The manifest entry of one file."""
-    return {
-        "path": path,
-        "source": {"repo": "owner/name", "commit": COMMIT, "path": f"upstream/{path}"},
-        "sha256": hashlib.sha256(data).hexdigest(),
-        "size": len(data),
-        "licence": "Apache-2.0",
-    }
+class Tiny(Benchmark):
+    name, version = "{name}", "1"
+    assets = github("owner/name", "{commit}", {files!r}, licence="Apache-2.0")
+
+    def samples(self):
+        return [Sample("images/0.png", "a cat")]
+
+    def questions(self, item, image, answers):
+        return []
+
+    def score(self, item, answers):
+        raise NotImplementedError
+
+    def metrics(self, scores):
+        return {{}}
+"""
 
 
-def write_benchmark(benchmarks: Path, name: str = "tiny") -> Path:
-    """Declare :data:`FILES` as the assets of a benchmark; return its (still absent) data folder."""
-    folder = benchmarks / name
-    folder.mkdir(parents=True)
-    manifest = [entry(path, data) for path, data in FILES.items()]
-    (folder / "assets.json").write_text(json.dumps(manifest))
-    return folder / "data"
+def tiny_files(name: str = "tiny") -> BenchmarkFiles:
+    """:data:`FILES` as those of a benchmark."""
+    return BenchmarkFiles(name, github("owner/name", COMMIT, FACTS, licence="Apache-2.0"))
+
+
+def write_benchmark(benchmarks: Path, folder: str = "tiny") -> Path:
+    """A benchmark in ``folder`` that needs :data:`FILES`; returns its (still absent) data folder."""
+    (benchmarks / folder).mkdir(parents=True)
+    code = _BENCHMARK.format(name=folder.replace("_", "-"), commit=COMMIT, files=FACTS)
+    (benchmarks / folder / "benchmark.py").write_text(code)
+    return benchmarks / folder / "data"
 
 
 def write_files(root: Path) -> None:
