@@ -2,39 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from eval_models.judge.benchmark import JudgedBenchmark
-from eval_models.judge.options import VARIABLE, JudgeOptions
-from eval_models.judge.registry import choose
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Evaluator, Metric
+from imageevalkit import registry
+from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import UserError
-from imageevalkit.benchmark.contract import Judged, Score
-from imageevalkit.benchmark.question import Answer, Picture, Question, Reply
-
-
-class Named(JudgedBenchmark):
-    name, version, headline = "named", "1", ("score",)
-    official = ("openai:gpt-4o-2024-05-13",)
-
-    def questions(self, item: Item, image: Picture) -> Sequence[Question]:
-        return []
-
-    def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
-        return iter([])
-
-    def parse(self, question: Question, reply: Reply) -> Any:
-        return None
-
-    def score(self, item: Item, parsed: Mapping[str, Any], replies: Mapping[str, Reply]) -> Score:
-        return Score(item.id, {})
-
-    def aggregate(self, judged: Sequence[Judged]) -> dict[str, Metric]:
-        return {}
+from imageevalkit.judges.choice import VARIABLE, JudgeOptions
 
 
 def evaluator(
@@ -44,7 +19,7 @@ def evaluator(
     **kwargs: Any,
 ) -> Evaluator:
     monkeypatch.setenv(VARIABLE, JudgeOptions(kwargs=kwargs).to_json())
-    return Named(judge, {"prompt": prompt}).evaluator
+    return registry.judge(judge, {"prompt": prompt}, ["openai:gpt-4o-2024-05-13"]).evaluator
 
 
 def test_the_official_judge_is_official_as_it_is_and_not_with_other_settings(
@@ -78,9 +53,12 @@ def test_prompts_backends_and_models_are_in_the_name(monkeypatch: pytest.MonkeyP
 
 
 def test_a_judge_has_one_name_however_it_is_written() -> None:
-    assert choose("qwen3-vl-8b").full_name == choose("transformers:qwen3-vl-8b").full_name
-    assert choose("openai:qwen3-vl-8b").setting.model_path == "Qwen/Qwen3-VL-8B-Instruct"
+    assert (
+        registry.choose_judge("qwen3-vl-8b").full_name
+        == registry.choose_judge("transformers:qwen3-vl-8b").full_name
+    )
+    assert registry.choose_judge("openai:qwen3-vl-8b").setting.model_path == "Qwen/Qwen3-VL-8B-Instruct"
     with pytest.raises(UserError, match="did you mean 'qwen3-vl-8b'"):
-        choose("qwen3-vl-8")
+        registry.choose_judge("qwen3-vl-8")
     with pytest.raises(UserError, match=r"no backend 'opnai' \(did you mean 'openai'"):
-        choose("opnai:gpt-4o")
+        registry.choose_judge("opnai:gpt-4o")

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks.wise import benchmark as wise
-from imageevalkit import assets, judge_prompts
+from imageevalkit import assets, judge_prompts, registry
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
+from imageevalkit.evaluation.evaluator import Answerers
 from imageevalkit.prefetching.__main__ import report
 from imageevalkit.prefetching.benchmark_files import fetch
 from imageevalkit.prompt_texts import texts_in_program
 from tests.support.manifest import COMMIT
-from tests.support.mirror import shared_mirror
+from tests.support.mirror import use_official_data
 from tests.support.web import web_server
 
 # in the shape of an official evaluator; running it would end the tests
@@ -194,32 +194,21 @@ def test_fields_of_a_template_are_named_by_their_last_name() -> None:
     assert {"{Prompt} {Why} {c} {{}}", "one text"} <= set(texts_in_program(program))
 
 
-def fetch_from_the_shared_mirror(benchmark: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put the files of ``benchmark`` below ``folder``, where benchmarks are then looked for."""
-    mirror = shared_mirror()
-    manifest = assets.manifest_path(benchmark).read_bytes()
-    monkeypatch.setattr(assets, "BENCHMARKS", folder)
-    assets.manifest_path(benchmark).parent.mkdir()
-    assets.manifest_path(benchmark).write_bytes(manifest)
-    assert fetch(benchmark, mirror) == []
-
-
 @pytest.mark.parametrize("name", ["README.md", "README_zh.md"])
 def test_the_example_of_a_score_is_the_name_that_the_code_gives(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rules = wise.configured({})
-    fetch_from_the_shared_mirror("wise", tmp_path, monkeypatch)
-    benchmark = rules.make(rules.check_judge(""))
+    use_official_data("wise", tmp_path, monkeypatch)
+    benchmark = registry.make_benchmark("wise", {}, "")
     [example] = re.findall(r"`(wise/overall@[^`]+)`", (REPO / name).read_text(encoding="utf-8"))
-    assert example == f"wise/{benchmark.headline[0]}@{benchmark.evaluator.id}"
+    assert example == f"wise/{benchmark.headline[0]}@{Answerers(benchmark).evaluator.id}"
 
 
 @pytest.mark.parametrize("benchmark", ["wise", "wise-rewrite", "wise-verified"])
 def test_benchmarks_of_the_tree_from_the_shared_mirror(
     benchmark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch_from_the_shared_mirror(benchmark, tmp_path, monkeypatch)
+    use_official_data(benchmark, tmp_path, monkeypatch)
     prompts = judge_prompts.load(benchmark)
     assert len(prompts) == 2
     assert any("{Prompt}" in text and "{Explanation}" in text for text in prompts.values())
