@@ -248,7 +248,7 @@ class Benchmark(ABC):
 
     def read_jsonl(self, file: str, count: int | None = None) -> list[dict[str, Any]]:
         """The records of a JSON Lines file likewise, ``count`` of them if given. Raises CellFailure likewise."""
-        return self._read(file, lambda text: [json.loads(line) for line in text.splitlines()], count)
+        return self._read(file, lambda text: [json.loads(line) for line in io.StringIO(text)], count)
 
     def read_csv(self, file: str, count: int | None = None) -> list[dict[str, str]]:
         """The rows of a CSV file likewise by column, ``count`` of them if given. Raises CellFailure likewise."""
