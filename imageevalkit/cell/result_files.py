@@ -31,7 +31,7 @@ _BASIS = Shape(
 )
 
 
-def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str]) -> None:
+def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str | bytes]) -> None:
     """Write the result of ``cell``, its ``scores`` (the text of scores.jsonl) and the ``official`` files by name.
 
     Raises:
@@ -45,7 +45,7 @@ def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str]) 
         ) from None
 
 
-def _leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str]) -> None:
+def _leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str | bytes]) -> None:
     kept = _folder(cell, result.evaluator.id)
     latest = _latest(cell)
     if latest and latest.evaluator.id != result.evaluator.id:
@@ -64,11 +64,13 @@ def _covers_more(one: Coverage, other: Coverage) -> bool:
     return one.expected > other.expected
 
 
-def _write(folder: Path, cell: Cell, result: Result, scores: str, official: Mapping[str, str]) -> None:
+def _write(
+    folder: Path, cell: Cell, result: Result, scores: str, official: Mapping[str, str | bytes]
+) -> None:
     write_atomic(folder / cell.scores.name, scores)
     there = folder / cell.official.name
-    for name, text in official.items():
-        write_atomic(there / name, text)
+    for name, content in official.items():
+        write_atomic(there / name, content)
     for path in there.glob("*"):
         if path.name not in official:  # of a run that covered more, or of other rules
             path.unlink()

@@ -15,7 +15,15 @@ from imageevalkit.benchmark.question import Picture
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.result_files import leave, standing
-from imageevalkit.cell.results import Coverage, Evaluator, Result, as_object, check_within_scale, validate
+from imageevalkit.cell.results import (
+    Coverage,
+    Evaluator,
+    Metric,
+    Result,
+    as_object,
+    check_within_scale,
+    validate,
+)
 from imageevalkit.cell.scores import Score
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.evaluator import Answerers
@@ -64,9 +72,8 @@ def evaluate_cell(
     data_sha256 = assets.data_sha256(cell.benchmark)
     states = survey_images(cell, items)
     corrupt = _corrupt(states)
-    pixels = benchmark.pixels if benchmark.backend else None
     pictures = {
-        item: Picture(s.path, s.sha256, pixels=pixels, plain=s.plain, flat=s.flat)
+        item: Picture(s.path, s.sha256, pixels=benchmark.shown_pixels, plain=s.plain, flat=s.flat)
         for item, s in scorable(states, official_treatment and benchmark.scores_blank).items()
     }
     if not pictures:
@@ -94,6 +101,7 @@ def evaluate_cell(
         raise CellFailure(_nothing_judged(scores, interview.problem, coverage))
     with benchmark_code(benchmark.name, "metrics()"):
         metrics = dict(benchmark.metrics(scores))
+    _check_metrics(metrics, f"benchmark {benchmark.name}: metrics()")
     with benchmark_code(benchmark.name, "notes()"):
         notes = [*benchmark.notes(scores)]
     headline = (official_treatment and benchmark.official_headline) or benchmark.headline
@@ -163,10 +171,27 @@ def _check_score(score: Any, where: str) -> None:
     """Whether it is one, and its points are. Raises CellFailure."""
     if not isinstance(score, Score):
         raise CellFailure(f"{where} returns {reprlib.repr(score)}, and must return a Score")
-    for one in (score, *score.points):
+    for n, one in enumerate((score, *score.points)):
+        what = f"{where}, points[{n - 1}]" if n else where
+        if not isinstance(one, Score):
+            raise CellFailure(f"{what} is {reprlib.repr(one)}, and must be a Score")
         for name, value in one.values.items():
             if not (is_number(value) or isinstance(value, bool)):
-                raise CellFailure(f"{where}: '{name}' is {reprlib.repr(value)}, and must be a finite number")
+                raise CellFailure(f"{what}: '{name}' is {reprlib.repr(value)}, and must be a finite number")
+        for name, value in {**one.keys, **one.detail}.items():
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError):
+                raise CellFailure(
+                    f"{what}: '{name}' is {reprlib.repr(value)}, and must be a JSON value"
+                ) from None
+
+
+def _check_metrics(metrics: Mapping[str, Any], where: str) -> None:
+    """Whether all are. Raises CellFailure."""
+    for name, metric in metrics.items():
+        if not isinstance(metric, Metric):
+            raise CellFailure(f"{where} has '{name}', which is {reprlib.repr(metric)}, and must be a Metric")
 
 
 def _check_official(files: Mapping[str, str | bytes], cell: Cell) -> None:

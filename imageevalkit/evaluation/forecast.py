@@ -81,8 +81,7 @@ def questions_to_ask(
     A reply that holds no score may cost more tries, and an answer may lead to another question.
     """
     by_id = {item.id: item for item in items}
-    pixels = benchmark.pixels if benchmark.backend else None
-    shown = {item: picture._replace(pixels=pixels) for item, picture in pictures.items()}
+    shown = {item: picture._replace(pixels=benchmark.shown_pixels) for item, picture in pictures.items()}
     judgements = Judgements(cell, benchmark, answerers.evaluator_of, by_id, shown, options.retry_unparsed)
     return judgements.requests, judgements.open() if options.ask else []
 
