@@ -10,16 +10,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
+import reprlib
 import shutil
 from collections.abc import Mapping
-from pathlib import Path
-from typing import NamedTuple
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, short_path
 from imageevalkit.cell.results import Coverage, Result, read_result, write_result
+from imageevalkit.cell.scores import Score
 from imageevalkit.errors import CellFailure
-from imageevalkit.json_values import Shape, is_text, or_null
+from imageevalkit.json_values import Check, Shape, is_object, is_text, one_of, or_null
 from imageevalkit.jsonl import read_jsonl
 from imageevalkit.text_output import to_bytes
 
@@ -28,6 +30,12 @@ SCORE = Shape(must={"item": is_text})
 """A line of ``scores.jsonl``, of any version."""
 _BASIS = Shape(
     must={**SCORE.must, "image_sha256": or_null(is_text), "attempted": lambda v: isinstance(v, bool)}
+)
+
+_VALUES: dict[str, Check] = {"values": is_object, "keys": is_object}
+_JUDGED = Shape(
+    must={**SCORE.must, **_VALUES, "status": one_of("judged"), "detail": is_object},
+    may={"points": lambda v: isinstance(v, list) and not any(map(Shape(_VALUES).problem, v))},
 )
 
 
@@ -68,13 +76,49 @@ def _write(
     folder: Path, cell: Cell, result: Result, scores: str, official: Mapping[str, str | bytes]
 ) -> None:
     write_atomic(folder / cell.scores.name, scores)
-    there = folder / cell.official.name
-    for name, content in official.items():
-        write_atomic(there / name, content)
-    for path in there.glob("*"):
-        if path.name not in official:  # of a run that covered more, or of other rules
-            path.unlink()
+    write_files(folder / cell.official.name, official)
     write_result(folder / cell.result.name, result)
+
+
+def check_files(files: Mapping[str, Any], where: str) -> None:
+    """Whether all are files for one folder itself, with a text or bytes.
+
+    Raises:
+        CellFailure: one is not; ``where`` begins the message.
+    """
+    for name, content in files.items():
+        if name in ("", "..") or PurePath(name).name != name:
+            raise CellFailure(f"{where} has '{name}': give a file name without a folder")
+        if not isinstance(content, str | bytes):
+            raise CellFailure(
+                f"{where} has '{name}', which is {reprlib.repr(content)}: give its text or bytes"
+            )
+
+
+def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    """Let ``folder`` hold these ``files``, each whole, and no other: those are of a run that covered more, or else."""
+    for name, content in files.items():
+        write_atomic(folder / name, content)
+    for path in folder.glob("*"):
+        if path.name not in files:
+            path.unlink()
+
+
+def read_scores(path: Path) -> list[Score]:
+    """The scores in a file scores.jsonl, those of the items that were judged. Raises CellFailure: it cannot be read."""
+    return [
+        Score(
+            record["values"],
+            record["keys"],
+            record["detail"],
+            [
+                Score(point["values"], point["keys"], item=record["item"])
+                for point in record.get("points", [])
+            ],
+            record["item"],
+        )
+        for record in read_jsonl(path, _JUDGED)
+    ]
 
 
 def standing(cell: Cell) -> list[Result]:
@@ -151,5 +195,10 @@ def _move(source: Path, target: Path, cell: Cell) -> None:
 
 
 def _folder(cell: Cell, evaluator: str) -> Path:
-    readable = re.sub(r"[^\w.-]+", "-", evaluator).strip("-.")[:80]
-    return cell.folder / _KEPT / f"{readable}-{hashlib.sha256(to_bytes(evaluator)).hexdigest()[:8]}"
+    return cell.folder / _KEPT / folder_name(evaluator)
+
+
+def folder_name(text: str) -> str:
+    """A name for a folder that no other ``text`` has."""
+    readable = re.sub(r"[^\w.-]+", "-", text).strip("-.")[:80]
+    return f"{readable}-{hashlib.sha256(to_bytes(text)).hexdigest()[:8]}"

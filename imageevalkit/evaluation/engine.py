@@ -6,7 +6,6 @@ import json
 import reprlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
 from typing import Any
 
 from imageevalkit import assets
@@ -14,7 +13,7 @@ from imageevalkit.benchmark.contract import Answers, Benchmark, ScoredItem, Scor
 from imageevalkit.benchmark.question import Picture
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.result_files import leave, standing
+from imageevalkit.cell.result_files import check_files, leave, standing
 from imageevalkit.cell.results import (
     Coverage,
     Evaluator,
@@ -142,7 +141,7 @@ def evaluate_cell(
         )
     with benchmark_code(benchmark.name, "official_files()"):
         official = dict(benchmark.official_files(scores))
-    _check_official(official, cell)
+    check_files(official, f"benchmark {benchmark.name}: official_files()")
     leave(cell, result, _scores_text(evaluator, states, scores), official)
     return _outcome(result, interview, scores, corrupt)
 
@@ -192,16 +191,6 @@ def _check_metrics(metrics: Mapping[str, Any], where: str) -> None:
     for name, metric in metrics.items():
         if not isinstance(metric, Metric):
             raise CellFailure(f"{where} has '{name}', which is {reprlib.repr(metric)}, and must be a Metric")
-
-
-def _check_official(files: Mapping[str, str | bytes], cell: Cell) -> None:
-    """Whether all are files for the folder ``official/`` itself. Raises CellFailure."""
-    for name, content in files.items():
-        where = f"benchmark {cell.benchmark}: official_files() has '{name}'"
-        if name in ("", "..") or PurePath(name).name != name:
-            raise CellFailure(f"{where}: give a file name without a folder")
-        if not isinstance(content, str | bytes):
-            raise CellFailure(f"{where}, which is {reprlib.repr(content)}: give its text or bytes")
 
 
 def _nothing_judged(scores: Scores, problem: str, coverage: Coverage) -> str:
