@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import inspect
 import io
 import json
 import random
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,19 +30,23 @@ from imageevalkit.benchmark.contract import (
     grouped,
 )
 from imageevalkit.benchmark.question import QWEN_VL_UTILS, Answer, Picture, Question, ask, measure
-from imageevalkit.cell import Cell
+from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Evaluator, Metric, Result, read_result
 from imageevalkit.cell.scores import Score
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.engine import evaluate_cell
+from imageevalkit.evaluation.interview import AskOptions
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.metrics import mean, mean_by, points
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.registry import BenchmarkDataset
+from tests.support.checkout import environ, make_checkout
 from tests.support.generation import picture
 from tests.support.image_server import KEY
 from tests.support.judge_server import ReplyServer
+
+_ASK = AskOptions()
 
 
 @pytest.fixture
@@ -50,7 +59,9 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReplyServer]:
         yield server
 
 
-def evaluate(benchmark: Benchmark, model: str = "m") -> tuple[Outcome, Result, list[dict[str, Any]]]:
+def evaluate(
+    benchmark: Benchmark, model: str = "m", options: AskOptions = _ASK
+) -> tuple[Outcome, Result, list[dict[str, Any]]]:
     """Images of ``model`` for the benchmark, unless there are some, and what they are worth."""
     cell = Cell(model, benchmark.name)
     items = items_of(BenchmarkDataset(benchmark), cell)
@@ -58,7 +69,7 @@ def evaluate(benchmark: Benchmark, model: str = "m") -> tuple[Outcome, Result, l
         item.path.parent.mkdir(parents=True, exist_ok=True)
         if not item.path.exists():
             picture(f"{model}{item.id}{item.prompt}", item.seed).save(item.path)
-    outcome = evaluate_cell(cell, benchmark, items, None, False, ProgressWriter())
+    outcome = evaluate_cell(cell, benchmark, items, None, False, ProgressWriter(), options)
     scores = [json.loads(line) for line in cell.scores.read_text().splitlines()]
     return outcome, read_result(cell.result), scores
 
@@ -144,7 +155,7 @@ def test_the_words_of_a_question_change_with_the_attempt_and_not_with_a_restart(
     judge.choose = lambda request, attempt: "401" if len(judge.requests) % 3 == 0 else "ok"
     judge.requests.clear()
     cell = Cell("again", "reworded")
-    for _ in range(20):  # the key is rejected again and again
+    for _ in range(40):  # the key is rejected again and again
         try:
             if evaluate(Reworded(), "again")[0].state == COMPLETE:
                 break
@@ -162,6 +173,11 @@ def test_what_no_attempt_answers_is_unparsed_and_asked_in_new_words_if_the_user_
     assert (outcome.state, result.coverage.unparsed, len(judge.requests)) == (INCOMPLETE, 2, 7)
     evaluate(Reworded())
     assert len(judge.requests) == 7
+    evaluate(Reworded(), options=AskOptions(retry_unparsed=True))
+    asked = [request.prompt for request in judge.requests]
+    assert len(asked) == 7 + 2 * 3
+    evaluate(Reworded())
+    assert len(judge.requests) == len(asked)
 
 
 class Points(Benchmark):
@@ -413,3 +429,195 @@ def test_metrics_may_be_of_all_images_of_a_prompt_and_official_files_pictures(ju
     assert (outcome.state, result.metrics["spread"]) == (COMPLETE, Metric((0.75 + 0) / 2, 2))
     with Image.open(Cell("m", "spread").official / "spread.png") as image:
         assert image.size == (6, 1)
+
+
+_SPREAD = f"""
+import io, json
+from PIL import Image
+from imageevalkit.benchmark.contract import Benchmark, Sample, grouped
+from imageevalkit.benchmark.question import ask
+from imageevalkit.cell.scores import Score
+from imageevalkit.metrics import mean
+
+{inspect.getsource(_png)}
+{inspect.getsource(Spread)}"""
+
+
+def report(checkout: Path) -> str:
+    """What the report of the checkout prints about the results of this test."""
+    environment = environ(checkout, IMAGEEVALKIT_OUTPUT=str(output_root()))
+    command = [sys.executable, "-m", "imageevalkit.report"]
+    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_the_report_writes_what_a_benchmark_says_of_models_that_were_measured_alike(
+    judge: ReplyServer, tmp_path: Path
+) -> None:
+    checkout = make_checkout(tmp_path / "checkout")
+    code = checkout / "benchmarks/spread/benchmark.py"
+    code.parent.mkdir()
+    code.write_text(f"from __future__ import annotations\n{_SPREAD}")
+    judge.reply = lambda request: "1" if "Grade a" in request.prompt else "0"
+    judge.choose = lambda request, attempt: "bad_image" if "Grade c images/0_0" in request.prompt else "ok"
+    assert [evaluate(Spread(), model)[0].state for model in "abc"] == [COMPLETE, COMPLETE, INCOMPLETE]
+    report(checkout)
+    [folder] = (output_root() / "comparisons/spread").iterdir()
+    assert json.loads((folder / "means.json").read_text()) == [{"a": 1.0, "b": 0.0}, 12]
+    with Image.open(folder / "means.png") as image:
+        assert image.size == (2, 1)
+    assert not list(output_root().rglob("*.part"))
+
+    code.write_text(code.read_text().replace('"means.json":', '"../means.json":'))
+    assert "compare() has '../means.json': give a file name without a folder" in report(checkout)
+    code.write_text(code.read_text().replace("/ len(of)", "/ 0"))
+    assert "benchmark spread: compare() fails: ZeroDivisionError" in report(checkout)
+    code.write_text(f"from __future__ import annotations\n{_SPREAD}")
+    report(checkout)
+    shutil.rmtree(Cell("b", "spread").folder)
+    report(checkout)
+    assert list((output_root() / "comparisons/spread").iterdir()) == [], "no longer of two models"
+
+
+def load(folder: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> Benchmark:
+    """The one benchmark in ``code``, as a file in ``folder``."""
+    file = folder / "benchmark.py"
+    file.write_text(code)
+    spec = importlib.util.spec_from_file_location(f"loaded_{folder.name}", file)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    [cls] = (c for c in vars(module).values() if isinstance(c, type) and c.__module__ == spec.name)
+    made: Benchmark = cls()
+    return made
+
+
+_YES_NO = """
+from imageevalkit.benchmark.shapes import YesNo
+
+
+class Spelling(YesNo):
+    name = "spelling"
+    version = "1"
+    judge = "openai:judge-1"
+    by = ("language",)
+    question = "Does the image show the words '{words}' without a mistake? Answer yes or no."
+"""
+
+
+def prompts_in(folder: Path, count: int, **more: Any) -> list[dict[str, Any]]:
+    """Prompts in the file of ``folder``."""
+    rows = [
+        {"prompt": f"prompt {n}", "words": f"w{n}", "language": ("en", "zh")[n % 2], **more}
+        for n in range(count)
+    ]
+    (folder / "prompts.json").write_text(json.dumps(rows))
+    return rows
+
+
+def test_a_yes_or_no_benchmark_on_prompts_of_its_own_is_a_dozen_lines(
+    judge: ReplyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts_in(tmp_path, 4)
+    judge.reply = lambda request: "No" if "w3" in request.prompt else "Yes, it does."
+    assert len(_YES_NO.splitlines()) <= 20
+    outcome, result, scores = evaluate(load(tmp_path, _YES_NO, monkeypatch))
+    assert outcome.state == COMPLETE
+    assert {name: (of.value, of.n) for name, of in result.metrics.items()} == {
+        "accuracy": (0.75, 4),
+        "accuracy/language/en": (1.0, 2),
+        "accuracy/language/zh": (0.5, 2),
+    }
+    assert scores[3]["values"] == {"accuracy": 0} and scores[3]["detail"] == {"answer": "No"}
+    asked = "Does the image show the words 'w0' without a mistake? Answer yes or no."
+    assert asked in {request.prompt for request in judge.requests}
+
+
+@pytest.mark.parametrize(
+    ("reply", "value"),
+    [
+        ("**YES**", 1),
+        (" no.", 0),
+        ('{"": true}', 1),
+        ("1. False", 0),
+        ("是", 1),
+        ("不是。", 0),
+        ("Yesterday", None),
+        ("", None),
+        ("The answer is yes.", None),
+        ("12", None),
+    ],
+)
+def test_the_first_word_of_a_reply_says_yes_or_no_or_it_is_unparsed(
+    reply: str, value: int | None, judge: ReplyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts_in(tmp_path, 2)
+    judge.reply = lambda request: reply if "w1" in request.prompt else "yes"
+    _, result, scores = evaluate(load(tmp_path, _YES_NO, monkeypatch))
+    assert scores[1]["values"] == ({} if value is None else {"accuracy": value})
+    if value is None:
+        assert (scores[1]["status"], result.coverage.unparsed) == ("unparsed", 1)
+        assert scores[1]["reason"] == f"neither yes nor no in '{reply}'"
+
+
+_GRADES = """
+from imageevalkit.benchmark.shapes import Grades
+
+
+class Looks(Grades):
+    name, version, judge = "looks", "1", "openai:judge-1"
+    images_per_prompt, by = 2, ("language",)
+    grades, scale = ("Beauty", "Detail"), (1, 5)
+    question = "Grade beauty and detail of this image of {prompt} from 1 to 5."
+"""
+
+
+def test_grades_in_a_reply_are_means_with_the_scale_that_they_have(
+    judge: ReplyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts_in(tmp_path, 2)
+    judge.reply = lambda request: (
+        "Beauty: 4\nDetail: 2" if "prompt 0" in request.prompt else "beauty=5, detail 3/5"
+    )
+    outcome, result, _ = evaluate(load(tmp_path, _GRADES, monkeypatch))
+    assert (outcome.state, result.coverage.expected) == (COMPLETE, 4)
+    values = {name: (of.value, of.scale) for name, of in result.metrics.items()}
+    assert (values["overall"], values["Beauty"], values["Detail"]) == ((3.5, 5), (4.5, 5), (2.5, 5))
+    assert values["Detail/language/zh"] == (3.0, 5)
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        ("Beauty: 4", "no Detail in 'Beauty: 4'"),
+        ("Beauty: 4, Detail: high", "no Detail in 'Beauty: 4, Detail: high'"),
+        ("Beauty: 4, Detail: 6", "Detail 6 is not on the scale of 1 to 5"),
+        ("Beauty: -2, Detail: 3", "Beauty -2 is not on the scale of 1 to 5"),
+        ("Beautyful 4, Details 3", "no Beauty in 'Beautyful 4, Details 3'"),
+        ("", "no Beauty in ''"),
+        ('{"Beauty": 4, "Detail": 2.5}', ""),
+        ("**Beauty:** 3 of 5. On reflection **Beauty:** 4\nDetail：2.5", ""),
+    ],
+)
+def test_a_reply_without_each_grade_on_the_scale_is_unparsed(
+    reply: str, says: str, judge: ReplyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts_in(tmp_path, 2)
+    judge.reply = lambda request: reply if "prompt 1" in request.prompt else "Beauty: 5, Detail: 5"
+    scores = evaluate(load(tmp_path, _GRADES, monkeypatch))[2]
+    assert scores[-1]["reason"] == says
+    assert scores[-1]["values"] == ({} if says else {"Beauty": 4.0, "Detail": 2.5, "overall": 3.25})
+
+
+def test_a_prompt_that_lacks_what_it_is_grouped_by_is_named_before_anything_is_asked(
+    judge: ReplyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = prompts_in(tmp_path, 3)
+    del rows[2]["language"]
+    (tmp_path / "prompts.json").write_text(json.dumps(rows))
+    with pytest.raises(
+        CellFailure, match=r"spelling: prompts\.json, entry 2 \(counted from 0\) lacks language"
+    ):
+        evaluate(load(tmp_path, _YES_NO, monkeypatch))
+    assert judge.requests == []
