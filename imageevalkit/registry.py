@@ -278,14 +278,31 @@ def check_reader(name: str) -> str:
 
 
 def measurer(name: str, options: Mapping[str, Any]) -> Answerer:
-    """The measurer called ``name``; ``options`` are those of its kind (``EncoderOptions``; a reader has none)."""
+    """The measurer called ``name`` (see :class:`imageevalkit.benchmark.contract.Measurer`), with its ``options``.
+
+    Raises:
+        UserError: there is no such one, or a benchmark's own cannot be made.
+    """
     setting = _measurer(name)
-    made: Answerer = _class_of(setting.module, setting.class_name)(**options)
-    return made
+    if not _is_own(name):
+        made: Answerer = _class_of(setting.module, setting.class_name)(**options)
+        return made
+    try:
+        with guest_code():
+            own = _class_of(setting.module, setting.class_name)(**options)
+    except (UserError, CellFailure):
+        raise
+    except Exception as error:
+        raise UserError(
+            f"measurer '{name}' cannot be made: {type(error).__name__}: {one_line(error)}"
+        ) from error
+    if not isinstance(own, Answerer):
+        raise UserError(f"measurer '{name}' is no Answerer (imageevalkit/benchmark/answerer.py)")
+    return own
 
 
 def measurer_kind(name: str) -> str:
-    """What the measurer called ``name`` is: "encoder" or "reader"."""
+    """What the measurer called ``name`` is: "encoder", "reader", or "measurer" where it is a benchmark's own."""
     kind: str = _measurer(name).kind
     return kind
 
@@ -297,20 +314,36 @@ def measurer_assets(name: str, options: Mapping[str, Any]) -> list[Needed]:
         UserError: ``options`` have weights of a name that there is not.
         CellFailure: there is no such measurer.
     """
+    if _is_own(name):
+        return []
     assets: list[Needed] = _weights().assets_of(_measurer(name).weights, options.get("weights", {}))
     return assets
 
 
 def measurer_missing(name: str, options: Mapping[str, Any]) -> list[str]:
     """A line for each of the weights of ``name`` that only prefetch gets and that is not here, or not whole."""
+    if _is_own(name):
+        return []
     lines: list[str] = _weights().missing_files(_measurer(name).weights, options.get("weights", {}))
     return lines
 
 
+def _is_own(name: str) -> bool:
+    """Whether it is a benchmark's own measurer, named by module and class: its files are the benchmark's."""
+    return ":" in name
+
+
 def _measurer(name: str) -> Any:
+    """The setting of the measurer ``name``. Raises UserError: there is none."""
+    if _is_own(name):
+        module, _, class_name = name.partition(":")
+        return importlib.import_module("eval_models.measurers").MeasurerSetting(
+            module, class_name, "measurer"
+        )
     if name not in _measurers():
-        raise CellFailure(
-            f"there is no measurer '{name}'{suggest(name, _measurers())} in eval_models/measurers.py"
+        raise UserError(
+            f"unknown measurer '{name}'{suggest(name, _measurers())}; known: {', '.join(_measurers())}, and one of "
+            "your own as module:Class"
         )
     return _measurers()[name]
 

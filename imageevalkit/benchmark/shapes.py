@@ -22,7 +22,7 @@ from imageevalkit.metrics import mean, mean_by
 from imageevalkit.secrets import one_line
 
 _WORD = re.compile(r"[^\W\d_]+")
-_YES_NO = {"yes": 1, "no": 0, "true": 1, "false": 0, "是": 1, "否": 0}
+_YES_NO = {"yes": 1, "no": 0, "true": 1, "false": 0, "是": 1, "是的": 1, "否": 0, "不是": 0}
 
 
 class PromptFile(Benchmark):
@@ -40,6 +40,10 @@ class PromptFile(Benchmark):
 
     def samples(self) -> Iterable[Sample]:
         for n, row in enumerate(self.read_json(self.file)):
+            if missing := [key for key in ("prompt", *self.by) if key not in row]:
+                raise CellFailure(
+                    f"benchmark {self.name}: {self.file}, entry {n} (counted from 0) lacks {', '.join(missing)}"
+                )
             for repetition in range(self.images_per_prompt):
                 yield Sample(f"images/{n:05d}_{repetition}.png", row["prompt"], repetition, {**row, "n": n})
 
@@ -104,7 +108,7 @@ class Grades(PromptFile):
         found = {}
         for name in self.grades:
             numbers = re.findall(
-                rf"\b{re.escape(name)}\b[\"'*\s]*[:=]?[\"'*\s]*(-?\d+(?:\.\d+)?)",
+                rf"\b{re.escape(name)}\b[\"'*\s]*[:=\uff1a]?[\"'*\s]*(-?\d+(?:\.\d+)?)",
                 answer.text or "",
                 re.IGNORECASE,
             )

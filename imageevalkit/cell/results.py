@@ -10,17 +10,19 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import reprlib
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from fnmatch import fnmatchcase
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, short_path
 from imageevalkit.cell.jsonl import Shape, is_text, or_null, parse, read_jsonl, shape_of
+from imageevalkit.cell.scores import SCORE
 from imageevalkit.errors import CellFailure
 from imageevalkit.text_output import to_bytes
 
@@ -220,8 +222,6 @@ def read_result(path: Path) -> Result:
 
 
 _KEPT = "evaluators"
-SCORE = Shape(must={"item": is_text})
-"""A line of ``scores.jsonl``, of any version."""
 _BASIS = Shape(
     must={**SCORE.must, "image_sha256": or_null(is_text), "attempted": lambda value: isinstance(value, bool)}
 )
@@ -262,15 +262,33 @@ def _write(
     folder: Path, cell: Cell, result: Result, scores: str, official: Mapping[str, str | bytes] | None
 ) -> None:
     write_atomic(folder / cell.scores.name, scores)
-    there = folder / cell.official.name
-    for name, content in (official or {}).items():
-        write_atomic(there / name, content)
-    for path in there.glob("*"):
-        if (
-            official is not None and path.name not in official
-        ):  # of a run that covered more, or of other rules
-            path.unlink()
+    if official is not None:
+        write_files(folder / cell.official.name, official)
     write_result(folder / cell.result.name, result)
+
+
+def check_files(files: Mapping[str, Any], where: str) -> None:
+    """Whether all are files for one folder itself, with a text or bytes.
+
+    Raises:
+        CellFailure: one is not; ``where`` begins the message.
+    """
+    for name, content in files.items():
+        if name in ("", "..") or PurePath(name).name != name:
+            raise CellFailure(f"{where} has '{name}': give a file name without a folder")
+        if not isinstance(content, str | bytes):
+            raise CellFailure(
+                f"{where} has '{name}', which is {reprlib.repr(content)}: give its text or bytes"
+            )
+
+
+def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    """Let ``folder`` hold these ``files``, each whole, and no other: those are of a run that covered more, or else."""
+    for name, content in files.items():
+        write_atomic(folder / name, content)
+    for path in folder.glob("*"):
+        if path.name not in files:
+            path.unlink()
 
 
 def _move(source: Path, target: Path, cell: Cell, with_official: bool) -> None:
@@ -284,8 +302,13 @@ def _move(source: Path, target: Path, cell: Cell, with_official: bool) -> None:
 
 
 def _folder(cell: Cell, evaluator: str) -> Path:
-    readable = re.sub(r"[^\w.-]+", "-", evaluator).strip("-.")[:80]
-    return cell.folder / _KEPT / f"{readable}-{hashlib.sha256(to_bytes(evaluator)).hexdigest()[:8]}"
+    return cell.folder / _KEPT / folder_name(evaluator)
+
+
+def folder_name(text: str) -> str:
+    """A name for a folder that no other ``text`` has."""
+    readable = re.sub(r"[^\w.-]+", "-", text).strip("-.")[:80]
+    return f"{readable}-{hashlib.sha256(to_bytes(text)).hexdigest()[:8]}"
 
 
 def _read(path: Path) -> Result | None:

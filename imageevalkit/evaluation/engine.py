@@ -6,7 +6,6 @@ import json
 import reprlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
 from typing import Any
 
 from imageevalkit.benchmark.contract import Answers, Benchmark, ScoredItem, Scores, benchmark_code
@@ -17,8 +16,10 @@ from imageevalkit.cell.jsonl import is_number
 from imageevalkit.cell.results import (
     Coverage,
     Evaluator,
+    Metric,
     Result,
     as_object,
+    check_files,
     check_within_scale,
     leave,
     standing,
@@ -97,6 +98,7 @@ def evaluate_cell(
         raise CellFailure(_nothing_judged(scores, interview.problem, coverage))
     with benchmark_code(benchmark.name, "metrics()"):
         metrics = dict(benchmark.metrics(scores))
+    _check_metrics(metrics, f"benchmark {benchmark.name}: metrics()")
     with benchmark_code(benchmark.name, "notes()"):
         notes = [*benchmark.notes(scores)]
     headline = (official_treatment and benchmark.official_headline) or benchmark.headline
@@ -137,14 +139,14 @@ def evaluate_cell(
         )
     with benchmark_code(benchmark.name, "official_files()"):
         official = dict(benchmark.official_files(scores))
-    _check_official(official, cell)
+    check_files(official, f"benchmark {benchmark.name}: official_files()")
     leave(cell, result, _scores_text(evaluator, states, scores), official)
     return _outcome(result, interview, scores, corrupt)
 
 
 def pictures_of(benchmark: Benchmark, states: Mapping[str, ImageState]) -> dict[str, Picture]:
     """The images of ``states`` as the questions of ``benchmark`` show them."""
-    pixels = benchmark.pixels if benchmark.backend else None
+    pixels = benchmark.shown_pixels
     return {
         item: Picture(state.path, state.sha256, pixels=pixels, plain=state.plain, flat=state.flat)
         for item, state in states.items()
@@ -175,20 +177,27 @@ def _check_score(score: Any, where: str) -> None:
     """Whether it is one, and its points are. Raises CellFailure."""
     if not isinstance(score, Score):
         raise CellFailure(f"{where} returns {reprlib.repr(score)}, and must return a Score")
-    for one in (score, *score.points):
+    for n, one in enumerate((score, *score.points)):
+        what = f"{where}, points[{n - 1}]" if n else where
+        if not isinstance(one, Score):
+            raise CellFailure(f"{what} is {reprlib.repr(one)}, and must be a Score")
         for name, value in one.values.items():
             if not (is_number(value) or isinstance(value, bool)):
-                raise CellFailure(f"{where}: '{name}' is {reprlib.repr(value)}, and must be a finite number")
+                raise CellFailure(f"{what}: '{name}' is {reprlib.repr(value)}, and must be a finite number")
+        for name, value in {**one.keys, **one.detail}.items():
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError):
+                raise CellFailure(
+                    f"{what}: '{name}' is {reprlib.repr(value)}, and must be a JSON value"
+                ) from None
 
 
-def _check_official(files: Mapping[str, str | bytes], cell: Cell) -> None:
-    """Whether all are files for the folder ``official/`` itself. Raises CellFailure."""
-    for name, content in files.items():
-        where = f"benchmark {cell.benchmark}: official_files() has '{name}'"
-        if name in ("", "..") or PurePath(name).name != name:
-            raise CellFailure(f"{where}: give a file name without a folder")
-        if not isinstance(content, str | bytes):
-            raise CellFailure(f"{where}, which is {reprlib.repr(content)}: give its text or bytes")
+def _check_metrics(metrics: Mapping[str, Any], where: str) -> None:
+    """Whether all are. Raises CellFailure."""
+    for name, metric in metrics.items():
+        if not isinstance(metric, Metric):
+            raise CellFailure(f"{where} has '{name}', which is {reprlib.repr(metric)}, and must be a Metric")
 
 
 def _nothing_judged(scores: Scores, problem: str, coverage: Coverage) -> str:

@@ -128,6 +128,10 @@ def _by_rules(evaluator: Evaluator, identity: Mapping[str, Any]) -> Evaluator:
 
 
 def _judge(benchmark: Benchmark) -> Answerer:
+    if not benchmark.judge:
+        raise CellFailure(
+            f"benchmark {benchmark.name} says of nobody that he answers: name its judge, or measurers, in benchmark.py"
+        )
     if benchmark.backend:
         return registry.judge(benchmark.judge, benchmark.prompts, benchmark.official, benchmark.pixels)
     return registry.measurer(benchmark.judge, {})  # a reader in the place of a judge

@@ -99,10 +99,12 @@ class Interview:
 
     def _ask(self, waiting: Sequence[Question], writer: KeptTwiceWriter) -> str:
         """Ask ``waiting``; why somebody stopped answering, if so."""
+        left = len(waiting)
         try:
             with closing(self._answers(waiting)) as answers:
                 for answer in answers:
                     self._note_answer(answer, writer)
+                    left -= 1
                     self._report()
                     who = self._answerers.evaluator_of(answer.question).id
                     if self._failed[who] >= _FIRST_FAILURES and who not in self._answered:
@@ -112,7 +114,7 @@ class Interview:
             problem = redact(one_line(error))
             say(f"the judge stopped answering: {problem}")
             return problem
-        return ""
+        return f"{left} of {len(waiting)} questions got neither an answer nor an error" if left else ""
 
     def _answers(self, waiting: Sequence[Question]) -> Generator[Answer, None, None]:
         yield from self._answerers.ask(waiting, self._options.workers)
