@@ -37,7 +37,7 @@ from eval_models.encoders.se import load_se
 from eval_models.encoders.style import StyleEncoder
 from eval_models.encoders.weights import find
 from imageevalkit.cores import available_cores
-from imageevalkit.evaluation.question import Encoding, Picture, Question
+from imageevalkit.benchmark.question import Encoding, Picture, Question
 from imageevalkit.images import sha256_file
 from tests.support.image_questions import ask_about
 from tests.support.tiny_encoders import STYLES, save_csd, save_references, save_se

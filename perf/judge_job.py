@@ -17,9 +17,9 @@ from typing import Any
 from eval_models.judge.benchmark import JudgedBenchmark
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Metric
-from imageevalkit.evaluation.benchmark import Judged, Score
+from imageevalkit.benchmark.contract import Judged, Score
 from imageevalkit.evaluation.judging import AskOptions
-from imageevalkit.evaluation.question import Message, Picture, Question, Reply, Sampling
+from imageevalkit.benchmark.question import Message, Picture, Question, Reply, Sampling
 from imageevalkit.evaluation.run import evaluate_cell
 from imageevalkit.jobs import STATUS_OF_STATE
 from imageevalkit.progress import ProgressWriter

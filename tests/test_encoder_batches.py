@@ -17,7 +17,7 @@ from eval_models.encoders.device import choose_device
 from eval_models.encoders.interface import EncoderOptions
 from eval_models.encoders.weights import WEIGHTS, find
 from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.evaluation.question import Encoding, Picture, Question
+from imageevalkit.benchmark.question import Encoding, Picture, Question
 from imageevalkit.images import sha256_file
 from tests.support.image_questions import ask_about, save_image
 

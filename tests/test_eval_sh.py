@@ -388,7 +388,7 @@ def test_planning_needs_the_standard_library_only(checkout: Path) -> None:
     code = (
         "import sys; from imageevalkit.launch.options import parse_words, resolve;"
         "from imageevalkit.launch.config import Config; from imageevalkit.launch.planner import make_plan;"
-        "from imageevalkit.evaluation.benchmark import check_judge;"
+        "from imageevalkit.benchmark.contract import check_judge;"
         "from imageevalkit.launch.registry import benchmark_tasks;"
         "plan = make_plan(resolve(parse_words(['--quickstart']), Config()), Config());"
         "[check_judge(name, '', {}) for name in benchmark_tasks()];"

@@ -23,10 +23,10 @@ from imageevalkit.cell.records import last_records
 from imageevalkit.cell.result_files import standing
 from imageevalkit.cell.results import Evaluator, Metric, Result, read_result, validate
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.benchmark import Benchmark, Judged, Score, Unparsed
+from imageevalkit.benchmark.contract import Benchmark, Judged, Score, Unparsed
 from imageevalkit.evaluation.forecast import pictures_made, questions_to_ask
 from imageevalkit.evaluation.judging import AskOptions
-from imageevalkit.evaluation.question import (
+from imageevalkit.benchmark.question import (
     Answer,
     JudgeUnusable,
     Message,

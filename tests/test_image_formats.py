@@ -21,7 +21,7 @@ from imageevalkit.adoption.adopt import adopt_cell
 from imageevalkit.adoption.finding import find_images
 from imageevalkit.adoption.found import Piece
 from imageevalkit.cell import REPO, Cell
-from imageevalkit.evaluation.question import Encoding, Picture
+from imageevalkit.benchmark.question import Encoding, Picture
 from imageevalkit.evaluation.survey import survey_images
 from imageevalkit.generation.contract import ItemFailed
 from imageevalkit.generation.replicas.messages import ImageFile, incoming, outgoing

@@ -13,8 +13,8 @@ from eval_models.judge.registry import choose
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Evaluator, Metric
 from imageevalkit.errors import UserError
-from imageevalkit.evaluation.benchmark import Judged, Score
-from imageevalkit.evaluation.question import Answer, Picture, Question, Reply
+from imageevalkit.benchmark.contract import Judged, Score
+from imageevalkit.benchmark.question import Answer, Picture, Question, Reply
 
 
 class Named(JudgedBenchmark):

@@ -37,10 +37,10 @@ from eval_models.judge.registry import make_judge
 from imageevalkit.api.uploads import inputs_of
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell.results import Evaluator
-from imageevalkit.evaluation.benchmark import RULES
+from imageevalkit.benchmark.contract import RULES
 from imageevalkit.evaluation.forecast import pictures_made, questions_to_ask
 from imageevalkit.evaluation.judging import AskOptions
-from imageevalkit.evaluation.question import (
+from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
     TRANSFORMERS,
     Encoding,

@@ -26,7 +26,7 @@ from eval_models.encoders.llm2vec import (
 )
 from eval_models.weights_source import WeightsSource
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.question import Answer, Encoding, Picture, Question
+from imageevalkit.benchmark.question import Answer, Encoding, Picture, Question
 from imageevalkit.images import sha256_file
 from tests.support.image_questions import ask_about, save_image
 from tests.support.official_llm2clip import official_llm2vec, official_similarities

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.longtext.text_benchmark import PROMPT, VlmTextBenchmark
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item, items_of
-from imageevalkit.evaluation.question import QWEN_VL_UTILS, Picture, Question, Reply, Sampling
+from imageevalkit.benchmark.question import QWEN_VL_UTILS, Picture, Question, Reply, Sampling
 from tests.support.generation import FakeDataset
 
 

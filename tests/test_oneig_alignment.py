@@ -11,7 +11,7 @@ from benchmarks.oneig.alignment import YES, filtered, image_score, parsed_answer
 from benchmarks.oneig.editions import CHINESE, ENGLISH, Edition
 from benchmarks.oneig.prompt_scores import prompt_score
 from benchmarks.oneig.scored import Prompt, ScoredImage, ScoredPrompt
-from imageevalkit.evaluation.benchmark import RULES, Rules
+from imageevalkit.benchmark.contract import RULES, Rules
 from tests.support.oneig_scored import real_prompts
 
 CHAIN = {1: [], 2: [1], 3: [2]}

@@ -22,8 +22,8 @@ from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import UserError
-from imageevalkit.evaluation.benchmark import Judged, Unparsed
-from imageevalkit.evaluation.question import Answer, Encoding, Picture, Question, Reply
+from imageevalkit.benchmark.contract import Judged, Unparsed
+from imageevalkit.benchmark.question import Answer, Encoding, Picture, Question, Reply
 from tests.support.oneig_scored import real_prompts
 
 TEMPLATES = {ALIGNMENT_PROMPT: "{question}. Yes or no?", TEXT_PROMPT: "Read."}

@@ -26,7 +26,7 @@ from benchmarks.oneig.text_metric import max_tokens
 from imageevalkit.cell import Cell
 from imageevalkit.cell.results import Coverage, Evaluator, Metric, Result, write_result
 from imageevalkit.errors import ExitStatus, UserError
-from imageevalkit.evaluation.benchmark import RULES, Rules
+from imageevalkit.benchmark.contract import RULES, Rules
 from tests.support.oneig_official_runs import MODEL, TASKS_OF, OfficialRun, official_runs, scored_prompts
 from tests.support.oneig_scored import image_of, real_prompts
 

@@ -23,7 +23,7 @@ from benchmarks.oneig.scored import (
     Task,
 )
 from imageevalkit.cell.results import Metric, check_within_scale
-from imageevalkit.evaluation.benchmark import RULES, Rules
+from imageevalkit.benchmark.contract import RULES, Rules
 from tests.support.oneig_scored import image_of, real_prompts
 
 HERE = Path("0.png")

@@ -21,7 +21,7 @@ from benchmarks.oneig.text_metric import (
     preprocess,
     preprocess_expected,
 )
-from imageevalkit.evaluation.benchmark import Rules
+from imageevalkit.benchmark.contract import Rules
 from tests.support.official_oneig import official_source
 from tests.support.oneig_scored import NOTHING, real_prompts, transcriptions
 

@@ -113,7 +113,7 @@ JUDGE = """
 import sys
 from eval_models.judge.options import JudgeOptions
 from eval_models.judge.registry import make_judge
-from imageevalkit.evaluation.question import Message, Question, Sampling
+from imageevalkit.benchmark.question import Message, Question, Sampling
 asked = [Question(str(n), "q", (Message("user", (f"Score {n}",)),), Sampling(9)) for n in range(300)]
 answers = list(make_judge("openai:m", JudgeOptions({"base_url": sys.argv[1]}, workers=256)).ask(asked))
 print(sum(answer.reply is not None for answer in answers), {answer.attempts for answer in answers})
@@ -190,7 +190,7 @@ SEND = (
 from PIL import Image
 from eval_models.judge.api.picture_bytes import sent_picture
 from imageevalkit.api.uploads import inputs_of
-from imageevalkit.evaluation.question import Picture
+from imageevalkit.benchmark.question import Picture
 
 path = Path(sys.argv[1])
 Image.new("RGB", (8, 8), "red").save(path)

@@ -27,7 +27,7 @@ from eval_models.judge.options import JudgeOptions
 from eval_models.judge.registry import JudgeChoice, JudgeSetting, make_judge
 from eval_models.judge.served import Address
 from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.evaluation.question import (
+from imageevalkit.benchmark.question import (
     Answer,
     Encoding,
     JudgeUnusable,
@@ -799,7 +799,7 @@ def test_closing_the_iterator_gives_up_what_is_under_way(judge_server: JudgeServ
 _INTERRUPTED = """
 from eval_models.judge.options import JudgeOptions
 from eval_models.judge.registry import make_judge
-from imageevalkit.evaluation.question import Message, Question, Sampling
+from imageevalkit.benchmark.question import Message, Question, Sampling
 
 questions = [Question(str(n), "q", (Message("user", (f"Score {n}",)),), Sampling(5)) for n in range(400)]
 try:

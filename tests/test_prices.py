@@ -20,7 +20,7 @@ from imageevalkit.cell.items import items_of
 from imageevalkit.errors import UserError
 from imageevalkit.evaluation.money import effort
 from imageevalkit.evaluation.provenance import provenance
-from imageevalkit.evaluation.question import Message, Picture, Question, Sampling
+from imageevalkit.benchmark.question import Message, Picture, Question, Sampling
 from imageevalkit.generation.money import money
 from imageevalkit.jsonl import JsonlWriter
 from imageevalkit.money import dollars

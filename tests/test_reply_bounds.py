@@ -23,7 +23,7 @@ from imageevalkit.api.failures import in_words, parse_error
 from imageevalkit.api.image_reply import refusal_in_words
 from imageevalkit.api.routes.chat import Chat
 from imageevalkit.api.routes.content import read_content
-from imageevalkit.evaluation.question import Answer, Encoding, Message, Picture, Question, Sampling
+from imageevalkit.benchmark.question import Answer, Encoding, Message, Picture, Question, Sampling
 from imageevalkit.generation.contract import GenerationError, ItemFailed
 from imageevalkit.images import CorruptImage, decode, facts, opened, prove
 from imageevalkit.secrets import beginning, one_line

@@ -23,7 +23,7 @@ import pytest
 from eval_models.judge.served import Address, problem, wait_for_address
 from eval_models.judge.server_settings import ServerSettings
 from imageevalkit.errors import UserError
-from imageevalkit.evaluation.question import JudgeUnusable
+from imageevalkit.benchmark.question import JudgeUnusable
 from imageevalkit.launch import judge_server
 from imageevalkit.launch.judge_server import JudgeServer
 from tests.support.checkout import (

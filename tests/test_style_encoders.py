@@ -21,7 +21,7 @@ from eval_models.encoders.csd import find_csd, load_csd
 from eval_models.encoders.interface import EncoderOptions
 from eval_models.encoders.style import StyleEncoder
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.question import Answer, Encoding, Picture, Question
+from imageevalkit.benchmark.question import Answer, Encoding, Picture, Question
 from imageevalkit.images import sha256_file
 from tests.support.image_questions import ask_about
 from tests.support.mirror import shared_mirror

@@ -22,7 +22,7 @@ from eval_models.judge.local.sampling import PromptPenalty
 from eval_models.judge.options import JudgeOptions
 from eval_models.judge.registry import make_judge
 from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.evaluation.question import (
+from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
     Answer,
     Encoding,

@@ -9,5 +9,5 @@ if [[ $# -lt 1 || $# -gt 2 ]]; then
 fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python="$(bash utils/env_python.sh "${2-}")"
-export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONPATH="$PWD:$PWD/infer${PYTHONPATH:+:$PYTHONPATH}"
 exec "$python" -m imageevalkit.evaluation --ds_name "$name" --model_name="$1"

@@ -12,20 +12,14 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.geneval2.analysis import (
-    ATOMICITIES,
-    SKILLS,
-    Atoms,
-    Part,
-    arithmetic_mean,
-    by_atomicity,
-    by_skill,
-    geometric_mean,
-    mean,
-)
-from benchmarks.geneval2.official import read_score_lists
+from benchmarks.geneval2.benchmark import ATOMICITIES, SKILLS, by_atomicity, by_skill, prompt_score
 from imageevalkit.assets import data_folder
+from imageevalkit.cell.results import Metric
+from imageevalkit.cell.scores import Score
 from imageevalkit.errors import ExitStatus, UserError, run_main, show
+from imageevalkit.json_values import is_number
+from imageevalkit.metrics import mean
+from imageevalkit.secrets import one_line
 
 _DATA = data_folder("geneval2") / "geneval2_data.jsonl"
 _REMEDY = "get it with: bash utils/prefetch.sh --ds_names geneval2"
@@ -44,11 +38,11 @@ def main() -> ExitStatus:
     )
     parser.add_argument("--benchmark_data", default=_DATA, type=Path, help="data file, if another one")
     args = parser.parse_args()
-    show(analysis(read_atoms(args.score_data, args.benchmark_data)))
+    show(analysis(read_scores(args.score_data, args.benchmark_data)))
     return ExitStatus.COMPLETE
 
 
-def read_atoms(score_data: Path, benchmark_data: Path) -> list[Atoms]:
+def read_scores(score_data: Path, benchmark_data: Path) -> list[Score]:
     """The scores of ``score_data`` with the skills and atomicities of the prompts in ``benchmark_data``.
 
     Raises:
@@ -69,26 +63,50 @@ def read_atoms(score_data: Path, benchmark_data: Path) -> list[Atoms]:
             raise UserError(
                 f"{score_data}: prompt {number} has {len(scores)} scores, but {len(prompt.skills)} atoms"
             )
-    return [Atoms(*prompt, scores) for prompt, scores in zip(prompts, lists, strict=True)]
+    return [prompt_score(*prompt, scores) for prompt, scores in zip(prompts, lists, strict=True)]
 
 
-def analysis(prompts: list[Atoms]) -> str:
+def analysis(prompts: list[Score]) -> str:
     """The text to print; a group without prompts, where the official script fails, is a dash."""
     lines = ["Per Atom Type Analysis (Soft-TIFA AM)"]
-    for skill, parts in by_skill(prompts).items():
-        lines += [f"{skill.capitalize()}:", _percent(parts)]
+    skills, atomicities = by_skill(prompts), by_atomicity(prompts)
+    for skill in SKILLS:
+        lines += [f"{skill.capitalize()}:", _percent(skills.get(f"skill/{skill}"))]
     lines += ["", "Per Atomicity Analysis (Soft-TIFA GM)"]
-    for atomicity, parts in by_atomicity(prompts).items():
-        lines += [f"Results for Atomicity={atomicity}", _percent(parts)]
-    am = mean(Part(arithmetic_mean(prompt.scores)) for prompt in prompts) or 0.0
-    gm = mean(Part(geometric_mean(prompt.scores)) for prompt in prompts) or 0.0
-    lines += ["", f"Total over {len(prompts)} prompts", f"AM: {100 * am}", f"GM: {100 * gm}"]
+    for atomicity in ATOMICITIES:
+        metric = atomicities.get(f"atomicity/{atomicity}")
+        lines += [f"Results for Atomicity={atomicity}", _percent(metric)]
+    am, gm = (mean(prompts, f"soft_tifa_{kind}", percent=True).value or 0.0 for kind in ("am", "gm"))
+    lines += ["", f"Total over {len(prompts)} prompts", f"AM: {am}", f"GM: {gm}"]
     return "\n".join(lines)
 
 
-def _percent(parts: list[Part]) -> str:
-    value = mean(parts)
-    return "–" if value is None else str(round(100 * value, 2))
+def _percent(metric: Metric | None) -> str:
+    return "–" if metric is None or metric.value is None else str(round(metric.value, 2))
+
+
+def read_score_lists(path: Path) -> list[list[float]]:
+    """The scores of each prompt, in the order of the data file: the official ``--output_file``.
+
+    A score may exceed 1: the official sum counts a token twice where a tokenizer begins two answers with it.
+
+    Raises:
+        UserError: the file cannot be read, or is no list of lists of numbers that are not negative.
+    """
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise UserError(f"{path} is no JSON ({one_line(error)})") from None
+    if not isinstance(raw, list) or not raw:
+        raise UserError(f"{path} is no JSON list with a list of scores per prompt")
+    for number, scores in enumerate(raw):
+        if not isinstance(scores, list) or not scores or not all(is_number(s) and s >= 0 for s in scores):
+            raise UserError(
+                f"{path}: entry {number} is no list of scores: {one_line(json.dumps(scores), 60)}"
+            )
+    return raw
 
 
 def _read_prompts(path: Path) -> list[_Prompt]:

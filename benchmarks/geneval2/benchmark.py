@@ -1,167 +1,261 @@
-"""GenEval 2 for the evaluate engine: one run of its judge gives all four methods."""
+"""GenEval 2: 800 templated prompts of rising atomicity, one image each; one run of its judge gives all four methods.
+
+``quirk`` comments name what a reader would otherwise mend, and with it change published numbers.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from benchmarks.geneval2.answers import YES, accepted, soft_score, without_bare_space
-from benchmarks.geneval2.metric import METHODS, PROMPTS, SCALE, Scored, metrics, official_name
-from benchmarks.geneval2.official import IMAGE_FILEPATHS, filepaths_text, score_lists_text
-from benchmarks.geneval2.token_ids import official_ids
-from eval_models.judge.benchmark import JudgedBenchmark
-from eval_models.judge.registry import choose
-from imageevalkit import judge_prompts
+from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Unparsed, grouped
+from imageevalkit.benchmark.question import TRANSFORMERS, Answer, Message, Picture, Question, Sampling
+from imageevalkit.cell import REPO
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric
+from imageevalkit.cell.scores import Score
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.benchmark import Judged, Score, Unparsed
-from imageevalkit.evaluation.question import TRANSFORMERS, Message, Picture, Question, Reply, Sampling
+from imageevalkit.metrics import arithmetic_mean, geometric_mean, mean, mean_by, points
 
-DEFAULT_JUDGE = "qwen3-vl-8b"
-VERSION = "facebookresearch-a6e82d2"  # data, prompts and rules are those of facebookresearch/GenEval2 there
+PROMPTS = 800
+"""Of the whole benchmark. The official evaluator gives no score when one lacks its image."""
+SKILLS = ("object", "attribute", "count", "position", "verb")
+ATOMICITIES = range(3, 11)
+METHODS = ("soft_tifa_gm", "soft_tifa_am", "tifa", "vqascore")
+_CORRECTED = ("soft_tifa_gm_corrected", "soft_tifa_am_corrected")
+_UPPER = ("soft_tifa_gm_upper", "soft_tifa_am_upper", "vqascore_upper")
 
+_SOFT_TIFA, _TIFA, _VQA = (f"evaluation.py::{name}" for name in ("soft_tifa", "tifa", "vqa_score"))
 _VQASCORE = "vqascore"
-_SOFT_TIFA_PROMPT = "evaluation.py::soft_tifa"
-_TIFA_PROMPT = "evaluation.py::tifa"
-_VQASCORE_PROMPT = "evaluation.py::vqa_score"
+
+_YES = ("Yes", "yes", " yes", " Yes")
+_WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_DIGITS = {word: str(number) for number, word in enumerate(_WORDS, 1)}
+# The tokens that the official judge's tokenizer begins the accepted strings with, in their order (spec of GenEval 2,
+# section 5). They were computed from the Qwen vocabulary, not read off the judge itself; asking it by others is refused.
+_TOKEN_IDS = {
+    "Yes": (9454, 9693, 9834, 7414),
+    "one": (603, 3966, 825, 3776, 16, 220),
+    "two": (19789, 11613, 1378, 9043, 17, 220),
+    "three": (27856, 19641, 2326, 14513, 18, 220),
+    "four": (34024, 26972, 3040, 13322, 19, 220),
+    "five": (52670, 37020, 4236, 20924, 20, 220),
+    "six": (50364, 41460, 4743, 18680, 21, 220),
+    "seven": (80185, 59528, 8094, 29948, 22, 220),
+}
 
 
-def check_judge(judge: str) -> str:
-    """The full name of the judge to use; ``""`` is the official one. Raises UserError for one that there is not."""
-    return choose(judge or DEFAULT_JUDGE).full_name
+class GenEval2(Benchmark):
+    """Asks the questions of a prompt about its image, and once whether the image shows the prompt.
 
-
-def make(judge: str) -> GenEval2Benchmark:
-    """The benchmark with ``judge``. Raises CellFailure when the official prompts are not there."""
-    return GenEval2Benchmark(judge, judge_prompts.load("geneval2"))
-
-
-class GenEval2Benchmark(JudgedBenchmark):
-    """Asks the questions of a prompt about its image, and once whether the image shows the prompt."""
+    The eight atomicities take turns, so that any first N prompts cover all evenly; the data file is ordered by them. An
+    image is named after its prompt's line there, from 0.
+    """
 
     name = "geneval2"
-    version = VERSION
+    version = (
+        "facebookresearch-a6e82d2"  # data, prompts and rules are those of facebookresearch/GenEval2 there
+    )
+    judge = "transformers:qwen3-vl-8b"
     headline = ("soft_tifa_gm",)
-    official_headline = (official_name("soft_tifa_gm"),)
-    official = (f"transformers:{DEFAULT_JUDGE}",)
+    official_headline = ("soft_tifa_gm_official",)
     pixels = TRANSFORMERS
 
-    def __init__(self, judge: str, prompts: Mapping[str, str]) -> None:
-        if prompts[_SOFT_TIFA_PROMPT] != prompts[_TIFA_PROMPT]:
+    def samples(self) -> Iterable[Sample]:
+        records = enumerate(self.read_jsonl("geneval2_data.jsonl", PROMPTS))
+        by_atomicity = grouped(records, lambda pair: pair[1]["atom_count"])
+        for turn in zip(*by_atomicity.values(), strict=True):
+            for index, record in turn:
+                data = {key: record[key] for key in ("atom_count", "vqa_list", "skills")}
+                yield Sample(f"images/{index:03d}.png", record["prompt"], data={**data, "index": index})
+
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
+        if self.prompts[_SOFT_TIFA] != self.prompts[_TIFA]:
             raise CellFailure(
                 "benchmark geneval2: the judge prompts of TIFA and Soft-TIFA differ, but one reply serves both"
             )
-        super().__init__(judge, prompts)
+        for n, (question, answer) in enumerate(item.data["vqa_list"]):
+            text = self.prompts[_SOFT_TIFA].format(question)
+            yield self._question(f"vqa/{n}", image, text, accepted(question, answer))
+        yield self._question(_VQASCORE, image, self.prompts[_VQA].format(item.prompt), _YES)
 
-    def questions(self, item: Item, image: Picture) -> Sequence[Question]:
-        vqa = self.prompts[_SOFT_TIFA_PROMPT]
-        asked = [
-            (_atom(n), vqa.format(question), accepted(question, answer))
-            for n, (question, answer) in enumerate(item.data["vqa_list"])
-        ]
-        asked.append((_VQASCORE, self.prompts[_VQASCORE_PROMPT].format(item.data["prompt"]), YES))
-        return [
-            Question(
-                item.id,
-                name,
-                (Message("user", (image._replace(pixels=self.pixels), text)),),
-                Sampling(1, temperature=0.0),
-                wanted,
-                official_ids(wanted) if self.is_official else (),
-            )
-            for name, text, wanted in asked
-        ]
+    def _question(self, name: str, image: Picture, text: str, choices: tuple[str, ...]) -> Question:
+        ids = _TOKEN_IDS.get(choices[0], ()) if self.is_official_judge else ()
+        return Question(name, (Message("user", (image, text)),), Sampling(1, temperature=0.0), choices, ids)
 
-    def parse(self, question: Question, reply: Reply) -> dict[str, Any]:
-        """Soft score ``p``, ``p_corrected`` without the bare space, and whether the likeliest token is right."""
-        probabilities = reply.probabilities
-        if probabilities is None:
+    def parse(self, question: Question, answer: Answer) -> dict[str, Any]:
+        """Soft score ``p``, ``p_corrected`` without the bare space, and whether the likeliest token is right.
+
+        The sums are neither clipped nor deduplicated (quirk): where two strings begin with one token, it counts twice.
+        """
+        found, choices = answer.probabilities, question.choices
+        if found is None:
             raise Unparsed("the judge gave no probabilities")
-        for string in question.wanted:
-            if not math.isfinite(probabilities.get(string, math.nan)):
+        for string in choices:
+            if not math.isfinite(found.get(string, math.nan)):
                 raise Unparsed(f"the judge gave no probability of {string!r}")
+        # quirk Q1: a tokenizer that splits digits off begins " 7" with the bare space, so that the official sum of
+        # every count answer holds the probability of a space
+        corrected = [string for string in choices if not (string.startswith(" ") and string[1:].isdigit())]
         return {
-            "p": soft_score(probabilities, question.wanted),
-            "p_corrected": soft_score(probabilities, without_bare_space(question.wanted)),
-            "argmax": reply.text,
+            "p": sum(found[string] for string in choices),
+            "p_corrected": sum(found[string] for string in corrected),
+            "argmax": answer.text,
             # quirks Q3 and Q4: the leading space counts, a bare space is wrong, only the reply is lower-cased
-            "correct": reply.text.lower() in question.wanted,
-            "outside": reply.outside,
+            "correct": (answer.text or "").lower() in choices,
+            "outside": answer.outside,
         }
 
-    def score(self, item: Item, parsed: Mapping[str, Any], replies: Mapping[str, Reply]) -> Score:
+    def score(self, item: Item, answers: Answers) -> Score:
         """The four methods' scores of the image, 0-100; the replies to read."""
-        scored = _scored(item, parsed)
+        score = _exact(item, answers)
+        questions = item.data["vqa_list"]
         detail = {
-            question: f"{answer}: {_shown(parsed[_atom(n)])}"
-            for n, (question, answer) in enumerate(item.data["vqa_list"])
+            question: f"{answer}: {_shown(answers[f'vqa/{n}'])}"
+            for n, (question, answer) in enumerate(questions)
         }
         return Score(
-            item=item.id,
-            values={name: SCALE * method(scored) for name, method in METHODS.items()},
-            keys={"atomicity": scored.atomicity},
-            detail={**detail, "VQAScore": f"Yes: {_shown(parsed[_VQASCORE])}"},
+            {name: 100.0 * score.values[name] for name in METHODS},
+            score.keys,
+            {**detail, "VQAScore": f"Yes: {_shown(answers[_VQASCORE])}"},
         )
 
-    def aggregate(self, judged: Sequence[Judged]) -> dict[str, Metric]:
-        """The metrics of :func:`benchmarks.geneval2.metric.metrics` over the prompts that have a score."""
-        return metrics(_all_scored(judged))
+    def metrics(self, scores: Scores) -> dict[str, Metric]:
+        """By name, on a scale of 100; ``n`` counts prompts.
 
-    def notes(self, judged: Sequence[Judged]) -> list[str]:
+        The methods, the same ``_corrected``, by skill (Soft-TIFA AM) and by atomicity (Soft-TIFA GM), groups without
+        prompts left out; ``_official``: without value unless all 800 prompts are there. Where the judge's backend saw
+        only the top tokens, ``_upper`` bounds and ``outside_mass`` (mean and largest over all questions, 0-1).
+        """
+        exact = self._exact(scores)
+        found = {name: mean(exact, name, percent=True) for name in (*METHODS, *_CORRECTED)}
+        found |= by_skill(exact) | by_atomicity(exact)
+        for name in METHODS:
+            whole = len(exact) == PROMPTS
+            found[f"{name}_official"] = found[name] if whole else Metric(None, len(exact), scale=100.0)
+        unseen = self._unseen(scores)
+        if any(unseen):
+            found |= {name: mean(exact, name, percent=True) for name in _UPPER}
+            found["outside_mass"] = Metric(sum(unseen) / len(unseen), len(exact))
+            found["outside_mass_max"] = Metric(max(unseen), len(exact))
+        return found
+
+    def _exact(self, scores: Scores) -> list[Score]:
+        """Those of the prompts, 0-1, in the order of the data file."""
+        done = sorted((one for one in scores.items if one.score), key=lambda one: one.item.data["index"])
+        return [_exact(one.item, one.answers) for one in done]
+
+    def _unseen(self, scores: Scores) -> list[float]:
+        """The probability that was not seen, of every question."""
+        done = sorted((one for one in scores.items if one.score), key=lambda one: one.item.data["index"])
+        return [answer.value["outside"] or 0.0 for one in done for answer in one.answers.values()]
+
+    def notes(self, scores: Scores) -> Sequence[str]:
         """How much probability was outside what the judge's backend could see, if it was not all of it."""
-        unseen = [mass for one in _all_scored(judged) for mass in one.unseen]
+        unseen = self._unseen(scores)
         if not any(unseen):
-            return []
+            return ()
         return [
             "the judge's endpoint shows only the likeliest tokens: a mean "
             f"{statistics.fmean(unseen):.2%} of the probability, and at most {max(unseen):.2%}, was outside of them "
             "and counts as wrong; the …_upper metrics count all of it as right"
         ]
 
-    def official_files(self, judged: Sequence[Judged]) -> dict[str, str]:
+    def official_files(self, scores: Scores) -> dict[str, str]:
         """The images by prompt and, when no prompt lacks its score, the official output of each method.
 
         Score lists hold no prompts: with a gap, all that follow would belong to other prompts.
         """
-        in_file_order = sorted(judged, key=lambda one: one.item.data["index"])
-        images = {one.item.data["prompt"]: one.image for one in in_file_order if one.image}
-        files = {IMAGE_FILEPATHS: filepaths_text(images)}
-        scored = _all_scored(in_file_order)
-        if len(scored) == PROMPTS:
-            files["score_lists_soft_tifa.json"] = score_lists_text([one.soft for one in scored])
-            files["score_lists_tifa.json"] = score_lists_text([[*map(int, one.right)] for one in scored])
-            files["score_lists_vqascore.json"] = score_lists_text([[one.vqascore] for one in scored])
+        in_file_order = sorted(scores.items, key=lambda one: one.item.data["index"])
+        paths = {one.item.prompt: _shown_path(one.image) for one in in_file_order if one.image}
+        files = {"image_filepaths.json": json.dumps(paths, indent=1, ensure_ascii=False) + "\n"}
+        exact = self._exact(scores)
+        if len(exact) == PROMPTS:
+            lists = {
+                "soft_tifa": [[point.values["p"] for point in one.points] for one in exact],
+                "tifa": [[int(point.values["right"]) for point in one.points] for one in exact],
+                "vqascore": [[one.values["vqascore"]] for one in exact],
+            }
+            files |= {f"score_lists_{name}.json": json.dumps(of) + "\n" for name, of in lists.items()}
         return files
 
 
-def _atom(n: int) -> str:
-    """The name of the question about atom ``n``, from 0."""
-    return f"vqa/{n}"
+def accepted(question: str, answer: str) -> tuple[str, ...]:
+    """The strings that answer ``question`` rightly, in the official order.
+
+    Quirk: only a question that starts with "How many" looks at ``answer``; any other one wants a yes.
+    """
+    if not question.startswith("How many"):
+        return _YES
+    digit = _DIGITS.get(answer, "other")  # quirk: what is no number word has the digit "other"
+    word = answer.capitalize()
+    return answer, word, f" {answer}", f" {word}", digit, f" {digit}"
 
 
-def _all_scored(judged: Sequence[Judged]) -> list[Scored]:
-    return [_scored(one.item, one.parsed) for one in judged if one.score]
+def prompt_score(atomicity: int, skills: Sequence[str], soft: Sequence[float]) -> Score:
+    """Soft-TIFA GM and AM of a prompt, 0-1, from the soft scores of its atoms, its points.
 
-
-def _scored(item: Item, parsed: Mapping[str, Any]) -> Scored:
-    data = item.data
-    atoms = [parsed[_atom(n)] for n in range(len(data["vqa_list"]))]
-    return Scored(
-        line=data["index"],
-        atomicity=data["atom_count"],
-        skills=data["skills"],
-        soft=[atom["p"] for atom in atoms],
-        corrected=[atom["p_corrected"] for atom in atoms],
-        right=[atom["correct"] for atom in atoms],
-        vqascore=parsed[_VQASCORE]["p"],
-        outside=[atom["outside"] or 0.0 for atom in atoms],
-        vqascore_outside=parsed[_VQASCORE]["outside"] or 0.0,
+    ``atomicity`` may be less than their number: the count-one atoms behind "a" are scored, but not counted.
+    """
+    return Score(
+        {"soft_tifa_gm": geometric_mean(soft), "soft_tifa_am": arithmetic_mean(soft)},
+        {"atomicity": atomicity},
+        points=[Score({"p": p}, {"skill": skill}) for p, skill in zip(soft, skills, strict=True)],
     )
 
 
-def _shown(parsed: Mapping[str, Any]) -> str:
-    return f"{parsed['p']:.4f}, said {json.dumps(parsed['argmax'], ensure_ascii=False)}"
+def by_skill(prompts: Sequence[Score]) -> dict[str, Metric]:
+    """The AM view, ``skill/<skill>``: the mean over all atoms of the skill; a prompt's are one to the interval."""
+    return mean_by(points(prompts), "p", "skill", prefix="skill/", order=SKILLS, percent=True)
+
+
+def by_atomicity(prompts: Sequence[Score]) -> dict[str, Metric]:
+    """The GM view, ``atomicity/<k>``: the geometric mean of each prompt over *all* of its atoms."""
+    return mean_by(prompts, "soft_tifa_gm", "atomicity", prefix="atomicity/", order=ATOMICITIES, percent=True)
+
+
+def _exact(item: Item, answers: Answers) -> Score:
+    """The scores of one image, 0-1: by method, without the bare space, and as large as they could be."""
+    atoms = [answers[f"vqa/{n}"].value for n in range(len(item.data["vqa_list"]))]
+    whole = answers[_VQASCORE].value
+    score = prompt_score(item.data["atom_count"], item.data["skills"], [atom["p"] for atom in atoms])
+    right = [atom["correct"] for atom in atoms]
+    corrected = [atom["p_corrected"] for atom in atoms]
+    # an answer that is not among the top tokens scores 0, and one 0 makes a geometric mean 0: the true score of such a
+    # prompt may be anything up to this
+    upper = [_upper(atom) for atom in atoms]
+    values = {
+        **score.values,
+        "tifa": arithmetic_mean(right),
+        "vqascore": whole["p"],
+        "soft_tifa_gm_corrected": geometric_mean(corrected),
+        "soft_tifa_am_corrected": arithmetic_mean(corrected),
+        "soft_tifa_gm_upper": geometric_mean(upper),
+        "soft_tifa_am_upper": arithmetic_mean(upper),
+        "vqascore_upper": _upper(whole),
+    }
+    of_atoms = [
+        replace(point, values={**point.values, "right": is_right})
+        for point, is_right in zip(score.points, right, strict=True)
+    ]
+    return replace(score, values=values, points=of_atoms).of_item(item.id)
+
+
+def _upper(answer: Mapping[str, Any]) -> float:
+    score: float = answer["p"]
+    return max(score, min(1.0, score + (answer["outside"] or 0.0)))
+
+
+def _shown(answer: Answer) -> str:
+    return f"{answer.value['p']:.4f}, said {json.dumps(answer.value['argmax'], ensure_ascii=False)}"
+
+
+def _shown_path(image: Path) -> str:
+    """Relative to the root, from where the official script is run, if below it: the folder can be copied."""
+    path = image.resolve()
+    return (path.relative_to(REPO) if path.is_relative_to(REPO) else path).as_posix()

@@ -35,11 +35,7 @@ from benchmarks.oneig.scores import (
     style_similarities,
 )
 from benchmarks.oneig.text import check_package, max_tokens
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric
-from imageevalkit.cell.scores import Score
-from imageevalkit.errors import CellFailure, UserError, suggest
-from imageevalkit.evaluation.benchmark import (
+from imageevalkit.benchmark.contract import (
     JUDGE,
     Answers,
     Benchmark,
@@ -51,7 +47,7 @@ from imageevalkit.evaluation.benchmark import (
     Unparsed,
     spread,
 )
-from imageevalkit.evaluation.question import (
+from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
     Answer,
     Encoding,
@@ -62,6 +58,10 @@ from imageevalkit.evaluation.question import (
     Sampling,
     measure,
 )
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.results import Metric
+from imageevalkit.cell.scores import Score
+from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.grids import Grid
 from imageevalkit.grids import is_black as is_black_image
 
@@ -329,7 +329,7 @@ class OneIG(Benchmark):
             return value
         try:
             if question.group == "diversity":
-                from eval_models.encoders.embedding import read_embedding  # the driver lacks its packages
+                from eval_models.encoders.dreamsim import read_embedding  # the driver lacks its packages
 
                 return len(_finite(read_embedding(answer.text or "")))
             if question.group == "reasoning":

@@ -23,7 +23,7 @@ from benchmarks.oneig.scores import (
     mean_or_none,
 )
 from benchmarks.oneig.text import Comparison
-from imageevalkit.evaluation.benchmark import Rules
+from imageevalkit.benchmark.contract import Rules
 
 # those of the analysis in the order of its script; a Chinese prompt has neither type nor length
 _ANALYSED: Mapping[Language, Sequence[Task]] = {

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from benchmarks.oneig import text
 from benchmarks.oneig.data import CLASSES, TASKS, Edition, Language, Prompt, Task
 from benchmarks.oneig.text import Comparison
+from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem
 from imageevalkit.cell.results import Metric
 from imageevalkit.cell.scores import Score
-from imageevalkit.evaluation.benchmark import Answers, Rules, ScoredItem
 from imageevalkit.metrics import arithmetic_mean, mean, mean_by, ratio
 
 TOTAL = "oneig_total"
@@ -201,7 +201,7 @@ class ScoredPrompt:
     @cached_property
     def pairs(self) -> Sequence[tuple[int, int, float]]:
         """DreamSim's distance, 1 - cosine in float64, of all pairs of images that count, behind their places."""
-        from eval_models.encoders.embedding import distances, read_embedding  # the driver lacks its packages
+        from eval_models.encoders.dreamsim import distances, read_embedding  # the driver lacks its packages
 
         counted = self.counted("diversity")
         if len(counted) < 2:

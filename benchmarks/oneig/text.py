@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from benchmarks.oneig.data import Language, Prompt
+from imageevalkit.benchmark.contract import Rules
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.benchmark import Rules
 
 _ACCENTED = "àâäéèêëîïôöùûüç"
 _IGNORED = re.compile(rf"[^\u4e00-\u9fa5a-zA-Z0-9\s{_ACCENTED}{_ACCENTED.upper()}]")

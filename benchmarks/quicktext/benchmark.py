@@ -1,20 +1,24 @@
-"""quicktext: LongText-Bench's metric on embedded prompts, so that a fresh machine needs no download."""
+"""quicktext: LongText-Bench's metric on 24 English and 24 Chinese prompts of our own, so that nothing is downloaded."""
 
 from __future__ import annotations
 
-from benchmarks.longtext.benchmark import check_text_judge, make_text_benchmark
-from benchmarks.longtext.text_benchmark import TextBenchmark
+from collections.abc import Iterable
 
-# no weights to download and no GPU; nobody has published numbers of another judge on these prompts
-DEFAULT_JUDGE = "ppocr"
-VERSION = "1"
+from benchmarks.longtext.benchmark import LongText
+from imageevalkit.benchmark.contract import Sample
 
 
-def check_judge(judge: str) -> str:
-    """The evaluator to use; ``""`` is the default. Raises UserError for one that there is not."""
-    return check_text_judge(judge or DEFAULT_JUDGE)
+class QuickText(LongText):
+    """One image of each prompt, English and Chinese alternating."""
 
+    name = "quicktext"
+    version = "1"
+    assets = ()
+    # no weights to download and no GPU; nobody has published numbers of another judge on these prompts
+    judge = "ppocr"
+    official_judges = LongText.official_judges
 
-def make(judge: str) -> TextBenchmark:
-    """The benchmark read by ``judge``."""
-    return make_text_benchmark("quicktext", VERSION, judge)
+    def samples(self) -> Iterable[Sample]:
+        for record in self.read_jsonl("prompts.jsonl", 48):
+            language = record["language"]
+            yield self.sample(record, language, f"{language}/{record['prompt_id']:02d}.jpg", 1)

@@ -1,143 +1,347 @@
-"""WISE for the evaluate engine: the prompts and the protocol of the paper (arXiv 2503.07265)."""
+"""WISE (arXiv 2503.07265): 1,000 prompts whose picture must be inferred from world knowledge, in three editions.
+
+``quirk`` comments name what a reader would otherwise mend, and with it change which replies have a score.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, ClassVar, NamedTuple
 
-from benchmarks.wise.metric import OFFICIAL, OVERALL, Scored, metrics
-from benchmarks.wise.official import official_files
-from benchmarks.wise.protocol import LEGACY, Protocol, Scores
-from eval_models.judge.benchmark import JudgedBenchmark
-from eval_models.judge.registry import choose
-from imageevalkit import judge_prompts
+from imageevalkit.benchmark.contract import (
+    Answers,
+    Benchmark,
+    Sample,
+    ScoredItem,
+    Scores,
+    Unparsed,
+    grouped,
+    spread,
+)
+from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Evaluator, Metric
-from imageevalkit.errors import UserError, suggest
-from imageevalkit.evaluation.benchmark import Judged, Rules, Score, Unparsed, read_rules
-from imageevalkit.evaluation.question import Message, Picture, Question, Reply
+from imageevalkit.cell.results import Metric
+from imageevalkit.cell.scores import Score
+from imageevalkit.errors import CellFailure
+from imageevalkit.metrics import mean_by, total, weighted, weighted_sum
 from imageevalkit.secrets import one_line
 
-VERSION = "wise-eb51174"  # data, prompts and rules are those of PKU-YuanGroup/WISE at this commit
 _QUESTION = "score"
+_PROMPTS = 1000
 
 
-def configured(given: Mapping[str, Any]) -> Configured:
-    """The benchmark with the settings ``given``. Raises UserError for a wrong one."""
-    return Configured.of("wise", given)
+class Category(NamedTuple):
+    """``ids`` is the range of its prompt ids, which alone decide; ``domain`` the stem of the file that holds them."""
+
+    domain: str
+    ids: range
+    weight: float
 
 
-class Configured(NamedTuple):
-    """See :func:`imageevalkit.evaluation.benchmark.rules_of`; ``name`` is the benchmark's."""
+_CULTURE, _SPACE_TIME, _SCIENCE = "cultural_common_sense", "spatio-temporal_reasoning", "natural_science"
 
-    name: str
-    rules: Rules
-
-    @classmethod
-    def of(cls, name: str, given: Mapping[str, Any]) -> Configured:
-        """With the only setting that there is, ``rules``. Raises UserError for a wrong one."""
-        for setting in given:
-            if setting != "rules":
-                raise UserError(
-                    f"{name} has no setting '{setting}'{suggest(setting, ['rules'])}; it takes rules"
-                )
-        return cls(name, read_rules(name, given.get("rules", "official")))
-
-    def check_judge(self, judge: str) -> str:
-        """The full name of the judge to use; ``""`` is the official one. Raises UserError for one that there is not."""
-        return choose(judge or LEGACY.judge).full_name
-
-    def make(self, judge: str) -> WiseBenchmark:
-        """The benchmark with ``judge``. Raises CellFailure when the official prompts are not there."""
-        return WiseBenchmark(self.name, LEGACY, judge, self.rules)
+# quirk: between name and digit only this may stand, so "**Score:** 1" and a full-width colon are no score
+_BETWEEN = r"\*{0,2}\s*(?::\s*)?"
+_LABEL = rf"(consistency|realism|aesthetic quality){_BETWEEN}"
+# quirk: one digit whatever follows it ("12" is 1, "1.5" is 1), of any script and up to 9; the last one of each counts
+_DIGIT = re.compile(rf"{_LABEL}(\d)", re.IGNORECASE)
+_NUMBER = re.compile(rf"{_LABEL}(\d+(?:\.\d+)?)", re.IGNORECASE)
+# quirk: "Score: 0.5" and "Score: 0/1" are 0, "Score: 10" is none; the name may be the end of a longer word
+_BIT = re.compile(rf"score{_BETWEEN}([01])\b", re.IGNORECASE)
+_THOUGHT = re.compile(r"<think>.*?</think>\s*", re.DOTALL)
+_THOUGHT_END = re.compile(r"</think>\s*")
 
 
-class WiseBenchmark(JudgedBenchmark):
-    """One question about each image, asked and scored by ``protocol`` and ``rules``."""
+class Wise(Benchmark):
+    """The paper's prompts and protocol (upstream: "legacy"): one question about one image of each."""
 
-    version = VERSION
-    headline = (OVERALL,)
+    name = "wise"
+    version = "wise-eb51174"  # data, prompts and rules are those of PKU-YuanGroup/WISE at this commit
+    judge = "openai:gpt-4o-2024-05-13"
+    headline = ("overall",)
     tries = 3  # the official evaluators send the same request again when a reply holds no score
+    has_corrected_rules = True
+    unbounded: Sequence[str] = ("*",)  # the official parser takes any digit for a score
 
-    def __init__(self, name: str, protocol: Protocol, judge: str, rules: Rules = "official") -> None:
-        self.name = name
-        self.rules = rules
-        self.judge_scale = protocol.scale
-        if rules == "official":
-            self.official_headline = (OFFICIAL,)
-        self.official = (protocol.judge,)
-        self._protocol = protocol
-        super().__init__(judge, judge_prompts.load(name))
-
-    @cached_property
-    def evaluator(self) -> Evaluator:
-        """The judge; named by the rules too where they are not the official ones."""
-        judge = self._judge.evaluator
-        if self.rules == "official":
-            return judge
-        label, _, digest = judge.id.rpartition("/")
-        return Evaluator(f"{label}/{self.rules}/{digest}", False, {**judge.details, "rules": self.rules})
-
-    def answerer(self, question: Question) -> Evaluator:
-        return self._judge.evaluator
+    suffix = ""
+    program = "WISE_legacy/gpt_eval.py"
+    sampling = Sampling(max_tokens=2000, temperature=0.0)
+    parts: Sequence[str] = ("consistency", "realism", "aesthetic_quality")
+    categories: ClassVar[Mapping[str, Category]] = {
+        "culture": Category(_CULTURE, range(1, 401), 0.4),
+        "time": Category(_SPACE_TIME, range(401, 568), 0.167),
+        "space": Category(_SPACE_TIME, range(568, 701), 0.133),
+        "biology": Category(_SCIENCE, range(701, 801), 0.1),
+        "physics": Category(_SCIENCE, range(801, 901), 0.1),
+        "chemistry": Category(_SCIENCE, range(901, 1001), 0.1),
+    }
 
     @property
-    def judge_id(self) -> str:
-        return self._judge.evaluator.id
+    def official_headline(self) -> Sequence[str]:  # type: ignore[override]
+        return ("overall_official",) if self.settings.rules == "official" else ()
 
-    def questions(self, item: Item, image: Picture) -> Sequence[Question]:
-        system, user = (
-            self.prompts[f"{self._protocol.program}::build_evaluation_messages#{role}"]
-            for role in ("system", "user")
+    def samples(self) -> Iterable[Sample]:
+        """In an order in which any first N hold each category in its share of the benchmark (by less than two entries;
+        all six from 7 on), and within a category each subcategory."""
+        samples = chain.from_iterable(self._domain(domain) for domain in self._domains())
+        of_category = grouped(samples, lambda sample: sample.data["category"])
+        return spread(
+            spread(grouped(of_category[name], lambda sample: sample.data["subcategory"]).values())
+            for name in self.categories
         )
-        asked = user.format(Prompt=item.data["prompt"], Explanation=item.data["explanation"])
+
+    def _domains(self) -> dict[str, list[str]]:
+        """The categories of each domain."""
+        return grouped(self.categories, lambda name: self.categories[name].domain)
+
+    def _domain(self, domain: str) -> Iterable[Sample]:
+        file = f"{domain}{self.suffix}.json"
+        records = self.read_json(file)
+        names = {n: name for name in self._domains()[domain] for n in self.categories[name].ids}
+        try:
+            if sorted(record["prompt_id"] for record in records) != sorted(names):
+                raise ValueError("it has other prompt ids")
+            for record in records:
+                n, prompt, explanation = record["prompt_id"], record["Prompt"], record["Explanation"]
+                if not all(isinstance(text, str) for text in (prompt, explanation, record["Subcategory"])):
+                    raise ValueError(f"prompt {n} lacks a text")
+                keys = {"category": names[n], "subcategory": record["Subcategory"], "prompt_id": n}
+                yield Sample(f"images/{n}.png", prompt, data={**keys, "explanation": explanation})
+        except (KeyError, TypeError, ValueError) as error:
+            raise CellFailure(
+                f"{self.data / file} is not what upstream publishes ({type(error).__name__}: {error}); "
+                f"run: bash utils/prefetch.sh --ds_names {self.name}"
+            ) from None
+
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
+        system, user = (
+            self.prompts[f"{self.program}::build_evaluation_messages#{role}"] for role in ("system", "user")
+        )
+        text = user.format(Prompt=item.prompt, Explanation=item.data["explanation"])
+        # the official evaluators declare every file a PNG
         messages = (
             Message("system", (system,)),
-            # the official evaluators declare every file a PNG
-            Message("user", (asked, image._replace(media_type="image/png"))),
+            Message("user", (text, image._replace(media_type="image/png"))),
         )
-        return [Question(item.id, _QUESTION, messages, self._protocol.sampling)]
+        return [Question(_QUESTION, messages, self.sampling)]
 
-    def parse(self, question: Question, reply: Reply) -> Scores:
+    def clean(self, reply: str) -> str:
+        """The text of a reply that is parsed and kept."""
+        return reply
+
+    def parse(self, question: Question, answer: Answer) -> dict[str, float]:
         """The scores by the names they have in the official records."""
-        text = self._protocol.clean(reply.text)
-        scores = self._protocol.parse(text)
-        if missing := [name for name in self._protocol.required if name not in scores]:
-            raise Unparsed(f"no {', '.join(missing)} in '{one_line(text, 100)}'")
-        return {name: scores[name] for name in self._protocol.required}
+        text = self.clean(answer.text or "")
+        scores = self.scores_in(text)
+        if not scores or (missing := [part for part in self.parts if part not in scores]):
+            raise Unparsed(
+                f"no {', '.join(missing if scores else self.parts or ['score'])} in '{one_line(text, 100)}'"
+            )
+        if self.settings.rules == "corrected" and (beyond := self.beyond_scale(text)):
+            raise Unparsed(f"beyond the judge's scale: {beyond}")
+        return scores
 
-    def stated(self, question: Question, reply: Reply) -> Scores:
-        """The scores as the reply has them, of which the official parsers may read one digit."""
-        return self._protocol.stated(self._protocol.clean(reply.text))
+    def scores_in(self, text: str) -> dict[str, float]:
+        """The labelled scores; without any label the first three lines that are nothing but 0, 1 or 2.
 
-    def score(self, item: Item, parsed: Mapping[str, Scores], replies: Mapping[str, Reply]) -> Score:
-        """WiScore and the parts it is made of."""
-        scores, data = parsed[_QUESTION], item.data
+        Quirk: with one label the lines are not looked at, so that the other scores are missing.
+        """
+        if labelled := _labelled(_DIGIT, text):
+            return labelled
+        bare = _bare_lines(text, "012")
+        return dict(zip(self.parts, map(float, bare), strict=False)) if len(bare) >= len(self.parts) else {}
+
+    def beyond_scale(self, text: str) -> str:
+        """The scores with all their digits that are not on the scale that the judge is told to use, in words."""
+        stated = _labelled(_NUMBER, text).items()
+        return ", ".join(f"{part} {value:g}" for part, value in stated if not 0 <= value <= 2)
+
+    def wiscore(self, scores: Mapping[str, float]) -> float:
+        """``(0.7 consistency + 0.2 realism + 0.1 aesthetic quality) / 2``, 0-1 for scores of 0-2.
+
+        The equation of the paper lacks the division, its tables and the program have it.
+        """
+        return (0.7 * scores["consistency"] + 0.2 * scores["realism"] + 0.1 * scores["aesthetic_quality"]) / 2
+
+    def score(self, item: Item, answers: Answers) -> Score:
+        answer, data = answers[_QUESTION], item.data
         return Score(
-            item=item.id,
-            values={
-                "wiscore": self._protocol.wiscore(scores),
-                **{part: scores[part] for part in self._protocol.parts},
-            },
-            keys={key: data[key] for key in ("category", "subcategory", "prompt_id")},
-            detail={"explanation": data["explanation"], "judge": replies[_QUESTION].text},
+            {"wiscore": self.wiscore(answer.value), **{part: answer.value[part] for part in self.parts}},
+            {key: data[key] for key in ("category", "subcategory", "prompt_id")},
+            {"explanation": data["explanation"], "judge": answer.text},
         )
 
-    def aggregate(self, judged: Sequence[Judged]) -> dict[str, Metric]:
-        """The metrics of :func:`benchmarks.wise.metric.metrics`; that of the official program by its rules only."""
-        expected = Counter(one.item.data["category"] for one in judged)
-        scored = [
-            Scored(**score.keys, wiscore=score.values["wiscore"], parts=score.values)
-            for score in (one.score for one in judged)
-            if score
+    def metrics(self, scores: Scores) -> dict[str, Metric]:
+        """By name; ``n`` counts images.
+
+        * ``overall``: Σ weight · mean WiScore of a category, without value until every category has a score.
+        * ``overall_official`` (official rules): the same, without value unless each of the 1000 prompts has a score:
+          the official program prints nothing else. ``overall_missing_as_0``: the same when what has no score counts
+          as 0.
+        * ``culture``, ``time``, …: mean WiScore of a category; ``subcategory/<label>``: of a label of the data file.
+        * for each part: ``<part>`` (weighted like ``overall``) and ``<part>/<category>``: means on the scale 0-2;
+          ``<part>_sum`` and ``<part>_sum/<category>``: the sums of the paper's tables 3-8, whose overall is the same
+          weighted sum of sums; only of categories with a score for every prompt.
+        """
+        weights = {name: category.weight for name, category in self.categories.items()}
+        ordered = sorted(
+            scores, key=lambda score: score.keys["prompt_id"]
+        )  # a float sum depends on the order
+        overall = weighted(ordered, "wiscore", "category", weights)
+        found = {"overall": overall}
+        if self.settings.rules == "official":
+            whole = len({score.keys["prompt_id"] for score in ordered}) == _PROMPTS
+            found["overall_official"] = overall if whole else Metric(None, len(ordered))
+        of_category = grouped(ordered, lambda score: score.keys["category"])
+        expected = Counter(one.item.data["category"] for one in scores.items)
+        zeros = {
+            name: sum(score.values["wiscore"] for score in of_category.get(name, ())) / count
+            for name, count in expected.items()
+        }
+        found["overall_missing_as_0"] = Metric(weighted_sum(zeros, weights), expected.total())
+        found |= mean_by(ordered, "wiscore", "category", order=self.categories)
+        found |= mean_by(ordered, "wiscore", "subcategory", prefix="subcategory/")
+        for part in self.parts:
+            found[part] = weighted(ordered, part, "category", weights, top=2, interval=False)
+            found |= mean_by(
+                ordered, part, "category", prefix=f"{part}/", order=self.categories, top=2, interval=False
+            )
+            sums = {
+                name: total(of_category[name], part, top=2)
+                for name, category in self.categories.items()
+                if len(of_category.get(name, ())) == len(category.ids)
+            }
+            if len(sums) == len(weights):
+                top = weighted_sum({name: metric.scale for name, metric in sums.items()}, weights)
+                value = weighted_sum({name: metric.value for name, metric in sums.items()}, weights)
+                found[f"{part}_sum"] = Metric(value, len(ordered), scale=top or 0.0)
+            found |= {f"{part}_sum/{name}": metric for name, metric in sums.items()}
+        return found
+
+    def notes(self, scores: Scores) -> Sequence[str]:
+        """On the scores that count though the judge was told to give no such ones."""
+        stated = {
+            one.item.id: self.beyond_scale(self.clean(one.replies[_QUESTION]))
+            for one in scores.items
+            if one.score
+        }
+        beyond = [f"{words} of {id.removeprefix('images/')}" for id, words in stated.items() if words]
+        if not beyond:
+            return ()
+        return [
+            f"{len(beyond)} of the judge's verdicts are beyond its scale of 0 to 2 and count as the official "
+            f"program reads them (the first: {beyond[0]}); rules=corrected asks again"
         ]
-        found = metrics(scored, expected, self._protocol.categories, self._protocol.parts)
+
+    def official_files(self, scores: Scores) -> dict[str, str]:
+        """Replies (``….json``) and scores (``….jsonl``) of each domain, sorted by prompt id.
+
+        As there, an item without a score has no record. ``image_path`` is relative to the folder of the cell.
+        """
+        done = sorted((one for one in scores.items if one.score), key=lambda one: one.item.data["prompt_id"])
+        files = {}
+        for domain, names in self._domains().items():
+            mine = [one for one in done if one.item.data["category"] in names]
+            full, lines = self.result_files(domain)
+            files[full] = json.dumps(
+                [self._official_reply(one) for one in mine], ensure_ascii=False, indent=2
+            )
+            files[lines] = "".join(
+                json.dumps(_official_scores(one), ensure_ascii=False) + "\n" for one in mine
+            )
+        return files
+
+    def result_files(self, domain: str) -> tuple[str, str]:
+        """The official names of a domain's replies and scores."""
+        # the legacy README calls one domain's files otherwise, and its command for the total expects that
+        if domain == _SPACE_TIME:
+            return f"{domain}_results.json", f"{domain}_results.jsonl"
+        return f"{domain}_full_results.json", f"{domain}_scores_results.jsonl"
+
+    def _official_reply(self, one: ScoredItem) -> dict[str, Any]:
+        item = one.item
         return {
-            name: metric for name, metric in found.items() if name != OFFICIAL or self.rules == "official"
+            "prompt_id": item.data["prompt_id"],
+            "prompt": item.prompt,
+            "key": item.data["explanation"],
+            "image_path": f"{item.id}{item.path.suffix}",
+            "evaluation": self.clean(one.replies[_QUESTION]),
         }
 
-    def official_files(self, judged: Sequence[Judged]) -> dict[str, str]:
-        """See :func:`benchmarks.wise.official.official_files`."""
-        return official_files(judged, self._protocol)
+
+class WiseRewrite(Wise):
+    """The paper's prompts rewritten to say what they mean (its table 2): the judge is shown the rewritten ones."""
+
+    name = "wise-rewrite"
+    suffix = "_rewrite"
+
+
+class WiseVerified(Wise):
+    """WISE_Verified: upstream's current prompts and binary score; an id may stand for another prompt than in the
+    paper's.
+
+    Not comparable with the scores of ``wise``.
+    """
+
+    name = "wise-verified"
+    judge = "vllm:qwen3.5-35b-a3b"
+    has_corrected_rules = False
+    unbounded = ()
+
+    suffix = "_verified"
+    program = "vllm_eval.py"
+    sampling = Sampling(500, 0.0, extra={"chat_template_kwargs": {"enable_thinking": False}})
+    parts = ()
+    categories: ClassVar[Mapping[str, Category]] = {
+        "culture": Category(_CULTURE, range(1, 401), 0.4),
+        "time": Category(_SPACE_TIME, range(401, 521), 0.12),
+        "space": Category(_SPACE_TIME, range(521, 641), 0.12),
+        "biology": Category(_SCIENCE, range(641, 761), 0.12),
+        "physics": Category(_SCIENCE, range(761, 881), 0.12),
+        "chemistry": Category(_SCIENCE, range(881, 1001), 0.12),
+    }
+
+    def clean(self, reply: str) -> str:
+        """Without whole think blocks and stray closing tags, stripped; an unclosed block stays."""
+        # behind the last closing tag each opening one would be followed to the end of the reply
+        thoughts, end, answer = reply.rpartition("</think>")
+        return (_THOUGHT_END.sub("", _THOUGHT.sub("", thoughts + end)) + answer.lstrip()).strip()
+
+    def scores_in(self, text: str) -> dict[str, float]:
+        """The first labelled score, else the only line that is nothing but 0 or 1."""
+        if labelled := _BIT.search(text):
+            return {"score": float(labelled[1])}
+        bare = _bare_lines(text, "01")
+        return {"score": float(bare[0])} if len(bare) == 1 else {}
+
+    def beyond_scale(self, text: str) -> str:
+        return ""  # nothing else is a score
+
+    def wiscore(self, scores: Mapping[str, float]) -> float:
+        """The score itself."""
+        return scores["score"]
+
+    def result_files(self, domain: str) -> tuple[str, str]:
+        return f"{domain}_full_results.json", f"{domain}_scores_results.jsonl"
+
+
+def _official_scores(one: ScoredItem) -> dict[str, Any]:
+    data = one.item.data
+    return {
+        "prompt_id": data["prompt_id"],
+        "Subcategory": data["subcategory"],
+        **one.answers[_QUESTION].value,
+    }
+
+
+def _labelled(scores: re.Pattern[str], text: str) -> dict[str, float]:
+    return {name.lower().replace(" ", "_"): float(number) for name, number in scores.findall(text)}
+
+
+def _bare_lines(text: str, digits: str) -> list[str]:
+    lines = (line.strip() for line in text.split("\n"))
+    return [line for line in lines if len(line) == 1 and line in digits]

@@ -2,76 +2,66 @@
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eval_models.encoders.batches import Encoded, run_batches
-from eval_models.encoders.device import choose_device, free_memory, to_device
-from eval_models.encoders.interface import EncoderOptions
-from eval_models.encoders.llm2clip_model import Llm2Clip, load_llm2clip
-from eval_models.encoders.llm2vec import Vectors, encode_texts
+from eval_models.encoders.encoder import Encoder, choose_device, free_memory, to_device
 from eval_models.encoders.pixels import clip_pixels
-from eval_models.encoders.replies import error_answer, number_answer
-from eval_models.encoders.weights import find, package_versions
-from eval_models.weights_source import WeightsSource
+from eval_models.encoders.weights import does_not_load, find, raise_unfit
+from imageevalkit.benchmark.question import Question
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.question import Answer, Question
 from imageevalkit.load_errors import first_line
+from imageevalkit.weights import WeightsSource
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
     from PIL import Image
 
+    State = Mapping[str, torch.Tensor]
 
-class Llm2ClipEncoder:
-    """An :class:`eval_models.encoders.interface.Encoder` for questions of one message: (picture, reference answer).
 
-    The text of a reply holds two cosines: "official" in the precision of the official code (weights in bfloat16,
+class Llm2ClipEncoder(Encoder):
+    """Asked by a message of a picture and the reference answer.
+
+    An answer holds two cosines: "official" in the precision of the official code (weights in bfloat16,
     computed under torch's autocast, so that a score has steps of 0.0002 around 0.3), and "exact" from the same
     bfloat16 weights and LLM states, everything after them in float32.
     """
 
-    def __init__(self, options: EncoderOptions) -> None:
-        self._options = options
+    name = "llm2clip"
+    packages = ("tokenizers", "safetensors")
 
-    @functools.cached_property
+    @property
     def identity(self) -> dict[str, Any]:
-        """See the interface. The precision of "official" differs between GPU and CPU."""
-        packages = package_versions("tokenizers", "safetensors")
-        autocast = "float16" if choose_device(self._options).startswith("cuda") else "bfloat16"
+        """The precision of "official" differs between GPU and CPU."""
+        autocast = "float16" if choose_device(self.device).startswith("cuda") else "bfloat16"
         return {
             "encoder": "llm2clip",
-            "weights": {"llm2clip_vision": self._vision.identity, "llm2clip_text": self._text.identity},
+            "weights": {"llm2clip_vision": self._vision.identity, "llm2clip_text": self._llm.identity},
             "precision": {"weights": "bfloat16", "official": autocast, "exact": "float32"},
-            "packages": packages,
         }
 
-    def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
-        """See the interface. All texts are encoded first, each once: the LLM's memory is free for the images."""
-        if not questions:
-            return
-        package_versions("tokenizers", "safetensors")
-        device = choose_device(self._options)
+    def load(self, questions: Sequence[Question], device: str) -> _Models:
+        """All texts are encoded first, each once: the LLM's memory is free for the images."""
         vision = self._vision
-        vectors = encode_texts([_reference(question) for question in questions], self._text, device)
-        models = _Models.load(vision, device)
-        try:
-            texts = {text: models.text_features(found, self._text) for text, found in vectors.items()}
-            for encoded in run_batches(questions, models.prepare, models.forward, self._options):
-                yield _answer(encoded, texts, models)
-        finally:
-            del models
-            free_memory()
+        vectors = encode_texts([question.text for question in questions], self._llm, device)
+        official = load_llm2clip(vision, device)
+        models = _Models(official, official.in_float32(), {}, device)
+        models.texts.update({text: models.text_features(found, self._llm) for text, found in vectors.items()})
+        return models
 
     @functools.cached_property
     def _vision(self) -> WeightsSource:
-        return find("llm2clip_vision", self._options)
+        return find("llm2clip_vision", self.weights)
 
     @functools.cached_property
-    def _text(self) -> WeightsSource:
-        return find("llm2clip_text", self._options)
+    def _llm(self) -> WeightsSource:
+        return find("llm2clip_text", self.weights)
 
 
 class _Features(NamedTuple):
@@ -84,13 +74,8 @@ class _Features(NamedTuple):
 class _Models(NamedTuple):
     official: Llm2Clip
     exact: Llm2Clip
+    texts: dict[str, _Features]
     device: str
-
-    @classmethod
-    def load(cls, source: WeightsSource, device: str) -> _Models:
-        """Raises CellFailure where it does not load."""
-        official = load_llm2clip(source, device)
-        return cls(official, official.in_float32(), device)
 
     def prepare(self, image: Image.Image) -> np.ndarray:
         """What transformers' CLIPImageProcessor makes of ``image`` (RGB)."""
@@ -126,16 +111,18 @@ class _Models(NamedTuple):
         except RuntimeError as error:  # no memory left
             raise CellFailure(f"encoders: LLM2CLIP's text adapter failed: {first_line(error)}") from error
 
+    def measure(self, question: Question, features: _Features) -> dict[str, float]:
+        """Both cosines of the picture and its reference answer."""
+        text = self.texts[question.text]
+        with self.autocast():
+            official = features.official @ text.official.T
+        return {"official": official.item(), "exact": (features.exact @ text.exact.T).item()}
+
     def autocast(self) -> torch.amp.autocast_mode.autocast:
         """The official code's, with the precision that torch chooses for the kind of device."""
         import torch
 
         return torch.amp.autocast(torch.device(self.device).type)
-
-
-def _reference(question: Question) -> str:
-    (text,) = (part for message in question.messages for part in message.parts if isinstance(part, str))
-    return text
 
 
 def _of_length_1(features: torch.Tensor) -> torch.Tensor:
@@ -144,11 +131,355 @@ def _of_length_1(features: torch.Tensor) -> torch.Tensor:
     return features
 
 
-def _answer(encoded: Encoded, texts: dict[str, _Features], models: _Models) -> Answer:
-    if encoded.features is None:
-        return error_answer(encoded)
-    image, text = encoded.features, texts[_reference(encoded.question)]
-    with models.autocast():
-        official = image.official @ text.official.T
-    exact = image.exact @ text.exact.T
-    return number_answer(encoded, {"official": official.item(), "exact": exact.item()})
+_ADAPTER = "text_adapter.adaptor."
+_WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
+# Training's temperature, and what older versions of transformers saved of a counter: no feature depends on them.
+_NOT_NEEDED = frozenset(("logit_scale", "vision_model.embeddings.position_ids"))
+# the part of the configuration that a vision tower is made of; its training and export do not concern us
+_VISION_SETTINGS = (
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_channels"),
+    *("image_size", "patch_size", "hidden_act", "layer_norm_eps"),
+)
+_EPS = 1e-5
+
+
+class _Linear(NamedTuple):
+    weight: torch.Tensor
+    bias: torch.Tensor
+
+    def __call__(self, values: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        return torch.nn.functional.linear(values, self.weight, self.bias)
+
+
+class _Norm(NamedTuple):
+    weight: torch.Tensor
+    bias: torch.Tensor
+
+    def __call__(self, values: torch.Tensor) -> torch.Tensor:
+        """In float32, as autocast has it on a GPU; on the CPU it would refuse weights of another precision."""
+        import torch
+
+        normed = torch.nn.functional.layer_norm(
+            values.float(), self.weight.shape, self.weight.float(), self.bias.float(), _EPS
+        )
+        return normed.to(values.dtype)
+
+
+class _Block(NamedTuple):
+    norm: _Norm
+    widen: _Linear
+    narrow: _Linear
+
+    def __call__(self, values: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        return values + self.narrow(torch.nn.functional.gelu(self.widen(self.norm(values))))
+
+
+class TextAdapter(NamedTuple):
+    """``get_text_features`` of the hub's model: length 1, residual blocks, a norm, a projection."""
+
+    blocks: Sequence[_Block]
+    norm: _Norm
+    projection: _Linear
+
+    def __call__(self, vectors: torch.Tensor) -> torch.Tensor:
+        """(texts, LLM's width) to (texts, features)."""
+        import torch
+
+        values = torch.nn.functional.normalize(vectors, p=2, dim=-1)
+        for block in self.blocks:
+            values = block(values)
+        return self.projection(self.norm(values))
+
+    @classmethod
+    def of(cls, state: State) -> TextAdapter:
+        """From tensors of the names and shapes of :func:`_adapter_shapes`."""
+
+        def pair(module: str) -> tuple[torch.Tensor, torch.Tensor]:
+            return state[f"{_ADAPTER}{module}.weight"], state[f"{_ADAPTER}{module}.bias"]
+
+        depth = _depth(state)
+        blocks = [
+            _Block(_Norm(*pair(f"{i}.ln")), _Linear(*pair(f"{i}.fn.0")), _Linear(*pair(f"{i}.fn.3")))
+            for i in range(depth)
+        ]
+        return cls(blocks, _Norm(*pair(str(depth))), _Linear(*pair(str(depth + 1))))
+
+
+class Llm2Clip:
+    """Both halves in one precision. ``image_size`` in pixels, ``text_width`` in numbers, are what they take."""
+
+    def __init__(self, vision: Any, adapter_state: State) -> None:
+        self._vision = vision.eval()
+        self._state = dict(adapter_state)
+        self._adapter = TextAdapter.of(self._state)
+        self.image_size: int = vision.config.image_size
+        self.text_width = len(self._adapter.norm.weight)
+
+    def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
+        """(images, features) of ``pixels`` (images, 3, size, size), float32; not of length 1."""
+        features: torch.Tensor = self._vision(pixel_values=pixels).image_embeds
+        return features
+
+    def text_features(self, vectors: torch.Tensor) -> torch.Tensor:
+        """(texts, features) of float32 ``vectors`` (texts, text_width); not of length 1."""
+        return self._adapter(vectors)
+
+    def to(self, device: str) -> Llm2Clip:
+        """This one on ``device``."""
+        return Llm2Clip(self._vision.to(device), {k: v.to(device) for k, v in self._state.items()})
+
+    def in_float32(self) -> Llm2Clip:
+        """Another with the same weights that computes in float32."""
+        return Llm2Clip(
+            copy.deepcopy(self._vision).float(),
+            {name: tensor.float() for name, tensor in self._state.items()},
+        )
+
+
+def load_llm2clip(source: WeightsSource, device: str) -> Llm2Clip:
+    """The model in bfloat16.
+
+    Not by the hub's own code: transformers 5 lacks a module that it imports. What of the checkpoint is the vision
+    tower is transformers' own CLIP, and the adapter is small.
+
+    Raises:
+        CellFailure: it does not load, or is another model: nothing of it stays random.
+    """
+    try:
+        import torch
+
+        state = _read_weights(source)
+        vision = _vision_model(source, state)
+        vision_state = {name: tensor for name, tensor in state.items() if name in vision.state_dict()}
+        _check(source, state, vision.state_dict())
+        vision.load_state_dict(vision_state)
+        adapter = {name: tensor for name, tensor in state.items() if name.startswith(_ADAPTER)}
+        return Llm2Clip(
+            vision.to(torch.bfloat16), {name: tensor.to(torch.bfloat16) for name, tensor in adapter.items()}
+        ).to(device)
+    except CellFailure:
+        raise
+    except Exception as error:  # of transformers, of the hub, of the disk, of the device
+        raise does_not_load(source, error) from error
+
+
+def _read_weights(source: WeightsSource) -> dict[str, torch.Tensor]:
+    import torch
+    from safetensors.torch import load_file
+    from transformers.utils import cached_file
+
+    failure: OSError | None = None
+    for name in _WEIGHTS_FILES:
+        try:
+            path = str(cached_file(source.model_path, name, revision=source.commit))
+        except OSError as error:  # transformers' word for what is not there
+            failure = failure or error
+            continue
+        if name.endswith(".safetensors"):
+            return load_file(path)
+        state: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+        return state
+    assert failure is not None
+    raise failure
+
+
+def _vision_model(source: WeightsSource, state: State) -> Any:
+    from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
+    from transformers.utils import cached_file
+
+    config = Path(str(cached_file(source.model_path, "config.json", revision=source.commit)))
+    given = json.loads(config.read_text(encoding="utf-8"))["vision_config"]
+    settings = {name: given[name] for name in _VISION_SETTINGS if name in given}
+    projection = state.get("visual_projection.weight")
+    if projection is not None:
+        settings["projection_dim"] = projection.shape[0]
+    return CLIPVisionModelWithProjection(CLIPVisionConfig(**settings))
+
+
+def _check(source: WeightsSource, state: State, vision: State) -> None:
+    names = {*vision, *_adapter_names(_depth(state))}
+    missing = sorted(names - {*state})
+    raise_unfit(source, "an LLM2CLIP model", missing, sorted({*state} - names - _NOT_NEEDED), ())
+    shapes = {name: tensor.shape for name, tensor in vision.items()} | _adapter_shapes(state)
+    odd = sorted(name for name, shape in shapes.items() if tuple(state[name].shape) != tuple(shape))
+    raise_unfit(source, "an LLM2CLIP model", (), (), odd)
+
+
+def _depth(state: State) -> int:
+    """The number of residual blocks; after them come a norm and the projection."""
+    return max(1, sum(f"{_ADAPTER}{i}.fn.0.weight" in state for i in range(len(state))))
+
+
+def _adapter_names(depth: int) -> list[str]:
+    modules = [f"{i}.{part}" for i in range(depth) for part in ("ln", "fn.0", "fn.3")]
+    modules += [str(depth), str(depth + 1)]
+    return [f"{_ADAPTER}{module}.{kind}" for module in modules for kind in ("weight", "bias")]
+
+
+def _adapter_shapes(state: State) -> dict[str, Sequence[int]]:
+    """Of an adapter whose inner widths are those of ``state``, and whose features are as many as an image's."""
+    depth = _depth(state)
+    width, features = len(state[f"{_ADAPTER}{depth}.weight"]), len(state["visual_projection.weight"])
+    shapes: dict[str, Sequence[int]] = {}
+    for i in range(depth):
+        inner = len(state[f"{_ADAPTER}{i}.fn.0.weight"])
+        shapes |= {f"{i}.fn.0.weight": (inner, width), f"{i}.fn.0.bias": (inner,)}
+        shapes |= {f"{i}.fn.3.weight": (width, inner), f"{i}.fn.3.bias": (width,)}
+        shapes |= {f"{i}.ln.weight": (width,), f"{i}.ln.bias": (width,)}
+    shapes |= {f"{depth}.weight": (width,), f"{depth}.bias": (width,)}
+    shapes |= {f"{depth + 1}.weight": (features, width), f"{depth + 1}.bias": (features,)}
+    return {f"{_ADAPTER}{name}": shape for name, shape in shapes.items()}
+
+
+MAX_TOKENS = 512
+_HEADER = "<|start_header_id|>user<|end_header_id|>\n\n"
+_END = "<|eot_id|>"
+# The official code puts this before the text and takes it out again; in a text it would be taken out as well.
+_MARK = "!@#$%^&*()"
+# of a causal language model; the encoder is without a head
+_NOT_NEEDED = frozenset(("lm_head.weight", "rotary_emb.inv_freq"))
+
+
+class Vectors(NamedTuple):
+    """What the LLM says of a text, (width,) each, float32 on the CPU.
+
+    ``official`` is the mean of its bfloat16 states rounded to bfloat16, ``exact`` their mean in float32.
+    """
+
+    official: torch.Tensor
+    exact: torch.Tensor
+
+
+class Tokens(NamedTuple):
+    """The ids of a wrapped text, and how many of its last states are its vector's mean."""
+
+    ids: Sequence[int]
+    pooled: int
+
+
+def encode_texts(texts: Sequence[str], source: WeightsSource, device: str) -> dict[str, Vectors]:
+    """The vectors of each different one of ``texts``. The LLM is loaded for it and freed again.
+
+    One text at a time, as the official code: a text's vector then has the same bits whatever else is asked, in a
+    resumed run too. A batch would save seconds of a run, for these texts are long enough to keep a GPU busy.
+
+    Raises:
+        CellFailure: it does not load, is not all there, or does not fit into memory.
+    """
+    import torch
+
+    tokenizer = load_tokenizer(source)
+    model = load_llama(source, device)
+    vectors: dict[str, Vectors] = {}
+    try:
+        with torch.inference_mode():
+            for text in dict.fromkeys(texts):
+                tokens = tokenize(tokenizer, text)
+                vectors[text] = _pool(last_states(model, tokens.ids), tokens.pooled)
+    except torch.OutOfMemoryError as error:
+        raise CellFailure(
+            f"encoders: too little GPU memory is free for {source.model_path} (about 17 GB); give the job a "
+            "larger GPU (EVAL_GPU_MAP)"
+        ) from error
+    except RuntimeError as error:
+        raise CellFailure(f"encoders: {source.model_path} failed: {first_line(error)}") from error
+    finally:
+        del model
+        free_memory()
+    return vectors
+
+
+def load_tokenizer(source: WeightsSource) -> Any:
+    """The checkpoint's own fast tokenizer, which puts the first token itself.
+
+    Raises:
+        CellFailure: there is none, or it does not load.
+    """
+    folder = Path(source.model_path)
+    if folder.is_dir() and not (folder / "tokenizer.json").is_file():
+        raise CellFailure(f"encoders: {folder} lacks tokenizer.json; download the checkpoint whole")
+    try:
+        from transformers import PreTrainedTokenizerFast
+
+        # by its class: AutoTokenizer would choose by the model's type, and that code is not what wrote the file
+        return PreTrainedTokenizerFast.from_pretrained(source.model_path, revision=source.commit)
+    except Exception as error:  # of transformers, of the hub, of the disk
+        raise does_not_load(source, error) from error
+
+
+def tokenize(tokenizer: Any, text: str) -> Tokens:
+    """``text`` as a user's turn of Llama 3, cut on the right to 512 tokens; its own tokens and the end are pooled.
+
+    How many those are is counted by themselves, and then taken from the right, as the official code does: where
+    the turn is cut, that reaches to tokens before the text. (Its loop that shortens texts word by word never runs:
+    it counts after cutting.)
+    """
+    turn = text.rstrip() + _END
+    limits = {"truncation": True, "max_length": MAX_TOKENS, "padding": False}
+    ids = tokenizer(_HEADER + turn.replace(_MARK, ""), **limits)["input_ids"]
+    own = tokenizer(turn.split(_MARK)[0], **limits, add_special_tokens=False)["input_ids"]
+    return Tokens(ids, len(own))
+
+
+def load_llama(source: WeightsSource, device: str) -> Any:
+    """The LLM in bfloat16.
+
+    transformers' own class on purpose, not the code of the hub's repository: that makes a Llama bidirectional by
+    overriding ``_update_causal_mask``, which today's transformers does not call: it would be causal, and every score
+    wrong without a word. Here :func:`last_states` passes the mask itself.
+
+    Raises:
+        CellFailure: it does not load, or lacks weights.
+    """
+    try:
+        import torch
+        import transformers
+
+        # its bars and its advice to programmers would garble the log of the job
+        transformers.utils.logging.disable_progress_bar()
+        transformers.utils.logging.set_verbosity_error()
+        model, loaded = transformers.LlamaModel.from_pretrained(
+            source.model_path,
+            revision=source.commit,
+            dtype=torch.bfloat16,
+            # an implementation that takes a mask of our own, as the official runs use
+            attn_implementation="sdpa",
+            output_loading_info=True,
+            # told by name below
+            ignore_mismatched_sizes=True,
+        )
+        _check_loaded(source, loaded)
+        return model.to(device).eval()
+    except CellFailure:
+        raise
+    except Exception as error:  # of transformers, of the hub, of the disk, of the device
+        raise does_not_load(source, error) from error
+
+
+def last_states(model: Any, ids: Sequence[int]) -> torch.Tensor:
+    """The last hidden states (tokens, width) of a text of token ``ids``, every token seeing all others."""
+    import torch
+
+    # (batch, heads, from, to): transformers uses a mask of four dimensions as it is, any other becomes causal
+    mask = torch.zeros((1, 1, len(ids), len(ids)), dtype=model.dtype, device=model.device)
+    found = model(
+        input_ids=torch.tensor([ids], device=model.device), attention_mask=mask, use_cache=False
+    ).last_hidden_state
+    states: torch.Tensor = found[0]
+    return states
+
+
+def _pool(states: torch.Tensor, tokens: int) -> Vectors:
+    last = states[-tokens:]
+    return Vectors(last.mean(dim=0).float().cpu(), last.float().mean(dim=0).cpu())
+
+
+def _check_loaded(source: WeightsSource, loaded: dict[str, Any]) -> None:
+    missing = sorted(loaded["missing_keys"])
+    unexpected = sorted({*loaded["unexpected_keys"]} - _NOT_NEEDED)
+    odd_shapes = sorted(str(found[0]) for found in loaded["mismatched_keys"])
+    raise_unfit(source, "a Llama encoder", missing, unexpected, odd_shapes)

@@ -3,45 +3,41 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from PIL import Image
 
-from eval_models.encoders.batches import Encoded, run_batches
 from eval_models.encoders.csd import Csd, CsdWeights, find_csd, load_csd
-from eval_models.encoders.device import choose_device, free_memory, to_device
-from eval_models.encoders.interface import EncoderOptions
+from eval_models.encoders.encoder import Encoder, NotMeasured, to_device
 from eval_models.encoders.pixels import crop_centre, resize_shortest, to_floats
-from eval_models.encoders.replies import error_answer, number_answer
-from eval_models.encoders.se import Se, load_se
-from eval_models.encoders.weights import does_not_load, find, package_versions
-from eval_models.weights_source import WeightsSource
+from eval_models.encoders.weights import does_not_load, find
+from imageevalkit.benchmark.question import Question
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.question import Answer, Question
 from imageevalkit.images import sha256_file
+from imageevalkit.weights import WeightsSource
 
 
-class StyleEncoder:
-    """An :class:`eval_models.encoders.interface.Encoder` for questions of one message: (picture, style).
+class StyleEncoder(Encoder):
+    """Asked by a message of a picture and the name of a style.
 
     ``references`` are the files of the styles' reference vectors: "csd" (CSD_embed.pt) and "se" (SE_embed.pt), each
-    ``{style: (references, width)}``. The text of a reply holds the dot products with those of its style: {"csd":
+    ``{style: (references, width)}``. An answer holds the dot products with those of its style: {"csd":
     […], "se": […], "se_exact": […]}. Those of CSD are float32's, "se" is bfloat16's throughout as the official code
     has it, and "se_exact" is float32's of the same bfloat16 vectors.
     """
 
-    def __init__(self, options: EncoderOptions, references: Mapping[str, Path]) -> None:
-        self._options = options
-        self._references = {name: Path(references[name]) for name in ("csd", "se")}
+    name = "csd+se"
 
-    @functools.cached_property
+    def __init__(self, references: Mapping[str, Path | str], **options: Any) -> None:
+        super().__init__(**options)
+        self._files = {name: Path(references[name]) for name in ("csd", "se")}
+
+    @property
     def identity(self) -> dict[str, Any]:
-        """See the interface."""
-        packages = package_versions()
         try:
-            references = {name: sha256_file(path) for name, path in self._references.items()}
+            references = {name: sha256_file(path) for name, path in self._files.items()}
         except OSError as error:
             raise CellFailure(f"encoders: {error.filename} cannot be read ({error.strerror})") from error
         return {
@@ -49,38 +45,21 @@ class StyleEncoder:
             "weights": {**self._csd.identity, "se": self._se.identity},
             "precision": {"csd": "float32", "se": "bfloat16"},
             "references": references,
-            "packages": packages,
         }
 
-    def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
-        """See the interface."""
-        if not questions:
-            return
-        package_versions()
-        device = choose_device(self._options)
-        references = _References.load(self._references, device)
-        known = [question for question in questions if question.text in references.csd]
-        for question in questions:
-            if question.text not in references.csd:
-                yield Answer(question, None, f"there are no reference vectors of the style '{question.text}'")
-        if not known:
-            return
-        models = _Models(load_csd(self._csd, device), load_se(self._se, device), device)
-        try:
-            references.check(models, self._references)
-            for encoded in run_batches(known, models.prepare, models.forward, self._options):
-                yield _answer(encoded, references)
-        finally:
-            del models
-            free_memory()
+    def load(self, questions: Sequence[Question], device: str) -> _Models:
+        references = _References.load(self._files, device)
+        models = _Models(load_csd(self._csd, device), load_se(self._se, device), references, device)
+        references.check(models, self._files)
+        return models
 
     @functools.cached_property
     def _csd(self) -> CsdWeights:
-        return find_csd(self._options)
+        return find_csd(self.weights)
 
     @functools.cached_property
     def _se(self) -> WeightsSource:
-        return find("se", self._options)
+        return find("se", self.weights)
 
 
 class _References(NamedTuple):
@@ -126,6 +105,7 @@ def _load_references(path: Path, dtype: Any, device: str) -> dict[str, Any]:
 class _Models(NamedTuple):
     csd: Csd
     se: Se
+    references: _References
     device: str
 
     def prepare(self, image: Image.Image) -> tuple[Any, Any]:
@@ -142,17 +122,63 @@ class _Models(NamedTuple):
         se = self.se.style_vectors(to_device([pixels for _, pixels in batch], self.device))
         return list(zip(csd.split(1), se.split(1), strict=True))
 
+    def measure(self, question: Question, features: tuple[Any, Any]) -> dict[str, list[float]]:
+        """The dot products with the references of the question's style."""
+        style = question.text
+        if style not in self.references.csd:
+            raise NotMeasured(f"there are no reference vectors of the style '{style}'")
+        csd, se = features
+        csd_references, se_references = self.references.csd[style], self.references.se[style]
+        products = {
+            "csd": csd @ csd_references.T,
+            # both are bfloat16: so is each product, in steps of 0.002 to 0.004 where scores are
+            "se": se @ se_references.T,
+            "se_exact": se.float() @ se_references.float().T,
+        }
+        return {name: found[0].tolist() for name, found in products.items()}
 
-def _answer(encoded: Encoded, references: _References) -> Answer:
-    if encoded.features is None:
-        return error_answer(encoded)
-    style = encoded.question.text
-    csd, se = encoded.features
-    csd_references, se_references = references.csd[style], references.se[style]
-    products = {
-        "csd": csd @ csd_references.T,
-        # both are bfloat16: so is each product, in steps of 0.002 to 0.004 where scores are
-        "se": se @ se_references.T,
-        "se_exact": se.float() @ se_references.float().T,
-    }
-    return number_answer(encoded, {name: found[0].tolist() for name, found in products.items()})
+
+class Se:
+    """``image_size`` in pixels is the side of what it takes; ``width`` is the length of its style vectors."""
+
+    def __init__(self, model: Any, device: str) -> None:
+        self._model = model.to(device)
+        self.image_size: int = model.config.image_size
+        self.width: int = model.config.projection_dim
+
+    def style_vectors(self, pixels: Any) -> Any:
+        """(batch, width), bfloat16, each of length 1 as bfloat16 can; ``pixels`` (batch, 3, size, size), float32."""
+        import torch
+
+        embeds = self._model(pixel_values=pixels.to(torch.bfloat16)).image_embeds
+        return torch.nn.functional.normalize(embeds, dim=-1, p=2)
+
+
+def load_se(source: WeightsSource, device: str) -> Se:
+    """The encoder, in bfloat16.
+
+    Raises:
+        CellFailure: it does not load.
+    """
+    try:
+        import torch
+        import transformers
+
+        # its bars and its advice to programmers would garble the log of the job
+        transformers.utils.logging.disable_progress_bar()
+        transformers.utils.logging.set_verbosity_error()
+        model, loading = transformers.CLIPVisionModelWithProjection.from_pretrained(
+            source.model_path, revision=source.commit, dtype=torch.bfloat16, output_loading_info=True
+        )
+        missing = sorted(loading["missing_keys"])
+        if missing:
+            # transformers only warns, and an encoder with random weights answers all the same
+            raise CellFailure(
+                f"encoders: {source.model_path} lacks {len(missing)} of its weights (first: {missing[0]}); "
+                "download it anew"
+            )
+        return Se(model.eval(), device)
+    except CellFailure:
+        raise
+    except Exception as error:  # the hub, a damaged file, no memory left on the device
+        raise does_not_load(source, error) from error

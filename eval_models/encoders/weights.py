@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from eval_models import weights_source
-from eval_models.encoders import dreamsim_files
-from eval_models.encoders.interface import EncoderOptions
-from eval_models.weights_source import WeightsSource, WeightsUser
 from imageevalkit.asset_checks.check import LocalFolder, Needed
-from imageevalkit.asset_manifest import HubAsset, PlacedAsset, UrlAsset
+from imageevalkit.asset_manifest import CodeAsset, HubAsset, PlacedAsset, UrlAsset
 from imageevalkit.cell import REPO
 from imageevalkit.cell.fingerprint import weights_of
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.load_errors import first_line, may_be_hub_id, why_not_loaded
+from imageevalkit.weights import WeightsSource, WeightsUser, find_weights, missing_package
 
 ENCODERS = WeightsUser("encoders", "it needs an environment made by bash utils/make_env.sh --benchmark oneig")
 _FOLDER = "eval_models/weights"
+# of DreamSim: its package reads these files, or downloads them
+LORA = "ensemble_lora"
+_LORA_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+_BACKBONES = ("dino_vitb16_pretrain.pth", "clip_vitb16_pretrain.pth.tar", "open_clip_vitb16_pretrain.pth.tar")
+# torch.hub's names for the repository, and for what its hubconf.py downloads
+_DINO = "facebookresearch_dino_main"
+_DINO_WEIGHTS = "checkpoints/dino_vitbase16_pretrain.pth"
+_FILES = (*_BACKBONES, f"{LORA}/adapter_config.json", f"{_DINO}/hubconf.py", _DINO_WEIGHTS)
 
 
 class _Known(NamedTuple):
@@ -36,6 +41,33 @@ class _Known(NamedTuple):
 def _hub(repo: str, what: str) -> _Known:
     # no revision of these is known for certain: the newest, or the one in HF_HOME; a score's name holds its commit
     return _Known(repo, what, (HubAsset(repo),))
+
+
+def _dreamsim_assets(folder: str) -> tuple[PlacedAsset, ...]:
+    """Nobody has published hashes of the two files. The commit of DINO's repository is the newest of its branch main,
+    which the package reads; the repository is archived.
+    """
+    return (
+        UrlAsset(
+            "https://github.com/ssundaram21/dreamsim/releases/download/v0.2.0-checkpoints/"
+            "dreamsim_ensemble_checkpoint.zip",
+            folder,
+            "MIT",
+            unpack=(*_BACKBONES, f"{LORA}/adapter_config.json"),
+        ),
+        CodeAsset(
+            "facebookresearch/dino",
+            "7c446df5b9f45747937fb0d72314eb9f7b66930a",
+            "b0273e7ed12b0e4d4f7a37a215004038cbe7222b",
+            f"{folder}/{_DINO}",
+            "Apache-2.0",
+        ),
+        UrlAsset(
+            "https://dl.fbaipublicfiles.com/dino/dino_vitbase16_pretrain/dino_vitbase16_pretrain.pth",
+            f"{folder}/{_DINO_WEIGHTS}",
+            "Apache-2.0",
+        ),
+    )
 
 
 _KNOWN = {
@@ -75,7 +107,7 @@ _KNOWN = {
     "dreamsim": _Known(
         f"{_FOLDER}/dreamsim",
         "DreamSim's ensemble",
-        dreamsim_files.assets_in(f"{_FOLDER}/dreamsim"),
+        _dreamsim_assets(f"{_FOLDER}/dreamsim"),
     ),
 }
 WEIGHTS: dict[str, str] = {
@@ -84,11 +116,18 @@ WEIGHTS: dict[str, str] = {
 """The default place of each: a file, a folder, or a hub id."""
 
 
-def assets_of(names: Iterable[str], options: EncoderOptions) -> list[Needed]:
-    """What ``names`` are made of, for prefetch: the user's own places are only looked at."""
+def assets_of(names: Sequence[str], places: Mapping[str, str]) -> list[Needed]:
+    """What ``names`` are made of, for prefetch; ``places`` are the user's own, which are only looked at.
+
+    Raises:
+        UserError: there are no weights of a name in ``places``.
+    """
+    _check_names(places)
+    # a checkpoint of the user's may be whole
+    under = ["csd_clip"] if "csd" in names and "csd" not in places else []
     found: list[Needed] = []
-    for name in names:
-        place = options.weights.get(name)
+    for name in [*names, *under]:
+        place = places.get(name)
         if place is None:
             found += _KNOWN[name].assets
         elif may_be_hub_id(place) and _KNOWN[name].is_hub_id and not Path(place).exists():
@@ -98,18 +137,9 @@ def assets_of(names: Iterable[str], options: EncoderOptions) -> list[Needed]:
     return found
 
 
-def check_names(options: EncoderOptions) -> None:
-    """Raise UserError where ``options.weights`` names weights that there are not."""
-    for name in options.weights:
-        if name not in WEIGHTS:
-            raise UserError(
-                f"unknown weights '{name}'{suggest(name, WEIGHTS)}; known: {', '.join(sorted(WEIGHTS))}"
-            )
-
-
-def missing_files(names: Iterable[str], options: EncoderOptions) -> list[str]:
+def missing_files(names: Sequence[str], places: Mapping[str, str]) -> list[str]:
     """A line for each of ``names`` that is no hub id and is not where it should be, or not whole. Needs no package."""
-    lines = [_problem_of_file(name, options.weights.get(name, WEIGHTS[name])) for name in names]
+    lines = [_problem_of_file(name, places.get(name, WEIGHTS[name])) for name in names]
     return [line for line in lines if line]
 
 
@@ -120,44 +150,66 @@ def _problem_of_file(name: str, place: str) -> str:
         path = Path(place).expanduser()
         if not path.exists():
             return _missing(name, place)
-        return dreamsim_files.problem(path) if name == "dreamsim" else ""
+        return dreamsim_problem(path) if name == "dreamsim" else ""
     except (OSError, RuntimeError) as error:  # no such user, no permission, too long a name
         return f"encoders: the weights '{name}' cannot be looked for at {place}: {first_line(error)}"
 
 
-def find(name: str, options: EncoderOptions) -> WeightsSource:
+def find(name: str, places: Mapping[str, str]) -> WeightsSource:
     """The weights ``name`` (a key of :data:`WEIGHTS`) without loading them: where they are and what they are.
 
-    A local file or folder is told by its content alone, a hub repository by its id and commit.
+    ``places`` are the user's own. A local file or folder is told by its content alone, a hub repository by its id
+    and commit.
 
     Raises:
-        UserError: ``options.weights`` has an unknown name.
+        UserError: ``places`` has an unknown name.
         CellFailure: they are neither here nor on the hub; says where to get them.
     """
-    check_names(options)
-    place = str(Path(options.weights.get(name, WEIGHTS[name])).expanduser())
+    _check_names(places)
+    place = str(Path(places.get(name, WEIGHTS[name])).expanduser())
     try:
         if Path(place).exists():
             return WeightsSource(place, None, dict(weights_of(place)))
     except OSError as error:
         raise CellFailure(f"encoders: {place} cannot be read ({error.strerror})") from error
     if may_be_hub_id(place) and _KNOWN[name].is_hub_id:
-        return weights_source.find_weights(ENCODERS, place, None)
+        return find_weights(ENCODERS, place, None)
     raise CellFailure(_missing(name, place))
+
+
+def _check_names(places: Mapping[str, str]) -> None:
+    for name in places:
+        if name not in WEIGHTS:
+            raise UserError(
+                f"unknown weights '{name}'{suggest(name, WEIGHTS)}; known: {', '.join(sorted(WEIGHTS))}"
+            )
+
+
+def dreamsim_problem(folder: Path) -> str:
+    """The one line on what DreamSim's ``folder`` lacks and how to get it; empty when it is whole."""
+    absent = [name for name in _FILES if not (folder / name).exists()]
+    if not any((folder / LORA / name).exists() for name in _LORA_WEIGHTS):
+        absent.append(f"{LORA}/{_LORA_WEIGHTS[0]}")
+    if not absent:
+        return ""
+    return (
+        f"encoders: DreamSim's folder {folder} lacks {', '.join(absent)}; bash utils/prefetch.sh --ds_names oneig "
+        "fetches a whole one"
+    )
+
+
+def dreamsim_entries() -> list[str]:
+    """What the package reads in DreamSim's folder; of the DINO code, the files that make the model."""
+    return [*_BACKBONES, _DINO_WEIGHTS, LORA, f"{_DINO}/hubconf.py", f"{_DINO}/vision_transformer.py"]
 
 
 def does_not_load(source: WeightsSource, error: BaseException) -> CellFailure:
     """The failure, in one line, of loading ``source``."""
     if isinstance(error, ImportError):
-        return weights_source.missing_package(ENCODERS, error)
+        return missing_package(ENCODERS, error)
     if Path(source.model_path).is_file():
         return CellFailure(f"encoders: {source.model_path} does not load: {first_line(error)}")
     return CellFailure(f"encoders: {why_not_loaded(source.model_path, error)}")
-
-
-def package_versions(*more: str) -> dict[str, str]:
-    """Versions of torch, transformers, numpy, Pillow, and ``more``. Raises CellFailure where one is missing."""
-    return weights_source.package_versions(ENCODERS, ("torch", "transformers", "numpy", "pillow", *more))
 
 
 def _missing(name: str, place: str) -> str:
@@ -171,3 +223,24 @@ def _missing(name: str, place: str) -> str:
         f"encoders: the weights '{name}' ({known.what}) are not at {place}; {origin}, "
         f"""or name another place: --ds_kwargs 'weights={{"{name}": "/path"}}'"""
     )
+
+
+def raise_unfit(
+    source: WeightsSource,
+    what: str,
+    missing: Sequence[str],
+    unexpected: Sequence[str],
+    odd_shapes: Sequence[str] = (),
+) -> None:
+    """Raise CellFailure with a few names where a checkpoint's weights are not those of ``what``."""
+    found = [
+        f"{words} {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+        for words, names in (
+            ("lacks", missing),
+            ("has unexpected", unexpected),
+            ("has another shape of", odd_shapes),
+        )
+        if names
+    ]
+    if found:
+        raise CellFailure(f"encoders: {source.model_path} is not {what}: it {'; it '.join(found)}")

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import traceback
 from pathlib import Path
 
-from imageevalkit import logs
+from imageevalkit import logs, registry
 from imageevalkit.benchmark_settings import settings_of
-from imageevalkit.cell import REPO, Cell, lock_cell
+from imageevalkit.cell import Cell, lock_cell
 from imageevalkit.cell.items import items_of
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say
-from imageevalkit.evaluation.benchmark import rules_of
-from imageevalkit.evaluation.judging import AskOptions
-from imageevalkit.evaluation.run import evaluate_cell
+from imageevalkit.evaluation.engine import evaluate_cell
+from imageevalkit.evaluation.interview import AskOptions
 from imageevalkit.guest_code import guest_code
 from imageevalkit.jobs import FAILED, STATUS_OF_STATE, Outcome, write_outcome
 from imageevalkit.progress import ProgressWriter
@@ -29,7 +27,6 @@ def main() -> ExitStatus:
     parser.add_argument("--model_name", required=True)
     args = parser.parse_args()
     cell = Cell(args.model_name, args.ds_name)
-    sys.path.insert(0, str(REPO / "infer"))
     run_folder = os.environ.get("IMAGEEVALKIT_RUN_FOLDER")
     if not run_folder:
         if not cell.folder.is_dir():
@@ -52,19 +49,13 @@ def main() -> ExitStatus:
 
 
 def _evaluate(cell: Cell) -> Outcome:
-    from custom_datasets.load_dataset import DATASET_SETTINGS, load_dataset
-
-    rules = rules_of(cell.benchmark, settings_of(cell.benchmark))
-    if rules is None or cell.benchmark not in DATASET_SETTINGS:
-        raise UserError(
-            f"benchmark '{cell.benchmark}' has no scoring rules: it needs benchmarks/{cell.benchmark}/benchmark.py "
-            "and a line in infer/custom_datasets/load_dataset.py"
-        )
+    settings = settings_of(cell.benchmark)
+    benchmark = registry.make_benchmark(cell.benchmark, settings, os.environ.get("IMAGEEVALKIT_JUDGE", ""))
     limit = int(os.environ["IMAGEEVALKIT_LIMIT"]) if os.environ.get("IMAGEEVALKIT_LIMIT") else None
     return evaluate_cell(
         cell,
-        rules.make(rules.check_judge(os.environ.get("IMAGEEVALKIT_JUDGE", ""))),
-        items_of(load_dataset(cell.benchmark), cell, limit),
+        benchmark,
+        items_of(registry.BenchmarkDataset(benchmark), cell, limit),
         limit,
         os.environ.get("IMAGEEVALKIT_MISSING_ITEMS") == "official",
         ProgressWriter(),

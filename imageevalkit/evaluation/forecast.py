@@ -8,19 +8,21 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from imageevalkit import registry
 from imageevalkit.adoption.forecast import found_images
 from imageevalkit.adoption.found import Found, Missing, Piece
+from imageevalkit.benchmark.contract import Benchmark
+from imageevalkit.benchmark.question import Picture, Question
 from imageevalkit.benchmark_settings import settings_of
 from imageevalkit.cell import Cell
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.records import OK, REFUSED, last_records
 from imageevalkit.errors import ExitStatus, run_main
-from imageevalkit.evaluation.benchmark import Benchmark, rules_of
+from imageevalkit.evaluation.evaluator import Answerers
+from imageevalkit.evaluation.interview import AskOptions
 from imageevalkit.evaluation.judgements import Judgements
-from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.evaluation.money import effort
-from imageevalkit.evaluation.question import Picture, Question
 from imageevalkit.evaluation.survey import scorable, survey_images
 from imageevalkit.forecasting import Datasets, Forecast, tell_forecasts
 from imageevalkit.generation.survey import survey
@@ -37,12 +39,14 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
     """
 
     def asked(cell: Cell) -> str:
-        benchmark = _benchmark(cell.benchmark, request["judge"])
-        if benchmark is None:
+        if registry.benchmark_class(cell.benchmark) is None:
             return "a script of its own, which does not tell what it asks"
+        benchmark, answerers = _made(cell.benchmark, request["judge"])
         items, pictures = _pictures(cell, benchmark, request, datasets)
-        questions, waiting = questions_to_ask(cell, benchmark, items, pictures, AskOptions.from_environment())
-        said = f"{len(waiting)} of {questions} questions to ask of {benchmark.evaluator.id}"
+        questions, waiting = questions_to_ask(
+            cell, benchmark, answerers, items, pictures, AskOptions.from_environment()
+        )
+        said = f"{len(waiting)} of {questions} questions to ask of {answerers.evaluator.id}"
         return f"{said}, {effort(request['judge'], waiting)}" if waiting and request["is_judge"] else said
 
     # of images that are all to come, the same is asked whoever makes them
@@ -59,21 +63,28 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
 
 
 @functools.cache  # for requests that differ in their images only
-def _benchmark(name: str, judge: str) -> Benchmark | None:
-    rules = rules_of(name, settings_of(name))
-    return rules.make(judge) if rules else None
+def _made(name: str, judge: str) -> tuple[Benchmark, Answerers]:
+    benchmark = registry.make_benchmark(name, settings_of(name), judge)
+    return benchmark, Answerers(benchmark)
 
 
 def questions_to_ask(
-    cell: Cell, benchmark: Benchmark, items: Sequence[Item], pictures: Pictures, options: AskOptions
+    cell: Cell,
+    benchmark: Benchmark,
+    answerers: Answerers,
+    items: Sequence[Item],
+    pictures: Pictures,
+    options: AskOptions,
 ) -> tuple[int, list[Question]]:
     """How many questions there are about ``pictures``, and those that a job with ``options`` would ask.
 
-    A reply that holds no score may cost more tries.
+    A reply that holds no score may cost more tries, and an answer may lead to another question.
     """
     by_id = {item.id: item for item in items}
-    judgements = Judgements(cell, benchmark, by_id, pictures, options.retry_unparsed)
-    return len(judgements.questions), judgements.open() if options.ask else []
+    pixels = benchmark.pixels if benchmark.backend else None
+    shown = {item: picture._replace(pixels=pixels) for item, picture in pictures.items()}
+    judgements = Judgements(cell, benchmark, answerers.evaluator_of, by_id, shown, options.retry_unparsed)
+    return judgements.requests, judgements.open() if options.ask else []
 
 
 def _pictures(

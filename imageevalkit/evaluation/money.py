@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from eval_models.judge.api.settings import ApiSettings
-from eval_models.judge.options import JudgeOptions
-from eval_models.judge.registry import choose
-from imageevalkit.evaluation.question import Question
+from imageevalkit.benchmark.question import Question
+from imageevalkit.judges.choice import JudgeOptions
+from imageevalkit.judges.settings import ApiSettings
 from imageevalkit.money import dollars
+from imageevalkit.registry import choose_judge
 
 # What a judge's text costs is known well enough, what an image costs is up to the provider: 1024 px are about a
 # thousand tokens for Qwen-VL (spec of GenEval 2, section 9) and for GPT-4o.
@@ -28,14 +28,14 @@ def effort(judge: str, questions: Sequence[Question]) -> str:
     Raises:
         UserError: the judge's settings are malformed.
     """
-    choice = choose(judge)
+    choice = choose_judge(judge)
     sent = round(sum(map(_tokens, questions)))
     written = sum(min(question.sampling.max_tokens, _TOKENS_PER_REPLY) for question in questions)
     said = f"about {sent / 1e6:.2f} million tokens"
     if choice.setting.backend != "openai":
         return said
     kwargs = {**choice.setting.kwargs, **JudgeOptions.from_environment().kwargs}
-    price = ApiSettings.of(choice.setting.model_path, kwargs).price
+    price = ApiSettings(**kwargs).price_of(choice.setting.model_path)
     cost = price.cost({"prompt_tokens": sent, "completion_tokens": written}) if price else None
     if price is None or cost is None:
         return f"{said}, price unknown"

@@ -22,7 +22,7 @@ GENERATED, REFUSED_ITEM, FAILED, BLANK, CORRUPT = "generated", "refused", "faile
 class ImageState(NamedTuple):
     """``status`` is one of coverage's five words; ``reason`` says why it is not ``generated``.
 
-    ``plain`` and ``flat`` are as in :class:`imageevalkit.evaluation.question.Picture`.
+    ``plain`` and ``flat`` are as in :class:`imageevalkit.benchmark.question.Picture`.
 
     ``made_here`` is False for an image made elsewhere: there is no record of how. ``attempted`` is False where nobody
     has tried to make an image here, and there was none elsewhere.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from imageevalkit.benchmark.contract import rules_of
 from imageevalkit.errors import UserError
-from imageevalkit.evaluation.benchmark import rules_of
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.kwargs import parse_kwargs
 from imageevalkit.launch.options import Options

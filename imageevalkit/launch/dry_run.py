@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from eval_models.judge.registry import find
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import ExitStatus
 from imageevalkit.jobs import Job, Plan, cell_of
+from imageevalkit.judges.choice import is_judge
 from imageevalkit.launch.environments import DRIVER_ENV, python_of
 from imageevalkit.launch.serving_jobs import describe_server
 from imageevalkit.secrets import environ_with
@@ -98,7 +98,7 @@ def _evaluation(job: Job, cell: str, before: Job | None) -> _Request:
         {
             "cells": [cell],
             "judge": judge,
-            "is_judge": find(judge) is not None,
+            "is_judge": is_judge(judge),
             "limit": int(limit) if limit else None,
             "images": _images_of(before, cell_of(cell)) if before else None,
         },

@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval_models.judge.served import Address
 from imageevalkit.cell import short_path
+from imageevalkit.judges.server import Address
 from imageevalkit.launch.process import describe_exit, guarded, last_line, shorten
 from imageevalkit.text_output import plain
 

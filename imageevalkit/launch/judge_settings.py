@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from eval_models.judge.registry import JudgeChoice
 from imageevalkit.api.endpoint import Endpoint
+from imageevalkit.judges.choice import JudgeChoice
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.kwargs import parse_kwargs
 

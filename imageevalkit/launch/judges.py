@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from eval_models.judge.api.settings import ApiSettings
 from eval_models.judge.local.settings import TransformersSettings
 from eval_models.judge.options import VARIABLE, JudgeOptions
-from eval_models.judge.registry import JUDGE_SETTINGS, JudgeChoice, find
-from eval_models.judge.server_settings import ServerSettings, split_kwargs
+from eval_models.judge.registry import judges(), JudgeChoice, find
 from imageevalkit.errors import UserError, suggest
-from imageevalkit.evaluation.benchmark import check_judge
+from imageevalkit.benchmark.contract import check_judge
+from imageevalkit.judges.choice import VARIABLE, JudgeChoice, JudgeOptions
+from imageevalkit.judges.server import ServerSettings, split_kwargs
+from imageevalkit.judges.settings import ApiSettings, TransformersSettings
 from imageevalkit.launch import gpu_needs
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.generate_jobs import Run
@@ -24,6 +27,8 @@ from imageevalkit.launch.judge_settings import (
 )
 from imageevalkit.launch.needs import hub_secrets, judge_weights
 from imageevalkit.launch.serving_jobs import Server, server_of
+from imageevalkit.launch.settings import checked
+from imageevalkit.registry import find_judge, judges
 
 T = TypeVar("T")
 
@@ -55,7 +60,7 @@ def judge_needs(run: Run, benchmark: str) -> JudgeNeeds:
     options = run.options
     judge = check_judge(benchmark, options.judges.get(benchmark, ""), run.ds_kwargs[benchmark])
     environ = {"IMAGEEVALKIT_JUDGE": judge}
-    choice = find(judge)
+    choice = find_judge(judge)
     if choice is None:
         if options.judge_kwargs:
             asks = f"is measured by '{judge}', which takes none" if judge else "asks no judge"
@@ -66,7 +71,7 @@ def judge_needs(run: Run, benchmark: str) -> JudgeNeeds:
         return _vllm_needs(run, benchmark, choice, kwargs, environ)
     if choice.setting.backend == "transformers":
         return _transformers_needs(run, benchmark, choice, kwargs, environ)
-    _check(run, benchmark, choice, ApiSettings.of, choice.setting.model_path, kwargs)
+    _settings(run, benchmark, choice, ApiSettings, kwargs)
     needs = JudgeNeeds({**environ, VARIABLE: _options(run, kwargs).to_json()})
     return _asking(run, benchmark, choice, kwargs, needs)
 
@@ -74,15 +79,18 @@ def judge_needs(run: Run, benchmark: str) -> JudgeNeeds:
 def _transformers_needs(
     run: Run, benchmark: str, choice: JudgeChoice, kwargs: dict[str, Any], environ: Mapping[str, str]
 ) -> JudgeNeeds:
-    gpus = _gpus(choice, kwargs.pop("gpus", None))
-    environment = environment_of(run.config, choice, kwargs)
-    kwargs.pop("environment", None)
-    _check(run, benchmark, choice, TransformersSettings.from_kwargs, choice.setting.model_path, kwargs)
+    settings = _settings(run, benchmark, choice, TransformersSettings, kwargs)
+    path = choice.setting.model_path
+    if settings.revision is not None and Path(path).is_dir():
+        raise UserError(
+            f"judge '{choice.name}' of {benchmark}: revision is for hub repositories, {path} is a folder"
+        )
+    gpus = _gpus(choice, settings.gpus)
     return JudgeNeeds(
         {**environ, VARIABLE: _options(run, kwargs).to_json()},
         gpus=gpus if run.options.asks_judges else 0,
         secrets=hub_secrets(judge_weights(choice, kwargs)) if run.options.asks_judges else (),
-        environment=environment,
+        environment=environment_of(run.config, choice, kwargs),
     )
 
 
@@ -90,8 +98,8 @@ def _vllm_needs(
     run: Run, benchmark: str, choice: JudgeChoice, kwargs: Mapping[str, Any], environ: Mapping[str, str]
 ) -> JudgeNeeds:
     server_kwargs, kwargs = split_kwargs(kwargs)
-    settings = _check(run, benchmark, choice, ServerSettings.of, server_kwargs)
-    _check(run, benchmark, choice, ApiSettings.of, choice.setting.model_path, kwargs)
+    settings = _settings(run, benchmark, choice, ServerSettings, server_kwargs)
+    _settings(run, benchmark, choice, ApiSettings, kwargs)
     given = _options(run, kwargs)
     if not runs_elsewhere(choice, kwargs):  # of one that does, we know only what it is asked
         given = replace(given, served=settings.decisive)
@@ -108,15 +116,19 @@ def _vllm_needs(
     return JudgeNeeds({**environ, VARIABLE: given.to_json()}, server=server)
 
 
-def _check(run: Run, benchmark: str, choice: JudgeChoice, of: Callable[..., T], *given: Any) -> T:
-    """The settings ``of`` what is given: a mistake in them is told before any image is made."""
+def _settings(
+    run: Run, benchmark: str, choice: JudgeChoice, cls: type[T], kwargs: Mapping[str, Any]
+) -> T:
+    """``kwargs`` as settings: a mistake in them is told before any image is made."""
     try:
-        return of(*given)
+        remark = " (request parameters go into extra_body)" if cls is ApiSettings else ""
+        return checked(cls, kwargs, f"judge '{choice.name}' of {benchmark}", remark)
     except UserError as error:
-        hint = ""
         if run.options.judge_kwargs and len(run.options.benchmarks) > 1:
-            hint = "; --judge_kwargs goes to the judges of all benchmarks, JUDGE_KWARGS_MAP has settings for each"
-        raise UserError(f"judge '{choice.name}' of {benchmark}: {error}{hint}") from None
+            raise UserError(
+                f"{error}; --judge_kwargs goes to the judges of all benchmarks, JUDGE_KWARGS_MAP has settings for each"
+            ) from None
+        raise
 
 
 def _options(run: Run, kwargs: Mapping[str, Any]) -> JudgeOptions:
@@ -139,16 +151,14 @@ def _asking(
 def check_kwargs_map(config: Config) -> None:
     """Raises UserError when JUDGE_KWARGS_MAP names no judge."""
     for name in config.maps.get("JUDGE_KWARGS_MAP", {}):
-        if name not in JUDGE_SETTINGS and ":" not in name:
+        if name not in judges() and ":" not in name:
             raise UserError(
-                f"JUDGE_KWARGS_MAP in config.sh names unknown judge '{name}'{suggest(name, JUDGE_SETTINGS)}; "
+                f"JUDGE_KWARGS_MAP in config.sh names unknown judge '{name}'{suggest(name, judges())}; "
                 "a judge that is not registered is written backend:model"
             )
 
 
-def _gpus(choice: JudgeChoice, given: Any) -> int:
+def _gpus(choice: JudgeChoice, given: int | None) -> int:
     if given is None:
-        return gpu_needs.one_if_any() if choice.setting.backend in ("transformers", "vllm") else 0
-    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise UserError(f"judge '{choice.name}': gpus is {given!r}: use a whole number")
+        return gpu_needs.one_if_any()
     return gpu_needs.require(given, f"judge '{choice.name}' wants")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib.util import find_spec
 
-from eval_models.judge.registry import JudgeChoice, find
 from imageevalkit import assets
+from imageevalkit.benchmark.contract import check_judge
 from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.evaluation.benchmark import check_judge
+from imageevalkit.judges.choice import JudgeChoice
 from imageevalkit.launch import registry
 from imageevalkit.launch.benchmark_kwargs import configured_settings
 from imageevalkit.launch.config import Config
@@ -20,6 +20,7 @@ from imageevalkit.launch.judge_settings import (
     runs_elsewhere,
 )
 from imageevalkit.launch.own_environment import missing_here, own_environment, script_of
+from imageevalkit.registry import find_judge
 
 
 def listing(config: Config) -> str:
@@ -64,7 +65,7 @@ def _evaluation(config: Config, benchmark: str) -> str:
         script_of(benchmark)
         given = configured_settings(config, benchmark)
         judge = check_judge(benchmark, config.maps.get("JUDGE_MAP", {}).get(benchmark, ""), given)
-        choice = find(judge)
+        choice = find_judge(judge)
         own = own_environment(config, benchmark, given)
         problem = _judge_problem(config, choice, bool(own)) if choice else ""
         state = _program(own, "python", f"--benchmark {benchmark}")

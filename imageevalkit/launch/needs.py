@@ -6,18 +6,19 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from eval_models.judge.registry import JudgeChoice, find
 from imageevalkit.asset_checks.check import LocalFolder, Needed
 from imageevalkit.asset_checks.hub_cache import is_offline
 from imageevalkit.asset_manifest import CodeAsset, HubAsset, PlacedAsset, UrlAsset, parse_entries
 from imageevalkit.assets import placed_assets
+from imageevalkit.benchmark.contract import check_judge, rules_of
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.benchmark import check_judge, rules_of
+from imageevalkit.judges.choice import JudgeChoice
 from imageevalkit.launch import registry
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.judge_settings import configured_kwargs, runs_elsewhere
 from imageevalkit.load_errors import may_be_hub_id
+from imageevalkit.registry import find_judge
 
 # huggingface_hub reads both
 _HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -87,7 +88,7 @@ def evaluator_needs(
         CellFailure: the benchmark's manifest is malformed.
     """
     own = assets_without_judge(benchmark, ds_kwargs)
-    choice = find(check_judge(benchmark, judge, ds_kwargs))
+    choice = find_judge(check_judge(benchmark, judge, ds_kwargs))
     if choice is None:
         return Needs(own)
     kwargs = {**configured_kwargs(config, choice), **judge_kwargs}

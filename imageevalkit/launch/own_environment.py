@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from imageevalkit.benchmark.contract import rules_code, rules_of
 from imageevalkit.cell import REPO
 from imageevalkit.errors import UserError
-from imageevalkit.evaluation.benchmark import rules_code, rules_of
 from imageevalkit.launch.config import Config
 
 _ENCODERS = "encoders"

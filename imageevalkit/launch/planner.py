@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from imageevalkit import assets
+from imageevalkit.benchmark.contract import module_of
 from imageevalkit.benchmark_settings import environ_of
 from imageevalkit.cell import Cell, log_root, output_root
 from imageevalkit.cell.kept_twice import copy_of
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, UserError, suggest
-from imageevalkit.evaluation.benchmark import module_of
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch import gpu_needs, registry
 from imageevalkit.launch.adopt_jobs import adopt_jobs

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eval_models.judge.served import Address
 from imageevalkit import logs
 from imageevalkit.cell import REPO
 from imageevalkit.errors import ExitStatus, run_main, worst
@@ -27,6 +26,7 @@ from imageevalkit.jobs import (
     read_outcome,
     write_outcome,
 )
+from imageevalkit.judges.server import Address
 from imageevalkit.launch.judge_server import JudgeServer
 from imageevalkit.launch.process import FINAL, describe_exit, guarded, last_line, progress_path
 from imageevalkit.progress import Progress, ProgressReader, ProgressWriter

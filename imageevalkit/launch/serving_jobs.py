@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from eval_models.judge.registry import JudgeChoice
-from eval_models.judge.server_settings import ServerSettings
 from imageevalkit.cell import log_root
 from imageevalkit.errors import UserError
 from imageevalkit.jobs import Job
+from imageevalkit.judges.choice import JudgeChoice
+from imageevalkit.judges.server import ServerSettings
 from imageevalkit.launch.environments import DRIVER_ENV, program_of
 from imageevalkit.launch.generate_jobs import Run
 from imageevalkit.launch.judge_settings import environment_of

@@ -13,7 +13,7 @@ _NO_VARIANCE = 1e-18
 _NORMAL = NormalDist().inv_cdf(0.975)
 
 Part = tuple[float, float]
-"""What one prompt gives to a mean Σ total / Σ weight: its total and its weight, such as the number of its units."""
+"""What one prompt gives to a mean Σ total / Σ weight: its total, and its weight above 0, such as a number of units."""
 
 
 class Stratum(NamedTuple):
@@ -39,20 +39,21 @@ def interval(parts: Sequence[Part], top: float = 1.0) -> tuple[float, float] | N
 
 
 def interval_of_sum(strata: Sequence[Stratum], top: float = 1.0) -> tuple[float, float] | None:
-    """The same of Σ share · mean over ``strata`` drawn apart, with shares that add up to 1."""
+    """The :func:`interval` of Σ share · mean over ``strata`` drawn apart, with shares that add up to 1.
+
+    None where one of them has fewer than 10 prompts. The variances of the means add up (Cochran, section 5.3), with
+    Satterthwaite's degrees of freedom.
+    """
     if any(len(stratum.parts) < _FEWEST_PROMPTS for stratum in strata):
         return None
     scores = [total / weight for stratum in strata for total, weight in stratum.parts]
     # a similarity below 0, or an edit distance beyond what changes a score, widens the scale
     bottom, top = min(0.0, *scores), max(top, *scores)
     means = [_mean(stratum.parts, bottom, top - bottom) for stratum in strata]
-    value, middle = (
-        math.fsum(stratum.share * mean[n] for stratum, mean in zip(strata, means, strict=True))
-        for n in (0, 1)
-    )
-    variances = [(stratum.share**2 * mean.variance) for stratum, mean in zip(strata, means, strict=True)]
+    value = math.fsum(stratum.share * mean.value for stratum, mean in zip(strata, means, strict=True))
+    middle = math.fsum(stratum.share * mean.middle for stratum, mean in zip(strata, means, strict=True))
+    variances = [stratum.share**2 * mean.variance for stratum, mean in zip(strata, means, strict=True)]
     variance = math.fsum(variances)
-    # Satterthwaite's degrees of freedom
     freedom = variance**2 / math.fsum(
         v**2 / (len(s.parts) - 1) for v, s in zip(variances, strata, strict=True)
     )

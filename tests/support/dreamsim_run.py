@@ -19,7 +19,7 @@ from PIL import Image
 
 from eval_models.encoders.interface import EncoderOptions
 from eval_models.encoders.perceptual import DreamSimEncoder, _lora_not_loaded, prepare
-from imageevalkit.evaluation.question import Encoding, Message, Picture, Question, Sampling
+from imageevalkit.benchmark.question import Encoding, Message, Picture, Question, Sampling
 from tests.support.image_questions import save_image
 from tests.support.tiny_dreamsim import save_dreamsim
 

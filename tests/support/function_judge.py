@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from imageevalkit.evaluation.question import Answer, Question, Reply
+from imageevalkit.benchmark.question import Answer, Question, Reply
 
 Answering = Callable[[Question], Reply | None]
 

@@ -19,7 +19,7 @@ from imageevalkit import assets
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Result, read_result
-from imageevalkit.evaluation.question import Question, Reply
+from imageevalkit.benchmark.question import Question, Reply
 from imageevalkit.evaluation.run import evaluate_cell
 from imageevalkit.jobs import Outcome
 from imageevalkit.progress import ProgressWriter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from imageevalkit.evaluation.question import Picture, Question
+from imageevalkit.benchmark.question import Picture, Question
 
 
 class PlainAnswer(NamedTuple):

@@ -20,8 +20,8 @@ class Asked:
 _RULES = """
 from eval_models.judge.benchmark import JudgedBenchmark
 from eval_models.judge.registry import choose
-from imageevalkit.evaluation.benchmark import Score
-from imageevalkit.evaluation.question import Message, Question, Sampling
+from imageevalkit.benchmark.contract import Score
+from imageevalkit.benchmark.question import Message, Question, Sampling
 from imageevalkit.cell.results import Metric
 
 

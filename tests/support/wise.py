@@ -18,8 +18,8 @@ from custom_datasets.dataset_cls.t2i.wise import WiseBench, WiseRewriteBench, Wi
 from imageevalkit import assets
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import items_of
-from imageevalkit.evaluation.benchmark import Judged, Unparsed
-from imageevalkit.evaluation.question import Picture, Question, Reply
+from imageevalkit.benchmark.contract import Judged, Unparsed
+from imageevalkit.benchmark.question import Picture, Question, Reply
 from tests.support.function_judge import FunctionJudge
 from tests.support.manifest import COMMIT
 

@@ -1,0 +1,301 @@
+"""What encoders have in common: their name, their device, and many images read in threads ahead of the model."""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import time
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+from PIL import Image
+
+from eval_models.encoders.weights import ENCODERS
+from imageevalkit.benchmark.answerer import Answerer, digest, without_packages
+from imageevalkit.benchmark.question import Answer, Picture, Question
+from imageevalkit.cell.results import Evaluator
+from imageevalkit.cores import available_cores
+from imageevalkit.errors import CellFailure, say
+from imageevalkit.images import CorruptImage
+from imageevalkit.judges.pictures import open_picture
+from imageevalkit.load_errors import first_line
+from imageevalkit.secrets import one_line
+from imageevalkit.weights import package_versions
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# More decode faster than any GPU encodes, and only hold memory.
+_MOST_THREADS = 16
+# Beside a GPU. A model on the CPU uses all cores: threads beside it would make its own wait for each other.
+_BATCHES_AHEAD = 2
+
+
+class NotMeasured(Exception):
+    """A question that has no numbers: one line why."""
+
+
+class EncoderModel(Protocol):
+    """A loaded model: see :func:`run_batches` for the first two."""
+
+    def prepare(self, image: Image.Image) -> Any:
+        """What the model takes of ``image``."""
+
+    def forward(self, batch: list[Any]) -> Sequence[Any]:
+        """The features of each of ``batch``."""
+
+    def measure(self, question: Question, features: Any) -> Mapping[str, float | Sequence[float]]:
+        """The numbers that ``features`` of the question's picture are. Raises NotMeasured: there are none."""
+
+
+class Encoder(Answerer):
+    """One measurement by image encoders: the text of an answer is a JSON object of numbers.
+
+    ``weights`` are folders, files or hub ids by their names in :data:`eval_models.encoders.weights.WEIGHTS`, over
+    the defaults there. ``device`` "" is the first GPU, else the CPU. ``batch_size`` counts images in one forward pass;
+    it is halved where memory runs out.
+    """
+
+    name: ClassVar[str]
+    packages: ClassVar[Sequence[str]] = ()
+    """Those that compute the answer besides torch, transformers, numpy and Pillow."""
+
+    def __init__(
+        self, weights: Mapping[str, str] | None = None, device: str = "", batch_size: int = 32
+    ) -> None:
+        self.weights = weights or {}
+        self.device = device
+        self.batch_size = batch_size
+
+    @property
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """All that decides what it answers but the packages: weights, precision, reference data; no places."""
+
+    @abstractmethod
+    def load(self, questions: Sequence[Question], device: str) -> EncoderModel:
+        """The model for ``questions``. Raises CellFailure: the weights do not load."""
+
+    def text(self, numbers: Mapping[str, float | Sequence[float]]) -> str:
+        """The answer that ``numbers``, all of them finite, are."""
+        return json.dumps(numbers)
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """Named by a hash of weights and settings; versions of packages are among its details only.
+
+        Official unless it computes in another precision than the official code, which runs on CUDA: torch's autocast
+        takes float16 there, and bfloat16 on the CPU. Which weights are official is a matter of their content.
+        """
+        packages = self._package_versions()
+        identity = {**self.identity, "packages": packages}
+        precision = identity["precision"]
+        return Evaluator(
+            f"{self.name}/{digest(without_packages(identity))[:8]}",
+            official=not (isinstance(precision, dict) and precision.get("official") == "bfloat16"),
+            details={"encoder": identity},
+        )
+
+    def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
+        """Images are prepared on as many cores as the job has. The model is freed when the iterator ends."""
+        if not questions:
+            return
+        self._package_versions()
+        device = choose_device(self.device)
+        model = self.load(questions, device)
+        try:
+            for features in run_batches(questions, model.prepare, model.forward, device, self.batch_size):
+                text, error = None, features.error
+                try:
+                    text = None if error else self._text(model, features)
+                except NotMeasured as reason:
+                    error = str(reason)
+                yield Answer(features.question, text, error, seconds=features.seconds)
+        finally:
+            del model
+            free_memory()
+
+    def _package_versions(self) -> dict[str, str]:
+        return package_versions(ENCODERS, ("torch", "transformers", "numpy", "pillow", *self.packages))
+
+    def _text(self, model: EncoderModel, found: Features) -> str:
+        numbers = model.measure(found.question, found.values)
+        flat = [n for part in numbers.values() for n in (part if isinstance(part, Sequence) else [part])]
+        if not all(map(math.isfinite, flat)):
+            # no JSON, and no measurement: half precision overflowed, or the weights are damaged
+            raise NotMeasured("the encoder gave no finite number")
+        return self.text(numbers)
+
+
+class Features(NamedTuple):
+    """``values`` of the question's picture, as ``forward`` gave them, or None and a one-line ``error``.
+
+    ``seconds``: its share of the model's time.
+    """
+
+    question: Question
+    values: Any
+    error: str = ""
+    seconds: float = 0.0
+
+
+def choose_device(name: str) -> str:
+    """``name``, else the first GPU, else the CPU, in torch's words.
+
+    Raises:
+        CellFailure: torch knows no such device.
+    """
+    import torch
+
+    name = name or ("cuda:0" if torch.cuda.is_available() else "cpu")
+    try:
+        torch.empty(0, device=name)
+    except Exception as error:  # torch raises what the device's backend does
+        raise CellFailure(
+            f"encoders: torch cannot use the device '{name}' ({first_line(error)}); leave it out, or say cuda:0 or cpu"
+        ) from error
+    return name
+
+
+def to_device(pixels: list[np.ndarray], device: str) -> Any:
+    """One float32 tensor (batch, 3, height, width) on ``device``."""
+    import numpy as np
+    import torch
+
+    return torch.from_numpy(np.stack(pixels)).to(device)
+
+
+def free_memory() -> None:
+    """Give back what models that nothing refers to any more have held on the GPU."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+class _Task(NamedTuple):
+    """A picture, and all questions about it."""
+
+    picture: Picture
+    questions: Sequence[Question]
+
+
+class _Ready(NamedTuple):
+    """What the model takes of a picture, or None and why there is none."""
+
+    task: _Task
+    pixels: Any
+    error: str = ""
+
+
+def run_batches(
+    questions: Sequence[Question],
+    prepare: Callable[[Image.Image], Any],
+    forward: Callable[[list[Any]], Sequence[Any]],
+    device: str,
+    batch_size: int,
+) -> Iterator[Features]:
+    """What ``forward`` says of the one picture of each question, in any order.
+
+    ``prepare`` gets a picture as RGB with the losses of its encoding, in one of several threads. ``forward`` gets a
+    batch of what it made and gives as many features in the same order, in torch's inference mode; a batch that does
+    not fit into memory is halved, and so are all later ones. A picture that several questions share goes through
+    both once. Only the pictures of a few batches are in memory. One that does not decode is an error.
+
+    Raises:
+        CellFailure: not even one picture fits into memory, or the model fails.
+    """
+    model = _Model(forward, batch_size)
+    ahead = 0 if device == "cpu" else _BATCHES_AHEAD
+    for batch in _prepared(_tasks(questions), prepare, batch_size, ahead):
+        for ready in batch:
+            if ready.error:
+                yield from (Features(question, None, ready.error) for question in ready.task.questions)
+        yield from model.run([ready for ready in batch if not ready.error])
+
+
+def _tasks(questions: Sequence[Question]) -> list[_Task]:
+    about: dict[Any, tuple[Picture, list[Question]]] = {}
+    for question in questions:
+        (picture,) = question.pictures
+        key = picture.sha256, picture.encoding, picture.pixels
+        about.setdefault(key, (picture, []))[1].append(question)
+    return [_Task(*found) for found in about.values()]
+
+
+def _prepared(
+    tasks: Sequence[_Task], prepare: Callable[[Image.Image], Any], batch_size: int, ahead: int
+) -> Iterator[list[_Ready]]:
+    """``tasks`` in order, ready, in batches; ``ahead`` more are ready or on their way."""
+    threads = ThreadPoolExecutor(min(_MOST_THREADS, available_cores()), "prepare")
+    upcoming: deque[list[Future[_Ready]]] = deque()
+    try:
+        for start in range(0, len(tasks), batch_size):
+            batch = tasks[start : start + batch_size]
+            upcoming.append([threads.submit(_ready, task, prepare) for task in batch])
+            if len(upcoming) > ahead:
+                yield [future.result() for future in upcoming.popleft()]
+        for futures in upcoming:
+            yield [future.result() for future in futures]
+    finally:
+        threads.shutdown(cancel_futures=True)
+
+
+def _ready(task: _Task, prepare: Callable[[Image.Image], Any]) -> _Ready:
+    try:
+        return _Ready(task, prepare(open_picture(task.picture)))
+    except CorruptImage as error:
+        return _Ready(task, None, f"unreadable image: {one_line(error)}")
+    except Exception as error:  # whatever the disk or Pillow raises costs this image, not the cell
+        return _Ready(task, None, first_line(error))
+
+
+class _Model:
+    """``forward`` on batches that fit into memory; ``batch_size`` is how many pictures do, as far as is known."""
+
+    def __init__(self, forward: Callable[[list[Any]], Sequence[Any]], batch_size: int) -> None:
+        self._forward = forward
+        self.batch_size = batch_size
+
+    def run(self, batch: Sequence[_Ready]) -> Iterator[Features]:
+        """The features of all of ``batch``."""
+        while batch:
+            part = batch[: self.batch_size]
+            started = time.monotonic()
+            features = self._features(part)
+            if features is None:
+                continue
+            seconds = (time.monotonic() - started) / len(part)
+            for ready, found in zip(part, features, strict=True):
+                for question in ready.task.questions:
+                    yield Features(question, found, seconds=seconds)
+            batch = batch[len(part) :]
+
+    def _features(self, part: Sequence[_Ready]) -> Sequence[Any] | None:
+        """None where memory ran out: then ``batch_size`` is smaller than before."""
+        import torch
+
+        try:
+            with torch.inference_mode():
+                return self._forward([ready.pixels for ready in part])
+        except CellFailure:
+            raise
+        except torch.OutOfMemoryError as error:
+            if len(part) == 1:
+                raise CellFailure(
+                    "encoders: too little GPU memory is free for one image; give the job a larger GPU "
+                    "(EVAL_GPU_MAP), or none, to compute on the CPU"
+                ) from error
+        except Exception as error:  # of the device, or of a model that its images do not fit
+            raise CellFailure(f"encoders: the model failed: {first_line(error)}") from error
+        # only now is nothing of the failed pass referred to any more
+        self.batch_size = len(part) // 2
+        free_memory()
+        say(f"encoders: out of GPU memory; from now on {self.batch_size} images in one forward pass")
+        return None

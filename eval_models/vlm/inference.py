@@ -1,0 +1,394 @@
+"""What a model of transformers answers to prepared prompts: the likeliest first token, or a reply of several.
+
+Questions about one image share its pass through the model: what their prompts have in common goes through by itself;
+what differs, in few tokens for each, and the tokens of the replies continue from its keys and values.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eval_models.vlm.prompts import (
+    Inputs,
+    PromptPenalty,
+    generate_options,
+    is_seeded,
+    penalty_of,
+    prompt_lengths,
+    sampling_key,
+)
+from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
+from imageevalkit.errors import say
+
+if TYPE_CHECKING:
+    import torch
+
+# tests/test_transformers_judge.py compares them with one ``generate`` call for each question
+_PROVEN = ("qwen2_5_vl", "qwen3_vl")
+# Largest difference of a probability between the two ways. Float32 leaves no doubt; half precision rounds by
+# about this much, and a class that fails for that reason is slow, not wrong.
+_TOLERANCE = {"float32": 1e-5}
+_TOLERANCE_HALF = 0.02
+_CHECKED = 2  # prompts
+_FIRST_TOKENS = 4  # of each
+_BY_TOKEN = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
+
+
+@dataclass
+class Counts:
+    """What was done so far. ``forwards`` leaves out the tokens after the first.
+
+    ``vision`` counts the images that went through the vision tower, several of one pass each by itself.
+    """
+
+    questions: int = 0
+    forwards: int = 0
+    vision: int = 0
+
+
+class Prefix(NamedTuple):
+    """``ids`` are the tokens that went through the model, ``cache`` holds their keys and values (one row).
+
+    Models of the Qwen-VL family remember where its positions ended: no other prompt may go through the model
+    while a prefix is in use.
+    """
+
+    ids: list[int]
+    cache: Any
+
+    def rows(self, count: int) -> Any:
+        """The cache as one of ``count`` rows that may grow, without a copy: a dynamic layer copies when it grows.
+
+        Raises:
+            TypeError: the model keeps something else than keys and values of all tokens.
+        """
+        from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+        repeated = copy.copy(self.cache)
+        repeated.layers = []
+        for layer in self.cache.layers:
+            if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
+                raise TypeError(f"the model keeps a {type(layer).__name__}")
+            layer = copy.copy(layer)
+            layer.keys = layer.keys.expand(count, -1, -1, -1)
+            layer.values = layer.values.expand(count, -1, -1, -1)
+            repeated.layers.append(layer)
+        return repeated
+
+
+class _Row(NamedTuple):
+    """``suffix``: the tokens of ``prompt`` (a batch of one row) after the common prefix."""
+
+    question: Question
+    prompt: Inputs
+    suffix: list[int]
+
+
+class _Beginning(NamedTuple):
+    """The first tokens of a reply, the most probable each time, and the probabilities of (tokens, vocabulary)."""
+
+    ids: list[int]
+    probabilities: torch.Tensor
+
+    def difference(self, other: _Beginning) -> float:
+        """The largest difference of a probability (0-1) while the replies are the same."""
+        largest = 0.0
+        steps = zip(self.ids, other.ids, self.probabilities, other.probabilities, strict=False)
+        for token, its, mine, theirs in steps:
+            largest = max(largest, (mine - theirs).abs().max().item())
+            if token != its:
+                break
+        return largest
+
+
+class Inference:
+    """``model`` with its ``tokenizer``; at most ``batch_size`` questions go through it at once."""
+
+    def __init__(self, model: Any, tokenizer: Any, batch_size: int, counts: Counts) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._batch_size = batch_size
+        self._counts = counts
+        self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._shares: bool | None = True if model.config.model_type in _PROVEN else None
+
+    def answers(self, questions: Sequence[Question], inputs: Inputs) -> list[Answer]:
+        """The answer to each of ``questions``, the rows of ``inputs``: one with choices, or some of equal sampling.
+
+        A seed makes the replies of this batch repeatable, not those of a batch of other questions.
+        """
+        import torch
+
+        images = sum(len(question.pictures) for question in questions)
+        with torch.inference_mode():
+            if questions[0].choices:
+                (question,) = questions
+                end = torch.tensor([inputs["input_ids"].shape[1] - 1])
+                logits, _ = self._forward(inputs, end, images, use_cache=False)
+                return [self._choice(question, inputs, logits[0, 0].float())]
+            self._count(images)
+            return self._replies(questions, self._moved(inputs))
+
+    def may_share(self, questions: Sequence[Question], prompts: Sequence[Inputs]) -> bool:
+        """Whether :meth:`shared_answers` is right for the model; found out with these, two at least.
+
+        For the classes of :data:`_PROVEN` it is. Any other is tried on its first image: where the probabilities are
+        not those of the plain way (an image whose tokens see the question, positions that a cache does not continue),
+        or the model cannot go on from a cache, it is not.
+        """
+        import torch
+
+        if self._shares is None:
+            with torch.inference_mode():
+                self._shares = self._try(len(questions[0].pictures), prompts[:_CHECKED])
+        return self._shares
+
+    def shared_answers(self, questions: Sequence[Question], prompts: Sequence[Inputs]) -> list[Answer]:
+        """The answer to each of ``questions``, in any order; ``prompts`` are batches of one row.
+
+        They have the same images, and the same tokens up to the last of them.
+        """
+        import torch
+
+        with torch.inference_mode():
+            prefix, suffixes = self._prefix(prompts, len(questions[0].pictures))
+            rows = [_Row(*row) for row in zip(questions, prompts, suffixes, strict=True)]
+
+            def choices(batch: Sequence[_Row]) -> list[Answer]:
+                logits = self._logits_after(prefix, [row.suffix for row in batch])
+                return [
+                    self._choice(row.question, row.prompt, found)
+                    for row, found in zip(batch, logits, strict=True)
+                ]
+
+            def replies(batch: Sequence[_Row]) -> list[Answer]:
+                self._count(0)
+                inputs = self._continued(prefix, [row.suffix for row in batch])
+                return self._replies([row.question for row in batch], inputs)
+
+            answers = self._in_batches(
+                [row for row in rows if row.question.choices], self._batch_size, choices
+            )
+            generated: dict[str, list[_Row]] = {}
+            for row in rows:
+                if not row.question.choices:
+                    generated.setdefault(sampling_key(row.question.sampling), []).append(row)
+            for group in generated.values():
+                alone = is_seeded(group[0].question.sampling, self._model.generation_config)
+                answers += self._in_batches(group, 1 if alone else self._batch_size, replies)
+            return answers
+
+    def _count(self, images: int) -> None:
+        self._counts.forwards += 1
+        self._counts.vision += images
+
+    def _moved(self, inputs: Inputs) -> Inputs:
+        """``inputs`` on the model's device, pixels in its precision."""
+        return {
+            name: value.to(self._model.device, self._model.dtype if value.is_floating_point() else None)
+            for name, value in inputs.items()
+        }
+
+    def _forward(
+        self, inputs: Inputs, at: torch.Tensor, images: int, **options: Any
+    ) -> tuple[torch.Tensor, Any]:
+        """The logits at token positions ``at`` (one-dimensional), (batch, positions, vocabulary), and the cache.
+
+        ``images`` are those that ``inputs`` hold. Only these logits: those of a whole prompt are gigabytes.
+        """
+        self._count(images)
+        inputs = self._moved(inputs)
+        if self._keeps:
+            out = self._model(**inputs, **options, logits_to_keep=at.to(self._model.device))
+            return out.logits, out.get("past_key_values")
+        out = self._model(**inputs, **options)
+        return out.logits[:, at], out.get("past_key_values")
+
+    def _choice(self, question: Question, prompt: Inputs, logits: torch.Tensor) -> Answer:
+        """The answer that ``logits`` (float32, shape (vocabulary,)) after ``prompt`` (a batch of one row) hold."""
+        penalty = penalty_of(question.sampling, self._model.generation_config)
+        if penalty != 1.0:
+            mask = prompt["attention_mask"].to(logits.device)
+            logits = PromptPenalty(penalty, mask)(prompt["input_ids"].to(logits.device), logits[None])[0]
+        tokens = choice_tokens(question.choices, self._tokenizer)
+        probabilities: list[float] = logits.softmax(dim=-1)[tokens].tolist()
+        return Answer(
+            question,
+            self._tokenizer.decode(
+                [int(logits.argmax())], skip_special_tokens=True, clean_up_tokenization_spaces=False
+            ),
+            probabilities=dict(zip(question.choices, probabilities, strict=True)),
+            outside=0.0,
+            tokens={"input": prompt_lengths(prompt)[0], "output": 1},
+        )
+
+    def _replies(self, questions: Sequence[Question], inputs: Mapping[str, Any]) -> list[Answer]:
+        import torch
+
+        sampling, checkpoint = questions[0].sampling, self._model.generation_config
+        options = generate_options(sampling)
+        penalty = penalty_of(sampling, checkpoint)
+        if penalty != 1.0:
+            options["logits_processor"] = [PromptPenalty(penalty, inputs["attention_mask"])]
+        if is_seeded(sampling, checkpoint):
+            torch.manual_seed(sampling.seed)
+        tokens = self._model.generate(**inputs, **options)[:, inputs["input_ids"].shape[1] :]
+        texts = self._tokenizer.batch_decode(
+            tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        answers = []
+        rows = zip(questions, texts, tokens.tolist(), prompt_lengths(inputs), strict=True)
+        for question, text, row, prompt in rows:
+            length = _length(row, checkpoint.eos_token_id)
+            counts = {"input": prompt, "output": length or len(row)}
+            answers.append(Answer(question, text, tokens=counts, cut=not length))
+        return answers
+
+    def _prefix(self, prompts: Sequence[Inputs], images: int) -> tuple[Prefix, list[list[int]]]:
+        """The common beginning of ``prompts`` (batches of one row), and the tokens of each that follow: one at least.
+
+        The prompts have the same ``images``, and the same tokens up to the last of them.
+        """
+        import torch
+
+        rows = [prompt["input_ids"][0].tolist() for prompt in prompts]
+        length = _common(rows)
+        inputs = {
+            name: value[:, :length] if name in _BY_TOKEN else value for name, value in prompts[0].items()
+        }
+        _, cache = self._forward(inputs, torch.tensor([length - 1]), images, use_cache=True)
+        return Prefix(rows[0][:length], cache), [row[length:] for row in rows]
+
+    def _logits_after(self, prefix: Prefix, suffixes: Sequence[list[int]]) -> torch.Tensor:
+        """Float32 logits after ``prefix`` and each of ``suffixes``, shape (suffixes, vocabulary)."""
+        import torch
+
+        width = max(map(len, suffixes))
+        # Padded with any token on the right, where no other sees it: no mask is needed, positions go on
+        padded = [suffix + [0] * (width - len(suffix)) for suffix in suffixes]
+        ends = sorted({len(suffix) - 1 for suffix in suffixes})
+        logits, _ = self._forward(
+            {"input_ids": torch.tensor(padded)},
+            torch.tensor(ends),
+            0,
+            past_key_values=prefix.rows(len(suffixes)),
+            use_cache=True,
+        )
+        columns = [ends.index(len(suffix) - 1) for suffix in suffixes]
+        return logits[range(len(suffixes)), columns].float()
+
+    def _continued(self, prefix: Prefix, suffixes: Sequence[list[int]]) -> dict[str, Any]:
+        """What ``generate`` takes to go on from ``prefix``: padding stands between it and the shorter suffixes."""
+        import torch
+
+        width = max(map(len, suffixes))
+        gaps = [width - len(suffix) for suffix in suffixes]
+        # masked, so that any token will do
+        ids = [[*prefix.ids, *[0] * gap, *suffix] for gap, suffix in zip(gaps, suffixes, strict=True)]
+        mask = [[1] * len(prefix.ids) + [0] * gap + [1] * (width - gap) for gap in gaps]
+        return {
+            "input_ids": torch.tensor(ids, device=self._model.device),
+            "attention_mask": torch.tensor(mask, device=self._model.device),
+            "past_key_values": prefix.rows(len(suffixes)),
+        }
+
+    def _in_batches(
+        self, rows: Sequence[_Row], size: int, answer: Callable[[Sequence[_Row]], Sequence[Answer]]
+    ) -> list[Answer]:
+        """The ``answer`` to all ``rows``, ``size`` of them at once; fewer from where memory runs out."""
+        import torch
+
+        answers: list[Answer] = []
+        while len(answers) < len(rows):
+            batch = rows[len(answers) : len(answers) + min(size, self._batch_size)]
+            try:
+                answers += answer(batch)
+            except torch.OutOfMemoryError:
+                if len(batch) == 1:
+                    raise
+                self._batch_size = len(batch) // 2
+                say(f"judge: out of GPU memory; from now on {self._batch_size} questions in one forward pass")
+                torch.cuda.empty_cache()
+        return answers
+
+    def _try(self, images: int, prompts: Sequence[Inputs]) -> bool:
+        """Whether the first tokens after ``prompts`` have the same probabilities both ways."""
+        import torch
+
+        plain = []
+        for prompt in prompts:
+            self._count(images)
+            plain += self._beginnings(self._moved(prompt))
+        try:
+            prefix, suffixes = self._prefix(prompts, images)
+            self._count(0)
+            shared = self._beginnings(self._continued(prefix, suffixes))
+            next_tokens = self._logits_after(prefix, suffixes).softmax(-1)
+            at_once = [
+                _Beginning(one.ids[:1], row[None]) for one, row in zip(plain, next_tokens, strict=True)
+            ]
+            found = max(map(_Beginning.difference, plain + plain, shared + at_once))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # classes fail in their own ways where they cannot go on from a cache
+            reason = type(error).__name__
+        else:
+            if found <= _TOLERANCE.get(str(self._model.dtype).removeprefix("torch."), _TOLERANCE_HALF):
+                return True
+            reason = f"probabilities would differ by {found:.1g}"
+        say(
+            f"judge: {self._model.config.model_type} cannot share an image between questions ({reason}): "
+            "each is asked with its own"
+        )
+        return False
+
+    def _beginnings(self, inputs: Mapping[str, Any]) -> list[_Beginning]:
+        import torch
+
+        out = self._model.generate(
+            **inputs,
+            max_new_tokens=_FIRST_TOKENS,
+            do_sample=False,
+            repetition_penalty=1.0,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+        probabilities = torch.stack(out.logits, dim=1).float().softmax(dim=-1)
+        ids = out.sequences[:, inputs["input_ids"].shape[1] :].tolist()
+        return [_Beginning(*row) for row in zip(ids, probabilities, strict=True)]
+
+
+def check_choice_ids(questions: Sequence[Question], tokenizer: Any) -> None:
+    """Raises JudgeUnusable when ``tokenizer`` gives a choice another first token than its question says."""
+    expected = {q.choices: q.choice_ids for q in questions if q.choice_ids}
+    for choices, ids in expected.items():
+        for choice, id, found in zip(choices, ids, choice_tokens(choices, tokenizer), strict=True):
+            if id != found:
+                raise JudgeUnusable(
+                    f"judge: its tokenizer begins {choice!r} with token {found} instead of {id}: these are not the "
+                    "weights that the official scores come from; choose another judge by name"
+                )
+
+
+def choice_tokens(choices: Sequence[str], tokenizer: Any) -> list[int]:
+    """The id of the first token of each of ``choices``, as if the reply began with it."""
+    return [tokenizer.encode(choice, add_special_tokens=False)[0] for choice in choices]
+
+
+def _common(rows: Sequence[list[int]]) -> int:
+    """Length of the common beginning of ``rows``, leaving each at least one token."""
+    length = min(map(len, rows)) - 1
+    for row in rows[1:]:
+        while row[:length] != rows[0][:length]:
+            length = next(n for n in range(length) if row[n] != rows[0][n])
+    return length
+
+
+def _length(row: Sequence[int], stop: int | Sequence[int] | None) -> int:
+    """Tokens up to the one that ended the reply; 0 where none did. Padding follows where others are longer."""
+    stops = {stop} if isinstance(stop, int) else set(stop or ())
+    return next((n for n, token in enumerate(row, start=1) if token in stops), 0)

@@ -1,0 +1,63 @@
+"""Who answers questions: a judge, a reader of text, an encoder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from imageevalkit.benchmark.question import Answer, Question
+from imageevalkit.cell.results import Evaluator
+from imageevalkit.text_output import to_bytes
+
+
+class Answerer(ABC):
+    """One answerer for one process. Making one is cheap; what is slow happens with the first question."""
+
+    @property
+    @abstractmethod
+    def evaluator(self) -> Evaluator:
+        """Its name, and all that decides what it answers; never where it is reached, nor a secret.
+
+        Costs no model load: a run with nothing to ask needs it too.
+
+        Raises:
+            CellFailure: the model or a package is not there; the message says how to get it.
+        """
+
+    @property
+    def label(self) -> str:
+        """A short name, for the names of evaluators that are made of several."""
+        return self.evaluator.id
+
+    @abstractmethod
+    def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
+        """The answer to each question, as they come, in any order; ``workers`` are the CPU cores of the job.
+
+        A question that fails by itself (context too long, an image that does not decode, a transient failure that
+        lasts) is an answer with an error. Closing the iterator early gives up what is under way.
+
+        Raises:
+            JudgeUnusable: no further answer will come; what was answered before was given.
+            CellFailure: it cannot start here (a package or the weights are missing), or its model fails.
+        """
+
+    def has_answered(self) -> None:  # noqa: B027  # most have no use for it
+        """Questions of this kind were answered in an earlier run: a bad request is then about its own question."""
+
+    def holdup(self) -> str:
+        """What holds the answers back now, in a few words; empty when nothing does. Called from another thread."""
+        return ""
+
+
+def without_packages(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """``identity`` without the versions of packages."""
+    return {name: value for name, value in identity.items() if name != "packages"}
+
+
+def digest(value: Any) -> str:
+    """The SHA-256 of a JSON value."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(to_bytes(text)).hexdigest()

@@ -1,0 +1,199 @@
+"""What is asked about an item and what is answered: the same words for judges, text readers and other measurers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from imageevalkit.cell.results import Evaluator
+from imageevalkit.text_output import to_bytes
+
+
+class Encoding(NamedTuple):
+    """How an image is encoded anew before it is sent, where a protocol demands it.
+
+    ``format`` is Pillow's name ("JPEG", "PNG"), ``quality`` its own 1-95 scale (None: the format's default);
+    ``longest_side`` in pixels shrinks larger images to it (None: never).
+    """
+
+    format: str
+    quality: int | None = None
+    longest_side: int | None = None
+
+
+class PixelRule(NamedTuple):
+    """Which RGB pixels a protocol's own program makes of an image file.
+
+    ``turned``: as the EXIF data of the file say. ``on_white``: the modes, by Pillow's names, whose transparency is laid
+    on white; that of others is dropped, as Pillow's ``convert("RGB")`` does. ``multiple``: before the processor of a
+    local judge takes the image, both sides become multiples of so many pixels (see
+    :func:`imageevalkit.judges.pictures.fitted_size`); None: the processor gets the image as it is.
+    """
+
+    name: str
+    turned: bool
+    on_white: tuple[str, ...] = ()
+    multiple: int | None = None
+
+
+TRANSFORMERS = PixelRule("transformers", turned=True)
+"""What a processor of transformers makes of a path: ``load_image`` of 4.57.0 and of 5.23.0 in ``image_utils.py``."""
+QWEN_VL_UTILS = PixelRule("qwen_vl_utils", turned=False, on_white=("RGBA",), multiple=28)
+"""``process_vision_info`` of qwen-vl-utils 0.0.14 (and 0.0.11) with a path and no limits: ``vision_process.py``."""
+
+
+class Picture(NamedTuple):
+    """An image of a message: the bytes of the file ``path`` (or ``data``, where it is no file), or another
+    ``encoding``.
+
+    ``media_type`` is what a protocol declares the bytes to be, whatever they are; None: what they really are.
+    ``sha256`` is that of the file. ``pixels``: how the protocol's program decodes the file; None: it does not, but
+    sends it as it is. ``plain``: every program sees the same pixels in the file (``imageevalkit.images.is_plain``).
+    ``flat``: every pixel has the same colour.
+    """
+
+    path: Path
+    sha256: str
+    media_type: str | None = None
+    encoding: Encoding | None = None
+    pixels: PixelRule | None = None
+    plain: bool = True
+    flat: bool = False
+    data: bytes | None = None
+
+    def read(self) -> bytes:
+        """The bytes as they are, before any ``encoding``. Raises OSError: the file cannot be read."""
+        return self.path.read_bytes() if self.data is None else self.data
+
+    @property
+    def request(self) -> list[Any]:
+        """What of it decides an answer: the rule only where it decides about the pixels.
+
+        The last element of a plain one is what stood there before there were rules: answers on record stay known.
+        """
+        rule: str | bool = False
+        if self.pixels is not None:
+            rule = bool(self.pixels.on_white) if self.plain else self.pixels.name
+        return [self.sha256, self.media_type, self.encoding, rule]
+
+
+class Message(NamedTuple):
+    """``role`` is "system", "user" or "assistant"; ``parts`` are texts and pictures in their order."""
+
+    role: str
+    parts: tuple[str | Picture, ...]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a reply is drawn. A value of None is not sent: the server's or the checkpoint's own applies.
+
+    ``extra`` are further request parameters in the words of vLLM's chat endpoint (``repetition_penalty``,
+    ``chat_template_kwargs``); a backend that cannot honour one says so instead of dropping it.
+    """
+
+    max_tokens: int
+    temperature: float | None = 0.0
+    seed: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Question:
+    """One call of a judge or of another measurer; :func:`ask` and :func:`measure` make the usual ones.
+
+    ``name`` tells the questions about one item apart ("score", "vqa/3"); what stands before the first slash is its
+    group, by which a benchmark says who answers (``Benchmark.measurers``). ``item`` is set by the engine.
+
+    ``choices``: strings for each of which the probability is asked that the reply's first token is the first token of
+    that string. Such a question has ``sampling.max_tokens == 1`` and no other use of the text than
+    the most probable token. ``choice_ids`` are the ids of those tokens where the protocol fixes them: a backend
+    that has the tokenizer refuses to answer by others.
+    """
+
+    name: str
+    messages: tuple[Message, ...]
+    sampling: Sampling
+    choices: tuple[str, ...] = ()
+    choice_ids: tuple[int, ...] = ()
+    item: str = ""
+
+    @property
+    def group(self) -> str:
+        """What stands before the first slash of the name."""
+        return self.name.partition("/")[0]
+
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        """All pictures, in the order in which they are sent."""
+        return tuple(part for message in self.messages for part in message.parts if isinstance(part, Picture))
+
+    @property
+    def text(self) -> str:
+        """All texts, for a reader."""
+        return "\n".join(part for message in self.messages for part in message.parts if isinstance(part, str))
+
+    def request_hash(self, evaluator: Evaluator) -> str:
+        """Identifies what is asked of whom: two questions with one hash have one answer.
+
+        It covers the evaluator with its versions and settings, every word, every image's bytes and the
+        sampling; not the item, its path, or where the evaluator is reached.
+        """
+        messages = [
+            [m.role, [p.request if isinstance(p, Picture) else p for p in m.parts]] for m in self.messages
+        ]
+        request = json.dumps(
+            [messages, vars(self.sampling), self.choices], sort_keys=True, ensure_ascii=False
+        )
+        return hashlib.sha256(to_bytes(f"[{evaluator.as_json}, {request[1:]}")).hexdigest()
+
+
+def ask(
+    name: str,
+    *parts: str | Picture,
+    system: str = "",
+    max_tokens: int = 1024,
+    temperature: float | None = 0.0,
+    choices: tuple[str, ...] = (),
+) -> Question:
+    """A question to the judge, in one message of texts and pictures; ``choices`` as in :class:`Question`."""
+    message = Message("user", parts)
+    messages = (Message("system", (system,)), message) if system else (message,)
+    return Question(name, messages, Sampling(1 if choices else max_tokens, temperature), choices)
+
+
+def measure(name: str, *parts: str | Picture) -> Question:
+    """A measurement of pictures (and texts) without words: its answer is the JSON value that the measurer gives."""
+    return Question(name, (Message("user", parts),), Sampling(0))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was answered to one ``question``: a ``text``, or None and a one-line ``error``.
+
+    ``text`` is the whole reply, special tokens left out; of a measurement it is JSON. ``probabilities`` (0-1) are those
+    of ``Question.choices``; ``outside`` (0-1) is the probability of all first tokens that the backend could not see: 0
+    where it sees the whole vocabulary, else the true value of a choice may be larger by up to this much. ``tokens``
+    are counts by kind ("input", "output"). ``cut``: the text ended where ``Sampling.max_tokens`` did. ``seconds`` are
+    those of all ``attempts``. ``value`` is what the benchmark reads in it (:meth:`Benchmark.parse`), a JSON value.
+    """
+
+    question: Question
+    text: str | None = None
+    error: str = ""
+    probabilities: Mapping[str, float] | None = None
+    outside: float | None = None
+    tokens: Mapping[str, int] | None = None
+    usd: float | None = None
+    cut: bool = False
+    seconds: float = 0.0
+    attempts: int = 1
+    value: Any = None
+
+
+class JudgeUnusable(Exception):
+    """The evaluator cannot answer anything any more (key rejected, model unknown, endpoint down): one line why."""

@@ -1,0 +1,122 @@
+"""Bases for benchmarks of a common shape: they say what is asked and grouped, these say how it is read and averaged."""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Unparsed
+from imageevalkit.benchmark.question import Answer, Picture, Question, ask
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.results import Metric
+from imageevalkit.cell.scores import Score
+from imageevalkit.metrics import mean, mean_by
+from imageevalkit.secrets import one_line
+
+_WORD = re.compile(r"[^\W\d_]+")
+_YES_NO = {"yes": 1, "no": 0, "true": 1, "false": 0, "是": 1, "否": 0}
+
+
+class PromptFile(Benchmark):
+    """Prompts in a JSON file beside ``benchmark.py``: a list of objects with ``prompt`` and whatever groups them.
+
+    ``file`` is its name; of each prompt ``images_per_prompt`` images are made. ``by`` are the keys of the objects whose
+    groups have a metric of their own; ``question`` is what the judge is asked, with fields such as ``{prompt}``.
+    """
+
+    file: ClassVar[str] = "prompts.json"
+    images_per_prompt: ClassVar[int] = 1
+    by: ClassVar[Sequence[str]] = ()
+    question: ClassVar[str]
+    max_tokens: ClassVar[int] = 512
+
+    def samples(self) -> Iterable[Sample]:
+        for n, row in enumerate(self.read_json(self.file)):
+            for repetition in range(self.images_per_prompt):
+                yield Sample(f"images/{n:05d}_{repetition}.png", row["prompt"], repetition, {**row, "n": n})
+
+    @cached_property
+    def prompts(self) -> Mapping[str, str]:
+        return {"question": self.question}
+
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
+        text = self.question.format_map({**item.data, "prompt": item.prompt})
+        return [ask("answer", image, text, max_tokens=self.max_tokens)]
+
+    @abstractmethod
+    def values(self, value: Any) -> Mapping[str, float]:
+        """The numbers of an image by name, from what was read in the answer about it."""
+
+    def score(self, item: Item, answers: Answers) -> Score:
+        answer = answers["answer"]
+        keys = {key: item.data[key] for key in ("n", *self.by)}
+        return Score(self.values(answer.value), keys, {"answer": answer.text})
+
+    def means(self, scores: Scores, value: str, top: float) -> dict[str, Metric]:
+        """The mean of one of the values, and by group; images of one prompt are one to an interval."""
+        found = {value: mean(scores, value, top=top, cluster="n")}
+        for key in self.by:
+            found |= mean_by(scores, value, key, prefix=f"{value}/{key}/", top=top, cluster="n")
+        return found
+
+
+class YesNo(PromptFile):
+    """A judge is asked one question about each image: ``accuracy`` is the share of yes, 0-1, of all and by group."""
+
+    headline = ("accuracy",)
+    max_tokens = 16
+
+    def parse(self, question: Question, answer: Answer) -> int:
+        """1 for yes, 0 for no: the first word says so."""
+        word = _WORD.search((answer.text or "").lower())
+        if word is None or word[0] not in _YES_NO:
+            raise Unparsed(f"neither yes nor no in '{one_line(answer.text or '', 100)}'")
+        return _YES_NO[word[0]]
+
+    def values(self, value: int) -> Mapping[str, float]:
+        return {"accuracy": value}
+
+    def metrics(self, scores: Scores) -> dict[str, Metric]:
+        return self.means(scores, "accuracy", 1)
+
+
+class Grades(PromptFile):
+    """A judge gives each image some ``grades`` (their names), each once in its reply as ``name: number``.
+
+    ``scale`` is the lowest and the highest; a grade that lacks or is beyond it is none. The metrics are the mean of
+    each grade and ``overall``, that of an image's mean grade, of all and by group.
+    """
+
+    headline = ("overall",)
+    grades: ClassVar[Sequence[str]]
+    scale: ClassVar[tuple[float, float]] = (0, 10)
+
+    def parse(self, question: Question, answer: Answer) -> dict[str, float]:
+        """The grades by name: the last number that stands behind each name."""
+        found = {}
+        for name in self.grades:
+            numbers = re.findall(
+                rf"\b{re.escape(name)}\b[\"'*\s]*[:=]?[\"'*\s]*(-?\d+(?:\.\d+)?)",
+                answer.text or "",
+                re.IGNORECASE,
+            )
+            if not numbers:
+                raise Unparsed(f"no {name} in '{one_line(answer.text or '', 100)}'")
+            found[name] = float(numbers[-1])
+            if not self.scale[0] <= found[name] <= self.scale[1]:
+                raise Unparsed(
+                    f"{name} {found[name]:g} is not on the scale of {self.scale[0]:g} to {self.scale[1]:g}"
+                )
+        return found
+
+    def values(self, value: Mapping[str, float]) -> Mapping[str, float]:
+        return {**value, "overall": sum(value.values()) / len(value)}
+
+    def metrics(self, scores: Scores) -> dict[str, Metric]:
+        found: dict[str, Metric] = {}
+        for name in ("overall", *self.grades):
+            found |= self.means(scores, name, self.scale[1])
+        return found

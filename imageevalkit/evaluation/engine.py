@@ -1,0 +1,297 @@
+"""Evaluate one cell: what is there, what the evaluator says, one validated result."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from imageevalkit import assets
+from imageevalkit.benchmark.contract import Answers, Benchmark, ScoredItem, Scores, benchmark_code
+from imageevalkit.benchmark.question import Picture
+from imageevalkit.cell import Cell
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.result_files import leave, standing
+from imageevalkit.cell.results import Coverage, Evaluator, Result, as_object, check_within_scale, validate
+from imageevalkit.cell.scores import Score
+from imageevalkit.errors import CellFailure
+from imageevalkit.evaluation.evaluator import Answerers
+from imageevalkit.evaluation.interview import AskOptions, Interview
+from imageevalkit.evaluation.judgements import JUDGE_FAILED, JUDGED, UNPARSED
+from imageevalkit.evaluation.provenance import provenance
+from imageevalkit.evaluation.survey import (
+    BLANK,
+    CORRUPT,
+    FAILED,
+    GENERATED,
+    REFUSED_ITEM,
+    ImageState,
+    scorable,
+    survey_images,
+)
+from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
+from imageevalkit.jobs import FAILED as JOB_FAILED
+from imageevalkit.json_values import is_number
+from imageevalkit.money import dollars
+from imageevalkit.progress import ProgressWriter
+
+NOT_GENERATED = "not_generated"
+_DEFAULT = AskOptions()
+
+
+def evaluate_cell(
+    cell: Cell,
+    benchmark: Benchmark,
+    items: Sequence[Item],
+    limit: int | None,
+    official_treatment: bool,
+    progress: ProgressWriter,
+    asking: AskOptions = _DEFAULT,
+) -> Outcome:
+    """Score ``items`` of ``cell`` and leave scores.jsonl, result.json and the benchmark's official files.
+
+    With ``official_treatment`` blank placeholders are scored like images and the official headline stands
+    whatever the coverage, as evaluators do that only look at the files they find; else the headline is withheld
+    below full coverage. An evaluator that stops answering leaves an incomplete result and a failed outcome.
+
+    Raises:
+        CellFailure: nothing to score, wrong benchmark data, mixed images, an evaluator that cannot start, images
+            that go meanwhile, a benchmark that breaks its contract.
+    """
+    data_sha256 = assets.data_sha256(cell.benchmark)
+    states = survey_images(cell, items)
+    corrupt = _corrupt(states)
+    pixels = benchmark.pixels if benchmark.backend else None
+    pictures = {
+        item: Picture(s.path, s.sha256, pixels=pixels, plain=s.plain, flat=s.flat)
+        for item, s in scorable(states, official_treatment and benchmark.scores_blank).items()
+    }
+    if not pictures:
+        counts = Counter(state.status for state in states.values())
+        raise CellFailure(
+            f"no image to score: {', '.join(f'{n} {status}' for status, n in counts.items())} of {len(items)} items"
+            + (f"; {corrupt}" if corrupt else "")
+        )
+    answerers = Answerers(benchmark)
+    by_id = {item.id: item for item in items}
+    interview = Interview(cell, benchmark, answerers, by_id, pictures, asking, progress)
+    if asking.ask:
+        interview.run()
+    unasked = interview.problem if asking.ask else "not asked: --rescore takes what is on record"
+    scores = Scores([_scored(benchmark, item, states[item.id], interview, unasked) for item in items])
+    evaluator = answerers.evaluator
+    if not asking.ask and not any(one.replies for one in scores.items):
+        raise CellFailure(
+            f"--rescore: {evaluator.id} has said nothing about these images, with these settings and "
+            "versions of packages; leave --rescore out to ask it"
+        )
+    coverage = _coverage(states, scores)
+    if not scores:
+        # no result: a judge that cannot be used is no column of the leaderboard
+        raise CellFailure(_nothing_judged(scores, interview.problem, coverage))
+    with benchmark_code(benchmark.name, "metrics()"):
+        metrics = dict(benchmark.metrics(scores))
+    with benchmark_code(benchmark.name, "notes()"):
+        notes = [*benchmark.notes(scores)]
+    headline = (official_treatment and benchmark.official_headline) or benchmark.headline
+    origin = provenance(cell, items, data_sha256, answerers.counted)
+    withheld = "" if coverage.complete or official_treatment else f"incomplete: {coverage.problems()}"
+    result = Result(
+        model=cell.model,
+        benchmark=cell.benchmark,
+        benchmark_version=benchmark.version,
+        evaluator=evaluator,
+        coverage=coverage,
+        metrics=metrics,
+        headline=[] if withheld else list(headline),
+        treatment="official" if official_treatment else "withhold",
+        limit=limit,
+        provenance=origin,
+        withheld=withheld,
+        notes=[
+            *_notes(states, coverage, interview.judgements.repeated, origin),
+            *filter(None, [corrupt]),
+            *notes,
+        ],
+    )
+    try:
+        validate(as_object(result))
+        check_within_scale(metrics, benchmark.unbounded)
+    except ValueError as error:
+        raise CellFailure(f"benchmark {cell.benchmark}: {error}") from None
+    if kept := _better(result, asking.ask):
+        if not coverage.complete:
+            raise CellFailure(
+                f"{coverage.problems()}; the result of {kept.coverage.judged} judged items stands"
+            )
+        return Outcome(COMPLETE, f"{_shown(result)}; the result of {kept.coverage.expected} items stands")
+    if gone := sum(not picture.path.is_file() for picture in pictures.values()):
+        raise CellFailure(
+            f"{gone} of {len(pictures)} images were removed from {cell.folder} while they were judged"
+        )
+    with benchmark_code(benchmark.name, "official_files()"):
+        official = dict(benchmark.official_files(scores))
+    _check_official(official, cell)
+    leave(cell, result, _scores_text(evaluator, states, scores), official)
+    return _outcome(result, interview, scores, corrupt)
+
+
+def _scored(
+    benchmark: Benchmark, item: Item, state: ImageState, interview: Interview, unasked: str
+) -> ScoredItem:
+    """What all answers about ``item`` together are worth."""
+    known = interview.judgements.result(item.id, unasked)
+    if known is None:
+        reason = f"{state.status}: {state.reason}"
+        return ScoredItem(item, None, Answers({}), {}, None, state.attempted, NOT_GENERATED, reason)
+    score = None
+    if known.status == JUDGED:
+        where = f"score() of item {item.id}"
+        with benchmark_code(benchmark.name, where):
+            score = benchmark.score(item, known.answers)
+        _check_score(score, f"benchmark {benchmark.name}: {where}")
+        score = score.of_item(item.id)
+    return ScoredItem(
+        item, state.path, known.answers, known.texts, score, state.attempted, known.status, known.reason
+    )
+
+
+def _check_score(score: Any, where: str) -> None:
+    """Whether it is one, and its points are. Raises CellFailure."""
+    if not isinstance(score, Score):
+        raise CellFailure(f"{where} returns {reprlib.repr(score)}, and must return a Score")
+    for one in (score, *score.points):
+        for name, value in one.values.items():
+            if not (is_number(value) or isinstance(value, bool)):
+                raise CellFailure(f"{where}: '{name}' is {reprlib.repr(value)}, and must be a finite number")
+
+
+def _check_official(files: Mapping[str, str | bytes], cell: Cell) -> None:
+    """Whether all are files for the folder ``official/`` itself. Raises CellFailure."""
+    for name, content in files.items():
+        where = f"benchmark {cell.benchmark}: official_files() has '{name}'"
+        if name in ("", "..") or PurePath(name).name != name:
+            raise CellFailure(f"{where}: give a file name without a folder")
+        if not isinstance(content, str | bytes):
+            raise CellFailure(f"{where}, which is {reprlib.repr(content)}: give its text or bytes")
+
+
+def _nothing_judged(scores: Scores, problem: str, coverage: Coverage) -> str:
+    if problem:
+        return f"{problem} (0 of {coverage.expected} judged; run again to go on)"
+    return f"nothing was judged: {coverage.problems()}{_why(scores)}"
+
+
+def _why(scores: Scores) -> str:
+    """The commonest reason why an item was not judged, and what to do about it; empty when all were."""
+    reasons = Counter(
+        (one.status, one.reason) for one in scores.items if one.status in (UNPARSED, JUDGE_FAILED)
+    )
+    if not reasons:
+        return ""
+    (status, reason), count = reasons.most_common(1)[0]
+    remedy = "; --retry_unparsed asks again" if status == UNPARSED else "; run again to ask again"
+    return f" ({f'{count} times' if count > 1 else 'once'}: {reason}{remedy})"
+
+
+def _better(result: Result, asked: bool) -> Result | None:
+    """The result of the same evaluator that ``result`` must not replace, if there is one.
+
+    That is a complete one of more items than a limited ``result`` has; and one that knows more, where nothing was
+    ``asked``: then what is missing may have been said, but to other settings.
+    """
+    for other in standing(Cell(result.model, result.benchmark)):
+        if other.evaluator.id != result.evaluator.id or other.treatment != result.treatment:
+            continue
+        covers_more = other.coverage.expected > result.coverage.expected and other.coverage.complete
+        if result.limit and covers_more:
+            return other
+        if not asked and other.limit == result.limit and other.coverage.judged > result.coverage.judged:
+            return other
+    return None
+
+
+def _coverage(states: Mapping[str, ImageState], scores: Scores) -> Coverage:
+    counts = Counter(state.status for state in states.values())
+    # a placeholder may be scored under the official treatment, but it was never generated
+    judged = Counter(one.status for one in scores.items if states[one.item.id].status == GENERATED)
+    return Coverage(
+        expected=len(states),
+        generated=counts[GENERATED],
+        refused=counts[REFUSED_ITEM],
+        failed=counts[FAILED],
+        blank=counts[BLANK],
+        corrupt=counts[CORRUPT],
+        judged=judged[JUDGED],
+        unparsed=judged[UNPARSED],
+        judge_failed=judged[JUDGE_FAILED],
+        flat=sum(state.flat for state in states.values() if state.status == GENERATED),
+    )
+
+
+def _scores_text(evaluator: Evaluator, states: Mapping[str, ImageState], scores: Scores) -> str:
+    """The text of scores.jsonl: a record of every item."""
+    lines = []
+    for one in scores.items:
+        state, score = states[one.item.id], one.score or Score({})
+        record: dict[str, Any] = {
+            "item": one.item.id,
+            "status": one.status,
+            "image_sha256": state.sha256 or None,
+            "attempted": state.attempted,
+            "values": score.values,
+            "keys": score.keys,
+            "evaluator": evaluator.id,
+            "detail": score.detail,
+            "reason": one.reason,
+        }
+        if score.points:
+            record["points"] = [{"values": point.values, "keys": point.keys} for point in score.points]
+        lines.append(json.dumps(record, ensure_ascii=False, separators=(",", ":")))
+    return "\n".join(lines) + "\n"
+
+
+def _notes(
+    states: Mapping[str, ImageState], coverage: Coverage, asked_again: int, origin: Mapping[str, Any]
+) -> list[str]:
+    notes = []
+    if asked_again:
+        notes.append(f"{asked_again} questions were asked more often than officially (--retry_unparsed)")
+    foreign = sum(not state.made_here for state in states.values() if state.status == GENERATED)
+    if foreign:
+        grids = {settings["grid"] for settings in origin["model_settings"] if "grid" in settings}
+        cut = f", and cut out of grids (rows,cols {', '.join(sorted(grids))})" if grids else ""
+        notes.append(f"{foreign} images were made elsewhere{cut}: nothing says how")
+    if coverage.flat:
+        notes.append(f"{coverage.flat} images are one flat colour")
+    return notes
+
+
+def _corrupt(states: Mapping[str, ImageState]) -> str:
+    """Which images are corrupt, and why; empty if none is."""
+    corrupt = [f"{i.removeprefix('images/')}: {s.reason}" for i, s in states.items() if s.status == CORRUPT]
+    return f"corrupt: {'; '.join(corrupt[:3])}{' …' if len(corrupt) > 3 else ''}" if corrupt else ""
+
+
+def _outcome(result: Result, interview: Interview, scores: Scores, corrupt: str) -> Outcome:
+    coverage = result.coverage
+    counts = f"{coverage.judged} of {coverage.expected} judged"
+    if interview.problem:
+        return Outcome(JOB_FAILED, f"{interview.problem} ({counts}; run again to go on)")
+    problems = coverage.problems()
+    lost = f"{problems}{_why(scores)}" if problems else ""
+    spent = f"{dollars(interview.usd)} for the judge" if interview.usd is not None else ""
+    parts = (_shown(result), counts, lost, corrupt, spent)
+    return Outcome(COMPLETE if coverage.complete else INCOMPLETE, "; ".join(filter(None, parts)))
+
+
+def _shown(result: Result) -> str:
+    """The headline scores in words; empty when they are withheld."""
+    values = {name: result.metrics[name].value for name in result.headline}
+    return ", ".join(
+        f"{name} has no value for these items" if value is None else f"{name} {value:.4f}"
+        for name, value in values.items()
+    )

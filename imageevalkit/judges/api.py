@@ -1,0 +1,237 @@
+"""A question as a request to ``/chat/completions``, and what the reply to it means."""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from imageevalkit.api.failures import LONGEST_MESSAGE, Failure, Kind
+from imageevalkit.api.json_reply import (
+    error_in,
+    finish_reasons,
+    json_object,
+    list_of,
+    refusal,
+    stopped_by_policy,
+    tokens_of,
+)
+from imageevalkit.api.prices import Price, cost_of_reply
+from imageevalkit.api.request import Request
+from imageevalkit.api.usage import billed_tokens, reported_cost
+from imageevalkit.benchmark.question import Answer, Picture, Question
+from imageevalkit.judges.pictures import DataUrl
+from imageevalkit.judges.settings import ApiSettings
+from imageevalkit.secrets import one_line
+
+
+def request_parameters(question: Question, settings: ApiSettings) -> dict[str, Any]:
+    """What is sent besides model and messages: the benchmark's sampling, then what the user gave over it."""
+    sampling = question.sampling
+    parameters = {
+        settings.max_tokens_parameter: sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "seed": sampling.seed,
+        **({"logprobs": True, "top_logprobs": settings.top_logprobs} if question.choices else {}),
+        **sampling.extra,
+        **settings.extra_body,
+    }
+    return {name: value for name, value in parameters.items() if value is not None}
+
+
+def chat_request(
+    model_id: str, question: Question, parameters: Mapping[str, Any], pictures: Mapping[Picture, DataUrl]
+) -> Request:
+    """The request, its body in pieces of which the base64 of each picture is one: megabytes are not copied.
+
+    All contents are lists of parts, also those of one text: that is how the official evaluators send them.
+    """
+    mark = uuid.uuid4().hex  # stands where a picture goes
+
+    def content(part: str | Picture) -> dict[str, Any]:
+        if isinstance(part, Picture):
+            return {"type": "image_url", "image_url": {"url": mark}}
+        return {"type": "text", "text": part}
+
+    messages = [
+        {"role": message.role, "content": [content(part) for part in message.parts]}
+        for message in question.messages
+    ]
+    body = json.dumps({"model": model_id, "messages": messages, **parameters}, separators=(",", ":"))
+    start, *others = body.split(f'"{mark}"')
+    pieces = [start.encode()]
+    for picture, rest in zip(question.pictures, others, strict=True):
+        url = pictures[picture]
+        pieces += [url.head.encode(), url.base64, f'"{rest}'.encode()]
+    return Request("/chat/completions", tuple(pieces), "application/json")
+
+
+NO_LOGPROBS = Failure(
+    Kind.PERMANENT,
+    "the endpoint returns no log-probabilities: choose another judge or the transformers backend",
+)
+FEW_LOGPROBS = Failure(
+    Kind.PERMANENT,
+    "the endpoint lists fewer of the likeliest tokens than the judge's top_logprobs asks for: set it to what the "
+    "endpoint gives, or choose another judge or the transformers backend",
+)
+
+
+def read_reply(question: Question, content: bytes, top: int, price: Price | None) -> Answer | Failure:
+    """The answer to ``question`` in the body of a 200, or what the body means without one.
+
+    Where probabilities were asked for, by the ``top`` likeliest first tokens, their lack is :data:`NO_LOGPROBS` or
+    :data:`FEW_LOGPROBS`.
+    """
+    try:
+        reply = json_object(content)
+        return reply if isinstance(reply, Failure) else _read(question, reply, top, price)
+    except RecursionError:
+        return Failure(Kind.TRANSIENT, "the reply is JSON nested too deep to be read")
+
+
+def _read(question: Question, reply: Mapping[str, Any], top: int, price: Price | None) -> Answer | Failure:
+    choice = next((each for each in list_of(reply.get("choices")) if isinstance(each, dict)), None)
+    if choice is None or not isinstance(choice.get("message"), dict):
+        return error_in(reply) or Failure(Kind.TRANSIENT, "the reply (HTTP 200) holds no message")
+    message = choice["message"]
+    text = _text(message.get("content"))
+    failure = (
+        error_in(reply)
+        or error_in(choice)
+        or refusal(message.get("refusal"))
+        or stopped_by_policy(reply, choice, one_line(text, LONGEST_MESSAGE))
+    )
+    if failure:
+        return failure
+    counts = tokens_of(reply.get("usage"))
+    usd = cost_of_reply(price, counts, reported_cost(reply.get("usage")))
+    if not question.choices:
+        finish = finish_reasons(reply, choice)[0]
+        if not text.strip() and (lost := _without_answer(finish, message)):
+            return lost
+        return Answer(question, text, tokens=_sums(counts), usd=usd, cut=finish == "length")
+    first = first_token(choice)
+    if first is None:
+        return NO_LOGPROBS
+    if not first.is_enough(top):
+        return FEW_LOGPROBS
+    return Answer(
+        question,
+        # a token that ends the reply is special, and no text
+        first.sampled.decode(errors="replace") if text else "",
+        probabilities=first.probabilities(question.choices),
+        outside=first.outside,
+        tokens=_sums(counts),
+        usd=usd,
+    )
+
+
+def _text(content: Any) -> str:
+    """The words of a message: a string, or the texts among its parts."""
+    if isinstance(content, list):
+        texts = (part.get("text") if isinstance(part, dict) else part for part in content)
+        return "".join(text for text in texts if isinstance(text, str))
+    return content if isinstance(content, str) else ""
+
+
+def _without_answer(finish: str, message: Mapping[str, Any]) -> Failure | None:
+    """Why ``message``, which has no words, is no answer; None: the judge ended it there, it has nothing to say."""
+    if finish == "length":
+        # it would be so again: the sampling is the same
+        thought = any(message.get(name) for name in ("reasoning_content", "reasoning"))
+        spent = "spent on thinking" if thought else "spent without a word"
+        return Failure(Kind.ITEM, f"the reply is empty: all tokens allowed were {spent}")
+    if finish == "stop":
+        return None
+    return Failure(Kind.LOST, f"the reply is empty (finish reason {finish or 'not told'})")
+
+
+def _sums(counts: Mapping[str, int]) -> dict[str, int] | None:
+    tokens = billed_tokens(counts)
+    if tokens is None:
+        return None
+    output = tokens.text_output + tokens.image_output
+    return {"input": sum(tokens) - output, "output": output}
+
+
+_ROUNDING = 1e-4  # of a sum of probabilities that are sent as logarithms
+
+
+class FirstToken(NamedTuple):
+    """The probability (0-1) of each ``listed`` first token by its bytes, and the one that was ``sampled``.
+
+    ``top`` is how many likeliest ones the endpoint listed; the sampled one may be another.
+    """
+
+    sampled: bytes
+    listed: Mapping[bytes, float]
+    top: int
+
+    def is_enough(self, asked: int) -> bool:
+        """Whether a token that is not listed is surely less probable than ``asked`` others."""
+        return self.top >= asked or self.outside <= _ROUNDING
+
+    @property
+    def outside(self) -> float:
+        """The probability of all tokens that are not listed."""
+        return max(0.0, 1.0 - math.fsum(self.listed.values()))
+
+    def probabilities(self, choices: Sequence[str]) -> dict[str, float]:
+        """P(the first token of each string); 0 where it is not listed, so up to ``outside`` too low."""
+        return {string: self._probability(string) for string in choices}
+
+    def _probability(self, string: str) -> float:
+        return next((self.listed[t] for t in _first_tokens(string) if t in self.listed), 0.0)
+
+
+def first_token(choice: Mapping[str, Any]) -> FirstToken | None:
+    """Read ``logprobs`` of a chat completion's choice; None when it holds none.
+
+    Source: https://platform.openai.com/docs/api-reference/chat/object (vLLM and SGLang answer in the same shape).
+    """
+    logprobs = choice.get("logprobs")
+    tokens = list_of(logprobs.get("content")) if isinstance(logprobs, dict) else []
+    if not tokens or not isinstance(tokens[0], dict):
+        return None
+    entries = [entry for entry in list_of(tokens[0].get("top_logprobs")) if isinstance(entry, dict)]
+    listed, top = dict[bytes, float](), 0
+    # the sampled token is listed twice, or once where it is not among the most probable ones
+    for entry in [*entries, tokens[0]]:
+        if (probability := _probability(entry.get("logprob"))) is not None:
+            listed.setdefault(_bytes(entry), probability)
+            top += entry is not tokens[0]
+    return FirstToken(_bytes(tokens[0]), listed, top) if listed else None
+
+
+def _probability(logprob: Any) -> float | None:
+    if isinstance(logprob, bool) or not isinstance(logprob, (int, float)) or math.isnan(logprob):
+        return None
+    if logprob < -1e6:
+        return 0.0  # an integer of hundreds of digits is no float
+    return math.exp(min(logprob, 0.0))  # 0 is sometimes passed by a rounding error
+
+
+def _bytes(entry: Mapping[str, Any]) -> bytes:
+    """The bytes of a token; its text is a guess where the token ends within a character."""
+    text, raw = entry.get("token"), entry.get("bytes")
+    text = text if isinstance(text, str) else ""
+    if ("\N{REPLACEMENT CHARACTER}" in text or not text) and isinstance(raw, list):
+        try:
+            return bytes(raw)
+        except (TypeError, ValueError):
+            pass
+    return text.encode(errors="surrogatepass")
+
+
+def _first_tokens(string: str) -> Iterator[bytes]:
+    """What the first token of ``string`` may be, the longest first; there is no tokenizer to ask.
+
+    Words that benchmarks ask for are one token. Digits are not: Qwen's tokenizers split them off one by one, so that
+    of " 7" the first token is the bare space, and of "10" the "1".
+    """
+    yield string.encode()
+    if len(string) > 1 and string.removeprefix(" ").isdecimal():
+        yield string[0].encode()

@@ -1,0 +1,182 @@
+"""From a picture's file to the pixels a protocol means, and to the bytes it wants sent."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from PIL import Image, ImageOps
+
+from imageevalkit.benchmark.question import TRANSFORMERS, Encoding, Picture, Question
+from imageevalkit.cpu import on_cpu
+from imageevalkit.images import CorruptImage, decode, in_turn, opened
+from imageevalkit.open_files import when_one_is_free
+
+# qwen-vl-utils 0.0.14: an image has 4 to 16384 visual tokens, and no side is longer than 200 times the other.
+_LEAST, _MOST, _LONGEST = 4, 16384, 200
+# The questions about one picture come together; where they do not, reading it again is cheaper than the memory.
+_MOST_KEPT = 16
+
+
+def rgb(picture: Picture, data: bytes) -> Image.Image:
+    """The pixels that the picture's rule makes of ``data``, as RGB with nothing else to it.
+
+    Neither a colour that meant transparency nor a rotation is left in its ``info``: transformers would act on it again.
+
+    Raises:
+        CorruptImage: it is no whole image, or nobody can tell its pixels.
+    """
+    rule = picture.pixels or TRANSFORMERS
+    image = decode(data)
+    try:
+        if rule.turned:
+            image = ImageOps.exif_transpose(image)
+        if image.mode in rule.on_white:
+            paper = Image.new("RGB", image.size, "white")
+            paper.paste(image, mask=image.getchannel("A"))
+            return paper
+        image = image.convert("RGB")
+    except Exception as error:  # damaged Exif data, a mode that has no RGB
+        raise CorruptImage(f"{type(error).__name__}: {error}") from error
+    image.info.clear()
+    return image
+
+
+def fitted(image: Image.Image, multiple: int) -> Image.Image:
+    """``image`` in its :func:`fitted_size`, resized by Pillow (bicubic), as qwen-vl-utils does it."""
+    return image.resize(fitted_size(image.size, multiple), Image.Resampling.BICUBIC)
+
+
+def fitted_size(size: tuple[int, int], multiple: int) -> tuple[int, int]:
+    """Width and height of an image of ``size`` when both are multiples of ``multiple`` pixels.
+
+    The nearest ones; where the area would be more than 16384 (less than 4) squares of ``multiple``, both sides are
+    scaled alike to that area and rounded down (up). Half a multiple goes to the even one, as Python rounds.
+
+    Raises:
+        ValueError: one side is more than 200 times the other.
+    """
+    if max(size) > _LONGEST * min(size):
+        raise ValueError(f"one side of {size[0]}×{size[1]} px is more than {_LONGEST} times the other")
+    width, height = (max(1, round(side / multiple)) * multiple for side in size)
+    area, least, most = size[0] * size[1], _LEAST * multiple**2, _MOST * multiple**2
+    if width * height > most:
+        shrink = math.sqrt(area / most)
+        width, height = (math.floor(side / shrink / multiple) * multiple for side in size)
+    elif width * height < least:
+        grow = math.sqrt(least / area)
+        width, height = (math.ceil(side * grow / multiple) * multiple for side in size)
+    return width, height
+
+
+def encoded(image: Image.Image, encoding: Encoding) -> bytes:
+    """The bytes of ``image`` in ``encoding``, shrunk with Lanczos where it is larger."""
+    if encoding.longest_side is not None and max(image.size) > encoding.longest_side:
+        scale = encoding.longest_side / max(image.size)
+        width, height = (max(1, round(side * scale)) for side in image.size)
+        image = image.resize((width, height), Image.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    options = {} if encoding.quality is None else {"quality": encoding.quality}
+    image.save(buffer, encoding.format, **options)
+    return buffer.getvalue()
+
+
+def open_picture(picture: Picture) -> Image.Image:
+    """The picture as RGB, with the losses of its ``encoding`` if it has one.
+
+    Raises:
+        CorruptImage: the file is no whole image.
+        OSError: it cannot be read.
+    """
+    image = rgb(picture, picture.read())
+    if picture.encoding is None:
+        return image
+    return decode(encoded(image, picture.encoding)).convert("RGB")
+
+
+def judge_picture(picture: Picture) -> Image.Image:
+    """What the protocol's program gives to the processor of a judge: :func:`open_picture`, resized where it does that.
+
+    Raises:
+        ValueError: its sides differ too much for that; and what :func:`open_picture` raises.
+    """
+    image = open_picture(picture)
+    multiple = picture.pixels.multiple if picture.pixels else None
+    return fitted(image, multiple) if multiple else image
+
+
+class SentPicture(NamedTuple):
+    """``media_type`` is what the bytes are declared to be."""
+
+    data: bytes
+    media_type: str
+
+
+def sent_picture(picture: Picture) -> SentPicture:
+    """The file's own bytes, or its picture encoded anew; takes CPU time.
+
+    A server decodes by rules of its own: where it could see other pixels than the protocol means, it gets those as PNG.
+
+    Raises:
+        OSError: the file cannot be read.
+        CorruptImage: it has to be understood, and is no image.
+    """
+    data = when_one_is_free(picture.read)
+    encoding = picture.encoding
+    if encoding is None and picture.pixels and not picture.plain:
+        encoding = Encoding("PNG")
+    with opened(data) as header:
+        if encoding is None:
+            return SentPicture(data, picture.media_type or _type_of(header.format or ""))
+        with in_turn(header):
+            sent = encoded(rgb(picture, data), encoding)
+        return SentPicture(sent, picture.media_type or _type_of(encoding.format))
+
+
+def _type_of(format: str) -> str:
+    return Image.MIME.get(format, f"image/{format.lower()}")
+
+
+class DataUrl(NamedTuple):
+    """A data URL inside a JSON string: the opening quote and what stands before the base64, then the base64."""
+
+    head: str
+    base64: bytes
+
+
+class PictureCache:
+    """Keeps a picture for as long as further ``questions`` need it. Belongs to one event loop."""
+
+    def __init__(self, questions: Iterable[Question]) -> None:
+        self._uses = Counter(picture for question in questions for picture in question.pictures)
+        self._kept: dict[Picture, asyncio.Task[DataUrl]] = {}
+
+    async def get(self, picture: Picture) -> DataUrl:
+        """``picture`` as it is sent, made off the event loop. Raises as ``sent_picture`` does."""
+        if picture not in self._kept and self._uses[picture] < 2:
+            return await on_cpu(_data_url, picture)
+        if picture not in self._kept:
+            self._kept[picture] = asyncio.create_task(on_cpu(_data_url, picture))
+            if len(self._kept) > _MOST_KEPT:
+                del self._kept[next(iter(self._kept))]
+        return await asyncio.shield(self._kept[picture])
+
+    def answered(self, question: Question) -> None:
+        """``question`` needs its pictures no more."""
+        for picture in question.pictures:
+            self._uses[picture] -= 1
+            if not self._uses[picture]:
+                self._kept.pop(picture, None)
+
+
+def _data_url(picture: Picture) -> DataUrl:
+    import pybase64  # base64 of the standard library takes ten times as long and holds the interpreter lock
+
+    data, media_type = sent_picture(picture)
+    head = json.dumps(f"data:{media_type};base64,")[:-1]
+    return DataUrl(head, pybase64.b64encode(data))

@@ -1,0 +1,268 @@
+"""A judge's server: the settings of one that a run starts, the flags they become, and how it is found."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from imageevalkit.api.positive import positive
+from imageevalkit.atomic import write_atomic
+from imageevalkit.benchmark.question import JudgeUnusable
+from imageevalkit.errors import UserError
+from imageevalkit.judges.settings import check_gpus
+from imageevalkit.locks import open_lock, take_lock
+
+_MAX_LOGPROBS = 20  # what the OpenAI API gives at most, and so what is asked for
+# The run decides these; the judge would not be found elsewhere or under another name.
+_OURS = ("host", "port", "uds", "served-model-name", "model")
+# Flags are written into plans, logs and results. By how they begin: an argument parser may take them shortened.
+_SECRETS = {
+    "api-k": "the server of a run asks for no key: leave it out",
+    "hf-t": "a token is read from HF_TOKEN in config.local.sh or the environment: leave it out",
+}
+
+# Names without their dashes, and without the "no-" of a switch; what is not here is taken to decide.
+_INDIFFERENT = re.compile(
+    # memory
+    r"gpu-memory-utilization|kv-cache-memory(-bytes)?|swap-space|cpu-offload-gb|num-gpu-blocks-override|block-size|"
+    r"mm-processor-cache-(gb|type)|enable-sleep-mode|max-model-len|"
+    # devices and processes
+    r"tp|pp|dp|dpl|dcp|(tensor|pipeline|data|decode-context)-parallel-.+|enable-expert-parallel|"
+    r"distributed-executor-backend|mm-encoder-tp-mode|disable-custom-all-reduce|max-parallel-loading-workers|"
+    r"api-server-count|asc|"
+    # scheduling and speed
+    r"max-num-seqs|max-num-batched-tokens|max-num-partial-prefills|max-long-partial-prefills|"
+    r"long-prefill-token-threshold|enable-chunked-prefill|enable-prefix-caching|prefix-caching-hash-algo|"
+    r"async-scheduling|scheduling-policy|stream-interval|enforce-eager|max-seq-len-to-capture|"
+    r"cuda-graph-sizes|cudagraph-.+|compilation-config|cc|O\d*|"
+    # places
+    r"download-dir|allowed-local-media-path|allowed-media-domains|safetensors-load-strategy|use-tqdm-on-load|"
+    r"root-path|allow-credentials|allowed-(origins|methods|headers)|ssl-.+|"
+    # logs and metrics
+    r"(disable|enable)-log-.+|disable-uvicorn-access-log|uvicorn-log-level|max-log-len|log-.+|"
+    r"show-hidden-metrics-.+|otlp-traces-endpoint|collect-detailed-traces|disable-fastapi-docs|kv-cache-metrics.*"
+)
+_ERROR = "error: "  # begins what stands in the place of an address
+_TICK = 0.1  # seconds between two looks at it
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """How ``vllm serve`` runs.
+
+    ``gpus``: None is one, where there is one. ``environment`` is where vLLM is installed (as in EVAL_ENV_MAP).
+    ``max_model_len`` in tokens; None is the largest that fits. ``revision`` is that of a hub id. ``serve_args``
+    are further flags in one string, stronger than ours. ``start_timeout`` (seconds) bounds the loading.
+
+    Raises:
+        UserError: a number that is too small, or ``serve_args`` that no shell splits or that the run sets itself.
+    """
+
+    gpus: int | None = None
+    environment: str | None = None
+    max_model_len: int | None = None
+    revision: str = ""
+    serve_args: str = ""
+    start_timeout: float = 1800.0
+
+    def __post_init__(self) -> None:
+        check_gpus(self.gpus)
+        positive("start_timeout", self.start_timeout)
+        if self.max_model_len is not None:
+            positive("max_model_len", self.max_model_len, whole=True)
+        self.further_flags()
+
+    @property
+    def decisive(self) -> dict[str, str]:
+        """The part that decides what the judge answers, known without starting it; for its identity."""
+        flags = shlex.join(decisive_flags(self.further_flags()))
+        given = {"revision": self.revision, "serve_args": flags}
+        return {name: value for name, value in given.items() if value}
+
+    def command(self, executable: Path, model: str, gpus: int) -> list[str]:
+        """``vllm serve`` for ``model`` (a hub id or a folder), all but the port.
+
+        Sampling that a request leaves open is the checkpoint's own (``--generation-config auto``), as where an
+        official evaluator asks a plain ``vllm serve``.
+        """
+        command = [str(executable), "serve", model, "--host", "127.0.0.1"]
+        command += ["--served-model-name", model, "--generation-config", "auto"]
+        command += ["--max-logprobs", str(_MAX_LOGPROBS)]
+        # memory for a video that is never sent would be taken from the cache
+        command += ["--limit-mm-per-prompt", '{"video": 0}']
+        # 1,000 questions would leave 1,000 lines, and an error before them is what the log is read for
+        command += ["--uvicorn-log-level", "warning"]
+        if gpus:
+            command += ["--tensor-parallel-size", str(gpus)]
+        if self.max_model_len or gpus:  # without a GPU, vLLM's automatic length is 512
+            command += ["--max-model-len", str(self.max_model_len or "auto")]
+        if self.revision:
+            command += ["--revision", self.revision]
+        return command + self.further_flags()
+
+    def further_flags(self) -> list[str]:
+        """``serve_args``, split as a shell does. Raises UserError for a flag that the run sets itself."""
+        try:
+            flags = shlex.split(self.serve_args)
+        except ValueError as error:
+            raise UserError(f"serve_args: {error}") from None
+        for flag in flags:
+            if not flag.startswith("--"):
+                continue
+            name = name_of(flag)
+            if name in _OURS:
+                raise UserError(f"serve_args: --{name} is set by the run, leave it out")
+            for beginning, remedy in _SECRETS.items():
+                if name.startswith(beginning):
+                    raise UserError(f"serve_args: --{name}: {remedy}")
+        return flags
+
+
+def split_kwargs(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """``kwargs`` of the server, and the others, which are those of who asks it."""
+    names = {field.name for field in fields(ServerSettings)}
+    return (
+        {name: value for name, value in kwargs.items() if name in names},
+        {name: value for name, value in kwargs.items() if name not in names},
+    )
+
+
+def decisive_flags(flags: Sequence[str]) -> list[str]:
+    """Those of ``flags`` that decide what is answered, each with its values."""
+    return [word for words in _with_values(flags) if not _is_indifferent(words[0]) for word in words]
+
+
+def name_of(flag: str) -> str:
+    """``"--max_num_seqs=64"`` and ``"--max-num-seqs"`` are ``"max-num-seqs"``; of ``"--a.b"`` it is ``"a"``."""
+    return re.split(r"[=.]", flag.lstrip("-"))[0].replace("_", "-")
+
+
+def _with_values(flags: Sequence[str]) -> Iterator[list[str]]:
+    words: list[str] = []
+    for word in flags:
+        if word.startswith("-") and words:
+            yield words
+            words = []
+        words.append(word)
+    if words:
+        yield words
+
+
+def _is_indifferent(flag: str) -> bool:
+    return bool(_INDIFFERENT.fullmatch(name_of(flag).removeprefix("no-")))
+
+
+def wait_for_address(address_file: str) -> str:
+    """The base URL of the judge's server, which starts when this is first called: that may take many minutes.
+
+    A server that died is started again, where possible on the same port.
+
+    Raises:
+        JudgeUnusable: it does not start, or it died too often, or the job that keeps it has ended.
+    """
+    path = Path(address_file)
+    while True:
+        text = _read(path)
+        if text.startswith(_ERROR):
+            raise JudgeUnusable(text.removeprefix(_ERROR))
+        if text:
+            return text
+        if not _wanted(path).exists():
+            write_atomic(_wanted(path), "")
+        if not _is_kept(path):
+            raise JudgeUnusable("the job that serves the judge has ended; run the same command again")
+        time.sleep(_TICK)
+
+
+def problem(address_file: str, base_url: str) -> str:
+    """The one line why the judge will not come back at ``base_url``; empty as long as it may.
+
+    For those whose requests fail: to them it looks like an outage that passes.
+    """
+    text = _read(Path(address_file))
+    if text.startswith(_ERROR):
+        return text.removeprefix(_ERROR)
+    moved = text and text != base_url
+    return "the server of the judge has moved to another port; run the same command again" if moved else ""
+
+
+def is_away(address_file: str) -> bool:
+    """Whether the judge's server is being started again."""
+    return not _read(Path(address_file)) and _is_kept(Path(address_file))
+
+
+def edition(address_file: str) -> int:
+    """Another number each time the address is given anew; 0 while there is none."""
+    try:
+        return Path(address_file).stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+class Address:
+    """The other side: what the job that serves the judge tells those who wait. Forgets an earlier job's words."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = open_lock(_keeper(path))
+        take_lock(self._lock, _keeper(path), wait=True)
+        self.forget()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody has something to ask."""
+        return _wanted(self._path).exists()
+
+    def give(self, base_url: str) -> None:
+        """The judge answers at ``base_url``."""
+        write_atomic(self._path, base_url)
+
+    def give_up(self, why: str) -> None:
+        """The judge will not answer; ``why`` is one line."""
+        write_atomic(self._path, _ERROR + why)
+
+    def withdraw(self) -> None:
+        """The judge does not answer now: who wants it waits."""
+        self._path.unlink(missing_ok=True)
+
+    def forget(self) -> None:
+        """As if nobody had asked."""
+        self.withdraw()
+        _wanted(self._path).unlink(missing_ok=True)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _is_kept(path: Path) -> bool:
+    try:
+        fd = os.open(_keeper(path), os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _wanted(path: Path) -> Path:
+    return path.with_name(f"{path.name}.wanted")
+
+
+def _keeper(path: Path) -> Path:
+    return path.with_name(f"{path.name}.keeper")

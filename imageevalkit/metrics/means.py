@@ -1,0 +1,277 @@
+"""Means of scores: what the metrics of a benchmark are made of. Standard library only.
+
+Each sum goes from left to right, first within a cluster and then over the clusters, on every version of Python alike:
+results are equal to the last bit wherever they are computed.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+
+from imageevalkit.cell.results import Metric
+from imageevalkit.cell.scores import Score
+from imageevalkit.metrics import intervals
+from imageevalkit.metrics.intervals import Part, Stratum
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Value = str | Callable[[Score], float | None]
+"""A number of each score: a name in its ``values``, or a function that gives None for a score that does not count."""
+
+Key = str | Sequence[str] | Callable[[Score], Hashable]
+"""What scores have in common: a name in their ``keys``, several such names, or a function."""
+
+
+class Options(TypedDict, total=False):
+    """How a mean is shown, and how its interval is made.
+
+    * ``top``: of the scale of each value, 1 by default.
+    * ``percent``: value, interval and scale are shown × 100.
+    * ``cluster``: scores with this key in common are not independent, and are one to the interval. By default those of
+      one item (its :func:`points`, such as questions about one image).
+    * ``interval``: False for none.
+    """
+
+    top: float
+    percent: bool
+    cluster: Key | None
+    interval: bool
+
+
+def mean(scores: Iterable[Score], value: Value, **options: Unpack[Options]) -> Metric:
+    """Σ value / number of scores, None without scores; ``n`` counts their items. For options see :class:`Options`."""
+    return ratio(scores, value, _one, **options)
+
+
+def ratio(
+    scores: Iterable[Score],
+    total: Value,
+    weight: Value,
+    *,
+    top: float = 1.0,
+    percent: bool = False,
+    cluster: Key | None = None,
+    interval: bool = True,
+) -> Metric:
+    """Σ total / Σ weight, a micro average; None where the weights add up to 0. ``n`` counts the items of the scores.
+
+    The interval is that of a ratio estimate (:func:`imageevalkit.metrics.intervals.interval`).
+    """
+    sums = _sums(scores, total, weight, cluster)
+    # of a cluster without weight the ratio knows nothing
+    bounds = intervals.interval([part for part in sums.parts if part[1]], top) if interval else None
+    return _metric(_quotient(sums.parts), len(sums.items), bounds, top, percent)
+
+
+def mean_by(
+    scores: Iterable[Score],
+    value: Value,
+    by: Key,
+    *,
+    prefix: str = "",
+    order: Iterable[Hashable] = (),
+    **options: Unpack[Options],
+) -> dict[str, Metric]:
+    """The :func:`mean` of each of the :func:`groups`, by ``prefix`` and name; names of several keys as "en/sign"."""
+    return ratio_by(scores, value, _one, by, prefix=prefix, order=order, **options)
+
+
+def ratio_by(
+    scores: Iterable[Score],
+    total: Value,
+    weight: Value,
+    by: Key,
+    *,
+    prefix: str = "",
+    order: Iterable[Hashable] = (),
+    **options: Unpack[Options],
+) -> dict[str, Metric]:
+    """The :func:`ratio` of each of the :func:`groups`, named as in :func:`mean_by`."""
+    return {
+        f"{prefix}{_group_name(group)}": ratio(of_group, total, weight, **options)
+        for group, of_group in groups(scores, by, order).items()
+    }
+
+
+def weighted(
+    scores: Iterable[Score],
+    value: Value,
+    by: Key,
+    weights: Mapping[Any, float],
+    *,
+    top: float = 1.0,
+    percent: bool = False,
+    cluster: Key | None = None,
+    interval: bool = True,
+) -> Metric:
+    """Σ weight · mean of a group, over all groups of ``weights``; None until each has a score.
+
+    The interval is that of groups that were drawn apart (:func:`imageevalkit.metrics.intervals.interval_of_sum`). For
+    the options see :class:`Options`. Raises ValueError: a group has no weight, or the weights do not add up to 1.
+    """
+    of_groups = groups(scores, by, weights)
+    if unknown := [group for group in of_groups if group not in weights]:
+        raise ValueError(f"no weight is given for the scores of {unknown[0]!r}")
+    if not math.isclose(math.fsum(weights.values()), 1):
+        raise ValueError(f"the weights add up to {math.fsum(weights.values()):g}, not to 1")
+    sums = {group: _sums(of_groups.get(group, ()), value, _one, cluster) for group in weights}
+    strata = [Stratum(weights[group], of_group.parts) for group, of_group in sums.items()]
+    return _metric(
+        weighted_sum({group: _quotient(of_group.parts) for group, of_group in sums.items()}, weights),
+        len(set[Hashable]().union(*(of_group.items for of_group in sums.values()))),
+        intervals.interval_of_sum(strata, top) if interval else None,
+        top,
+        percent,
+    )
+
+
+def weighted_sum(values: Mapping[Any, float | None], weights: Mapping[Any, float]) -> float | None:
+    """Σ weight · value over the groups of ``weights``; None where one has no value."""
+    known = {group: value for group in weights if (value := values.get(group)) is not None}
+    return _sum(weights[group] * known[group] for group in weights) if len(known) == len(weights) else None
+
+
+def total(scores: Iterable[Score], value: Value, *, top: float = 1.0) -> Metric:
+    """Σ value, None without scores; its scale is ``top``, that of each value, × the number of scores."""
+    sums = _sums(scores, value, _one, None)
+    whole, count = _whole(sums.parts)
+    return Metric(whole if sums.parts else None, len(sums.items), scale=top * count)
+
+
+def groups(scores: Iterable[Score], by: Key, order: Iterable[Hashable] = ()) -> dict[Any, list[Score]]:
+    """The scores of each group that occurs: first the groups of ``order``, then others as they appear.
+
+    Of several names a group is a tuple. Scores whose key is None, or one of whose keys is, are in no group.
+    """
+    key = _key(by)
+    found: dict[Hashable, list[Score]] = {group: [] for group in order}
+    for score in scores:
+        group = key(score)
+        if group is not None and not (isinstance(group, tuple) and None in group):
+            found.setdefault(group, []).append(score)
+    return {group: of_group for group, of_group in found.items() if of_group}
+
+
+def points(scores: Iterable[Score]) -> list[Score]:
+    """The points of all scores as scores of their own, which have the keys of their item's score too.
+
+    Those of one score are of one item, which is its place where it has none.
+    """
+    return [
+        replace(point, keys={**score.keys, **point.keys}, item=score.item or f"score {number}")
+        for number, score in enumerate(scores)
+        for point in score.points
+    ]
+
+
+def arithmetic_mean(values: Iterable[float]) -> float:
+    """Σ value / number of values. Raises ValueError without values."""
+    values = _some(values)
+    return _sum(values) / len(values)
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """exp(mean(ln value)) as scipy's ``gmean``, so that any 0 gives 0.
+
+    Raises ValueError without values, or where one is negative.
+    """
+    values = _some(values)
+    if min(values) < 0:
+        raise ValueError(f"a geometric mean is of no negative value, but one is {min(values):g}")
+    if not all(values):
+        return 0.0
+    return math.exp(_sum(map(math.log, values)) / len(values))
+
+
+class _Sums(NamedTuple):
+    """The total and the weight of each cluster, and the ``items`` whose scores these are."""
+
+    parts: list[Part]
+    items: set[Hashable]
+
+
+def _sums(scores: Iterable[Score], total: Value, weight: Value, cluster: Key | None) -> _Sums:
+    total_of, weight_of = _number(total), _number(weight)
+    cluster_of = _item if cluster is None else _key(cluster)
+    clusters: dict[Hashable, list[Part]] = {}
+    items = set[Hashable]()
+    for score in scores:
+        part = total_of(score), weight_of(score)
+        if part[0] is not None and part[1] is not None:
+            clusters.setdefault(cluster_of(score), []).append((part[0], part[1]))
+            items.add(_item(score))
+    return _Sums([_whole(parts) for parts in clusters.values()], items)
+
+
+def _whole(parts: Sequence[Part]) -> Part:
+    return _sum(part[0] for part in parts), _sum(part[1] for part in parts)
+
+
+def _quotient(parts: Sequence[Part]) -> float | None:
+    total, weight = _whole(parts)
+    return total / weight if weight else None
+
+
+def _metric(
+    value: float | None, n: int, interval: tuple[float, float] | None, top: float, percent: bool
+) -> Metric:
+    if not percent:
+        return Metric(value, n, interval, top)
+    return Metric(
+        None if value is None else 100 * value,
+        n,
+        None if interval is None else (100 * interval[0], 100 * interval[1]),
+        100 * top,
+    )
+
+
+def _sum(values: Iterable[float]) -> float:
+    # not sum(): from Python 3.12 on it compensates for rounding, and its last digit is another one
+    return functools.reduce(operator.add, values, 0)
+
+
+def _some(values: Iterable[float]) -> list[float]:
+    if values := list(values):
+        return values
+    raise ValueError("there is no mean of no values")
+
+
+def _one(score: Score) -> float:
+    return 1
+
+
+def _item(score: Score) -> Hashable:
+    # a score that no engine made has no item: it is one of its own
+    return score.item or object()
+
+
+def _number(value: Value) -> Callable[[Score], float | None]:
+    if callable(value):
+        return value
+    return lambda score: _lookup(score, "value", value, score.values)
+
+
+def _key(by: Key) -> Callable[[Score], Hashable]:
+    if callable(by):
+        return by
+    if isinstance(by, str):
+        return lambda score: _lookup(score, "key", by, score.keys)
+    return lambda score: tuple(_lookup(score, "key", name, score.keys) for name in by)
+
+
+def _lookup(score: Score, kind: str, name: str, mapping: Mapping[str, Any]) -> Any:
+    if name in mapping:
+        return mapping[name]
+    raise ValueError(
+        f"the score of '{score.item}' has no {kind} '{name}', only: {', '.join(mapping) or 'none'}"
+    )
+
+
+def _group_name(group: Hashable) -> str:
+    return "/".join(map(str, group)) if isinstance(group, tuple) else str(group)

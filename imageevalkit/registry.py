@@ -1,0 +1,262 @@
+"""What ``benchmarks/``, ``infer/`` and ``eval_models/`` hold, by name: the only file that looks into them.
+
+Nothing heavy is imported before it is used.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from imageevalkit.asset_checks.check import Needed
+from imageevalkit.benchmark.answerer import Answerer
+from imageevalkit.benchmark.contract import Benchmark, benchmark_code
+from imageevalkit.benchmark.question import PixelRule
+from imageevalkit.cell import REPO
+from imageevalkit.cell.items import MODEL_NAME_MARK
+from imageevalkit.errors import UserError, suggest
+from imageevalkit.guest_code import guest_code
+from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting, choose, is_judge
+from imageevalkit.secrets import one_line
+
+TASKS = ("t2i", "edit", "subject")
+
+
+class _Found(NamedTuple):
+    """The classes of benchmarks by name; and by folder why a ``benchmark.py`` could not be read."""
+
+    classes: Mapping[str, type[Benchmark]]
+    broken: Mapping[str, str]
+
+
+@functools.cache
+def _benchmarks() -> _Found:
+    classes: dict[str, type[Benchmark]] = {}
+    broken: dict[str, str] = {}
+    for path in sorted((REPO / "benchmarks").glob("*/benchmark.py")):
+        where = path.relative_to(REPO).as_posix()
+        try:
+            with guest_code():
+                module = importlib.import_module(f"benchmarks.{path.parent.name}.benchmark")
+            for cls in vars(module).values():
+                if inspect.isclass(cls) and cls.__module__ == module.__name__ and issubclass(cls, Benchmark):
+                    _add(classes, cls, where)
+        except UserError as error:
+            broken[path.parent.name] = str(error)
+        except Exception as error:
+            broken[path.parent.name] = (
+                f"{where} cannot be imported: {type(error).__name__}: {one_line(error)}"
+            )
+    return _Found(classes, broken)
+
+
+def _add(classes: dict[str, type[Benchmark]], cls: type[Benchmark], where: str) -> None:
+    """``cls`` to ``classes``, unless it has no name of its own: a base of others. Raises UserError."""
+    name = vars(cls).get("name")
+    if name is None:
+        return
+    if inspect.isabstract(cls):
+        lacks = ", ".join(sorted(cls.__abstractmethods__))
+        raise UserError(f"{where}: class {cls.__name__} lacks {lacks} (imageevalkit/benchmark/contract.py)")
+    if not isinstance(name, str) or not name or not isinstance(getattr(cls, "version", None), str):
+        raise UserError(f"{where}: class {cls.__name__} needs texts as name and version")
+    if cls.task not in TASKS:
+        raise UserError(f"{where}: the task of {name} is '{cls.task}': use {', '.join(TASKS)}")
+    if name in classes:
+        raise UserError(
+            f"{where}: benchmark '{name}' is in {classes[name].__module__.replace('.', '/')}.py too"
+        )
+    classes[name] = cls
+
+
+def benchmark_class(name: str) -> type[Benchmark] | None:
+    """The class of the benchmark ``name``; None where there is none: a foreign one, or none at all.
+
+    Raises:
+        UserError: what may be its file cannot be read.
+    """
+    found = _benchmarks()
+    if problem := found.broken.get(name.replace("-", "_")):
+        raise UserError(problem)
+    return found.classes.get(name)
+
+
+def make_benchmark(name: str, settings: Mapping[str, Any], judge: str) -> Benchmark:
+    """The benchmark ``name`` with ``settings`` as planning checked them. Raises UserError: there is no such one."""
+    cls = benchmark_class(name)
+    if cls is None:
+        known = [*_benchmarks().classes, *_foreign_datasets()]
+        raise UserError(f"benchmark '{name}' has no scoring rules in benchmarks/{suggest(name, known)}")
+    with benchmark_code(name, "its settings"):
+        return cls(cls.settings_class(**settings), judge)
+
+
+def benchmark_tasks() -> dict[str, str]:
+    """The task of every benchmark, ours and foreign ones.
+
+    Raises:
+        UserError: infer/custom_datasets/load_dataset.py cannot be read.
+    """
+    ours = {name: cls.task for name, cls in _benchmarks().classes.items()}
+    return ours | {name: setting.task for name, setting in _foreign_datasets().items()}
+
+
+def broken_benchmarks() -> Mapping[str, str]:
+    """Why a file ``benchmark.py`` is none, by its folder."""
+    return _benchmarks().broken
+
+
+def load_dataset(name: str, settings: Mapping[str, Any]) -> Any:
+    """The dataset of the benchmark ``name`` in the form of the extension guide, with the method ``find_images`` too.
+
+    Raises:
+        UserError: there is no such benchmark.
+        CellFailure: a foreign class calls itself, or its task, otherwise than the registry does.
+    """
+    if benchmark_class(name):
+        return BenchmarkDataset(make_benchmark(name, settings, ""))
+    if name not in _foreign_datasets():
+        raise UserError(f"unknown benchmark '{name}'{suggest(name, benchmark_tasks())}")
+    return _infer("custom_datasets.load_dataset").load_dataset(name)
+
+
+class BenchmarkDataset:
+    """A benchmark as the extension guide's dataset class shows one."""
+
+    def __init__(self, benchmark: Benchmark) -> None:
+        self.dataset_name = benchmark.name
+        self.dataset_task = benchmark.task
+        self.find_images = benchmark.find_images
+        shown = "prompt" if benchmark.task == "t2i" else "input_list"
+        with benchmark_code(benchmark.name, "samples()"):
+            self.data = [
+                {
+                    **sample.data,
+                    shown: getattr(sample, shown),
+                    "seed": sample.seed,
+                    "image_save_path": f"{MODEL_NAME_MARK}/{benchmark.name}/{sample.file}",
+                }
+                for sample in benchmark.samples()
+            ]
+
+
+def _foreign_datasets() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = _infer("custom_datasets.load_dataset").DATASET_SETTINGS
+    return found
+
+
+def _infer(module: str) -> Any:
+    """A module of ``infer/``, which jobs and scripts have on their path. Raises UserError: it cannot be read."""
+    try:
+        with guest_code():
+            return importlib.import_module(module)
+    except Exception as error:
+        path = f"infer/{module.replace('.', '/')}.py"
+        raise UserError(f"{path} cannot be read: {type(error).__name__}: {one_line(error)}") from error
+
+
+_JUDGE_CLASSES = {
+    "openai": ("imageevalkit.judges.client", "ApiJudge"),
+    "transformers": ("eval_models.vlm.judge", "TransformersJudge"),
+    # a server that a job of the run starts is asked like any other API
+    "vllm": ("imageevalkit.judges.client", "ApiJudge"),
+}
+
+
+def judges() -> Mapping[str, JudgeSetting]:
+    """The judges that have a name of their own."""
+    known: Mapping[str, JudgeSetting] = importlib.import_module("eval_models.judges").JUDGE_SETTINGS
+    return known
+
+
+def choose_judge(judge: str) -> JudgeChoice:
+    """The judge called so (see :func:`imageevalkit.judges.choice.choose`). Raises UserError: there is none."""
+    return choose(judge, judges())
+
+
+def find_judge(full_name: str) -> JudgeChoice | None:
+    """The judge with that full name; None for an evaluator that is no judge (a text reader)."""
+    return choose_judge(full_name) if is_judge(full_name) else None
+
+
+def judge(
+    name: str,
+    prompts: Mapping[str, str],
+    official: Collection[str] = (),
+    pixels: PixelRule | None = None,
+    options: JudgeOptions | None = None,
+) -> Answerer:
+    """The judge called ``name``, asked in the words of ``prompts`` (templates by name).
+
+    ``official`` are the judges, by full name, that the official evaluator uses. ``pixels`` are those of its
+    questions' pictures. ``options``: None are those of this job.
+
+    Raises:
+        UserError: there is no such judge.
+    """
+    choice = choose_judge(name)
+    made: Answerer = _class_of(*_JUDGE_CLASSES[choice.setting.backend])(
+        choice, options or JudgeOptions.from_environment(), prompts, official, pixels
+    )
+    return made
+
+
+def reader_names() -> list[str]:
+    """The measurers that read text, which may stand in for a judge where a benchmark allows it."""
+    return [name for name, setting in _measurers().items() if setting.kind == "reader"]
+
+
+def check_reader(name: str) -> str:
+    """``name``, if there is a reader of text called so. Raises UserError: there is none."""
+    if name not in reader_names():
+        known = [*reader_names(), *judges()]
+        raise UserError(
+            f"unknown text reader '{name}'{suggest(name, known)}; known: {', '.join(known)}, "
+            "and any model as backend:model"
+        )
+    return name
+
+
+def measurer(name: str, options: Mapping[str, Any]) -> Answerer:
+    """The measurer called ``name``; ``options`` are those of its kind (``EncoderOptions``; a reader has none)."""
+    setting = _measurers()[name]
+    made: Answerer = _class_of(setting.module, setting.class_name)(**options)
+    return made
+
+
+def measurer_kind(name: str) -> str:
+    """What the measurer called ``name`` is: "encoder" or "reader"."""
+    kind: str = _measurers()[name].kind
+    return kind
+
+
+def measurer_assets(name: str, options: Mapping[str, Any]) -> list[Needed]:
+    """What prefetch gets for the measurer ``name``; needs no package.
+
+    Raises:
+        UserError: ``options`` have weights of a name that there is not.
+    """
+    assets: list[Needed] = _weights().assets_of(_measurers()[name].weights, options.get("weights", {}))
+    return assets
+
+
+def measurer_missing(name: str, options: Mapping[str, Any]) -> list[str]:
+    """A line for each of the weights of ``name`` that only prefetch gets and that is not here, or not whole."""
+    lines: list[str] = _weights().missing_files(_measurers()[name].weights, options.get("weights", {}))
+    return lines
+
+
+def _measurers() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = importlib.import_module("eval_models.measurers").MEASURERS
+    return found
+
+
+def _weights() -> Any:
+    return importlib.import_module("eval_models.encoders.weights")
+
+
+def _class_of(module: str, class_name: str) -> Any:
+    return getattr(importlib.import_module(module), class_name)
