@@ -18,12 +18,12 @@ from benchmarks.oneig.questions import ALIGNMENT_PROMPT, TEXT_PROMPT, task_of
 from benchmarks.oneig.scored import Task
 from benchmarks.oneig.settings import Settings
 from eval_models.encoders.embedding import embedding_text
+from imageevalkit.benchmark.contract import Judged, Unparsed
+from imageevalkit.benchmark.question import Answer, Encoding, Picture, Question, Reply
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import UserError
-from imageevalkit.benchmark.contract import Judged, Unparsed
-from imageevalkit.benchmark.question import Answer, Encoding, Picture, Question, Reply
 from tests.support.oneig_scored import real_prompts
 
 TEMPLATES = {ALIGNMENT_PROMPT: "{question}. Yes or no?", TEXT_PROMPT: "Read."}

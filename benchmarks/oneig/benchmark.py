@@ -105,14 +105,14 @@ class OneIGSettings(Settings):
         count = cells if self.images_per_prompt is None else self.images_per_prompt
         for name, number in (("images_per_prompt", count), ("batch_size", self.batch_size)):
             if number < 1:
-                raise ValueError(f"OneIG's {name} is {number}: use a whole number of at least 1")
+                raise UserError(f"OneIG's {name} is {number}: use a whole number of at least 1")
         if self.grid is not None and count != cells:
-            raise ValueError(
+            raise UserError(
                 f"OneIG's grid has {cells} cells, but images_per_prompt is {count}: leave that out"
             )
         if count == 1 and "diversity" in self.tasks:
             others = ",".join(task for task in self.tasks if task != "diversity")
-            raise ValueError(
+            raise UserError(
                 "OneIG's diversity compares the images of a prompt, but images_per_prompt is 1: choose other tasks "
                 f"(tasks='{others or 'alignment'}')"
             )
@@ -134,25 +134,20 @@ class OneIGSettings(Settings):
 
 
 def _tasks(given: str | Sequence[str]) -> tuple[Task, ...]:
-    """In the official order. Raises ValueError: there are none, or one is no task."""
+    """In the official order. Raises UserError: there are none, or one is no task."""
     words = given.replace(",", " ").replace(";", " ").split() if isinstance(given, str) else given
     if not words:
-        raise ValueError(
-            f'OneIG\'s tasks are {given!r}: name some of {", ".join(TASKS)} (tasks="text,style")'
-        )
+        raise UserError(f'OneIG\'s tasks are {given!r}: name some of {", ".join(TASKS)} (tasks="text,style")')
     for word in words:
         if word not in TASKS:
-            raise ValueError(f"OneIG has no task {word!r}{suggest(word, TASKS)}; it has {', '.join(TASKS)}")
+            raise UserError(f"OneIG has no task {word!r}{suggest(word, TASKS)}; it has {', '.join(TASKS)}")
     return tuple(task for task in TASKS if task in words)
 
 
 def _grid(given: str | int | Sequence[int]) -> str:
-    """As "rows,cols". Raises ValueError: it is none."""
+    """As "rows,cols". Raises UserError: it is none."""
     text = str(given) if isinstance(given, str | int) else ",".join(map(str, given))
-    try:
-        return str(Grid.parse(text))
-    except UserError as error:
-        raise ValueError(str(error)) from None
+    return str(Grid.parse(text))
 
 
 def _by_model(given: Mapping[str, str | int | Sequence[int]]) -> dict[str, str]:
@@ -164,7 +159,7 @@ def _cells(grid: str | Mapping[str, str]) -> int:
     texts = [grid] if isinstance(grid, str) else list(grid.values())
     cells = {Grid.parse(text).cells for text in texts}
     if len(cells) != 1:
-        raise ValueError(
+        raise UserError(
             "OneIG's grid has another number of cells for one model than for another: run them apart"
         )
     return cells.pop()
