@@ -190,9 +190,8 @@ class PPOCR(Reader):
             },
         )
 
-    def read(self, path: Path) -> str:
-        """See :class:`eval_models.ocr.TextReader`."""
-        found, _ = self._engine(_bgr(decode(path.read_bytes())))
+    def read(self, data: bytes) -> str:
+        found, _ = self._engine(_bgr(decode(data)))
         boxes = []
         for corners, text, _ in found or []:
             ys = [y for _, y in corners]

@@ -15,7 +15,7 @@ from typing import Any
 from custom_datasets.load_dataset import load_dataset
 from custom_models.load_model import load_model
 from imageevalkit import assets, logs
-from imageevalkit.api.traffic import Traffic
+from imageevalkit.api.limiter import Traffic
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import items_of
 from imageevalkit.cell.records import spent_since
@@ -23,6 +23,7 @@ from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, ru
 from imageevalkit.generation.apart import run_apart
 from imageevalkit.generation.cell_run import CellRun, GenerateOptions
 from imageevalkit.generation.contract import GenerationError
+from imageevalkit.generation.model import ImageModel, image_model
 from imageevalkit.generation.replicas import devices
 from imageevalkit.generation.replicas.model import load_replicated
 from imageevalkit.generation.replicas.pool import Replicas
@@ -45,7 +46,7 @@ from imageevalkit.progress import ProgressWriter
 from imageevalkit.secrets import one_line, redact
 
 
-def _load(traffic: Traffic, run: CellRun) -> Any:
+def _load(traffic: Traffic, run: CellRun) -> ImageModel:
     """Load the model of a cell; its requests, if it makes any, go through ``traffic``.
 
     Raises:
@@ -53,15 +54,14 @@ def _load(traffic: Traffic, run: CellRun) -> Any:
     """
     try:
         with guest_code():
-            model = load_model(run.setting)
+            model = image_model(load_model(run.setting))
     except GenerationError as error:
         raise CellFailure(f"model does not load: {one_line(error)}") from None
     except Exception as error:
         run.making.log(redact(traceback.format_exc()))
         raise CellFailure(f"model does not load: {type(error).__name__}: {one_line(error, 300)}") from None
-    if hasattr(model, "use_traffic"):
-        model.use_traffic(traffic)
-    elif run.setting.get("api") and traffic.budget.max_cost is not None:
+    is_bounded = model.use_traffic(traffic)
+    if not is_bounded and run.setting.get("api") and traffic.budget.max_cost is not None:
         raise CellFailure("--max_cost cannot bound a model class that does not tell what its images cost")
     return model
 

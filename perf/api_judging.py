@@ -26,7 +26,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from eval_models.judge.options import VARIABLE, JudgeOptions
+from imageevalkit.judges.choice import VARIABLE, JudgeOptions
 from perf.draws import OK, RATE_LIMIT
 from perf.job_lengths import job_lengths
 from perf.judge_questions import CELL, write_questions

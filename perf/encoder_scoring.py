@@ -28,16 +28,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from PIL import Image, ImageChops
 
-from eval_models.encoders.batches import run_batches
 from eval_models.encoders.csd import Csd, find_csd, load_csd
-from eval_models.encoders.device import choose_device, to_device
-from eval_models.encoders.interface import EncoderOptions
+from eval_models.encoders.encoder import EncoderOptions, choose_device, run_batches, to_device
 from eval_models.encoders.pixels import clip_pixels, stretch, to_floats
-from eval_models.encoders.se import load_se
-from eval_models.encoders.style import StyleEncoder
+from eval_models.encoders.style import StyleEncoder, load_se
 from eval_models.encoders.weights import find
-from imageevalkit.cores import available_cores
 from imageevalkit.benchmark.question import Encoding, Picture, Question
+from imageevalkit.cores import available_cores
 from imageevalkit.images import sha256_file
 from tests.support.image_questions import ask_about
 from tests.support.tiny_encoders import STYLES, save_csd, save_references, save_se

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from eval_models.judge.benchmark import JudgedBenchmark
+from imageevalkit.benchmark.contract import Judged, Score
+from imageevalkit.benchmark.question import Message, Picture, Question, Reply, Sampling
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Metric
-from imageevalkit.benchmark.contract import Judged, Score
 from imageevalkit.evaluation.judging import AskOptions
-from imageevalkit.benchmark.question import Message, Picture, Question, Reply, Sampling
 from imageevalkit.evaluation.run import evaluate_cell
 from imageevalkit.jobs import STATUS_OF_STATE
 from imageevalkit.progress import ProgressWriter

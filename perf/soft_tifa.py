@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from eval_models.judge.options import JudgeOptions
 from eval_models.judge.registry import make_judge
 from imageevalkit.benchmark.question import Question
+from imageevalkit.judges.choice import JudgeOptions
 from tests.support.image_questions import atom_questions, read_prompts, save_image
 from tests.support.plain_judge import PlainJudge
 from tests.support.tiny_vlm import save_qwen3_vl

@@ -18,8 +18,8 @@ from custom_models.load_model import API_ENDPOINT, API_MODELS, MODEL_SETTINGS
 from custom_models.model_utils.openai_images import OpenAIImagesEdit, OpenAIImagesT2I
 from imageevalkit.api import routes, uploads
 from imageevalkit.api.failures import Kind, classify_status
-from imageevalkit.api.image_reply import ImageReply
-from imageevalkit.api.routes.content import read_content
+from imageevalkit.api.replies import ImageReply
+from imageevalkit.api.routes import read_content
 from imageevalkit.cell.fingerprint import explain, settings_of
 from imageevalkit.generation.contract import GenerationError, ItemFailed, ModelUnusable, Refused
 from imageevalkit.launch.registry import resolve_model

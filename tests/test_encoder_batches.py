@@ -11,13 +11,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from eval_models.encoders import batches
-from eval_models.encoders.batches import run_batches
-from eval_models.encoders.device import choose_device
-from eval_models.encoders.interface import EncoderOptions
+from eval_models.encoders.encoder import choose_device, run_batches
 from eval_models.encoders.weights import WEIGHTS, find
-from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.benchmark.question import Encoding, Picture, Question
+from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.images import sha256_file
 from tests.support.image_questions import ask_about, save_image
 
@@ -28,9 +25,8 @@ def pictures(folder: Path, count: int) -> list[Picture]:
 
 def run(questions: Sequence[Question], forward: Any, batch_size: int = 2) -> list[tuple[str, Any, str]]:
     """Item, features and error of each question; what is prepared is the image's size."""
-    options = EncoderOptions(batch_size=batch_size)
-    found = run_batches(questions, lambda image: image.size, forward, options)
-    return [(encoded.question.item, encoded.features, encoded.error) for encoded in found]
+    found = run_batches(questions, lambda image: image.size, forward, "cpu", batch_size)
+    return [(encoded.question.item, encoded.values, encoded.error) for encoded in found]
 
 
 def test_every_image_in_order_in_batches(tmp_path: Path) -> None:
@@ -68,9 +64,9 @@ def test_an_image_that_questions_share_is_read_and_encoded_once(tmp_path: Path) 
         sizes.append(len(batch))
         return batch
 
-    found = list(run_batches(questions, prepare, forward, EncoderOptions(batch_size=8)))
+    found = list(run_batches(questions, prepare, forward, "cpu", 8))
     assert (len(prepared), sizes) == (2, [2])
-    names = [(e.question.item, e.question.name, e.features) for e in found]
+    names = [(e.question.item, e.question.name, e.values) for e in found]
     shared = names[0][2]
     assert names[:3] == [("0", "q", shared), ("0", "r", shared), ("copy", "q", shared)]
     assert names[3][2] != shared
@@ -82,11 +78,10 @@ def test_the_model_sees_what_the_encoding_leaves(tmp_path: Path) -> None:
     plain = Picture(tmp_path / "noise.png", sha256_file(tmp_path / "noise.png"))
     jpeg = plain._replace(encoding=Encoding("JPEG"))
     noise.save(tmp_path / "default.jpg")
-    options = EncoderOptions(batch_size=1)
     found = [
-        encoded.features
+        encoded.values
         for encoded in run_batches(
-            [ask_about(plain, "?"), ask_about(jpeg, "?")], Image.Image.tobytes, list, options
+            [ask_about(plain, "?"), ask_about(jpeg, "?")], Image.Image.tobytes, list, "cpu", 1
         )
     ]
     with Image.open(tmp_path / "default.jpg") as default:
@@ -147,10 +142,9 @@ def test_a_model_that_cannot_go_on_is_one_line(tmp_path: Path, kind: str, says: 
 
 @pytest.mark.parametrize(("device", "ahead"), [("cpu", 0), ("cuda:0", 2)])
 def test_only_a_few_batches_are_in_memory_and_nothing_works_on(
-    device: str, ahead: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    device: str, ahead: int, tmp_path: Path
 ) -> None:
     """Beside a GPU the next batches are prepared meanwhile; a model on the CPU has all cores for itself."""
-    monkeypatch.setattr(batches, "choose_device", lambda options: device)
     prepared = 0
     lock = threading.Lock()
 
@@ -162,7 +156,7 @@ def test_only_a_few_batches_are_in_memory_and_nothing_works_on(
 
     questions = [ask_about(picture, "?") for picture in pictures(tmp_path, 40)]
     threads = threading.active_count()
-    encoded = run_batches(questions, prepare, lambda batch: batch, EncoderOptions(batch_size=2))
+    encoded = run_batches(questions, prepare, lambda batch: batch, device, 2)
     for done in range(2, 20, 2):
         next(encoded), next(encoded)
         assert done <= prepared <= done + 2 * ahead
@@ -172,9 +166,9 @@ def test_only_a_few_batches_are_in_memory_and_nothing_works_on(
 
 
 def test_a_device_that_is_not_there_is_one_line() -> None:
-    assert choose_device(EncoderOptions(device="cpu")) == "cpu"
+    assert choose_device("cpu") == "cpu"
     with pytest.raises(CellFailure, match="cannot use the device 'gpu'") as error:
-        choose_device(EncoderOptions(device="gpu"))
+        choose_device("gpu")
     assert "\n" not in str(error.value)
 
 
@@ -189,7 +183,7 @@ def test_a_device_that_is_not_there_is_one_line() -> None:
 def test_missing_files_say_where_to_get_them(tmp_path: Path, name: str, origin: str) -> None:
     place = tmp_path / "nowhere"
     with pytest.raises(CellFailure) as error:
-        find(name, EncoderOptions(weights={name: str(place)}))
+        find(name, {name: str(place)})
     message = str(error.value)
     assert f"'{name}'" in message and str(place) in message and origin in message
     assert f"""--ds_kwargs 'weights={{"{name}": "/path"}}'""" in message
@@ -203,22 +197,22 @@ def test_missing_hub_weights_are_one_line(name: str, tmp_path: Path, monkeypatch
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(CellFailure) as error:
-        find(name, EncoderOptions())
+        find(name, {})
     assert WEIGHTS[name] in str(error.value) and "encoders: " in str(error.value)
     assert "\n" not in str(error.value)
     place = str(tmp_path / "no" / "folder")
     with pytest.raises(CellFailure, match=r"are not at .*/no/folder; the hub has it as"):
-        find(name, EncoderOptions(weights={name: place}))
+        find(name, {name: place})
 
 
 def test_an_unknown_name_is_the_users_error() -> None:
     with pytest.raises(UserError, match=r"unknown weights 'cds' \(did you mean 'csd'\?\)"):
-        find("se", EncoderOptions(weights={"cds": "/x"}))
+        find("se", {"cds": "/x"})
 
 
 def test_weights_are_told_by_content_and_not_by_place(tmp_path: Path) -> None:
     def identity(place: Path) -> dict[str, Any]:
-        return find("se", EncoderOptions(weights={"se": str(place)})).identity
+        return find("se", {"se": str(place)}).identity
 
     first, second = tmp_path / "a" / "se", tmp_path / "elsewhere"
     first.mkdir(parents=True)

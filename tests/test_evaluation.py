@@ -16,16 +16,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from imageevalkit.cell import Cell
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.kept_twice import copy_of
-from imageevalkit.cell.records import last_records
-from imageevalkit.cell.result_files import standing
-from imageevalkit.cell.results import Evaluator, Metric, Result, read_result, validate
-from imageevalkit.errors import CellFailure
 from imageevalkit.benchmark.contract import Benchmark, Judged, Score, Unparsed
-from imageevalkit.evaluation.forecast import pictures_made, questions_to_ask
-from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.benchmark.question import (
     Answer,
     JudgeUnusable,
@@ -35,6 +26,15 @@ from imageevalkit.benchmark.question import (
     Reply,
     Sampling,
 )
+from imageevalkit.cell import Cell
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.kept_twice import copy_of
+from imageevalkit.cell.records import last_records
+from imageevalkit.cell.result_files import standing
+from imageevalkit.cell.results import Evaluator, Metric, Result, read_result, validate
+from imageevalkit.errors import CellFailure
+from imageevalkit.evaluation.forecast import pictures_made, questions_to_ask
+from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.evaluation.run import evaluate_cell
 from imageevalkit.generation.cell_run import GenerateOptions
 from imageevalkit.generation.contract import Refused

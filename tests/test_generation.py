@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from imageevalkit.api.budget import Bill
+from imageevalkit.api.money import Bill
 from imageevalkit.atomic import part_path
 from imageevalkit.cell import Cell
 from imageevalkit.cell.records import last_records

@@ -13,9 +13,9 @@ import pytest
 from benchmarks.geneval2.analysis import geometric_mean
 from benchmarks.geneval2.benchmark import GenEval2Benchmark, check_judge
 from custom_datasets.dataset_cls.t2i.geneval2 import GenEval2
-from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.benchmark.contract import Unparsed
 from imageevalkit.benchmark.question import TRANSFORMERS, Picture, Question, Reply, Sampling
+from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.jobs import COMPLETE, INCOMPLETE
 from tests.support.geneval2 import (
     CELL,

@@ -20,6 +20,7 @@ pytestmark = needs_driver_env
 
 HOSTILE = """
 import asyncio, os, signal, sys
+from imageevalkit.generation.model import ImageModel
 from PIL import Image
 
 class Ended(BaseException):
@@ -31,7 +32,9 @@ class Mute(Exception):
 
 {at_import}
 
-class Hostile:
+class Hostile(ImageModel):
+    is_async = {asynchronous}
+
     def __init__(self, model_path, number=0):
         self.model_name = "hostile"
         {at_load}
@@ -59,6 +62,7 @@ def hostile(checkout: Path, name: str, does: Mapping[str, str], api: bool = True
         at_load=does.get("at_load", "pass"),
         at_holdup=does.get("at_holdup", "pass"),
         at_generate=does.get("at_generate") or does.get("in_async") or "pass",
+        asynchronous=asynchronous,
         kind="async " * asynchronous,
         name="generate_async" if asynchronous else "generate",
         generate=AND_GENERATE * asynchronous,

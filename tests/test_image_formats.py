@@ -15,18 +15,17 @@ import pytest
 from PIL import EpsImagePlugin, Image
 
 from custom_models.model_utils.openai_images import OpenAIImagesT2I
-from eval_models.judge.api.picture_bytes import sent_picture
-from eval_models.judge.local.pictures import open_picture
 from imageevalkit.adoption.adopt import adopt_cell
 from imageevalkit.adoption.finding import find_images
 from imageevalkit.adoption.found import Piece
-from imageevalkit.cell import REPO, Cell
 from imageevalkit.benchmark.question import Encoding, Picture
+from imageevalkit.cell import REPO, Cell
 from imageevalkit.evaluation.survey import survey_images
 from imageevalkit.generation.contract import ItemFailed
 from imageevalkit.generation.replicas.messages import ImageFile, incoming, outgoing
 from imageevalkit.grids import Grid
 from imageevalkit.images import FORMATS, REPLY_FORMATS, CorruptImage, decode, opened, prove
+from imageevalkit.judges.pictures import open_picture, sent_picture
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.report import thumbnails
 from tests.support.generation import FakeDataset, items

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from eval_models.judge.benchmark import JudgedBenchmark
-from eval_models.judge.options import VARIABLE, JudgeOptions
-from eval_models.judge.registry import choose
+from imageevalkit.benchmark.contract import Judged, Score
+from imageevalkit.benchmark.question import Answer, Picture, Question, Reply
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Evaluator, Metric
 from imageevalkit.errors import UserError
-from imageevalkit.benchmark.contract import Judged, Score
-from imageevalkit.benchmark.question import Answer, Picture, Question, Reply
+from imageevalkit.judges.choice import VARIABLE, JudgeOptions
+from imageevalkit.registry import choose_judge
 
 
 class Named(JudgedBenchmark):
@@ -78,9 +78,9 @@ def test_prompts_backends_and_models_are_in_the_name(monkeypatch: pytest.MonkeyP
 
 
 def test_a_judge_has_one_name_however_it_is_written() -> None:
-    assert choose("qwen3-vl-8b").full_name == choose("transformers:qwen3-vl-8b").full_name
-    assert choose("openai:qwen3-vl-8b").setting.model_path == "Qwen/Qwen3-VL-8B-Instruct"
+    assert choose_judge("qwen3-vl-8b").full_name == choose_judge("transformers:qwen3-vl-8b").full_name
+    assert choose_judge("openai:qwen3-vl-8b").setting.model_path == "Qwen/Qwen3-VL-8B-Instruct"
     with pytest.raises(UserError, match="did you mean 'qwen3-vl-8b'"):
-        choose("qwen3-vl-8")
+        choose_judge("qwen3-vl-8")
     with pytest.raises(UserError, match=r"no backend 'opnai' \(did you mean 'openai'"):
-        choose("opnai:gpt-4o")
+        choose_judge("opnai:gpt-4o")

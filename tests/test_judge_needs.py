@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eval_models.judge.options import VARIABLE, JudgeOptions
+from imageevalkit.judges.choice import VARIABLE, JudgeOptions
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.generate_jobs import Run
 from imageevalkit.launch.judges import JudgeNeeds, judge_needs

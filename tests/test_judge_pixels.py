@@ -20,26 +20,13 @@ from PIL.PngImagePlugin import PngInfo
 
 from benchmarks.geneval2.benchmark import GenEval2Benchmark
 from benchmarks.longtext.text_benchmark import PROMPT, VlmTextBenchmark
-from benchmarks.oneig.answerers import answerers
-from benchmarks.oneig.editions import ENGLISH
-from benchmarks.oneig.questions import ALIGNMENT_PROMPT, questions_about
-from benchmarks.oneig.questions import PIXELS as ONEIG
-from benchmarks.oneig.scored import Prompt
-from benchmarks.oneig.settings import Settings
+from benchmarks.oneig.benchmark import PIXELS as ONEIG
 from custom_models.model_utils.edit_inputs import split_inputs
-from eval_models.judge.api.picture_bytes import sent_picture
 from eval_models.judge.benchmark import JudgedBenchmark
-from eval_models.judge.local.backend import TransformersJudge
-from eval_models.judge.local.pictures import judge_picture, open_picture
-from eval_models.judge.options import JudgeOptions
-from eval_models.judge.pixels import fitted_size
-from eval_models.judge.registry import make_judge
+from eval_models.vlm.judge import TransformersJudge
+from imageevalkit import registry
 from imageevalkit.api.uploads import inputs_of
-from imageevalkit.cell import REPO, Cell
-from imageevalkit.cell.results import Evaluator
 from imageevalkit.benchmark.contract import RULES
-from imageevalkit.evaluation.forecast import pictures_made, questions_to_ask
-from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
     TRANSFORMERS,
@@ -49,9 +36,15 @@ from imageevalkit.benchmark.question import (
     Question,
     Sampling,
 )
+from imageevalkit.cell import REPO, Cell
+from imageevalkit.cell.results import Evaluator
+from imageevalkit.evaluation.forecast import pictures_made, questions_to_ask
+from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.evaluation.survey import survey_images
 from imageevalkit.grids import Grid
 from imageevalkit.images import CorruptImage, encode, is_plain, sha256_file
+from imageevalkit.judges.choice import JudgeOptions
+from imageevalkit.judges.pictures import fitted_size, judge_picture, open_picture, sent_picture
 from tests.support import tiny_vlm
 from tests.support.generation import FakeDataset, items
 from tests.support.image_questions import ask_about
@@ -127,34 +120,6 @@ def test_only_transformers_turns_an_image_as_its_exif_data_say(tmp_path: Path, n
     assert sizes == [(32, 64), (84, 56), (84, 56)]
     for rule in (TRANSFORMERS, QWEN_VL_UTILS, ONEIG):
         assert open_picture(picture._replace(pixels=rule)).getexif() == {}, "transformers would turn it again"
-
-
-def test_oneigs_corrected_rules_turn_an_image_and_ask_nothing_else_anew(
-    tmp_path: Path, checkpoint: Callable[[str], Path]
-) -> None:
-    def asked(picture: Picture) -> list[Question]:
-        settings = [Settings(tasks=("alignment", "diversity"), rules=rules) for rules in RULES]
-        prompt, words = (
-            Prompt("anime", "000", "a cat", questions={1: "Is it?"}),
-            {ALIGNMENT_PROMPT: "{question}"},
-        )
-        return [
-            question
-            for one in settings
-            for question in questions_about("1", prompt, picture, ENGLISH, one, words, {"temperature": None})
-        ]
-
-    turned = asked(save(tmp_path / "a.jpg", halves(), exif=TURNED))
-    assert [judge_picture(q.pictures[0]).size for q in turned] == [(84, 56)] * 2 + [(56, 84)] * 2
-    assert len({q.request_hash(_SOMEONE) for q in turned}) == 4
-    assert len({q.request_hash(_SOMEONE) for q in asked(save(tmp_path / "b.jpg", halves()))}) == 2
-    local = f"transformers:{checkpoint('qwen2_5_vl')}"
-    judges = [
-        answerers("oneig", Settings(tasks=("text",), rules=rules), local, {}, "").judge for rules in RULES
-    ]
-    first, second = (judge.evaluator for judge in judges if judge)
-    assert first == second
-    assert first.details["judge"]["pixels"] == "oneig"
 
 
 def test_the_files_of_protocols_that_send_them_are_decoded_as_transformers_does(tmp_path: Path) -> None:
@@ -290,7 +255,7 @@ def test_a_server_gets_the_file_where_it_cannot_be_seen_otherwise_and_else_the_p
 
 
 def request(picture: Picture) -> str:
-    return Question("1", "q", (Message("user", (picture, "t")),), Sampling(1)).request_hash(_SOMEONE)
+    return Question("q", (Message("user", (picture, "t")),), Sampling(1), item="1").request_hash(_SOMEONE)
 
 
 def test_what_was_said_of_plain_images_is_known_and_only_other_pixels_are_asked_about_anew() -> None:
@@ -350,7 +315,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 def said_of(folder: Path, pictures: Sequence[Picture]) -> list[Any]:
     judge = cast(
-        TransformersJudge, make_judge(f"transformers:{folder}", JudgeOptions(kwargs={"batch_size": 1}))
+        TransformersJudge,
+        registry.judge(f"transformers:{folder}", {}, options=JudgeOptions(kwargs={"batch_size": 1})),
     )
     questions = [ask_about(one, "Is it red?", ("Yes", " no"), f"q/{n}") for n, one in enumerate(pictures)]
     answers = {answer.question.name: answer for answer in judge.ask(questions)}

@@ -13,21 +13,21 @@ from typing import Any, NamedTuple
 import pytest
 from PIL import Image
 
-from eval_models.encoders import llm2clip, llm2vec
-from eval_models.encoders.interface import EncoderOptions
-from eval_models.encoders.llm2clip import Llm2ClipEncoder
-from eval_models.encoders.llm2clip_model import Llm2Clip, load_llm2clip
-from eval_models.encoders.llm2vec import (
+from eval_models.encoders import llm2clip
+from eval_models.encoders.llm2clip import (
+    Llm2Clip,
+    Llm2ClipEncoder,
     encode_texts,
     last_states,
     load_llama,
+    load_llm2clip,
     load_tokenizer,
     tokenize,
 )
-from eval_models.weights_source import WeightsSource
-from imageevalkit.errors import CellFailure
 from imageevalkit.benchmark.question import Answer, Encoding, Picture, Question
+from imageevalkit.errors import CellFailure
 from imageevalkit.images import sha256_file
+from imageevalkit.weights import WeightsSource
 from tests.support.image_questions import ask_about, save_image
 from tests.support.official_llm2clip import official_llm2vec, official_similarities
 from tests.support.tiny_llm2clip import (
@@ -88,14 +88,14 @@ def answers(
     weights: Mapping[str, str], questions: Sequence[Question], batch_size: int = 32
 ) -> dict[tuple[str, str], Answer]:
     """By item and text."""
-    encoder = Llm2ClipEncoder(EncoderOptions(weights, "cpu", batch_size))
+    encoder = Llm2ClipEncoder(weights, "cpu", batch_size)
     found = {(answer.question.item, answer.question.text): answer for answer in encoder.ask(questions)}
     assert len(found) == len(questions)
     return found
 
 
 def cosines(found: Mapping[tuple[str, str], Answer], kind: str) -> dict[tuple[str, str], float]:
-    return {key: json.loads(answer.reply.text)[kind] for key, answer in found.items() if answer.reply}
+    return {key: json.loads(answer.text)[kind] for key, answer in found.items() if answer.text}
 
 
 @pytest.fixture(scope="module")
@@ -286,8 +286,8 @@ def test_each_text_and_each_image_is_encoded_once_and_the_llm_is_gone_before_the
         return real_forward(models, batch)
 
     real_forward = llm2clip._Models.forward
-    monkeypatch.setattr(llm2vec, "last_states", states)
-    monkeypatch.setattr(llm2vec, "free_memory", free)
+    monkeypatch.setattr(llm2clip, "last_states", states)
+    monkeypatch.setattr(llm2clip, "free_memory", free)
     monkeypatch.setattr(llm2clip, "load_llm2clip", load)
     monkeypatch.setattr(llm2clip._Models, "forward", forward)
     answers(tiny.weights, tiny.questions, batch_size=3)
@@ -300,9 +300,9 @@ def test_a_corrupt_image_costs_only_its_own_answer(tiny: Tiny, tmp_path: Path) -
     path.write_bytes(b"no image")
     broken = ask_about(Picture(path, sha256_file(path), encoding=Encoding("JPEG")), TEXTS[0])
     found = answers(tiny.weights, [tiny.questions[0], broken])
-    assert found["0", TEXTS[0]].reply
+    assert found["0", TEXTS[0]].text
     answer = found["corrupt", TEXTS[0]]
-    assert answer.reply is None and answer.error.startswith("unreadable image")
+    assert answer.text is None and answer.error.startswith("unreadable image")
 
 
 def test_pickled_weights_answer_as_the_others_do(
@@ -317,7 +317,7 @@ def test_pickled_weights_answer_as_the_others_do(
 
 
 def test_the_identity_names_weights_and_precisions_and_no_place(tiny: Tiny, tmp_path: Path) -> None:
-    identity = Llm2ClipEncoder(EncoderOptions(tiny.weights, "cpu")).identity
+    identity = Llm2ClipEncoder(tiny.weights, "cpu").identity
     assert json.loads(json.dumps(identity)) == identity
     assert identity["precision"] == {"weights": "bfloat16", "official": "bfloat16", "exact": "float32"}
     assert str(Path(tiny.weights["llm2clip_text"]).parent) not in json.dumps(identity)
@@ -327,7 +327,7 @@ def test_the_identity_names_weights_and_precisions_and_no_place(tiny: Tiny, tmp_
 
     save_clip(tmp_path / "vision", change)
     other = {**tiny.weights, "llm2clip_vision": str(tmp_path / "vision")}
-    changed = Llm2ClipEncoder(EncoderOptions(other, "cpu")).identity
+    changed = Llm2ClipEncoder(other, "cpu").identity
     assert changed["weights"]["llm2clip_vision"] != identity["weights"]["llm2clip_vision"]
     assert changed["weights"]["llm2clip_text"] == identity["weights"]["llm2clip_text"]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.longtext.text_benchmark import PROMPT, VlmTextBenchmark
+from imageevalkit.benchmark.question import QWEN_VL_UTILS, Picture, Question, Reply, Sampling
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item, items_of
-from imageevalkit.benchmark.question import QWEN_VL_UTILS, Picture, Question, Reply, Sampling
 from tests.support.generation import FakeDataset
 
 

@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 
 from benchmarks.longtext.metric import match_count
-from eval_models.ocr.parallel import read_many
-from eval_models.ocr.ppocr import PPOCR, Box, lines
-from eval_models.ocr.registry import make_reader
+from eval_models.ocr import PPOCR, Box, lines
+from imageevalkit import registry
+from imageevalkit.benchmark.question import Picture, measure
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.images import CorruptImage
@@ -31,21 +31,25 @@ def ppocr() -> PPOCR:
 
 def test_reads_lines_in_order(ppocr: PPOCR, tmp_path: Path) -> None:
     path = save_text(tmp_path / "a.jpg", "Roasted Since 1998", "中央公园西门", "two blocks ahead")
-    assert ppocr.read(path).splitlines() == ["Roasted Since 1998", "中央公园西门", "two blocks ahead"]
+    assert ppocr.read(path.read_bytes()).splitlines() == [
+        "Roasted Since 1998",
+        "中央公园西门",
+        "two blocks ahead",
+    ]
 
 
 def test_keeps_the_spaces_between_words(ppocr: PPOCR, tmp_path: Path) -> None:
     text = "every morning we open the small door at nine"
     path = tmp_path / "a.png"
     text_image([(text, (20, 40))], 24).save(path)
-    match = match_count([text], ppocr.read(path), "en")
+    match = match_count([text], ppocr.read(path.read_bytes()), "en")
     assert match.match >= match.total - 1 and match.read <= match.total + 1
 
 
 def test_boxes_of_one_line_are_joined(ppocr: PPOCR, tmp_path: Path) -> None:
     path = tmp_path / "columns.png"
     text_image([("right", (430, 48)), ("left", (30, 40)), ("below", (30, 200))]).save(path)
-    assert ppocr.read(path).splitlines() == ["left right", "below"]
+    assert ppocr.read(path.read_bytes()).splitlines() == ["left right", "below"]
 
 
 def test_lines_follow_relative_heights() -> None:
@@ -58,20 +62,22 @@ def test_lines_follow_relative_heights() -> None:
 def test_reads_turned_text(ppocr: PPOCR, tmp_path: Path) -> None:
     path = tmp_path / "turned.png"
     text_image([("Harbour Street", (150, 150))]).rotate(180).save(path)
-    assert ppocr.read(path) == "Harbour Street"
+    assert ppocr.read(path.read_bytes()) == "Harbour Street"
 
 
 def test_short_upright_words_are_not_turned(ppocr: PPOCR, tmp_path: Path) -> None:
     # with RapidOCR's own threshold "up" reads "dn" and "OHIO" reads "OIHO" at this size
     words = ("up", "OHIO", "登录", "Way Out")
-    assert [ppocr.read(save_text(tmp_path / "a.jpg", word, points=76)) for word in words] == list(words)
+    assert [
+        ppocr.read(save_text(tmp_path / "a.jpg", word, points=76).read_bytes()) for word in words
+    ] == list(words)
 
 
 def test_transparent_background_is_white(ppocr: PPOCR, tmp_path: Path) -> None:
     image = text_image([("Wild Honey", (30, 30))])
     image.putalpha(image.convert("L").point(lambda value: 255 - value))
     image.save(tmp_path / "a.png")
-    assert ppocr.read(tmp_path / "a.png") == "Wild Honey"
+    assert ppocr.read((tmp_path / "a.png").read_bytes()) == "Wild Honey"
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "CMYK", "I;16"])
@@ -81,14 +87,14 @@ def test_every_pixel_format(ppocr: PPOCR, tmp_path: Path, mode: str) -> None:
         image = image.convert("L").convert("I").point(lambda value: value * 257).convert("I;16")
     path = tmp_path / "a.tiff"
     image.convert(mode).save(path)
-    assert ppocr.read(path) == "Pine Ridge"
+    assert ppocr.read(path.read_bytes()) == "Pine Ridge"
 
 
 def test_image_without_text_is_empty_text(ppocr: PPOCR, tmp_path: Path) -> None:
     Image.effect_noise((256, 256), 80).save(tmp_path / "noise.png")
     Image.new("RGB", (1, 1)).save(tmp_path / "dot.png")
-    assert ppocr.read(tmp_path / "noise.png") == ""
-    assert ppocr.read(tmp_path / "dot.png") == ""
+    assert ppocr.read((tmp_path / "noise.png").read_bytes()) == ""
+    assert ppocr.read((tmp_path / "dot.png").read_bytes()) == ""
 
 
 def test_unreadable_files_raise(ppocr: PPOCR, tmp_path: Path) -> None:
@@ -96,13 +102,11 @@ def test_unreadable_files_raise(ppocr: PPOCR, tmp_path: Path) -> None:
     for name, data in (("cut.jpg", whole[: len(whole) // 2]), ("empty.jpg", b""), ("html.jpg", b"<html>")):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(CorruptImage):
-            ppocr.read(tmp_path / name)
-    with pytest.raises(FileNotFoundError):
-        ppocr.read(tmp_path / "absent.jpg")
+            ppocr.read((tmp_path / name).read_bytes())
 
 
 def test_identity_without_loading_the_model() -> None:
-    evaluator = make_reader("ppocr").evaluator
+    evaluator = registry.measurer("ppocr", {}).evaluator
     assert (evaluator.id, evaluator.official) == ("ppocr-v4", False)
     assert len(evaluator.details["weights_sha256"]) == 3
     assert all(
@@ -110,7 +114,7 @@ def test_identity_without_loading_the_model() -> None:
     )
     assert {"rapidocr-onnxruntime", "onnxruntime", "pillow"} <= set(evaluator.details["packages"])
     code = (
-        "import sys; from eval_models.ocr.registry import make_reader; make_reader('ppocr').evaluator; "
+        "import sys; from imageevalkit import registry; registry.measurer('ppocr', {}).evaluator; "
         "assert not {'cv2', 'onnxruntime', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=REPO, check=True)
@@ -130,16 +134,16 @@ def test_settings_of_the_identity_are_those_of_the_engine(ppocr: PPOCR) -> None:
 def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     path = save_text(tmp_path / "a.png", "text")
-    for ask in (lambda: PPOCR().evaluator, lambda: PPOCR().read(path)):
+    for ask in (lambda: PPOCR().evaluator, lambda: PPOCR().read(path.read_bytes())):
         with pytest.raises(CellFailure, match=r"pip install -r requirements/benchmark/t2i/longtext\.txt"):
             ask()
 
 
 def test_unknown_reader_gets_a_suggestion() -> None:
     with pytest.raises(UserError, match=r"did you mean 'ppocr'\?"):
-        make_reader("pp-ocr")
+        registry.check_reader("pp-ocr")
     with pytest.raises(UserError, match=r"did you mean 'qwen2.5-vl-7b'\?"):
-        list(read_many("qwen-2.5-vl-7b", [], 1))
+        registry.check_reader("qwen-2.5-vl-7b")
 
 
 def test_processes_read_as_one_does_and_silently(
@@ -147,12 +151,16 @@ def test_processes_read_as_one_does_and_silently(
 ) -> None:
     paths = [save_text(tmp_path / f"{n}.jpg", f"Page number {n}", "第三章") for n in range(2)]
     (tmp_path / "bad.jpg").write_bytes(b"not an image")
-    readings = {
-        r.path: r for r in read_many("ppocr", [*paths, tmp_path / "bad.jpg", tmp_path / "none.jpg"], 2)
-    }
+    questions = [
+        measure("read", Picture(path, ""))
+        for path in [*paths, paths[0], tmp_path / "bad.jpg", tmp_path / "none.jpg"]
+    ]
+    answers = list(ppocr.ask(questions, 2))
+    assert len(answers) == 5, "two questions about one image are two answers"
+    readings = {answer.question.pictures[0].path: answer for answer in answers}
     assert len(readings) == 4
     for path in paths:
-        assert (readings[path].text, readings[path].error) == (ppocr.read(path), "")
+        assert (readings[path].text, readings[path].error) == (ppocr.read(path.read_bytes()), "")
         assert readings[path].seconds > 0
     assert readings[tmp_path / "bad.jpg"].text is None
     assert readings[tmp_path / "bad.jpg"].error.startswith("unreadable image: ")
@@ -161,19 +169,18 @@ def test_processes_read_as_one_does_and_silently(
     assert not multiprocessing.active_children()
 
 
-# A worker starts by importing the main script afresh, so a reader registered there is known to it as well.
 _SCRIPT = """
 import sys
 import time
-import time
 from pathlib import Path
-from eval_models.ocr import registry
-from eval_models.ocr.parallel import read_many
-registry.READERS["dying"] = ("tests.support.dying_reader", "DyingReader")
+from imageevalkit.benchmark.question import Picture, measure
+from tests.support.dying_reader import DyingReader
 if __name__ == "__main__":
-    for reading in read_many("dying", map(Path, sys.argv[1:]), 2):
-        print(reading.path.name, reading.text, reading.error, sep="|", flush=True)
-        if "late" in reading.path.name:
+    questions = [measure("read", Picture(Path(name), "")) for name in sys.argv[1:]]
+    for answer in DyingReader().ask(questions, 2):
+        name = answer.question.pictures[0].path.name
+        print(name, answer.text, answer.error, sep="|", flush=True)
+        if "late" in name:
             time.sleep(0.5)
 """
 

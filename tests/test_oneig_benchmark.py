@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from benchmarks.oneig.benchmark import OneIG, OneIGSettings
+from benchmarks.oneig.benchmark import PIXELS, OneIG, OneIGSettings
 from benchmarks.oneig.data import CHINESE, ENGLISH
 from eval_models.encoders.dreamsim import embedding_text
 from imageevalkit import registry
@@ -23,7 +23,8 @@ from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.evaluator import Answerers
-from tests.support.oneig_scored import real_benchmark, real_prompts
+from imageevalkit.judges.pictures import judge_picture
+from tests.support.oneig_scored import RULES, real_benchmark, real_prompts
 
 STYLED = "081"  # an anime prompt with the style minimalism
 
@@ -166,6 +167,27 @@ def test_a_black_image_is_padding_officially() -> None:
     assert any("1 image is entirely black: left out" in note for note in official.notes(scores))
     (sample,) = json.loads(official.official_files(scores)["oneig_text.json"])["details"]
     assert [one["grid_idx"] for one in sample["ocr_details"]] == [1, 2]
+
+
+def test_corrected_rules_turn_an_image_as_its_exif_data_say_and_ask_nothing_else_anew() -> None:
+    one = item("anime", "000")
+    one.path.parent.mkdir(parents=True)
+    turned = Image.Exif()
+    turned[0x112] = 6
+    Image.effect_noise((64, 32), 80).convert("RGB").save(one.path, exif=turned)
+    benchmarks = [real_benchmark(ENGLISH, tasks="alignment,diversity", rules=rules) for rules in RULES]
+
+    def questions(plain: bool) -> list[Question]:
+        shown = Picture(one.path, "the same", pixels=PIXELS, plain=plain)
+        return [list(each.questions(one, shown, Answers({})))[n] for each in benchmarks for n in (0, -1)]
+
+    # both sides become multiples of 28, and too few of them grow
+    sizes = [judge_picture(question.pictures[0]).size for question in questions(plain=False)]
+    assert sizes == [(84, 56)] * 2 + [(56, 84)] * 2
+    who = Evaluator("someone", official=False)
+    assert len({question.request_hash(who) for question in questions(plain=False)}) == 4
+    assert len({question.request_hash(who) for question in questions(plain=True)}) == 2
+    assert {each.pixels for each in benchmarks} == {PIXELS}, "the judge has the same name"
 
 
 def test_what_failed_is_a_black_grid_and_what_nobody_tried_is_no_file() -> None:

@@ -111,12 +111,12 @@ def child(code: str, *given: str) -> str:
 
 JUDGE = """
 import sys
-from eval_models.judge.options import JudgeOptions
-from eval_models.judge.registry import make_judge
+from imageevalkit.judges.choice import JudgeOptions
+from imageevalkit import registry
 from imageevalkit.benchmark.question import Message, Question, Sampling
-asked = [Question(str(n), "q", (Message("user", (f"Score {n}",)),), Sampling(9)) for n in range(300)]
-answers = list(make_judge("openai:m", JudgeOptions({"base_url": sys.argv[1]}, workers=256)).ask(asked))
-print(sum(answer.reply is not None for answer in answers), {answer.attempts for answer in answers})
+asked = [Question("q", (Message("user", (f"Score {n}",)),), Sampling(9), item=str(n)) for n in range(300)]
+answers = list(registry.judge("openai:m", {}, options=JudgeOptions({"base_url": sys.argv[1]}, workers=256)).ask(asked))
+print(sum(answer.text is not None for answer in answers), {answer.attempts for answer in answers})
 """
 
 
@@ -163,7 +163,7 @@ asyncio.run(main())
 STORE = (
     TAKEN
     + """
-from imageevalkit.api.budget import Bill
+from imageevalkit.api.money import Bill
 from imageevalkit.cell import Cell
 from imageevalkit.generation.contract import Generated
 from imageevalkit.generation.making import Making
@@ -188,7 +188,7 @@ SEND = (
     TAKEN
     + """
 from PIL import Image
-from eval_models.judge.api.picture_bytes import sent_picture
+from imageevalkit.judges.pictures import sent_picture
 from imageevalkit.api.uploads import inputs_of
 from imageevalkit.benchmark.question import Picture
 

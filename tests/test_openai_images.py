@@ -24,10 +24,9 @@ from PIL import Image
 from custom_models.model_utils.openai_images import OpenAIImagesEdit, OpenAIImagesT2I
 from imageevalkit.api import routes
 from imageevalkit.api.endpoint import Endpoint
-from imageevalkit.api.failures import Failure, Kind, classify_status, parse_error
-from imageevalkit.api.rate_headers import asked_wait, used_up_for
+from imageevalkit.api.failures import Failure, Kind, asked_wait, classify_status, parse_error, used_up_for
+from imageevalkit.api.limiter import Traffic
 from imageevalkit.api.retry import RetryPolicy
-from imageevalkit.api.traffic import Traffic
 from imageevalkit.cell.fingerprint import settings_of
 from imageevalkit.generation.contract import (
     Generated,

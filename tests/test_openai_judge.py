@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,7 @@ import openai
 import pytest
 from PIL import Image
 
-from eval_models.judge.api.backend import OpenAIJudge
-from eval_models.judge.api.chat_reply import FEW_LOGPROBS, read_reply
-from eval_models.judge.options import JudgeOptions
-from eval_models.judge.registry import JudgeChoice, JudgeSetting, make_judge
-from eval_models.judge.served import Address
-from imageevalkit.errors import CellFailure, UserError
+from imageevalkit import registry
 from imageevalkit.benchmark.question import (
     Answer,
     Encoding,
@@ -34,11 +30,17 @@ from imageevalkit.benchmark.question import (
     Message,
     Picture,
     Question,
-    Reply,
     Sampling,
 )
+from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.watch import Watch
 from imageevalkit.images import sha256_file
+from imageevalkit.judges.api import FEW_LOGPROBS, read_reply
+from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting
+from imageevalkit.judges.client import ApiJudge
+from imageevalkit.judges.server import Address
+from imageevalkit.judges.settings import ApiSettings
+from imageevalkit.launch.settings import checked
 from tests.support.checkout import REPO
 from tests.support.image_server import KEY
 from tests.support.judge_replies import draw
@@ -72,18 +74,18 @@ def saved(path: Path, color: str, size: tuple[int, int] = (40, 30), mode: str = 
 def wise(picture: Picture, words: str = "Score the image", item: str = "1") -> Question:
     """A question with the form of WISE's: a system text, then text and image of the user."""
     sent = picture._replace(media_type="image/png")
-    return Question(item, "score", (Message("system", (SYSTEM,)), Message("user", (words, sent))), WISE)
+    return Question("score", (Message("system", (SYSTEM,)), Message("user", (words, sent))), WISE, item=item)
 
 
 def vqa(picture: Picture, words: str, wanted: tuple[str, ...] = YES, name: str = "vqa/0") -> Question:
     """A question with the form of GenEval 2's: image, then text; one token."""
-    return Question("1", name, (Message("user", (picture, words)),), Sampling(1, 0.0), wanted)
+    return Question(name, (Message("user", (picture, words)),), Sampling(1, 0.0), wanted, item="1")
 
 
-def judge(workers: int = 4, per_minute: float | None = None, **kwargs: Any) -> OpenAIJudge:
+def judge(workers: int = 4, per_minute: float | None = None, **kwargs: Any) -> ApiJudge:
     given = {"backoff": 0.01, **kwargs}
-    made = make_judge("openai:m-1", JudgeOptions(given, workers, per_minute))
-    assert isinstance(made, OpenAIJudge)
+    made = registry.judge("openai:m-1", {}, options=JudgeOptions(given, workers, per_minute))
+    assert isinstance(made, ApiJudge)
     return made
 
 
@@ -96,10 +98,10 @@ def ask_one(question: Question, **kwargs: Any) -> Answer:
     return answer
 
 
-def reply_to(question: Question, **kwargs: Any) -> Reply:
+def reply_to(question: Question, **kwargs: Any) -> Answer:
     answer = ask_one(question, **kwargs)
-    assert answer.reply, answer.error
-    return answer.reply
+    assert answer.text is not None, answer.error
+    return answer
 
 
 # requests
@@ -144,7 +146,7 @@ def test_bytes_are_sent_unchanged_whatever_they_are_declared_to_be(
     judge_server: JudgeServer, tmp_path: Path, media_type: str | None, declared: str
 ) -> None:
     picture = saved(tmp_path / "1.webp", "red")._replace(media_type=media_type)
-    reply_to(Question("1", "q", (Message("user", ("Score", picture)),), WISE))
+    reply_to(Question("q", (Message("user", ("Score", picture)),), WISE, item="1"))
     (file,) = judge_server.requests[0].files
     assert (file.mime_type, file.data.decode()) == (declared, picture.sha256)
 
@@ -152,7 +154,9 @@ def test_bytes_are_sent_unchanged_whatever_they_are_declared_to_be(
 def test_a_protocol_may_want_another_encoding(judge_server: JudgeServer, tmp_path: Path) -> None:
     picture = saved(tmp_path / "1.png", "#20406080", (400, 100), "RGBA")
     encoding = Encoding("JPEG", 90, longest_side=200)
-    reply_to(Question("1", "q", (Message("user", ("Score", picture._replace(encoding=encoding))),), WISE))
+    reply_to(
+        Question("q", (Message("user", ("Score", picture._replace(encoding=encoding))),), WISE, item="1")
+    )
     buffer = io.BytesIO()
     Image.new("RGB", (200, 50), "#204060").save(buffer, "JPEG", quality=90)
     (file,) = judge_server.requests[0].files
@@ -164,8 +168,10 @@ def test_a_protocol_may_want_another_encoding(judge_server: JudgeServer, tmp_pat
 
 def test_text_only_several_images_and_the_order_of_parts(judge_server: JudgeServer, tmp_path: Path) -> None:
     red, blue = saved(tmp_path / "red.png", "red"), saved(tmp_path / "blue.png", "blue")
-    reply_to(Question("1", "q", (Message("user", ("Score these words",)),), Sampling(5)))
-    reply_to(Question("1", "q", (Message("user", (red, "first, then", blue, "Score both")),), Sampling(5)))
+    reply_to(Question("q", (Message("user", ("Score these words",)),), Sampling(5), item="1"))
+    reply_to(
+        Question("q", (Message("user", (red, "first, then", blue, "Score both")),), Sampling(5), item="1")
+    )
     text, several = (request.fields["messages"][0]["content"] for request in judge_server.requests)
     assert text == [{"type": "text", "text": "Score these words"}]
     assert [part["type"] for part in several] == ["image_url", "text", "image_url", "text"]
@@ -176,7 +182,7 @@ def test_what_is_none_is_not_sent_and_the_users_parameters_come_last(
     judge_server: JudgeServer, picture: Picture
 ) -> None:
     sampling = Sampling(7, None, 3, {"repetition_penalty": 1.1, "top_p": 0.5})
-    question = Question("1", "q", (Message("user", ("Score", picture)),), sampling)
+    question = Question("q", (Message("user", ("Score", picture)),), sampling, item="1")
     reply_to(
         question, max_tokens_parameter="max_completion_tokens", extra_body={"top_p": None, "effort": "low"}
     )
@@ -198,7 +204,7 @@ def test_questions_about_one_image_read_it_once(
     read_bytes = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path) or read_bytes(path))  # type: ignore[func-returns-value]
     answers = ask([vqa(picture, f"question {n}", name=f"vqa/{n}") for n in range(12)], workers=3)
-    assert all(answer.reply for answer in answers)
+    assert all(answer.text is not None for answer in answers)
     assert reads.count(picture.path) == 1
 
 
@@ -208,7 +214,7 @@ def test_questions_about_one_image_read_it_once(
 def test_the_reply_its_tokens_and_its_price(judge_server: JudgeServer, picture: Picture) -> None:
     answer = ask_one(wise(picture), price={"text_input": 5, "text_output": 15})
     request = judge_server.requests[0]
-    reply = answer.reply
+    reply = answer
     assert reply and reply.text == f"Score: {int(draw(request, 'verdict') < 0.6)}"
     assert reply.tokens == {"input": 1003, "output": 2}
     assert reply.usd == pytest.approx((1003 * 5 + 2 * 15) / 1e6)
@@ -217,8 +223,8 @@ def test_the_reply_its_tokens_and_its_price(judge_server: JudgeServer, picture: 
 
 
 def test_the_official_judge_has_a_price(judge_server: JudgeServer, picture: Picture) -> None:
-    (answer,) = make_judge("gpt-4o-2024-05-13", JudgeOptions()).ask([wise(picture)])
-    assert answer.reply and answer.reply.usd == pytest.approx((1003 * 5 + 2 * 15) / 1e6)
+    (answer,) = registry.judge("gpt-4o-2024-05-13", {}, options=JudgeOptions()).ask([wise(picture)])
+    assert answer.usd == pytest.approx((1003 * 5 + 2 * 15) / 1e6)
 
 
 @pytest.mark.parametrize(("fault", "text"), [("parts", "Score: 1"), ("malformed", "I would rather not")])
@@ -233,7 +239,7 @@ def test_nothing_is_a_reply_where_the_judge_ended_it(
 ) -> None:
     judge_server.default = fault
     answers = ask(many(picture, 20))
-    assert [answer.reply and answer.reply.text for answer in answers] == [""] * 20
+    assert [answer.text for answer in answers] == [""] * 20
     assert len(judge_server.requests) == 20, "each was asked once"
 
 
@@ -286,8 +292,8 @@ def test_a_question_that_fails_by_itself_has_an_error_and_costs_no_other(
     judge_server.script("Score the bad one", fault)
     bad, good = wise(picture, "Score the bad one"), wise(picture, "Score the good one", "2")
     by_item = {answer.question.item: answer for answer in ask([bad, good], max_attempts=3)}
-    assert by_item["2"].reply
-    assert by_item["1"].reply is None and by_item["1"].error.startswith(error)
+    assert by_item["2"].text is not None
+    assert by_item["1"].text is None and by_item["1"].error.startswith(error)
     assert by_item["1"].attempts == requests
     assert "\n" not in by_item["1"].error
 
@@ -301,7 +307,7 @@ def test_a_failure_that_passes_costs_no_question(
 ) -> None:
     judge_server.script("Score the image", *faults, "ok")
     answer = ask_one(wise(picture))
-    assert answer.reply and answer.reply.text.startswith("Score: ")
+    assert answer.text.startswith("Score: ")
     assert answer.attempts == len(faults) + 1
     assert len(judge_server.requests) == len(faults) + 1
 
@@ -309,7 +315,7 @@ def test_a_failure_that_passes_costs_no_question(
 def test_a_reply_that_takes_too_long_is_asked_for_again(judge_server: JudgeServer, picture: Picture) -> None:
     judge_server.script("Score the image", "slow", "ok")
     answer = ask_one(wise(picture), timeout=0.3)
-    assert answer.reply and answer.attempts == 2
+    assert answer.attempts == 2
 
 
 @pytest.mark.parametrize(
@@ -348,14 +354,14 @@ def bad_items(judge_server: JudgeServer, count: int) -> None:
 def test_a_bad_item_that_is_asked_first_stops_nothing(judge_server: JudgeServer, picture: Picture) -> None:
     bad_items(judge_server, 2)
     answers = {answer.question.item: answer for answer in ask(many(picture, 9), workers=1)}
-    assert [item for item, answer in answers.items() if answer.reply] == [*"2345678"]
+    assert [item for item, answer in answers.items() if answer.text is not None] == [*"2345678"]
     assert {answers[item].error for item in "01"} == {"HTTP 400: Could not process image"}
     # the judge still seems unusable when nothing but such items was ever asked
     bad_items(judge_server, 9)
     answered: list[Answer] = []
     with pytest.raises(JudgeUnusable, match="HTTP 400: Could not process image"):
         collect(judge(workers=1).ask(many(picture, 9)), answered)
-    assert [bool(answer.reply) for answer in answered] == [False, False]
+    assert [answer.text is not None for answer in answered] == [False, False]
 
 
 def test_a_judge_that_answered_before_is_not_stopped_by_bad_items(
@@ -384,7 +390,7 @@ def test_answers_before_the_end_are_given(judge_server: JudgeServer, picture: Pi
     with pytest.raises(JudgeUnusable, match="no quota left"):
         collect(asking, answers)
     assert {str(n) for n in range(20)} <= {answer.question.item for answer in answers}
-    assert all(answer.reply for answer in answers)
+    assert all(answer.text is not None for answer in answers)
 
 
 def collect(asking: Iterator[Answer], into: list[Answer]) -> None:
@@ -406,7 +412,7 @@ def test_what_holds_requests_back_is_told(judge_server: JudgeServer, picture: Pi
     asked, told = judge(), set[str]()
     with Watch(lambda: told.add(asked.holdup())):
         assert asked.holdup() == ""
-        assert all(answer.reply for answer in asked.ask(many(picture, 40)))
+        assert all(answer.text is not None for answer in asked.ask(many(picture, 40)))
     assert any(note.startswith("rate limited, ") for note in told)
     assert asked.holdup() == ""
 
@@ -421,7 +427,7 @@ def test_an_outage_costs_no_question(judge_server: JudgeServer, picture: Picture
 
     judge_server.choose = choose
     answers = ask(many(picture, 100))
-    assert len(answers) == 100 and all(answer.reply for answer in answers)
+    assert len(answers) == 100 and all(answer.text is not None for answer in answers)
 
 
 def test_an_outage_that_lasts_ends_the_asking_and_is_named(
@@ -431,7 +437,7 @@ def test_an_outage_that_lasts_ends_the_asking_and_is_named(
     answers: list[Answer] = []
     with pytest.raises(JudgeUnusable, match=r"the endpoint has been down: HTTP 503: Service Unavailable"):
         collect(judge(max_outage=2).ask(many(picture, 100)), answers)
-    assert all(answer.reply for answer in answers)
+    assert all(answer.text is not None for answer in answers)
 
 
 # images that cannot be sent
@@ -442,10 +448,10 @@ def test_an_image_that_cannot_be_read_costs_its_question_only(
 ) -> None:
     text = tmp_path / "2.png"
     text.write_text("no image")
-    gone = Question("2", "q", (Message("user", ("Score", Picture(tmp_path / "gone.png", "0"))),), WISE)
-    broken = Question("3", "q", (Message("user", ("Score", Picture(text, "0"))),), WISE)
+    gone = Question("q", (Message("user", ("Score", Picture(tmp_path / "gone.png", "0"))),), WISE, item="2")
+    broken = Question("q", (Message("user", ("Score", Picture(text, "0"))),), WISE, item="3")
     answers = {answer.question.item: answer for answer in ask([gone, broken, wise(picture)])}
-    assert answers["1"].reply
+    assert answers["1"].text is not None
     assert "gone.png cannot be sent: [Errno 2] No such file or directory" in answers["2"].error
     assert "2.png cannot be sent: no image of a known format" in answers["3"].error
     assert len(judge_server.requests) == 1
@@ -462,9 +468,9 @@ def body(*tokens: tuple[Any, ...], sampled: int = 0, content: Any = "Yes") -> by
     return json.dumps({"choices": [choice]}).encode()
 
 
-def read(content: bytes, wanted: tuple[str, ...], asked: int = 1) -> Reply:
-    reply = read_reply(content, wanted, asked, None)
-    assert isinstance(reply, Reply), reply
+def read(content: bytes, choices: tuple[str, ...], top: int = 1) -> Answer:
+    reply = read_reply(Question("q", (), Sampling(1), choices), content, top, None)
+    assert isinstance(reply, Answer), reply
     return reply
 
 
@@ -474,12 +480,13 @@ def test_fewer_tokens_than_asked_for_are_no_probabilities(listed: int) -> None:
     reply = json.loads(body(("Yes", math.log(0.6)), ("No", math.log(0.3))))
     first = reply["choices"][0]["logprobs"]["content"][0]
     first["top_logprobs"] = first["top_logprobs"][:listed]
-    assert read_reply(json.dumps(reply).encode(), ("No",), 3, None) == FEW_LOGPROBS
+    question = Question("q", (), Sampling(1), ("No",))
+    assert read_reply(question, json.dumps(reply).encode(), 3, None) == FEW_LOGPROBS
 
 
 def test_fewer_tokens_that_have_all_the_probability_are_enough() -> None:
     # a server that lists what its own top_p leaves
-    reply = read(body(("Yes", math.log(0.75)), ("No", math.log(0.25))), YES, asked=20)
+    reply = read(body(("Yes", math.log(0.75)), ("No", math.log(0.25))), YES, top=20)
     assert reply.probabilities == pytest.approx({"Yes": 0.75, "yes": 0, " yes": 0, " Yes": 0})
 
 
@@ -541,7 +548,7 @@ def test_a_special_token_is_no_text() -> None:
 def test_probabilities_from_a_server(judge_server: JudgeServer, picture: Picture) -> None:
     reply = reply_to(vqa(picture, "How many croissants are in the image?", SEVEN))
     again = reply_to(vqa(picture, "How many croissants are in the image?", SEVEN))
-    assert reply == again
+    assert replace(reply, seconds=0.0) == replace(again, seconds=0.0)
     assert reply.probabilities and reply.outside and reply.probabilities.keys() == set(SEVEN)
     assert 0.01 <= reply.outside < 0.5 and math.fsum(reply.probabilities.values()) <= 1 - reply.outside
     fields = judge_server.requests[0].fields
@@ -570,9 +577,9 @@ def test_a_single_reply_without_log_probabilities_is_asked_for_again(
     judge_server.script("Is it?", fault, "ok")
     judge_server.script("Is it ever?", fault)
     asked = judge()
-    assert next(iter(asked.ask([vqa(picture, "What is it?")]))).reply
+    assert next(iter(asked.ask([vqa(picture, "What is it?")]))).text is not None
     (answer,) = asked.ask([vqa(picture, "Is it?")])
-    assert answer.reply and answer.attempts == 2
+    assert answer.attempts == 2
     (answer,) = asked.ask([vqa(picture, "Is it ever?")])
     assert answer.error.startswith(
         "the reply holds no log-probabilities, or too few (gave up after 2 attempts"
@@ -585,11 +592,10 @@ def test_a_single_reply_without_log_probabilities_is_asked_for_again(
 @pytest.mark.parametrize(
     ("kwargs", "complaint"),
     [
-        ({"time_out": 3}, r"takes no 'time_out' \(did you mean 'timeout'\?\)"),
-        ({"temperature": 1}, "request parameters go into extra_body"),
+        ({"time_out": 3}, r"no setting 'time_out' \(did you mean 'timeout'\?\)"),
         ({"timeout": 0}, "timeout must be a positive number"),
-        ({"max_attempts": 1.5}, "max_attempts must be a positive whole number"),
-        ({"top_logprobs": True}, "top_logprobs must be a positive whole number"),
+        ({"max_attempts": 1.5}, "max_attempts must be a whole number, not 1.5"),
+        ({"top_logprobs": True}, "top_logprobs must be a whole number, not True"),
         ({"extra_body": "x"}, "extra_body must be an object"),
         ({"extra_body": {"model": "x"}}, "'model' cannot be given"),
         ({"max_tokens_parameter": "max"}, "must be max_tokens or max_completion_tokens"),
@@ -599,8 +605,8 @@ def test_a_single_reply_without_log_probabilities_is_asked_for_again(
 )
 def test_a_wrong_kwarg_is_one_clear_line(kwargs: dict[str, Any], complaint: str) -> None:
     with pytest.raises(UserError, match=complaint) as error:
-        judge(**kwargs)
-    assert "\n" not in str(error.value)
+        checked(ApiSettings, kwargs, "judge 'm-1' of wise")
+    assert str(error.value).startswith("judge 'm-1' of wise: ") and "\n" not in str(error.value)
 
 
 def test_the_identity_is_what_decides_the_answers() -> None:
@@ -616,9 +622,9 @@ def test_a_judge_without_a_key_is_made_but_cannot_ask(picture: Picture) -> None:
         list(without.ask([wise(picture)]))
 
 
-def vllm(address_file: Path | str = "", **kwargs: Any) -> OpenAIJudge:
+def vllm(address_file: Path | str = "", **kwargs: Any) -> ApiJudge:
     choice = JudgeChoice("q", JudgeSetting("vllm", "Qwen/Q", {"backoff": 0.01}))
-    return OpenAIJudge(choice, JudgeOptions(kwargs, address_file=str(address_file)))
+    return ApiJudge(choice, JudgeOptions(kwargs, address_file=str(address_file)), {})
 
 
 def test_a_vllm_server_is_found_by_its_address_file_and_gets_no_key(
@@ -627,7 +633,7 @@ def test_a_vllm_server_is_found_by_its_address_file_and_gets_no_key(
     Address(tmp_path / "address").give(judge_server.base_url)
     (answer,) = vllm(tmp_path / "address").ask([wise(picture)])
     (named,) = vllm(base_url=judge_server.base_url).ask([wise(picture)])
-    assert answer.reply == named.reply != None  # noqa: E711
+    assert answer.text == named.text and answer.text is not None
     assert [r.headers["authorization"] for r in judge_server.requests] == ["Bearer EMPTY"] * 2
     assert judge_server.requests[0].fields["model"] == "Qwen/Q"
 
@@ -647,7 +653,7 @@ def test_a_server_of_this_run_that_is_started_again_costs_no_question(
 
     judge_server.choose = choose
     answers = list(vllm(tmp_path / "address", max_attempts=2).ask(many(picture, 60)))
-    assert len(answers) == 60 and all(answer.reply for answer in answers)
+    assert len(answers) == 60 and all(answer.text is not None for answer in answers)
 
 
 def test_a_server_of_this_run_may_load_longer_than_an_outage_may_last(
@@ -672,9 +678,9 @@ def test_a_server_of_this_run_may_load_longer_than_an_outage_may_last(
     judge_server.choose = choose
     judge_server.latency = 0.02
     choice = JudgeChoice("q", JudgeSetting("vllm", "Qwen/Q", {"backoff": 0.01, "max_outage": 4.0}))
-    asked = OpenAIJudge(choice, JudgeOptions(workers=64, address_file=str(tmp_path / "address")))
+    asked = ApiJudge(choice, JudgeOptions(workers=64, address_file=str(tmp_path / "address")), {})
     answers = list(asked.ask(many(picture, 400)))
-    assert len(answers) == 400 and all(answer.reply for answer in answers)
+    assert len(answers) == 400 and all(answer.text is not None for answer in answers)
 
 
 def test_a_server_of_this_run_that_is_given_up_is_not_waited_for_as_a_provider_is(
@@ -698,7 +704,9 @@ def test_a_vllm_server_may_ask_for_a_key(
 ) -> None:
     monkeypatch.setenv("LAB_API_KEY", "lab-key-0815")
     (answer,) = vllm(base_url=judge_server.base_url, api_key_env="LAB_API_KEY").ask([wise(picture)])
-    assert answer.reply and judge_server.requests[0].headers["authorization"] == "Bearer lab-key-0815"
+    assert (
+        answer.text is not None and judge_server.requests[0].headers["authorization"] == "Bearer lab-key-0815"
+    )
     judge_server.default = "401"
     with pytest.raises(JudgeUnusable, match="correct the variable that api_key_env names"):
         list(vllm(base_url=judge_server.base_url).ask([wise(picture)]))
@@ -720,7 +728,7 @@ def test_a_vllm_server_that_is_not_there_is_named(picture: Picture, tmp_path: Pa
 
 def test_what_a_run_settles_about_its_server_is_part_of_the_identity() -> None:
     choice = JudgeChoice("q", JudgeSetting("vllm", "Qwen/Q", {"gpus": 2, "serve_args": "--dtype half"}))
-    plain, revised = (OpenAIJudge(choice, JudgeOptions(served=s)) for s in ({}, {"revision": "abc"}))
+    plain, revised = (ApiJudge(choice, JudgeOptions(served=s), {}) for s in ({}, {"revision": "abc"}))
     assert revised.identity == {**plain.identity, "server": {"revision": "abc"}}
 
 
@@ -728,8 +736,8 @@ def test_a_folder_with_weights_is_known_by_its_content_wherever_it_lies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def identity(judge: str, **kwargs: Any) -> dict[str, Any]:
-        made = make_judge(judge, JudgeOptions(kwargs))
-        assert isinstance(made, OpenAIJudge)
+        made = registry.judge(judge, {}, options=JudgeOptions(kwargs))
+        assert isinstance(made, ApiJudge)
         return dict(made.identity)
 
     for folder, weights in (("a", "first"), ("b", "first"), ("c", "second")):
@@ -797,13 +805,13 @@ def test_closing_the_iterator_gives_up_what_is_under_way(judge_server: JudgeServ
 
 
 _INTERRUPTED = """
-from eval_models.judge.options import JudgeOptions
-from eval_models.judge.registry import make_judge
+from imageevalkit.judges.choice import JudgeOptions
+from imageevalkit import registry
 from imageevalkit.benchmark.question import Message, Question, Sampling
 
-questions = [Question(str(n), "q", (Message("user", (f"Score {n}",)),), Sampling(5)) for n in range(400)]
+questions = [Question("q", (Message("user", (f"Score {n}",)),), Sampling(5), item=str(n)) for n in range(400)]
 try:
-    for answer in make_judge("openai:m-1", JudgeOptions()).ask(questions):
+    for answer in registry.judge("openai:m-1", {}, options=JudgeOptions()).ask(questions):
         print(answer.question.item, flush=True)
 except KeyboardInterrupt:
     print("interrupted")
@@ -834,5 +842,5 @@ def test_a_rate_limit_costs_no_question(monkeypatch: pytest.MonkeyPatch, picture
     with JudgeServer(per_second=100, retry_after="1") as limited:
         answers = ask(many(picture, 300), workers=32, base_url=limited.base_url)
         refused = sum(request.fault == "429" for request in limited.requests)
-    assert len(answers) == 300 and all(answer.reply for answer in answers)
+    assert len(answers) == 300 and all(answer.text is not None for answer in answers)
     assert 0 < refused < 100

@@ -14,10 +14,7 @@ from typing import Any
 
 import pytest
 
-from eval_models.encoders import perceptual
-from eval_models.encoders.embedding import distances, embedding_text, read_embedding
-from eval_models.encoders.interface import EncoderOptions
-from eval_models.encoders.perceptual import DreamSimEncoder
+from eval_models.encoders.dreamsim import DreamSimEncoder, distances, embedding_text, read_embedding
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
 from tests.support.dreamsim_run import SIZES
@@ -101,35 +98,29 @@ def test_weights_that_peft_would_leave_random_are_found(said: Mapping[str, Any])
         "checkpoints/dino_vitbase16_pretrain.pth",
     ],
 )
-def test_a_missing_file_is_one_line_with_where_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
-) -> None:
-    monkeypatch.setattr(perceptual, "package_versions", lambda *names: dict.fromkeys(names, "1"))
+def test_a_missing_file_is_one_line_with_where_to_get_it(tmp_path: Path, missing: str) -> None:
     for name in FILES:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    encoder = DreamSimEncoder(EncoderOptions({"dreamsim": str(tmp_path)}))
+    encoder = DreamSimEncoder({"dreamsim": str(tmp_path)})
     assert encoder.identity["weights"]["ensemble_lora"]
     (tmp_path / missing).unlink()
     with pytest.raises(CellFailure) as failure:
-        _ = DreamSimEncoder(EncoderOptions({"dreamsim": str(tmp_path)})).identity
+        _ = DreamSimEncoder({"dreamsim": str(tmp_path)}).identity
     line = str(failure.value)
     assert missing in line and str(tmp_path) in line and "\n" not in line
     assert "bash utils/prefetch.sh --ds_names oneig" in line
 
 
-def test_no_folder_at_all_is_one_line_with_where_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(perceptual, "package_versions", lambda *names: {})
+def test_no_folder_at_all_is_one_line_with_where_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(CellFailure, match=r"dreamsim_ensemble_checkpoint\.zip"):
-        _ = DreamSimEncoder(EncoderOptions({"dreamsim": str(tmp_path / "nowhere")})).identity
+        _ = DreamSimEncoder({"dreamsim": str(tmp_path / "nowhere")}).identity
 
 
 @pytest.mark.skipif(importlib.util.find_spec("dreamsim") is not None, reason="the package is installed here")
 def test_a_missing_package_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(CellFailure, match=r"package dreamsim is missing .*make_env\.sh"):
-        _ = DreamSimEncoder(EncoderOptions({"dreamsim": str(tmp_path)})).identity
+        _ = DreamSimEncoder({"dreamsim": str(tmp_path)}).evaluator
 
 
 def test_an_embedding_comes_back_as_the_float32_values_it_was() -> None:

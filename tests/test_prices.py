@@ -9,20 +9,19 @@ from typing import Any
 
 import pytest
 
-from eval_models.judge.options import VARIABLE, JudgeOptions
-from imageevalkit.api import prices
-from imageevalkit.api.json_reply import tokens_of
-from imageevalkit.api.prices import PRICES, cost_of_reply, price_of
-from imageevalkit.api.usage import reported_cost
+from imageevalkit.api import money as prices
+from imageevalkit.api.money import PRICES, cost_of_reply, price_of, reported_cost
+from imageevalkit.api.replies import tokens_of
+from imageevalkit.benchmark.question import Message, Picture, Question, Sampling
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import items_of
 from imageevalkit.errors import UserError
 from imageevalkit.evaluation.money import effort
 from imageevalkit.evaluation.provenance import provenance
-from imageevalkit.benchmark.question import Message, Picture, Question, Sampling
 from imageevalkit.generation.money import money
 from imageevalkit.jsonl import JsonlWriter
+from imageevalkit.judges.choice import VARIABLE, JudgeOptions
 from imageevalkit.money import dollars
 from tests.support.generation import FakeDataset
 
@@ -390,7 +389,7 @@ def test_a_forecast_tells_what_a_judge_costs(
 ) -> None:
     monkeypatch.setenv(VARIABLE, JudgeOptions(kwargs=kwargs).to_json())
     messages = (Message("user", (Picture(Path("a.png"), "0"), "a" * 400)),)
-    question = Question("item", "score", messages, Sampling(max_tokens))
+    question = Question("score", messages, Sampling(max_tokens), item="item")
     assert effort(judge, [question] * 1000) == "about 1.10 million tokens" + text
 
 

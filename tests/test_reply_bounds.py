@@ -16,16 +16,15 @@ import pytest
 from PIL import Image
 
 from custom_models.model_utils.openai_images import OpenAIImagesT2I
-from eval_models.judge.options import JudgeOptions
-from eval_models.judge.registry import make_judge
+from imageevalkit import registry
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import in_words, parse_error
-from imageevalkit.api.image_reply import refusal_in_words
-from imageevalkit.api.routes.chat import Chat
-from imageevalkit.api.routes.content import read_content
+from imageevalkit.api.replies import refusal_in_words
+from imageevalkit.api.routes import Chat, read_content
 from imageevalkit.benchmark.question import Answer, Encoding, Message, Picture, Question, Sampling
 from imageevalkit.generation.contract import GenerationError, ItemFailed
 from imageevalkit.images import CorruptImage, decode, facts, opened, prove
+from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.secrets import beginning, one_line
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import FAULTS, KEY, Fault, Handler, ImageServer, Received, base64_of, png_of
@@ -142,8 +141,10 @@ def failure(**kwargs: Any) -> GenerationError:
 
 
 def answer(*parts: str | Picture) -> Answer:
-    question = Question("1", "q", (Message("user", parts or ("Score this",)),), Sampling(9))
-    (answered,) = make_judge("openai:m", JudgeOptions({"backoff": 0.01, "max_attempts": 2})).ask([question])
+    question = Question("q", (Message("user", parts or ("Score this",)),), Sampling(9), item="1")
+    (answered,) = registry.judge(
+        "openai:m", {}, options=JudgeOptions({"backoff": 0.01, "max_attempts": 2})
+    ).ask([question])
     return answered
 
 
@@ -208,7 +209,7 @@ def test_no_reply_holds_up_the_others(bounds: Bounds, judge: JudgeBounds, fault:
     assert dog.image == png_of("a dog")
     started = time.monotonic()
     answered = answer()
-    assert answered.reply is None and answered.attempts == 2 and "Traceback" not in answered.error
+    assert answered.text is None and answered.attempts == 2 and "Traceback" not in answered.error
     assert "RecursionError" not in answered.error and "ValueError" not in answered.error
     assert time.monotonic() - started < 4 * SLOW
 

@@ -20,10 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from eval_models.judge.served import Address, problem, wait_for_address
-from eval_models.judge.server_settings import ServerSettings
-from imageevalkit.errors import UserError
 from imageevalkit.benchmark.question import JudgeUnusable
+from imageevalkit.errors import UserError
+from imageevalkit.judges.server import Address, ServerSettings, problem, wait_for_address
 from imageevalkit.launch import judge_server
 from imageevalkit.launch.judge_server import JudgeServer
 from tests.support.checkout import (
@@ -444,7 +443,7 @@ def test_a_server_makes_room_for_a_cell_with_models_of_its_own(
 
 def test_who_waits_learns_that_the_job_is_gone(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from eval_models.judge.served import Address\n"
+        "import sys; from pathlib import Path; from imageevalkit.judges.server import Address\n"
         "Address(Path(sys.argv[1])); print(flush=True); sys.stdin.read()"
     )
     job = subprocess.Popen(

@@ -18,10 +18,9 @@ from PIL import Image
 
 from eval_models.encoders import style
 from eval_models.encoders.csd import find_csd, load_csd
-from eval_models.encoders.interface import EncoderOptions
 from eval_models.encoders.style import StyleEncoder
-from imageevalkit.errors import CellFailure
 from imageevalkit.benchmark.question import Answer, Encoding, Picture, Question
+from imageevalkit.errors import CellFailure
 from imageevalkit.images import sha256_file
 from tests.support.image_questions import ask_about
 from tests.support.mirror import shared_mirror
@@ -54,7 +53,7 @@ class Tiny(NamedTuple):
     questions: Sequence[Question]
 
     def encoder(self, batch_size: int = 4) -> StyleEncoder:
-        return StyleEncoder(EncoderOptions(self.weights, "cpu", batch_size), self.references)
+        return StyleEncoder(self.references, weights=self.weights, device="cpu", batch_size=batch_size)
 
 
 @pytest.fixture(scope="module", name="tiny")
@@ -86,8 +85,8 @@ def as_jpeg(picture: Picture, folder: Path) -> Path:
 def numbers(answers: Sequence[Answer]) -> dict[str, dict[str, list[float]]]:
     found = {}
     for answer in answers:
-        assert answer.reply is not None, answer.error
-        found[answer.question.item] = json.loads(answer.reply.text)
+        assert answer.text is not None, answer.error
+        found[answer.question.item] = json.loads(answer.text)
     assert len(found) == len(answers)
     return found
 
@@ -201,8 +200,7 @@ def test_like_the_official_class(kept: str, tmp_path: Path, monkeypatch: pytest.
     with torch.no_grad():
         _, _, expected = model(pixels)
 
-    options = EncoderOptions({"csd": str(checkpoint), "csd_clip": str(archive)})
-    weights = find_csd(options)
+    weights = find_csd({"csd": str(checkpoint), "csd_clip": str(archive)})
     assert (weights.clip is None) == (kept == "all")
     with torch.inference_mode():
         found = load_csd(weights, "cpu").style_vectors(pixels)
@@ -211,16 +209,16 @@ def test_like_the_official_class(kept: str, tmp_path: Path, monkeypatch: pytest.
 
 def test_the_archive_is_not_looked_for_where_the_checkpoint_is_whole(tiny: Tiny, tmp_path: Path) -> None:
     weights = {**tiny.weights, "csd_clip": str(tmp_path / "nowhere")}
-    identity = StyleEncoder(EncoderOptions(weights), tiny.references).identity
+    identity = StyleEncoder(tiny.references, weights=weights).identity
     assert identity["weights"]["csd_clip"] == "unused"
     save_csd(tmp_path / "part.pth", keep=lambda name: "ln_pre" not in name)
     partial = {**weights, "csd": str(tmp_path / "part.pth")}
     with pytest.raises(
         CellFailure, match=r"'csd_clip'.* are not at .*nowhere; bash .* gets it from https://openaipublic"
     ):
-        _ = StyleEncoder(EncoderOptions(partial), tiny.references).identity
+        _ = StyleEncoder(tiny.references, weights=partial).identity
     save_clip_archive(tmp_path / "nowhere", openai_visual(projection=CSD_WIDTH))
-    identity = StyleEncoder(EncoderOptions(partial), tiny.references).identity
+    identity = StyleEncoder(tiny.references, weights=partial).identity
     assert set(identity["weights"]["csd_clip"]) == {"weights"}
 
 
@@ -233,7 +231,7 @@ def test_a_checkpoint_never_runs_code(tiny: Tiny, tmp_path: Path, capsys: pytest
     path = tmp_path / "checkpoint.pth"
     save_csd(path, training={"args": _Harmful()})
     with pytest.raises(CellFailure, match=r"checkpoint\.pth does not load") as error:
-        find_csd(EncoderOptions({"csd": str(path)}))
+        find_csd({"csd": str(path)})
     assert "\n" not in str(error.value)
     assert "code of" not in capsys.readouterr().out
 
@@ -253,9 +251,9 @@ def test_what_is_no_checkpoint_is_one_line(content: str, tiny: Tiny, tmp_path: P
         save_csd(path, keep=lambda name: "ln_pre" not in name, width=64)
     else:
         path.write_bytes({"nothing": b"", "no zip": b"<html>", "cut": whole[:2000]}[content])
-    options = EncoderOptions({**tiny.weights, "csd": str(path), "csd_clip": str(archive)})
+    weights = {**tiny.weights, "csd": str(path), "csd_clip": str(archive)}
     with pytest.raises(CellFailure, match=r"checkpoint\.pth") as error:
-        list(StyleEncoder(options, tiny.references).ask(tiny.questions))
+        list(StyleEncoder(tiny.references, weights=weights).ask(tiny.questions))
     assert str(error.value).startswith("encoders: ") and "\n" not in str(error.value)
 
 
@@ -267,9 +265,9 @@ def test_an_se_folder_without_all_weights_is_one_line(tiny: Tiny, tmp_path: Path
     tensors = load_file(folder / "model.safetensors")
     del tensors["visual_projection.weight"]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    options = EncoderOptions({**tiny.weights, "se": str(folder)})
+    weights = {**tiny.weights, "se": str(folder)}
     with pytest.raises(CellFailure, match="lacks 1 of its weights") as error:
-        list(StyleEncoder(options, tiny.references).ask(tiny.questions))
+        list(StyleEncoder(tiny.references, weights=weights).ask(tiny.questions))
     assert "\n" not in str(error.value)
 
 
@@ -279,7 +277,7 @@ def test_an_image_that_does_not_decode_costs_only_itself(tiny: Tiny, tmp_path: P
     questions = [*tiny.questions[:2], ask_about(Picture(broken, "0" * 64), STYLES[0]), *tiny.questions[2:]]
     answers = {answer.question.item: answer for answer in tiny.encoder(2).ask(questions)}
     assert len(answers) == len(questions)
-    failed = [item for item, answer in answers.items() if answer.reply is None]
+    failed = [item for item, answer in answers.items() if answer.text is None]
     assert failed == ["broken"]
     assert answers["broken"].error == "unreadable image: no image of a known format"
 
@@ -298,14 +296,14 @@ def test_numbers_that_are_none_are_no_measurement(tiny: Tiny, tmp_path: Path) ->
     state = csd_state()
     state["last_layer_style"][0, 0] = float("nan")
     torch.save({"model_state_dict": state}, path)
-    options = EncoderOptions({**tiny.weights, "csd": str(path)})
-    answers = list(StyleEncoder(options, tiny.references).ask(tiny.questions))
+    weights = {**tiny.weights, "csd": str(path)}
+    answers = list(StyleEncoder(tiny.references, weights=weights).ask(tiny.questions))
     assert {answer.error for answer in answers} == {"the encoder gave no finite number"}
 
 
 def test_references_of_another_encoder_are_one_line(tiny: Tiny, tmp_path: Path) -> None:
     other = save_references(tmp_path, csd_width=CSD_WIDTH + 8)
-    encoder = StyleEncoder(EncoderOptions(tiny.weights), other)
+    encoder = StyleEncoder(other, weights=tiny.weights)
     with pytest.raises(CellFailure, match=r"CSD_embed\.pt have 32 numbers, those of the encoder 24"):
         list(encoder.ask(tiny.questions))
     other["se"].write_bytes(b"")
@@ -313,7 +311,7 @@ def test_references_of_another_encoder_are_one_line(tiny: Tiny, tmp_path: Path) 
         list(encoder.ask(tiny.questions))
     other["se"].unlink()
     with pytest.raises(CellFailure, match=r"SE_embed\.pt cannot be read"):
-        _ = StyleEncoder(EncoderOptions(tiny.weights), other).identity
+        _ = StyleEncoder(other, weights=tiny.weights).identity
 
 
 def test_identity_is_of_content_and_settings_only(tiny: Tiny, tmp_path: Path) -> None:
@@ -326,7 +324,7 @@ def test_identity_is_of_content_and_settings_only(tiny: Tiny, tmp_path: Path) ->
         shutil.copytree(Path(tiny.weights["se"]).parent, folder)
         weights = {"csd": str(folder / "checkpoint.pth"), "se": str(folder / "se")}
         references = {kind: folder / path.name for kind, path in tiny.references.items()}
-        return StyleEncoder(EncoderOptions(weights, batch_size=7), references)
+        return StyleEncoder(references, weights=weights, batch_size=7)
 
     assert moved("a").identity == identity
     changed = [moved(name) for name in "bcd"]

@@ -15,13 +15,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from eval_models.judge.local.backend import TransformersJudge
-from eval_models.judge.local.next_token import first_tokens
-from eval_models.judge.local.pictures import open_picture
-from eval_models.judge.local.sampling import PromptPenalty
-from eval_models.judge.options import JudgeOptions
-from eval_models.judge.registry import make_judge
-from imageevalkit.errors import CellFailure, UserError
+from eval_models.vlm.inference import choice_tokens
+from eval_models.vlm.judge import TransformersJudge
+from eval_models.vlm.prompts import PromptPenalty
+from imageevalkit import registry
 from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
     Answer,
@@ -30,9 +27,13 @@ from imageevalkit.benchmark.question import (
     Message,
     Picture,
     Question,
-    Reply,
     Sampling,
 )
+from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.judges.choice import JudgeOptions
+from imageevalkit.judges.pictures import open_picture
+from imageevalkit.judges.settings import TransformersSettings
+from imageevalkit.launch.settings import checked
 from tests.support import tiny_vlm
 from tests.support.image_questions import (
     ask_about,
@@ -77,7 +78,7 @@ def fixture_judge(checkpoint: Callable[[str], Path]) -> Callable[..., Transforme
 
 
 def judge_of(folder: Path | str, **kwargs: Any) -> TransformersJudge:
-    judge = make_judge(f"transformers:{folder}", JudgeOptions(kwargs=kwargs))
+    judge = registry.judge(f"transformers:{folder}", {}, options=JudgeOptions(kwargs=kwargs))
     assert isinstance(judge, TransformersJudge)
     return judge
 
@@ -90,18 +91,19 @@ def asked(judge: TransformersJudge, questions: Sequence[Question]) -> dict[tuple
     return by_name
 
 
-def replies(judge: TransformersJudge, questions: Sequence[Question]) -> list[Reply]:
+def replies(judge: TransformersJudge, questions: Sequence[Question]) -> list[Answer]:
+    """The answers in order, to be compared: without their question and their time."""
     answers = asked(judge, questions)
     found = []
     for question in questions:
         answer = answers[question.item, question.name]
-        assert answer.reply is not None, answer.error
-        found.append(answer.reply)
+        assert answer.text is not None, answer.error
+        found.append(replace(answer, question=ask_nothing(), seconds=0.0))
     return found
 
 
 def assert_like_plain(
-    got: Sequence[Reply], plain: PlainJudge, questions: Sequence[Question], **options: Any
+    got: Sequence[Answer], plain: PlainJudge, questions: Sequence[Question], **options: Any
 ) -> None:
     """Probabilities within 5e-6 of the plain way's, and the same most probable token (special ones left out)."""
     special = set(plain.processor.tokenizer.all_special_tokens)
@@ -229,7 +231,9 @@ def test_prompts_are_those_of_the_chat_template_of_the_processor(
     plain = PlainJudge(checkpoint(family))
     questions = questions_about(tmp_path, 2)
     ours = judge(family)
-    for question, (_, inputs) in zip(questions, ours._prompts.one_by_one(questions).batches, strict=True):
+    for question, (_, inputs) in zip(
+        questions, ours._chat_prompts.prepared([[q] for q in questions]).batches, strict=True
+    ):
         expected = plain.inputs(question)
         assert set(inputs) == set(expected)
         for name, value in expected.items():
@@ -242,7 +246,6 @@ def test_several_images_and_system_words_share_as_well(
     first, second = (save_image(tmp_path / f"{n}.png", (80 + 40 * n, 64), seed=n) for n in range(2))
     questions = [
         Question(
-            "pair",
             text,
             (
                 Message("system", ("Be exact.",)),
@@ -250,6 +253,7 @@ def test_several_images_and_system_words_share_as_well(
             ),
             Sampling(1),
             _YES_NO,
+            item="pair",
         )
         for text in ("Are they alike?", "Which is larger, and how many dogs are there?")
     ]
@@ -366,7 +370,7 @@ def test_replies_about_one_image_are_those_of_single_calls_with_one_vision_pass(
     for question, reply, its in zip(questions, got, expected, strict=True):
         tokens = {"input": plain.inputs(question)["input_ids"].shape[1], "output": len(its.ids)}
         stopped = its.ids[-1] in plain.model.generation_config.eos_token_id
-        assert reply == Reply(its.text, tokens=tokens, cut=not stopped)
+        assert (reply.text, reply.tokens, reply.cut) == (its.text, tokens, not stopped)
     # or equality would say little
     assert {reply.cut for reply in got} == {True, False}
     assert len({reply.text for reply in got}) > len(got) / 2
@@ -392,7 +396,7 @@ def test_all_kinds_of_questions_about_an_image_share_its_one_vision_pass(
     judge: Callable[..., TransformersJudge], tmp_path: Path
 ) -> None:
     mixed = questions_about_two(tmp_path, Sampling(6), Sampling(9))
-    mixed += [replace(q, name=f"wanted/{q.name}", sampling=Sampling(1), wanted=_YES_NO) for q in mixed[::3]]
+    mixed += [replace(q, name=f"wanted/{q.name}", sampling=Sampling(1), choices=_YES_NO) for q in mixed[::3]]
     mixed.append(ask_about(save_image(tmp_path / "other.png", (64, 64), 9), "Read it.", sampling=Sampling(6)))
     ours = judge()
     with VisionPasses() as passes:
@@ -432,7 +436,7 @@ def test_words_for_the_chat_template_reach_it(
     question = ask_about(
         save_image(tmp_path / "a.png", (64, 64)), "Is it red?", _YES_NO, sampling=Sampling(1, extra=extra)
     )
-    ((_, inputs),) = judge()._prompts.one_by_one([question]).batches
+    ((_, inputs),) = judge()._chat_prompts.prepared([[q] for q in [question]]).batches
     plain = PlainJudge(checkpoint("qwen3_vl"))
     assert inputs["input_ids"].equal(plain.inputs(question, enable_thinking=False)["input_ids"])
     assert not inputs["input_ids"].equal(plain.inputs(question)["input_ids"])
@@ -455,8 +459,8 @@ def test_a_question_that_fails_by_itself_costs_no_other(
             ask_about(thin, "Is it red?", wanted, "thin", sampling),
         ]
         answers = {name: answer for (_, name), answer in asked(judge(), questions).items()}
-        assert answers.pop("fine").reply is not None
-        assert all(answer.reply is None for answer in answers.values())
+        assert answers.pop("fine").text is not None
+        assert all(answer.text is None for answer in answers.values())
         assert "context too long" in answers["long"].error and "4096 positions" in answers["long"].error
         assert answers["broken"].error.startswith("unreadable image broken.png")
         assert answers["absent"].error.startswith("unreadable image absent.png")
@@ -521,31 +525,28 @@ def test_a_tokenizer_that_is_not_the_official_one_is_refused(
 ) -> None:
     ours = judge()
     question = ask_about(save_image(tmp_path / "a.png", (64, 64)), "?", _YES_NO)
-    ids = tuple(first_tokens(_YES_NO, ours._local.processor.tokenizer))
-    assert replies(ours, [replace(question, wanted_ids=ids)])
+    ids = tuple(choice_tokens(_YES_NO, ours._local.processor.tokenizer))
+    assert replies(ours, [replace(question, choice_ids=ids)])
     with pytest.raises(JudgeUnusable, match=rf"begins '{_YES_NO[1]}' with token {ids[1]} instead of 7"):
-        list(ours.ask([replace(question, wanted_ids=(ids[0], 7, *ids[2:]))]))
+        list(ours.ask([replace(question, choice_ids=(ids[0], 7, *ids[2:]))]))
 
 
 def with_sampling(question: Question, sampling: Sampling) -> Question:
-    return Question(question.item, question.name, question.messages, sampling, question.wanted)
+    return Question(question.name, question.messages, sampling, question.choices, item=question.item)
 
 
 @pytest.mark.parametrize(
     ("kwargs", "words"),
     [
         ({"max_pixel": 1}, "did you mean 'max_pixels'"),
-        ({"batch_size": 0}, "batch_size must be a whole number from 1"),
+        ({"batch_size": 0}, "batch_size must be a positive whole number"),
         ({"dtype": "bfloat"}, "did you mean 'bfloat16'"),
         ({"device_map": 0}, "device_map must be text"),
-        ({"revision": "main"}, "revision is for hub repositories"),
     ],
 )
-def test_settings_are_checked_before_anything_loads(
-    judge: Callable[..., TransformersJudge], kwargs: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(UserError, match=words):
-        judge(**kwargs)
+def test_settings_are_checked_before_anything_loads(kwargs: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=f"^judge 'x' of wise: .*{words}"):
+        checked(TransformersSettings, kwargs, "judge 'x' of wise")
 
 
 def damage_nothing(folder: Path) -> None:
@@ -624,7 +625,7 @@ def test_a_model_that_is_nowhere(name: str, monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def ask_nothing() -> Question:
-    return Question("item", "q", (Message("user", ("Hello",)),), Sampling(1), ("Yes",))
+    return Question("q", (Message("user", ("Hello",)),), Sampling(1), ("Yes",), item="item")
 
 
 def test_identity_names_content_and_settings_and_no_place(
@@ -633,7 +634,7 @@ def test_identity_names_content_and_settings_and_no_place(
     elsewhere = tmp_path / "elsewhere" / "qwen3_vl"
     shutil.copytree(checkpoint("qwen3_vl"), elsewhere)
     monkeypatch.setattr(
-        "eval_models.judge.local.backend.load_model",
+        "eval_models.vlm.judge.load_model",
         lambda *_: pytest.fail("identity loads the model"),
     )
     identity = judge_of(checkpoint("qwen3_vl")).identity
@@ -699,7 +700,7 @@ def test_an_iterator_closed_early_gives_up_the_rest(
 ) -> None:
     ours = judge()
     answers: Iterator[Answer] = ours.ask(questions_about(tmp_path, 6))
-    assert next(answers).reply is not None
+    assert next(answers).text is not None
     answers.close()  # type: ignore[attr-defined]
     assert ours.counts.vision == 1
 

@@ -13,13 +13,13 @@ from PIL import Image
 
 from benchmarks.wise.benchmark import WiseBenchmark
 from imageevalkit import assets
+from imageevalkit.benchmark.contract import Judged, Unparsed, check_judge, rules_of
+from imageevalkit.benchmark.question import Message, Picture, Question, Reply
 from imageevalkit.cell import REPO, Cell, output_root
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.result_files import standing
 from imageevalkit.cell.results import Result, read_result
 from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.benchmark.contract import Judged, Unparsed, check_judge, rules_of
-from imageevalkit.benchmark.question import Message, Picture, Question, Reply
 from imageevalkit.evaluation.run import evaluate_cell
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.progress import ProgressWriter

@@ -37,7 +37,7 @@ _YES = ("Yes", "yes", " yes", " Yes")
 _WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _DIGITS = {word: str(number) for number, word in enumerate(_WORDS, 1)}
 # The tokens that the official judge's tokenizer begins the accepted strings with, in their order (spec of GenEval 2,
-# section 5). They were computed from the Qwen vocabulary, not read off the judge itself; asking it by others is refused.
+# section 5). They were computed from the Qwen vocabulary, not read off the judge: asking it by others is refused.
 _TOKEN_IDS = {
     "Yes": (9454, 9693, 9834, 7414),
     "one": (603, 3966, 825, 3776, 16, 220),

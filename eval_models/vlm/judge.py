@@ -105,7 +105,7 @@ class TransformersJudge(Judge):
 
     def _in_turn(self, jobs: Sequence[_Job]) -> Iterator[tuple[_Job, Prepared, float]]:
         """Each job with what the model takes for it, and when work on it began."""
-        if self._local.model.device.type == "cpu":
+        if not self._beside_gpu:
             # the model uses all cores: a thread beside it would only make its threads spin while they wait
             for job in jobs:
                 started = time.monotonic()
@@ -125,7 +125,7 @@ class TransformersJudge(Judge):
 
     def _prepare(self, job: _Job) -> Prepared:
         groups = [[question] for question in job.questions] if job.one_image else [job.questions]
-        return self._prompts.prepared(groups)
+        return self._chat_prompts.prepared(groups)
 
     def _answers(self, job: _Job, prepared: Prepared, started: float) -> Iterator[Answer]:
         """The answer to each question of ``job``. A batch that fails is tried again in smaller ones."""
@@ -194,6 +194,10 @@ class TransformersJudge(Judge):
             smaller = _Job(part, job.one_image)
             yield from self._answers(smaller, self._prepare(smaller), time.monotonic())
 
+    @property
+    def _beside_gpu(self) -> bool:
+        return str(self._local.model.device.type) != "cpu"
+
     @functools.cached_property
     def _source(self) -> WeightsSource:
         return find_weights(WEIGHTS_USER, self.choice.setting.model_path, self._settings.revision)
@@ -203,7 +207,7 @@ class TransformersJudge(Judge):
         return load_model(self._source, self._settings)
 
     @functools.cached_property
-    def _prompts(self) -> Prompts:
+    def _chat_prompts(self) -> Prompts:
         return Prompts(self._local.processor, self._local.positions)
 
     @functools.cached_property

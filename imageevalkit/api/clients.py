@@ -1,8 +1,4 @@
-"""The HTTP clients of one endpoint in one event loop.
-
-They are httpx2's, which OpenAI's own client is built on: at thousands of images that one's share of the CPU time
-was a quarter, and half a second of every start. ``tests/test_official_client.py`` keeps the requests the same.
-"""
+"""The HTTP clients of one endpoint in one event loop, and what they send."""
 
 from __future__ import annotations
 
@@ -13,11 +9,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from imageevalkit.api.endpoint import Endpoint
+from imageevalkit.api.endpoint import Endpoint, Places
 from imageevalkit.api.failures import Failure, Kind, classify_connection
-from imageevalkit.api.places import Places
-from imageevalkit.api.request import Request
 from imageevalkit.open_files import are_used_up
+
+
+class Request(NamedTuple):
+    """What is sent for an item: a path below the base URL, the body and its MIME type.
+
+    A ``body`` in pieces is sent one after the other, never joined: pieces of several requests may be the same.
+    """
+
+    path: str
+    body: bytes | tuple[bytes, ...]
+    mime_type: str
+
 
 if TYPE_CHECKING:
     import httpx2
@@ -133,7 +139,7 @@ class Clients:
             client.in_flight -= 1
 
     async def _read(self, response: httpx2.Response) -> HttpReply | Failure:
-        from imageevalkit.api.body import read_body
+        from imageevalkit.api.replies import read_body
 
         longest = self._longest_reply if response.is_success else _LONGEST_ERROR
         body, whole = await read_body(response, longest)

@@ -1,50 +1,96 @@
-"""What a reply that is not the image or the words that were asked for means.
-
-===========================================  ===========  ==================================================
-reply                                        class        what happens
-===========================================  ===========  ==================================================
-429                                          RATE_LIMIT   waits for what the server asks, in ``api.limiter``;
-                                                          never counts against the item
-408, 409, 425, 5xx                           TRANSIENT    full-jitter backoff (``Retry-After`` if sent), again
-reset, broken or no reply within the timeout TRANSIENT    the same
-200 with HTML, no JSON, no image, bytes that
-do not decode, an ``error`` without a status TRANSIENT    the same
-200 with an ``error`` whose code is, or stands
-for, a 4xx or 5xx                            as that one  as that one
-no connection at all (DNS, refused, TLS)     UNREACHABLE  the same; then, if the endpoint never answered, the cell
-                                                          stops: on hold where images of these settings exist
-any of these from item after item            TRANSIENT    an outage (``api.outage``): waits, counts against none
-the image's URL is dead, or three downloads
-of it failed; a chat reply that ends without
-a word, and not by itself                    LOST         one new result is asked for, then the item fails
-content policy, by a code: any 4xx but 401,
-402, also 403, or a 200 without an image     REFUSAL      recorded with the provider's words, never retried
-content policy, by its words alone: 400, 422,
-451, or a 200 without an image; never 403    REFUSAL      the same
-400, 413, 422 about the prompt or the image  ITEM         this item fails at once
-a reply or an image beyond its bounds, an
-image at a place that is not allowed         ITEM         the same
-400, 422 after another item has succeeded    ITEM         the parameters are the same for all items
-400, 422 before that, blaming no parameter   PERMANENT    the same, but ``doubtful``: a judge asks others first
-403 without a code of content policy; 401,
-402, 404, 405, 3xx, quota used up            PERMANENT    the cell stops with one line
-any other 4xx (a bad parameter)              PERMANENT    the same
-===========================================  ===========  ==================================================
-
-An HTML page comes from something in between (proxy, firewall), so its words are never a REFUSAL.
-"""
+"""What went wrong with a request, and what a reply says about when to ask again."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from imageevalkit.api.rate_headers import asked_wait
 from imageevalkit.secrets import beginning, one_line
+
+# OpenAI and Azure: x-ratelimit-{remaining,reset}-{requests,tokens,…}; OpenRouter and many gateways: without a kind;
+# the IETF draft on RateLimit header fields: ratelimit-{remaining,reset}.
+_RESET = re.compile(r"(?:x-)?ratelimit-reset(-[a-z-]+)?")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
+_RETRY_DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
+# Larger numbers are points in time, in seconds or milliseconds since 1970, not durations.
+_EPOCH, _EPOCH_MS = 1e9, 1e12
+
+LONGEST_WAIT = 120.0
+"""Seconds. A server may ask for an hour; one question every two minutes is no burden."""
+
+
+def asked_wait(headers: Mapping[str, str], body: str = "", now: datetime | None = None) -> float | None:
+    """Seconds after which a failed request may be made again, or None when the reply does not say.
+
+    ``headers`` is case-insensitive (httpx's). ``Retry-After`` (RFC 9110 §10.2.3) wins over the reset of a
+    window that is used up, and that over ``retryDelay`` of google.rpc.RetryInfo in ``body``.
+    """
+    now = now or datetime.now(timezone.utc)
+    asked = _retry_after(headers, now)
+    if asked is None:
+        asked = used_up_for(headers, now)
+    if asked is None and (delay := _RETRY_DELAY.search(body)):
+        asked = float(delay[1])
+    return asked
+
+
+def used_up_for(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
+    """Seconds until the window that a reply calls used up (``remaining`` is 0) ends; None when none is."""
+    now = now or datetime.now(timezone.utc)
+    waits = []
+    for name, value in headers.items():
+        if _RESET.fullmatch(name.lower()):
+            remaining = headers.get(name.lower().replace("reset", "remaining"), "")
+            wait = _seconds(value.strip(), now)
+            if remaining.strip() in ("0", "0.0") and wait is not None:
+                waits.append(wait)
+    return max(waits, default=None)
+
+
+def _retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers.get(name, "")) * unit
+        except ValueError:
+            continue
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
+    try:
+        date = parsedate_to_datetime(headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    return _until(date, now)
+
+
+def _seconds(text: str, now: datetime) -> float | None:
+    if _DURATION.fullmatch(text):
+        return sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text))
+    try:
+        number = float(text)
+    except ValueError:
+        try:
+            return _until(datetime.fromisoformat(text.replace("Z", "+00:00")), now)
+        except ValueError:
+            return None
+    if not math.isfinite(number) or number < 0:
+        return None
+    if number >= _EPOCH:
+        number = (number / 1000 if number >= _EPOCH_MS else number) - now.timestamp()
+    return max(0.0, number)
+
+
+def _until(date: datetime, now: datetime) -> float:
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=timezone.utc)
+    return max(0.0, (date - now).total_seconds())
 
 
 class Kind(Enum):

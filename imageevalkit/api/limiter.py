@@ -1,30 +1,165 @@
-"""How many requests may be in flight at one endpoint with one key, and when the next one may start.
-
-* One 429 makes its own request wait for what the server asks. When several are refused in a row, or most of the
-  latest (``api.recent``), it is a rate-limit episode: the account itself is limited, and all requests wait.
-  Without that test, a gateway that limits one request in twenty at random would stop the other nineteen.
-* Concurrency starts at the ceiling the user asked for. An episode cuts it once by ``_CUT``; each round of served
-  requests adds ``1/_STEPS`` of the ceiling back.
-* What the server let through between two episodes is its rate, whatever the size of its bursts. Requests are
-  then paced at it, and faster again with time (cubically, as TCP CUBIC probes for bandwidth, RFC 9438 §4.2), since
-  a limit may have been a passing one. A 429 while paced is the next such moment, and needs no pause.
-* The first requests start a few milliseconds apart, so that the first 429 is there before all of them are spent.
-
-All times are those of the running event loop, so that a test can run on a simulated clock.
-"""
+"""How many requests are out at a time, and how fast: as many as the endpoint takes, none while it is down."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
 import itertools
+import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from itertools import islice
 from typing import NamedTuple
 
-from imageevalkit.api.outage import Outage, Trial
-from imageevalkit.api.rate_headers import LONGEST_WAIT
-from imageevalkit.api.recent import RecentRequests
+from imageevalkit.api.endpoint import Endpoint
+from imageevalkit.api.failures import LONGEST_WAIT
+from imageevalkit.api.money import Budget
+
+# A refusal comes at once and an image takes its time: a request without a 429 after this long was let through.
+_TRUSTED_AFTER, _TRUSTED_TIMES = 0.02, 3.0
+_IN_A_ROW, _MANY, _OF = 5, 14, 20  # one 429 in ten at random never comes so often (binomial: 1e-5)
+
+
+class RecentRequests:
+    """The fates of at least the ``kept`` latest requests, by their starts (seconds of one clock)."""
+
+    def __init__(self, kept: int) -> None:
+        self._kept = kept
+        self._let_through: dict[float, bool | None] = {}
+        self._refusal_time = 0.0
+
+    def started(self, sent: float) -> None:
+        """A request starts."""
+        if len(self._let_through) >= 2 * self._kept:
+            self._let_through = dict(islice(self._let_through.items(), self._kept, None))
+        self._let_through[sent] = None
+
+    def let_through(self, sent: float) -> None:
+        """It got an answer that is no 429."""
+        if sent in self._let_through:
+            self._let_through[sent] = True
+
+    def refused(self, sent: float, now: float) -> None:
+        """It got a 429."""
+        self._refusal_time = max(now - sent, self._refusal_time / 2)
+        if sent in self._let_through:
+            self._let_through[sent] = False
+
+    def forget(self) -> None:
+        """What comes now has nothing to do with what was."""
+        self._let_through.clear()
+
+    def are_limited(self, now: float) -> bool:
+        """Whether the last requests whose fate is known were refused in a row, or too many of them for chance."""
+        trusted = now - max(_TRUSTED_AFTER, _TRUSTED_TIMES * self._refusal_time)
+        fates = (
+            bool(fate) if fate is not None else True
+            for sent, fate in reversed(self._let_through.items())
+            if fate is not None or sent <= trusted
+        )
+        latest = list(islice(fates, _OF))
+        return (len(latest) >= _IN_A_ROW and not any(latest[:_IN_A_ROW])) or latest.count(False) >= _MANY
+
+
+_WITNESSES = 3
+_LONGEST_WAIT = 30.0  # seconds between two questions: how late the return of an endpoint may be noticed
+_jitter = random.Random()
+
+
+_NEVER = float("-inf")
+
+
+class Trial:
+    """The attempts at one item, as evidence on who is to blame for its failures."""
+
+    def __init__(self) -> None:
+        self.blamed = False
+        """It failed, a request that started later was served, and it failed again."""
+        self.times_blamed = 0
+        self._failed = float("inf")
+
+    def note_failure(self, now: float, last_served: float) -> None:
+        """A failure at ``now``; ``last_served`` is the latest start of a request that was served."""
+        if last_served > self._failed:
+            self.blamed = True
+            self.times_blamed += 1
+        self._failed = now
+
+
+class Outage:
+    """The state of one endpoint; times are seconds of one clock, ``sent`` are the starts of requests."""
+
+    def __init__(self) -> None:
+        self.began: float | None = None
+        """Since when the endpoint is down, or None."""
+        self.reason = ""
+        self._last_served = _NEVER
+        self._witnesses: dict[Trial, float] = {}
+        self._asking: float | None = None
+        self._asked = 0
+        self._ask_next = 0.0
+
+    @property
+    def has_served(self) -> bool:
+        """Whether the endpoint has ever answered as one that works."""
+        return self._last_served > _NEVER
+
+    def served(self, sent: float) -> bool:
+        """A request was answered as it should be; whether that ended an outage."""
+        self._last_served = max(self._last_served, sent)
+        # what was accepted before a failure says nothing about what came after
+        self._witnesses = {trial: failed for trial, failed in self._witnesses.items() if failed > sent}
+        if self.began is None or sent < self.began:
+            return False
+        self.began = self._asking = None
+        return True
+
+    def failed(
+        self, trial: Trial, sent: float, now: float, reason: str, in_flight: int, untried: bool
+    ) -> bool:
+        """A request failed for a reason that passes; whether its item is to blame.
+
+        Others are ``in_flight``; ``untried``: an item that has not failed yet is waiting, and can ask.
+        """
+        trial.note_failure(now, self._last_served)
+        self.reason = reason
+        if self.began is not None:
+            self.ended(sent, now)
+            return trial.blamed
+        if not trial.blamed:
+            self._witnesses[trial] = now
+        if untried and self.has_served and len(self._witnesses) >= max(_WITNESSES, in_flight + 1):
+            self.began, self._asked = now, 0
+            self._ask_later(now)
+            return False
+        return True
+
+    def limited(self, trial: Trial, now: float) -> None:
+        """A request got a 429: no sign of an outage, but perhaps of an item that is always refused."""
+        trial.note_failure(now, self._last_served)
+
+    def wait(self, now: float) -> float:
+        """Seconds until a request may start; infinite while the one that asks is under way."""
+        if self.began is None:
+            return 0.0
+        return max(0.0, self._ask_next - now) if self._asking is None else float("inf")
+
+    def started(self, now: float) -> None:
+        """A request has started; during an outage it is the one that asks."""
+        if self.began is not None:
+            self._asking = now
+
+    def ended(self, sent: float, now: float) -> None:
+        """The request that started at ``sent`` is over, however it ended."""
+        if self._asking == sent:
+            self._ask_later(now)
+
+    def _ask_later(self, now: float) -> None:
+        self._asking = None
+        wait = min(_LONGEST_WAIT, 2.0**self._asked)
+        self._asked += 1
+        self._ask_next = now + wait * _jitter.uniform(0.5, 1.0)
+
 
 _CUT = 0.75
 _STEPS = 16
@@ -34,7 +169,6 @@ _LONGEST_UNASKED = 60.0  # seconds; a pause that no 429 names is 1 s and doubles
 _RAMP, _RAMP_ALL = 0.005, 0.32  # seconds between the first requests, and for all of them
 _PACE_DOUBLES = 10.0  # seconds
 _LEAST_LET_THROUGH = 5  # fewer requests between two pauses say nothing about a rate
-_NEVER = float("-inf")
 
 
 class EndpointDown(Exception):
@@ -288,3 +422,31 @@ class Limiter:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+class Traffic:
+    """``workers`` and ``per_minute`` bound the requests to each endpoint with one key, ``max_cost`` (USD) all.
+
+    ``lowered`` says why ``workers`` are fewer than the user asked for.
+    """
+
+    def __init__(
+        self,
+        workers: int = 64,
+        per_minute: float | None = None,
+        max_cost: float | None = None,
+        lowered: str = "",
+    ) -> None:
+        self.workers = workers
+        self.lowered = lowered
+        self._per_minute = per_minute
+        self.budget = Budget(max_cost)
+        self._limiters: dict[Endpoint, Limiter] = {}
+
+    def limiter(self, endpoint: Endpoint, max_outage: float) -> Limiter:
+        """The limiter of ``endpoint``; of several models the most patient one decides ``max_outage`` (seconds)."""
+        if endpoint not in self._limiters:
+            self._limiters[endpoint] = Limiter(self.workers, self._per_minute, max_outage, self.lowered)
+        limiter = self._limiters[endpoint]
+        limiter.max_outage = max(limiter.max_outage, max_outage)
+        return limiter

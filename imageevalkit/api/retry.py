@@ -10,10 +10,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from imageevalkit.api.failures import Failure, Kind
-from imageevalkit.api.limiter import EndpointDown, Limiter
-from imageevalkit.api.outage import Trial
-from imageevalkit.api.rate_headers import LONGEST_WAIT
+from imageevalkit.api.failures import LONGEST_WAIT, Failure, Kind
+from imageevalkit.api.limiter import EndpointDown, Limiter, Trial
 
 T = TypeVar("T")
 

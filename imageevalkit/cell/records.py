@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from imageevalkit import images
-from imageevalkit.api.budget import Bill
+from imageevalkit.api.money import Bill
 from imageevalkit.atomic import commit_part, part_path, sync_folder, write_part
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.items import Item

@@ -14,7 +14,7 @@ from imageevalkit.cell.items import Item
 from imageevalkit.cell.records import OutcomeWriter
 from imageevalkit.errors import CellFailure
 from imageevalkit.generation.making import Making
-from imageevalkit.generation.packages import installed_packages
+from imageevalkit.generation.model import ImageModel
 from imageevalkit.generation.survey import Survey, survey
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE, Outcome
 from imageevalkit.progress import ProgressWriter
@@ -57,7 +57,7 @@ class CellRun:
         self._settings = fp.settings_of(task, setting)
         self._found = found = survey(cell, items, self._settings, tell=log)
         self._failure: BaseException | None = None
-        self._model: Any = None
+        self._model = ImageModel()
         log(_what_is_there(found, len(items)))
         if found.stale:
             log(found.explain_stale())
@@ -84,7 +84,7 @@ class CellRun:
             has_worked=bool(found.reuse),
         )
 
-    def begin(self, model: Any) -> None:
+    def begin(self, model: ImageModel) -> None:
         """``model`` is loaded and outcomes are about to come.
 
         Raises:
@@ -92,12 +92,10 @@ class CellRun:
         """
         _make_folders({item.path.parent for item in self.todo})
         self._model = model
-        if self._found.reuse and hasattr(model, "has_made_images"):
+        if self._found.reuse:
             model.has_made_images()
-        if hasattr(model, "begin_cell"):
-            model.begin_cell(self)
-        packages = model.packages() if hasattr(model, "packages") else installed_packages()
-        self.making.start(OutcomeWriter(self.cell, self.remember(packages)))
+        model.begin_cell(self)
+        self.making.start(OutcomeWriter(self.cell, self.remember(model.packages())))
 
     def remember(self, packages: Mapping[str, str]) -> str:
         """Keep what makes the images, of one of several workers perhaps; returns the settings' fingerprint."""
@@ -105,7 +103,7 @@ class CellRun:
 
     def holdup(self) -> str:
         """What holds the model back, for the progress line."""
-        return str(self._model.holdup()) if hasattr(self._model, "holdup") else ""
+        return self._model.holdup()
 
     def fail(self, error: BaseException) -> None:
         """The cell cannot go on (full disk)."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -16,6 +15,7 @@ from imageevalkit.cell.items import Item
 from imageevalkit.cpu import on_cpu
 from imageevalkit.generation.cell_run import CellRun
 from imageevalkit.generation.contract import Generated
+from imageevalkit.generation.model import image_model
 from imageevalkit.guest_code import CodeExit, guest_code
 from imageevalkit.open_files import one_is_free
 
@@ -32,40 +32,31 @@ class Asker:
     """
 
     def __init__(self, model: Any, load: Callable[[], Any], workers: int) -> None:
-        self.model = model
-        # one that queues items itself, for its limiter or its workers, has others ready when some wait
-        self.queues = hasattr(model, "expect")
-        room = max(4, 2 * workers) if self.queues else workers
-        self.room = asyncio.Semaphore(getattr(model, "room", room))
+        self.model = image_model(model)
+        room = max(4, 2 * workers) if self.model.queues else workers
+        self.room = asyncio.Semaphore(self.model.room or room)
         self._load = load
-        self.is_async = inspect.iscoroutinefunction(getattr(model, "generate_async", None))
         self._own = threading.local()
-        self._threads = None if self.is_async else ThreadPoolExecutor(workers)
-
-    def expect(self, items: int) -> None:
-        """Tell a model that queues its items how many of the cell have not begun: the last ones may differ."""
-        if self.queues:
-            self.model.expect(items)
+        self._threads = None if self.model.is_async else ThreadPoolExecutor(workers)
 
     async def ask(self, given: Any, seed: int) -> Any:
         """What ``generate`` of the model returns or raises."""
-        if self.is_async:
+        if self.model.is_async:
             with guest_code(cancellable=True):
                 return await self.model.generate_async(given, seed=seed)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._generate, given, seed)
 
     def _generate(self, given: Any, seed: int) -> Any:
-        if not hasattr(self._own, "model"):
-            self._own.model = self._load()
+        if not vars(self._own):
+            self._own.model = image_model(self._load())
         with guest_code():
             return self._own.model.generate(given, seed=seed)
 
     async def close(self) -> None:
         """Close the model's connections."""
-        if hasattr(self.model, "aclose"):
-            with contextlib.suppress(Exception), guest_code():  # its cells are settled, whatever comes now
-                await self.model.aclose()
+        with contextlib.suppress(Exception), guest_code():  # its cells are settled, whatever comes now
+            await self.model.aclose()
         if self._threads:
             self._threads.shutdown(wait=False)
 
@@ -107,18 +98,18 @@ class _CellInFlight:
     async def begin_items(self) -> None:
         """Begin one item after another as there is room, until all are begun or the cell is given up."""
         for begun, item in enumerate(self._run.todo):
-            self._asker.expect(len(self._run.todo) - begun)
+            self._asker.model.expect(len(self._run.todo) - begun)
             await self._asker.room.acquire()
             if self._run.making.stopped:
                 self._asker.room.release()
                 break
             # a model that does not say whether a request is out may have one out at any time
-            state = UnderWay(sent=not self._asker.queues)
+            state = UnderWay(sent=not self._asker.model.queues)
             task = asyncio.create_task(self._make(item, state))
             self._tasks[task] = state
             task.add_done_callback(self._on_done)
         self._all_begun = True
-        self._asker.expect(0)
+        self._asker.model.expect(0)
         self._look()
 
     async def abandon(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image
 
-from imageevalkit.api.budget import Bill
+from imageevalkit.api.money import Bill
 
 
 @dataclass(frozen=True)

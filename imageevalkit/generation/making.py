@@ -10,7 +10,7 @@ from typing import Any
 
 from PIL import Image
 
-from imageevalkit.api.budget import Bill
+from imageevalkit.api.money import Bill
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.records import FAILED, REFUSED, OutcomeWriter, encoded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from imageevalkit.api.prices import price_and_estimate
+from imageevalkit.api.money import price_and_estimate
 from imageevalkit.money import dollars
 
 

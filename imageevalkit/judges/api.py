@@ -8,8 +8,10 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from imageevalkit.api.clients import Request
 from imageevalkit.api.failures import LONGEST_MESSAGE, Failure, Kind
-from imageevalkit.api.json_reply import (
+from imageevalkit.api.money import Price, billed_tokens, cost_of_reply, reported_cost
+from imageevalkit.api.replies import (
     error_in,
     finish_reasons,
     json_object,
@@ -18,9 +20,6 @@ from imageevalkit.api.json_reply import (
     stopped_by_policy,
     tokens_of,
 )
-from imageevalkit.api.prices import Price, cost_of_reply
-from imageevalkit.api.request import Request
-from imageevalkit.api.usage import billed_tokens, reported_cost
 from imageevalkit.benchmark.question import Answer, Picture, Question
 from imageevalkit.judges.pictures import DataUrl
 from imageevalkit.judges.settings import ApiSettings

@@ -14,12 +14,10 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
-from imageevalkit.api.clients import Clients, HttpReply
+from imageevalkit.api.clients import Clients, HttpReply, Request
 from imageevalkit.api.endpoint import Endpoint
-from imageevalkit.api.failures import Failure, Kind, classify_status
+from imageevalkit.api.failures import Failure, Kind, classify_status, used_up_for
 from imageevalkit.api.limiter import Limiter
-from imageevalkit.api.rate_headers import used_up_for
-from imageevalkit.api.request import Request
 from imageevalkit.api.retry import Tried, UnderWay, retry, under_way
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, PixelRule, Question
 from imageevalkit.errors import CellFailure, UserError, say

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from imageevalkit.api.positive import positive
+from imageevalkit.api.money import positive
 from imageevalkit.atomic import write_atomic
 from imageevalkit.benchmark.question import JudgeUnusable
 from imageevalkit.errors import UserError

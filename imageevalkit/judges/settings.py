@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from imageevalkit.api.positive import positive
-from imageevalkit.api.prices import Price, price_of
+from imageevalkit.api.money import Price, positive, price_of
 from imageevalkit.api.retry import RetryPolicy
 from imageevalkit.errors import UserError
 
@@ -30,7 +29,7 @@ class ApiSettings:
 
     ``base_url`` and ``api_key_env`` name another endpoint than the environment does. ``max_tokens_parameter``
     is the name that the endpoint has for the length of a reply; ``extra_body`` are request parameters over
-    those of the benchmark, None taking one back. ``price`` is the user's word (see :mod:`imageevalkit.api.prices`).
+    those of the benchmark, None taking one back. ``price`` is the user's word (see :mod:`imageevalkit.api.money`).
 
     Raises:
         UserError: a number that is not above 0, a request parameter that is not the user's, a malformed price.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from imageevalkit.api.endpoint import Endpoint
-from imageevalkit.api.prices import price_and_estimate
+from imageevalkit.api.money import price_and_estimate
 from imageevalkit.benchmark_settings import environ_of
 from imageevalkit.cell import Cell, log_root
 from imageevalkit.errors import CellFailure, UserError

@@ -7,12 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from eval_models.judge.api.settings import ApiSettings
-from eval_models.judge.local.settings import TransformersSettings
-from eval_models.judge.options import VARIABLE, JudgeOptions
-from eval_models.judge.registry import judges(), JudgeChoice, find
-from imageevalkit.errors import UserError, suggest
 from imageevalkit.benchmark.contract import check_judge
+from imageevalkit.errors import UserError, suggest
 from imageevalkit.judges.choice import VARIABLE, JudgeChoice, JudgeOptions
 from imageevalkit.judges.server import ServerSettings, split_kwargs
 from imageevalkit.judges.settings import ApiSettings, TransformersSettings
@@ -116,9 +112,7 @@ def _vllm_needs(
     return JudgeNeeds({**environ, VARIABLE: given.to_json()}, server=server)
 
 
-def _settings(
-    run: Run, benchmark: str, choice: JudgeChoice, cls: type[T], kwargs: Mapping[str, Any]
-) -> T:
+def _settings(run: Run, benchmark: str, choice: JudgeChoice, cls: type[T], kwargs: Mapping[str, Any]) -> T:
     """``kwargs`` as settings: a mistake in them is told before any image is made."""
     try:
         remark = " (request parameters go into extra_body)" if cls is ApiSettings else ""

@@ -19,8 +19,8 @@ class DatasetSetting(NamedTuple):
 DATASET_SETTINGS: dict[str, DatasetSetting] = {}
 """Benchmarks with a dataset class in ``dataset_cls/`` and a script in ``eval/``, by name:
 
-``"mybench": DatasetSetting("t2i", ".dataset_cls.t2i.mybench", "MyBench")``. Those with a class in ``benchmarks/`` need no
-line.
+``"mybench": DatasetSetting("t2i", ".dataset_cls.t2i.mybench", "MyBench")``. Those with a class in ``benchmarks/``
+need no line.
 """
 
 

@@ -17,8 +17,7 @@ from typing import Any
 
 from PIL import Image
 
-from eval_models.encoders.interface import EncoderOptions
-from eval_models.encoders.perceptual import DreamSimEncoder, _lora_not_loaded, prepare
+from eval_models.encoders.dreamsim import DreamSimEncoder, _lora_not_loaded, prepare
 from imageevalkit.benchmark.question import Encoding, Message, Picture, Question, Sampling
 from tests.support.image_questions import save_image
 from tests.support.tiny_dreamsim import save_dreamsim
@@ -33,23 +32,20 @@ def main(folder: Path) -> dict[str, Any]:
     save_dreamsim(weights)
     pictures = [save_image(folder / f"{seed}.png", size, seed) for seed, size in enumerate(SIZES)]
     questions = [_about(picture) for picture in [*pictures, pictures[0]]]
-    encoder = DreamSimEncoder(EncoderOptions({"dreamsim": str(weights)}, "cpu", batch_size=2))
+    encoder = DreamSimEncoder({"dreamsim": str(weights)}, "cpu", batch_size=2)
     before = sorted(weights.rglob("*"))
     said = {
-        "identity": encoder.identity,
-        "replies": [
-            [answer.question.item, answer.reply.text if answer.reply else answer.error]
-            for answer in encoder.ask(questions)
-        ],
+        "identity": encoder.evaluator.details["encoder"],
+        "replies": [[answer.question.item, answer.error or answer.text] for answer in encoder.ask(questions)],
     }
-    said["identity_after"] = DreamSimEncoder(EncoderOptions({"dreamsim": str(weights)}, "cpu")).identity
+    said["identity_after"] = DreamSimEncoder({"dreamsim": str(weights)}, "cpu").evaluator.details["encoder"]
     said["added"] = sorted(p.name for p in {*weights.rglob("*")} - {*before} if "__pycache__" not in str(p))
     return said | _package(weights, pictures)
 
 
 def _about(picture: Picture) -> Question:
     sent = picture._replace(encoding=Encoding("JPEG"))
-    return Question(picture.path.stem, "embedding", (Message("user", (sent,)),), Sampling(max_tokens=1))
+    return Question("embedding", (Message("user", (sent,)),), Sampling(max_tokens=1), item=picture.path.stem)
 
 
 def _package(weights: Path, pictures: list[Picture]) -> dict[str, Any]:

@@ -16,10 +16,10 @@ import eval_models.judge.asked
 from benchmarks.geneval2.benchmark import GenEval2Benchmark, make
 from custom_datasets.dataset_cls.t2i.geneval2 import GenEval2
 from imageevalkit import assets
+from imageevalkit.benchmark.question import Question, Reply
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Result, read_result
-from imageevalkit.benchmark.question import Question, Reply
 from imageevalkit.evaluation.run import evaluate_cell
 from imageevalkit.jobs import Outcome
 from imageevalkit.progress import ProgressWriter

@@ -64,11 +64,11 @@ def ask_about(
 ) -> Question:
     """One user message: image, then text."""
     return Question(
-        picture.path.stem,
         name,
         (Message("user", (picture, text)),),
         sampling or Sampling(max_tokens=1),
         tuple(wanted),
+        item=picture.path.stem,
     )
 
 

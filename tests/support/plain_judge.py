@@ -95,7 +95,7 @@ class PlainJudge:
         encode = self.processor.tokenizer.encode
         return PlainAnswer(
             self.processor.batch_decode([torch.argmax(probabilities)])[0],
-            {wanted: probabilities[0, encode(wanted)[0]].item() for wanted in question.wanted},
+            {wanted: probabilities[0, encode(wanted)[0]].item() for wanted in question.choices},
             inputs["input_ids"][0].tolist(),
         )
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from PIL import Image
 
-from eval_models.judge.local.processor import load_processor
-from eval_models.judge.local.settings import TransformersSettings
+from eval_models.vlm.model import load_processor
+from imageevalkit.judges.settings import TransformersSettings
 
 
 def main(folder: str) -> None:

@@ -16,10 +16,10 @@ from benchmarks.wise.benchmark import WiseBenchmark
 from benchmarks.wise.categories import domains
 from custom_datasets.dataset_cls.t2i.wise import WiseBench, WiseRewriteBench, WiseVerifiedBench
 from imageevalkit import assets
-from imageevalkit.cell import Cell
-from imageevalkit.cell.items import items_of
 from imageevalkit.benchmark.contract import Judged, Unparsed
 from imageevalkit.benchmark.question import Picture, Question, Reply
+from imageevalkit.cell import Cell
+from imageevalkit.cell.items import items_of
 from tests.support.function_judge import FunctionJudge
 from tests.support.manifest import COMMIT
 

@@ -10,6 +10,7 @@ from typing import Any
 from imageevalkit.api.retry import UnderWay, under_way
 from imageevalkit.generation.cell_run import CellRun
 from imageevalkit.generation.contract import Generated
+from imageevalkit.generation.model import ImageModel
 from imageevalkit.generation.replicas.messages import outgoing
 from imageevalkit.generation.replicas.pool import Model, Replicas
 from imageevalkit.generation.replicas.queue import Chunk, Waiting
@@ -32,12 +33,14 @@ def _batch_size(setting: Mapping[str, Any]) -> int:
     return size if isinstance(size, int) and size > 0 else 1
 
 
-class ReplicatedModel:
+class ReplicatedModel(ImageModel):
     """One setting of a model (there is one for each task), made by all its replicas.
 
     Items are grouped into chunks in the order in which they begin, and the engine begins them in the benchmark's order:
     which items are made together does not depend on the number of workers.
     """
+
+    is_async = queues = True
 
     def __init__(self, replicas: Replicas, model: Model) -> None:
         self._replicas, self._model = replicas, model
@@ -56,7 +59,6 @@ class ReplicatedModel:
             run.remember(packages)
 
     def packages(self) -> Mapping[str, str]:
-        """See :func:`imageevalkit.generation.packages.installed_packages`."""
         return self._model.packages[0]
 
     def expect(self, items: int) -> None:
@@ -67,7 +69,7 @@ class ReplicatedModel:
             # after the first steps of the items that have just begun
             asyncio.get_running_loop().call_soon(self._submit)
 
-    async def generate_async(self, given: Any, seed: int) -> Generated:
+    async def generate_async(self, given: Any, seed: int = 42) -> Generated:
         """The image of ``given``. Raises what the model raised, or :class:`Raised` in its place."""
         shown = outgoing(given)
         if self._open is None:

@@ -6,11 +6,8 @@ one sends, so that a GPU never waits for pixels to be handed over.
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
-import functools
 import gc
-import inspect
 import os
 import queue
 import signal
@@ -29,6 +26,7 @@ from imageevalkit.asset_checks.hub_cache import commit_of
 from imageevalkit.asset_manifest import HubAsset
 from imageevalkit.errors import say
 from imageevalkit.generation.contract import Generated, GenerationError, Raised
+from imageevalkit.generation.model import Blocking, ImageModel, image_model
 from imageevalkit.generation.packages import installed_packages
 from imageevalkit.generation.replicas.messages import (
     Broken,
@@ -122,8 +120,8 @@ class _Worker:
         self, load_model: Callable[[Mapping[str, Any]], Any], send: Callable[[NamedTuple], None]
     ) -> None:
         self._load_model, self._send = load_model, send
-        self._model: Any = None
-        self._generate: Callable[..., Any] | None = None
+        self._model = ImageModel()
+        self._generate: Callable[..., Any] = self._model.generate
         self._batch_size = self._fits = 1
         self._log = ""
 
@@ -143,12 +141,13 @@ class _Worker:
         return True
 
     def _load(self, order: Load) -> None:
-        self._model = self._generate = None  # the other one's memory is needed
+        self._model = ImageModel()  # the other one's memory is needed
+        self._generate = self._model.generate
         _free_memory()
         started = time.perf_counter()
         try:
             with guest_code():
-                self._model = self._load_model(order.setting)
+                self._model = image_model(self._load_model(order.setting))
         except Exception as error:
             if isinstance(error, GenerationError):
                 text = one_line(error)
@@ -163,8 +162,8 @@ class _Worker:
                     text = f"{type(error).__name__}: {one_line(error, 300)}"
             self._send(Unloadable(order.key, text))
             return
-        self._generate = _generate_of(self._model)
-        self._batch_size = self._fits = _batch_size_of(self._model)
+        self._generate = Blocking(self._model).generate
+        self._batch_size = self._fits = self._model.batch_size
         packages = {**installed_packages(), **_commit_of_weights(order.setting)}
         self._send(Ready(order.key, packages, self._batch_size, time.perf_counter() - started))
 
@@ -201,7 +200,6 @@ class _Worker:
 
     def _called(self, inputs: Sequence[Any], seeds: Sequence[int]) -> Sequence[Any]:
         if len(inputs) == 1:
-            assert self._generate is not None
             return [self._generate(incoming(inputs[0]), seed=seeds[0])]
         returned: Sequence[Any] = self._model.generate_batch([incoming(one) for one in inputs], seeds)
         if len(returned) != len(inputs):
@@ -227,24 +225,6 @@ def _commit_of_weights(setting: Mapping[str, Any]) -> dict[str, str]:
         return {}
     commit = commit_of(HubAsset(path, setting.get("model_kwargs", {}).get("revision")))
     return {path: commit} if commit else {}
-
-
-def _generate_of(model: Any) -> Callable[..., Any]:
-    generate_async = getattr(model, "generate_async", None)
-    if not inspect.iscoroutinefunction(generate_async):
-        return model.generate
-    loop = asyncio.new_event_loop()
-
-    @functools.wraps(generate_async)
-    def generate(given: Any, seed: int) -> Any:
-        return loop.run_until_complete(generate_async(given, seed=seed))
-
-    return generate
-
-
-def _batch_size_of(model: Any) -> int:
-    size = getattr(model, "batch_size", 1) if hasattr(model, "generate_batch") else 1
-    return size if isinstance(size, int) and size > 0 else 1
 
 
 def _answer(returned: Any, seconds: float, batch: int | None) -> Generated | Exception:

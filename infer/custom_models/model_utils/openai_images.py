@@ -16,18 +16,13 @@ from PIL import Image
 from custom_models.model_utils.edit_inputs import joined_text
 from custom_models.model_utils.subject_inputs import without_name
 from imageevalkit.api import routes
-from imageevalkit.api.budget import Bill, BudgetSpent
-from imageevalkit.api.clients import Clients
-from imageevalkit.api.download import download_image
+from imageevalkit.api.clients import Clients, Request
 from imageevalkit.api.endpoint import Endpoint
-from imageevalkit.api.failures import Failure, Kind, classify_status
-from imageevalkit.api.image_reply import LARGEST_REPLY, ImageReply
-from imageevalkit.api.positive import positive
-from imageevalkit.api.prices import cost_of_reply, price_and_estimate
-from imageevalkit.api.rate_headers import used_up_for
-from imageevalkit.api.request import Request
+from imageevalkit.api.failures import Failure, Kind, classify_status, used_up_for
+from imageevalkit.api.limiter import Traffic
+from imageevalkit.api.money import Bill, BudgetSpent, cost_of_reply, positive, price_and_estimate
+from imageevalkit.api.replies import LARGEST_REPLY, ImageReply, download_image
 from imageevalkit.api.retry import RetryPolicy, Tried, retry
-from imageevalkit.api.traffic import Traffic
 from imageevalkit.api.uploads import Inputs, inputs_of
 from imageevalkit.cpu import on_cpu
 from imageevalkit.errors import UserError
@@ -39,6 +34,7 @@ from imageevalkit.generation.contract import (
     OnHold,
     Refused,
 )
+from imageevalkit.generation.model import ImageModel
 
 _NOT_PARAMETERS = {
     "n": "every item is one image",
@@ -53,7 +49,7 @@ _NOT_PARAMETERS = {
 }
 
 
-class _OpenAIImages:
+class _OpenAIImages(ImageModel):
     """What both tasks share.
 
     Args:
@@ -65,7 +61,7 @@ class _OpenAIImages:
         max_attempts, max_elapsed, backoff: see :class:`RetryPolicy`.
         max_outage: seconds for which the endpoint may be down before the run is put on hold.
         base_url, api_key_env: another endpoint than ``BASE_URL``, and the variable that holds its key.
-        price: USD per image, or per million tokens by kind (see ``imageevalkit.api.prices``).
+        price: USD per image, or per million tokens by kind (see ``imageevalkit.api.money``).
         send_seed: send each item's seed as ``seed`` (gateways in front of diffusers models take it).
         extra_body: request parameters as an object; the same as giving them as ``parameters``.
         parameters: any other request parameter (``quality``, ``background``, …), sent as given; None is
@@ -74,6 +70,8 @@ class _OpenAIImages:
     Raises:
         ModelUnusable: no key, a malformed argument, or a package is missing.
     """
+
+    is_async = queues = True
 
     def __init__(
         self,
@@ -143,10 +141,11 @@ class _OpenAIImages:
         """Images of this very model and these settings exist: a bad request is then about its item."""
         self._proven = True
 
-    def use_traffic(self, traffic: Traffic) -> None:
+    def use_traffic(self, traffic: Traffic) -> bool:
         """Send requests within the bounds of ``traffic``, together with all other models that share it."""
         self._limiter = traffic.limiter(self._endpoint, self._max_outage)
         self._budget = traffic.budget
+        return True
 
     def expect(self, items: int) -> None:
         """So many items are still to come."""

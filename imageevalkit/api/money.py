@@ -1,0 +1,433 @@
+"""What requests cost: prices, what a reply says was used, and the bound of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import math
+import re
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from imageevalkit.cell import REPO
+from imageevalkit.errors import UserError
+from imageevalkit.money import dollars
+
+
+def positive(name: str, value: Any, whole: bool = False) -> float:
+    """``value`` of the setting ``name``, which must be a finite number above 0; ``whole``: an integer.
+
+    Raises:
+        UserError: it is not.
+    """
+    kinds = (int,) if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < float("inf"):
+        raise UserError(f"{name} must be a positive {'whole ' * whole}number, not {value!r}")
+    return value
+
+
+PRICES = REPO / "infer" / "custom_models" / "prices.json"
+LOCAL_PRICES = PRICES.with_name("prices.local.json")
+
+KINDS = (
+    "text_input",
+    "cached_text_input",
+    "image_input",
+    "cached_image_input",
+    "text_output",
+    "image_output",
+)
+# A snapshot of a listed model costs what the model costs: "-2025-12-16", "-12-2025", "-20251216", "-251128".
+_SNAPSHOT = re.compile(
+    r"-(20\d\d-(0[1-9]|1[0-2])-\d\d|(0[1-9]|1[0-2])-20\d\d|(20)?\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01]))$"
+)
+_DEFAULT = "default"
+_EXAMPLES = 'price=0.04 (USD per image) or price={"text_input":5,"image_output":40} (USD per 1M tokens)'
+_TEXT_EXAMPLE = 'price={"text_input":5,"text_output":15} (USD per 1M tokens)'
+
+
+@dataclass(frozen=True)
+class Price:
+    """The price of one model in USD: ``rates`` per 1M tokens by kind (see ``KINDS``), or ``per_image``.
+
+    ``estimates`` are USD of one 1024×1024 image by quality, for use before any reply is known. ``date`` is
+    the day or month that the price is from, ``source`` its page; both are empty for a price of the user's.
+    """
+
+    rates: Mapping[str, float] = field(default_factory=dict)
+    per_image: float | None = None
+    estimates: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
+    date: str = ""
+
+    @property
+    def is_users(self) -> bool:
+        """Whether the user gave it with the model."""
+        return not self.source
+
+    @property
+    def basis(self) -> str:
+        """Whose word it is, for a reader."""
+        return (
+            "the price given"
+            if self.is_users
+            else f"list prices{f' of {self.date[:7]}' if self.date else ''}"
+        )
+
+    def estimate(self, quality: Any = None) -> float | None:
+        """USD of one image of that ``quality`` (a request parameter; None: not asked for), or None."""
+        if self.per_image is not None:
+            return self.per_image
+        return self.estimates.get(str(quality), self.estimates.get(_DEFAULT))
+
+    def cost(self, counts: Mapping[str, int]) -> float | None:
+        """USD of one reply with these token counts (``usage``, nested names joined by dots), or None.
+
+        A price per image needs no counts. A kind without a rate costs what the dearest kind of its side does.
+        """
+        if self.per_image is not None:
+            return self.per_image
+        tokens = billed_tokens(counts)
+        return None if tokens is None else self._of(tokens)
+
+    def _of(self, tokens: Tokens) -> float:
+        output = max(self.rates.get("text_output", 0.0), self.rates.get("image_output", 0.0))
+        inputs = max(self.rates.get("text_input", 0.0), self.rates.get("image_input", 0.0))
+        text = self.rates.get("text_input", inputs)
+        image = self.rates.get("image_input", inputs)
+        parts = (
+            (tokens.text_input, text),
+            (tokens.image_input, image),
+            (tokens.any_input, inputs),
+            (tokens.cached_text_input, self.rates.get("cached_text_input", text)),
+            (tokens.cached_image_input, self.rates.get("cached_image_input", image)),
+            (tokens.text_output, self.rates.get("text_output", output)),
+            (tokens.image_output, self.rates.get("image_output", output)),
+        )
+        return sum(count * rate for count, rate in parts) / 1e6
+
+
+def cost_of_reply(price: Price | None, counts: Mapping[str, int], reported: float | None) -> float | None:
+    """USD of one reply, in the order above; ``reported`` is the gateway's own (see ``usage.reported_cost``)."""
+    if reported is not None and not (price and price.is_users):
+        return reported
+    return price.cost(counts) if price else None
+
+
+def price_of(model_id: str, override: Any = None, makes: str = "image_output") -> Price | None:
+    """The price of ``model_id``; ``override`` is the model's ``price`` kwarg, if the user gave one.
+
+    ``makes`` is the kind of token that the model is asked for, whose rate an object of rates must have.
+
+    A listed id is found as it is, as a dated snapshot of it, and behind the name of its own provider
+    (``openai/gpt-image-1.5``): nothing else is near enough, a wrong price is worse than none.
+
+    Raises:
+        UserError: a malformed ``override`` or price file, on one line.
+    """
+    if override is not None:
+        return _of_user(override, makes)
+    listed = _listed(PRICES, LOCAL_PRICES)
+    for whole in (model_id, _SNAPSHOT.sub("", model_id)):
+        provider, slash, name = whole.partition("/")
+        if whole in listed:
+            return listed[whole].price
+        if slash and name in listed and listed[name].provider == provider:
+            return listed[name].price
+    return None
+
+
+def price_and_estimate(model_id: str, kwargs: Mapping[str, Any]) -> tuple[Price | None, float | None]:
+    """The price of a model with these ``kwargs`` and the USD that one image of it may cost; None if not known.
+
+    Raises:
+        UserError: a malformed ``price`` among ``kwargs`` or price file.
+    """
+    parameters = {**kwargs, **(kwargs.get("extra_body") or {})}
+    # the image tool of /responses is billed by its own model
+    price = price_of(parameters.get("image_model") or model_id, kwargs.get("price"))
+    return price, price.estimate(parameters.get("quality")) if price else None
+
+
+class _Listed(NamedTuple):
+    provider: str
+    price: Price
+
+
+def _of_user(given: Any, makes: str) -> Price:
+    if makes == "text_output" and not isinstance(given, Mapping):
+        raise UserError(f"price must be an object of rates, not {given!r}: give {_TEXT_EXAMPLE}")
+    if _is_amount(given):
+        return Price(per_image=float(given))
+    if not isinstance(given, Mapping):
+        raise UserError(f"price must be an amount or an object of rates, not {given!r}: give {_EXAMPLES}")
+    rates = dict(given)
+    estimate = rates.pop("estimate", None)
+    _check_rates(rates, "price", makes)
+    if estimate is not None and not _is_amount(estimate):
+        raise UserError(f"price: estimate must be USD per image, not {estimate!r}")
+    return Price(rates=rates, estimates={} if estimate is None else {_DEFAULT: float(estimate)})
+
+
+@functools.cache
+def _listed(table: Path, local: Path) -> dict[str, _Listed]:
+    """The entries of both files by model id."""
+    return {**_read(table), **(_read(local) if local.exists() else {})}
+
+
+def _read(path: Path) -> dict[str, _Listed]:
+    try:
+        models = json.loads(path.read_text(encoding="utf-8"))["models"]
+        entries = {name: _entry(name, entry, path) for name, entry in models.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path.name} is no price table ({error}): it needs the form of {PRICES.name}"
+        ) from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    aliases = {alias: entries[name] for name in models for alias in models[name].get("aliases", [])}
+    return {**aliases, **entries}
+
+
+def _entry(name: str, entry: Mapping[str, Any], path: Path) -> _Listed:
+    where = f"{path.name}: {name}"
+    per_image, rates = entry.get("per_image"), entry.get("per_million_tokens")
+    if (per_image is None) == (rates is None):
+        raise UserError(f"{where}: needs either per_image or per_million_tokens")
+    if rates is not None:
+        # a model that answers in words has no rate for images
+        _check_rates(rates, where, "text_output" if entry.get("makes") == "text" else "image_output")
+    elif not _is_amount(per_image):
+        raise UserError(f"{where}: per_image must be USD, not {per_image!r}")
+    estimate = entry.get("image_estimate", {})
+    estimates = estimate if isinstance(estimate, Mapping) else {_DEFAULT: estimate}
+    if not all(map(_is_amount, estimates.values())):
+        raise UserError(f"{where}: image_estimate must be USD, alone or by quality")
+    price = Price(rates or {}, per_image, estimates, entry.get("source", path.name), entry.get("date", ""))
+    return _Listed(entry.get("provider", ""), price)
+
+
+def _check_rates(rates: Mapping[str, Any], where: str, makes: str) -> None:
+    for kind, rate in rates.items():
+        if kind not in KINDS:
+            raise UserError(f"{where}: unknown kind of token '{kind}', known are {', '.join(KINDS)}")
+        if not _is_amount(rate):
+            raise UserError(f"{where}: {kind} must be USD per 1M tokens, not {rate!r}")
+    if makes not in rates:
+        raise UserError(f"{where}: {makes} is missing (USD per 1M tokens)")
+
+
+def _is_amount(value: Any) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and value >= 0
+
+
+class Tokens(NamedTuple):
+    """The tokens of one reply by what they are billed as; cached ones are not in ``text_input`` or ``image_input``.
+
+    A count whose kind the reply does not tell is in ``any_input``.
+    """
+
+    text_input: int = 0
+    image_input: int = 0
+    any_input: int = 0
+    cached_text_input: int = 0
+    cached_image_input: int = 0
+    text_output: int = 0
+    image_output: int = 0
+
+
+_TOOL = "tool_usage.image_gen."  # of /responses, beside the text model's own usage
+
+
+def billed_tokens(counts: Mapping[str, int]) -> Tokens | None:
+    """Read ``counts`` (a reply's ``usage``, nested names joined by dots); None when they tell of no output.
+
+    ===============================  ==================================  =====================================
+    server                           totals                              kinds
+    ===============================  ==================================  =====================================
+    OpenAI ``/images/*`` and the     ``input_tokens``,                   ``input_tokens_details.*``,
+    image tool of ``/responses``     ``output_tokens``                   ``output_tokens_details.*`` (not all
+                                                                         models)
+    chat completions                 ``prompt_tokens``,                  ``prompt_tokens_details.*``,
+                                     ``completion_tokens``               ``completion_tokens_details.*``
+    Gemini as it is                  ``promptTokenCount``,               lists, which counts do not hold
+                                     ``candidatesTokenCount``,
+                                     ``thoughtsTokenCount``
+    ===============================  ==================================  =====================================
+
+    Gateways fill two of them at once, one with zeros, so each side takes the larger. Output beyond the image
+    tokens is text, thinking included. Where output is not split at all, what is not thinking is the image:
+    thousands of tokens beside a few words, and a bill is rather estimated too high than too low.
+    """
+    tool = {name.removeprefix(_TOOL): n for name, n in counts.items() if name.startswith(_TOOL)}
+    counts = tool or counts
+    prompt = _most(counts, "input_tokens", "prompt_tokens", "promptTokenCount")
+    output = _most(counts, "output_tokens", "completion_tokens", "candidatesTokenCount")
+    # Gemini, and Google's own chat endpoint, count thinking beside the output
+    beside = _most(counts, "total_tokens", "totalTokenCount") - prompt - output if prompt else 0
+    if "candidatesTokenCount" in counts:
+        beside = max(beside, counts.get("thoughtsTokenCount", 0))
+    if output <= 0:
+        return None
+    image_output = _image_output(counts, output, thinking_is_in_it=beside <= 0)
+    return _with_input(counts, prompt)._replace(
+        text_output=output - image_output + max(0, beside), image_output=image_output
+    )
+
+
+def _image_output(counts: Mapping[str, int], output: int, thinking_is_in_it: bool) -> int:
+    image = _most(counts, *_details("output", "image_tokens"))
+    if image:
+        return min(image, output)
+    text = _most(counts, *_details("output", "text_tokens"))
+    thinking = _most(counts, *_details("output", "reasoning_tokens")) if thinking_is_in_it else 0
+    return max(0, output - text - thinking)
+
+
+def _with_input(counts: Mapping[str, int], prompt: int) -> Tokens:
+    text = min(_most(counts, *_details("input", "text_tokens")), prompt)
+    image = min(_most(counts, *_details("input", "image_tokens")), prompt - text)
+    if image and not text:
+        text = prompt - image
+    cached = min(_most(counts, *_details("input", "cached_tokens"), "cachedContentTokenCount"), prompt)
+    cached_image = min(_most(counts, *_details("input", "cached_tokens_details.image_tokens")), image, cached)
+    # text first: an image token saves more, and which of the two were cached is told by few
+    cached_text = min(cached - cached_image, text)
+    cached_image = min(cached - cached_text, image)
+    return Tokens(
+        text_input=text - cached_text,
+        image_input=image - cached_image,
+        any_input=prompt - text - image,
+        cached_text_input=cached_text,
+        cached_image_input=cached_image,
+    )
+
+
+def _details(side: str, name: str) -> tuple[str, str]:
+    chat = {"input": "prompt", "output": "completion"}[side]
+    return f"{side}_tokens_details.{name}", f"{chat}_tokens_details.{name}"
+
+
+def _most(counts: Mapping[str, int], *names: str) -> int:
+    return max(0, *(counts.get(name, 0) for name in names))
+
+
+def reported_cost(usage: Any) -> float | None:
+    """USD that a gateway says the reply cost (``usage.cost``, as OpenRouter sends it), or None.
+
+    With the user's own key at the provider (``is_byok``) ``cost`` is the gateway's fee alone and
+    ``cost_details.upstream_inference_cost`` the provider's bill beside it. 0 says nothing: it is what is sent
+    where the gateway does not know.
+
+    Source: https://openrouter.ai/docs/use-cases/usage-accounting
+    """
+    if not isinstance(usage, Mapping):
+        return None
+    cost = _amount(usage.get("cost"))
+    if usage.get("is_byok") is True:
+        details = usage.get("cost_details")
+        bill = _amount(details.get("upstream_inference_cost")) if isinstance(details, Mapping) else 0.0
+        cost = cost + bill if bill else 0.0
+    return cost or None
+
+
+def _amount(value: Any) -> float:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) and value > 0 else 0.0
+
+
+class BudgetSpent(Exception):
+    """The next request could cost more than is left; the text says how much was spent."""
+
+
+@dataclass
+class Bill:
+    """The cost of all requests of one item, in USD; None while no price is known.
+
+    ``tokens`` are those that replies told. ``maybe_billed`` counts requests whose reply was lost: they are in
+    ``cost`` with the estimate of one image.
+    """
+
+    cost: float | None = None
+    tokens: dict[str, int] = field(default_factory=dict)
+    maybe_billed: int = 0
+
+    def add(self, cost: float | None, tokens: Mapping[str, int] = {}, maybe: bool = False) -> None:
+        """One more request."""
+        if cost is not None:
+            self.cost = (self.cost or 0.0) + cost
+        for name, count in tokens.items():
+            self.tokens[name] = self.tokens.get(name, 0) + count
+        self.maybe_billed += maybe
+
+
+class Budget:
+    """What a run has spent, in USD, and may spend; shared by all its requests. Belongs to one event loop.
+
+    A request in flight holds what it may cost, so that the bound is kept however many there are.
+    """
+
+    def __init__(self, max_cost: float | None = None) -> None:
+        self.max_cost = max_cost
+        self.spent = 0.0
+        self._held = 0.0
+        self._waiters: deque[tuple[float, asyncio.Future[None]]] = deque()
+
+    async def hold(self, amount: float) -> None:
+        """Wait until ``amount`` fits beside what is in flight, and hold it.
+
+        Raises:
+            BudgetSpent: it does not fit beside what is spent.
+        """
+        if self.max_cost is None:
+            return
+        if self._waiters or not self._fits(amount):
+            self._refuse(amount)
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append((amount, waiter))
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled() and not waiter.exception():
+                    self.settle(amount, 0.0)
+                raise
+            return
+        self._held += amount
+
+    def settle(self, amount: float, cost: float) -> None:
+        """A request that held ``amount`` has ended and cost ``cost``."""
+        self.spent += cost
+        if self.max_cost is None:
+            return
+        self._held -= amount
+        while self._waiters:
+            wanted, waiter = self._waiters[0]
+            if waiter.done():
+                self._waiters.popleft()
+                continue
+            try:
+                self._refuse(wanted)
+            except BudgetSpent as error:
+                self._waiters.popleft()
+                waiter.set_exception(error)
+                continue
+            if not self._fits(wanted):
+                return
+            self._waiters.popleft()
+            self._held += wanted
+            waiter.set_result(None)
+
+    def _fits(self, amount: float) -> bool:
+        return self.max_cost is None or self.spent + self._held + amount <= self.max_cost + 1e-9
+
+    def _refuse(self, amount: float) -> None:
+        if self.max_cost is not None and self.spent + amount > self.max_cost + 1e-9:
+            raise BudgetSpent(
+                f"--max_cost {self.max_cost:g} is used up: {dollars(self.spent)} spent, "
+                f"the next image may cost {dollars(amount)}"
+            )

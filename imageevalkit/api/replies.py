@@ -1,0 +1,405 @@
+"""From the bytes of a reply to the image in it, within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+import itertools
+import json
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import httpx2
+
+from imageevalkit import images
+from imageevalkit.api.clients import OUT_OF_FILES, Clients, Patience
+from imageevalkit.api.endpoint import NotAllowed
+from imageevalkit.api.failures import (
+    LONGEST_MESSAGE,
+    Failure,
+    Kind,
+    asked_wait,
+    classify_connection,
+    classify_error_in_200,
+    error_of,
+    in_words,
+    refuses,
+)
+from imageevalkit.api.limiter import Limiter
+from imageevalkit.api.money import reported_cost
+from imageevalkit.api.retry import RetryPolicy, retry
+from imageevalkit.cpu import on_cpu
+from imageevalkit.images import CorruptImage, TooLarge
+from imageevalkit.open_files import are_used_up
+from imageevalkit.secrets import beginning, one_line
+
+
+class Body(NamedTuple):
+    """The bytes of a body; not ``whole``: there are more."""
+
+    data: bytes
+    whole: bool
+
+
+async def read_body(response: httpx2.Response, longest: int) -> Body:
+    """At most ``longest`` bytes of a streamed ``response``, inflated. Raises httpx2.HTTPError: it did not come."""
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    # gigabytes may inflate to nothing
+    response.stream = _Bounded(response.stream, longest)
+    pieces: list[bytes] = []
+    length = 0
+    try:
+        async for piece in response.aiter_bytes():  # of 1 MiB at most, however much a few bytes inflate to
+            pieces.append(piece[: longest - length])
+            length += len(piece)
+            if length > longest:
+                return Body(b"".join(pieces), whole=False)
+    except _TooLong:
+        return Body(b"".join(pieces), whole=False)
+    return Body(b"".join(pieces), whole=True)
+
+
+class _TooLong(Exception):
+    pass
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream, longest: int) -> None:
+        self._stream, self._longest = stream, longest
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        length = 0
+        async for piece in self._stream:
+            length += len(piece)
+            if length > self._longest:
+                raise _TooLong
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+_LOOKED_AT = 10_000  # bytes of what is no JSON
+_MOST_TOKENS = 10**12  # more are no count, and no float either where they have hundreds of digits
+# of the counts that a reply tells: a record of its image holds them all
+_MOST_COUNTS = 100
+_LONGEST_NAME = 200
+# finish reasons: OpenAI's content_filter, and Gemini's SAFETY, PROHIBITED_CONTENT, BLOCKLIST, SPII,
+# RECITATION, each also as IMAGE_…
+_POLICY = re.compile(r"content_?filter|safety|prohibited|blocklist|spii|recitation", re.IGNORECASE)
+
+
+def json_object(content: bytes) -> dict[str, Any] | Failure:
+    """The body of a 200 as the JSON object that it should be."""
+    try:
+        reply = json.loads(content)
+    except ValueError:
+        said = in_words(content[:_LOOKED_AT].decode(errors="replace")).message
+        return Failure(Kind.TRANSIENT, f"the reply is not JSON but {said or 'empty'}")
+    if not isinstance(reply, dict):
+        return Failure(Kind.TRANSIENT, "the reply is not a JSON object")
+    return reply
+
+
+def error_in(holder: Mapping[str, Any]) -> Failure | None:
+    """The failure that the ``error`` of a 200 means; None when there is none."""
+    if not holder.get("error"):
+        return None
+    return classify_error_in_200(error_of(holder))
+
+
+def refusal(said: Any) -> Failure | None:
+    """The refusal that a ``refusal`` field holds; None when it holds no words."""
+    if isinstance(said, str) and said.strip():
+        return Failure(Kind.REFUSAL, one_line(said, LONGEST_MESSAGE))
+    return None
+
+
+def tokens_of(usage: Any, prefix: str = "") -> dict[str, int]:
+    """The whole numbers of ``usage`` that can be counts, nested ones with a dotted name."""
+    return dict(itertools.islice(_counts(usage, prefix), _MOST_COUNTS))
+
+
+def _counts(usage: Any, prefix: str) -> Iterator[tuple[str, int]]:
+    for name, value in usage.items() if isinstance(usage, dict) else ():
+        if len(dotted := prefix + name) > _LONGEST_NAME:
+            continue
+        if isinstance(value, dict):
+            yield from _counts(value, f"{dotted}.")
+        elif isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST_TOKENS:
+            yield dotted, value
+
+
+def list_of(value: Any) -> list[Any]:
+    """``value`` where it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def strings_of(holder: Mapping[str, Any], *names: str) -> dict[str, str]:
+    """Those of the fields ``names`` of ``holder`` that are strings, or their beginnings: they are for the record."""
+    return {
+        name: beginning(holder[name]) for name in names if isinstance(holder.get(name), str) and holder[name]
+    }
+
+
+def finish_reasons(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> tuple[str, str]:
+    """Why a chat model stopped, in the words of the endpoint and of the provider behind it; empty where not told."""
+    native = choice.get("native_finish_reason") or reply.get("native_finish_reason") or ""
+    reasons = str(choice.get("finish_reason") or ""), str(native)
+    return one_line(reasons[0], LONGEST_MESSAGE), one_line(reasons[1], LONGEST_MESSAGE)
+
+
+def stopped_by_policy(reply: Mapping[str, Any], choice: Mapping[str, Any], words: str) -> Failure | None:
+    """The refusal of a ``choice`` that a filter ended, in its own ``words`` if there are any."""
+    finish, native = finish_reasons(reply, choice)
+    # gateways fold all of Gemini's reasons (NO_IMAGE, IMAGE_OTHER) into content_filter: its own one decides
+    reason = native or finish
+    return Failure(Kind.REFUSAL, words or f"finish reason {reason}") if _POLICY.search(reason) else None
+
+
+if TYPE_CHECKING:
+    import httpx2
+
+# The image exists and may have been billed: asking for it again is cheaper than asking for a new one.
+_TRIES = 3
+_MAY_PASS = frozenset({408, 425, 429})
+_MOST_REDIRECTS = 20
+
+
+async def download_image(
+    clients: Clients, url: httpx2.URL, headers: dict[str, str], timeout: float, policy: RetryPolicy
+) -> bytes | Failure:
+    """The bytes at ``url``, proven to be a whole image; each try takes at most ``timeout`` seconds.
+
+    A failure is a LOST, or an ITEM where a new image would be no better. Redirects are followed, to allowed places
+    only; an ``Authorization`` among ``headers`` is dropped where one leaves the origin.
+    """
+
+    async def attempt() -> bytes | Failure:
+        patience = Patience()
+        try:
+            return await asyncio.wait_for(patience.connected(lambda: _fetch(clients, url, headers)), timeout)
+        except asyncio.TimeoutError:
+            if patience.in_vain:
+                return Failure(Kind.TRANSIENT, f"the image from {url.host} could not be had: {OUT_OF_FILES}")
+            return Failure(Kind.TRANSIENT, f"the image from {url.host} did not arrive within {timeout:g} s")
+
+    # a limiter of its own: the file host's troubles are not the endpoint's
+    tried = await retry(
+        attempt, policy._replace(max_attempts=_TRIES), Limiter(1, max_outage=policy.max_elapsed)
+    )
+    result = tried.result
+    if isinstance(result, Failure) and result.kind is not Kind.ITEM:
+        return Failure(Kind.LOST, result.text)
+    return result
+
+
+async def _fetch(clients: Clients, url: httpx2.URL, headers: dict[str, str]) -> bytes | Failure:
+    """Messages name the host only: the query of a signed URL is a secret."""
+    import httpx2
+
+    client = clients.files
+    request: httpx2.Request | None = client.build_request("GET", url, headers=headers)
+    redirects = 0
+    try:
+        while request and redirects <= _MOST_REDIRECTS:
+            await clients.places.check(request.url)
+            request.extensions = {**request.extensions, **clients.places.guarding(request.url)}
+            response = await client.send(request, stream=True)
+            try:
+                request = response.next_request
+                if request is None:
+                    return await _image_in(response)
+            finally:
+                await response.aclose()
+            redirects += 1
+    except NotAllowed as error:
+        return Failure(Kind.ITEM, str(error))
+    except httpx2.ConnectError as error:
+        if are_used_up(error):
+            raise
+        return _unreachable(url, error)
+    except httpx2.HTTPError as error:
+        return _unreachable(url, error)
+    return Failure(Kind.TRANSIENT, f"the image from {url.host} could not be had: too many redirects")
+
+
+def _unreachable(url: httpx2.URL, error: httpx2.HTTPError) -> Failure:
+    # the endpoint itself answered, so a dead file host is never UNREACHABLE
+    text = f"the image from {url.host} could not be had: {classify_connection(error).text}"
+    return Failure(Kind.TRANSIENT, text)
+
+
+async def _image_in(response: httpx2.Response) -> bytes | Failure:
+    from imageevalkit.api.replies import read_body
+
+    status, host = response.status_code, response.url.host
+    if status != 200:
+        gone = 400 <= status < 500 and status not in _MAY_PASS
+        return Failure(
+            Kind.PERMANENT if gone else Kind.TRANSIENT,
+            f"the image from {host} could not be had: HTTP {status}",
+            asked_wait(response.headers),
+        )
+    image, whole = await read_body(response, LARGEST_IMAGE)
+    if not whole:
+        return Failure(Kind.ITEM, f"the image from {host} is larger than {LARGEST_IMAGE >> 20} MiB")
+    return await on_cpu(prove, image) or image
+
+
+class ImageReply(NamedTuple):
+    """A reply: the bytes of a whole image, or the ``url`` to get them from.
+
+    ``tokens`` are the counts of ``usage``, nested ones with a dotted name; ``extra`` is what the server says
+    that it did. ``reported_cost``: USD, by the gateway's own account.
+    """
+
+    image: bytes | None
+    url: str | None
+    tokens: dict[str, int]
+    extra: dict[str, Any]
+    reported_cost: float | None = None
+
+
+class Found(NamedTuple):
+    """An image in a reply: base64 (perhaps a data URL), or the ``url`` it can be had from."""
+
+    encoded: Any = None
+    url: str | None = None
+
+
+LARGEST_IMAGE = 100 * 2**20
+"""Bytes; 4096² pixels that do not compress take half of it."""
+LARGEST_REPLY = 144 * 2**20
+"""Bytes of a reply that holds an image: the largest one in base64, and some words."""
+_DATA_URL = re.compile(r"data:[^,]{0,200};base64,", re.IGNORECASE)
+_URL_SAFE = str.maketrans("-_", "+/")
+# "I'm sorry, but I can't create that": chat models behind an images endpoint. "We" is the operator speaking.
+_REFUSAL_SPEECH = re.compile(
+    r"(?<![\w/.-])I(?![\w/.-]).{0,30}\b(can['’]?t|cannot|unable to|won['’]?t)\b.{0,30}"
+    r"\b(assist|help|create|generate|produce|fulfil)",
+    re.IGNORECASE,
+)
+_MOST_WORDS = 10**6  # characters of a reply in which a refusal is looked for
+_LEAST_WORDS = 200  # what a short string counts as: it is searched as often as a long one
+_PASSES = re.compile(r"overload|\b(later|again|quota|capacity|busy|rates?)\b|rate_?limit", re.IGNORECASE)
+# the user's words, the request's settings, and what a model thinks on its way: none is the provider's answer
+_NOT_SAID = frozenset(
+    {
+        "revised_prompt",
+        "prompt",
+        "input",
+        "instructions",
+        "tools",
+        "metadata",
+        "user",
+        "model",
+        "reasoning",
+        "reasoning_content",
+        "reasoning_details",
+    }
+)
+
+
+def found_in(value: Any) -> Found | None:
+    """The image in ``value``: a URL, or an object that holds one in one of the ways servers do."""
+    if isinstance(value, str):
+        if not value:
+            return None
+        return Found(encoded=value) if _DATA_URL.match(value) else Found(url=value)
+    if not isinstance(value, dict):
+        return None
+    if value.get("b64_json"):
+        return Found(encoded=value["b64_json"])
+    inline = value.get("inline_data") or value.get("inlineData")
+    if isinstance(inline, dict) and inline.get("data"):
+        mime_type = str(inline.get("mime_type") or inline.get("mimeType") or "image/")
+        return Found(encoded=inline["data"]) if mime_type.lower().startswith("image/") else None
+    return found_in(value.get("image_url") or value.get("imageUrl") or value.get("url"))
+
+
+def replied(found: Found, reply: Mapping[str, Any], extra: dict[str, Any]) -> ImageReply | Failure:
+    """What was ``found`` in ``reply``, an image proven whole. Takes CPU time.
+
+    The tools of ``/responses`` are counted beside the model, under ``tool_usage.``.
+    """
+    image = None if found.url is not None else _image_of(found.encoded)
+    if isinstance(image, Failure):
+        return image
+    return ImageReply(image, found.url, _token_counts(reply), extra, reported_cost(reply.get("usage")))
+
+
+def with_usage(failure: Failure, reply: Mapping[str, Any]) -> Failure:
+    """``failure`` with what ``reply`` says that it was billed: a refusal has its price too."""
+    return failure._replace(tokens=_token_counts(reply), reported_cost=reported_cost(reply.get("usage")))
+
+
+def _token_counts(reply: Mapping[str, Any]) -> dict[str, int]:
+    return tokens_of(reply.get("usage")) | tokens_of(reply.get("tool_usage"), "tool_usage.")
+
+
+def _image_of(encoded: Any) -> bytes | Failure:
+    import pybase64  # base64 of the standard library holds the interpreter lock for 5 ms an image
+
+    try:
+        head = _DATA_URL.match(encoded)
+        payload = encoded[head.end() :] if head else encoded
+        if "-" in payload or "_" in payload:
+            # pydantic's base64 (a gateway in Python), whose letters b64decode would silently leave out
+            payload = payload.translate(_URL_SAFE)
+        data = pybase64.b64decode(payload)
+    except (binascii.Error, TypeError, ValueError):
+        return Failure(Kind.TRANSIENT, "the image is not base64")
+    return prove(data) or data
+
+
+def prove(data: bytes) -> Failure | None:
+    """None when ``data`` is a whole image, to its last row, else the failure."""
+    try:
+        images.prove(data)
+    except TooLarge as error:
+        return Failure(Kind.ITEM, f"the image ({len(data)} bytes) is not decoded: {error}", maybe_billed=True)
+    except CorruptImage as error:
+        text = f"the image ({len(data)} bytes) does not decode: {error}"
+        return Failure(Kind.TRANSIENT, one_line(text, LONGEST_MESSAGE))
+    return None
+
+
+def refusal_in_words(reply: Any) -> Failure | None:
+    """The refusal among the strings of ``reply``: who answers 200 to one puts its words wherever it likes."""
+    left = _MOST_WORDS
+    for said in map(beginning, _strings(reply)):
+        if _refuses_in_words(said):
+            return Failure(Kind.REFUSAL, one_line(said, LONGEST_MESSAGE))
+        left -= max(len(said), _LEAST_WORDS)
+        if left < 0:
+            break
+    return None
+
+
+def no_image(words: str = "", because: str = "") -> Failure:
+    """The failure of a reply without an image that is neither error nor refusal, quoting its ``words``."""
+    text = "the reply (HTTP 200) holds no image"
+    text += f" ({because})" if because else ""
+    text += f": {words}" if words else ""
+    return Failure(Kind.TRANSIENT, one_line(text, LONGEST_MESSAGE))
+
+
+def _refuses_in_words(said: str) -> bool:
+    error = in_words(said)
+    if refuses(200, error._replace(codes=() if " " in said else (said,))):
+        return True
+    return not error.page and bool(_REFUSAL_SPEECH.search(said)) and not _PASSES.search(said)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str) and value:
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if key not in _NOT_SAID:
+                yield from _strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)

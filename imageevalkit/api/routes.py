@@ -1,0 +1,370 @@
+"""The endpoints that a model can be reached through: what is sent to each, and where its reply has the image."""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
+
+from imageevalkit.api.clients import Request
+from imageevalkit.api.failures import LONGEST_MESSAGE, Failure, Kind
+from imageevalkit.api.replies import (
+    Found,
+    ImageReply,
+    error_in,
+    finish_reasons,
+    found_in,
+    json_object,
+    list_of,
+    no_image,
+    refusal,
+    refusal_in_words,
+    replied,
+    stopped_by_policy,
+    strings_of,
+    with_usage,
+)
+from imageevalkit.api.uploads import Inputs, Upload
+from imageevalkit.errors import UserError, suggest
+from imageevalkit.secrets import one_line
+from imageevalkit.text_output import to_bytes
+
+
+class Route(ABC):
+    """One wire format: how an item becomes a request, and a reply an image.
+
+    ``defaults`` are request parameters that a user's None takes back; ``reserved`` are those a user cannot
+    give, with the reason.
+    """
+
+    name: ClassVar[str]
+    path: ClassVar[str]
+    takes_seed: ClassVar[bool] = True
+    takes_mask: ClassVar[bool] = True
+    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    reserved: ClassVar[Mapping[str, str]] = MappingProxyType({})
+
+    def parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What is sent besides the item: ``given`` over the defaults, without those that are None."""
+        return {name: value for name, value in {**self.defaults, **given}.items() if value is not None}
+
+    def prepare(self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any]) -> Request:
+        """The request, which may be sent again and again. Takes CPU time with images."""
+        body = json.dumps(self.body(model_id, inputs, parameters), separators=(",", ":")).encode()
+        return Request(self.path, body, "application/json")
+
+    @abstractmethod
+    def body(self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """The JSON body of a request."""
+
+    def read(self, content: bytes) -> ImageReply | Failure:
+        """Parse the body of a 200 and prove its image whole. Takes CPU time: call it off the event loop."""
+        try:
+            reply = json_object(content)
+            if isinstance(reply, Failure):
+                return reply
+            result = self.image_in(reply)
+            return with_usage(result, reply) if isinstance(result, Failure) else result
+        except RecursionError:
+            return Failure(Kind.TRANSIENT, "the reply is JSON nested too deep to be read")
+
+    @abstractmethod
+    def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
+        """The image in the parsed ``reply`` of a 200, or what the reply means without one."""
+
+
+class Content(NamedTuple):
+    """The images in their order, and the words around them."""
+
+    images: list[Found]
+    words: str
+
+
+# Fewer than 64 characters hold no image: a prompt about data URLs is quoted. No pattern has anything after
+# the base64 that could fail, which would walk back through megabytes; and none looks beyond where another could begin,
+# which would walk through them again and again.
+_DATA_URL = r"data:image/[\w.+-]{1,50}(?:;[\w=.+-]{1,50}){0,3};base64,[A-Za-z0-9+/_=-]{64,}"
+_MARKDOWN = r"!\[(?:(?!!\[)[^\]]){0,500}\]\(\s*<?"
+_IMAGE = re.compile(
+    rf"(?:{_MARKDOWN}|<)?({_DATA_URL})>?\)?"
+    rf"|{_MARKDOWN}(https?://[^\s)>]+)>?(?:\s+\"[^\"\n]{{0,300}}\")?\)?"
+    # a plain URL only where it has a line of its own: in a sentence it is a source or a policy
+    r"|^[ \t]*(?:\[[^\]\n]{0,500}\]\()?(https?://[^\s)]+)\)?[ \t]*$",
+    re.MULTILINE,
+)
+_OF_AN_IMAGE = re.compile(r"\.(?:png|jpe?g|webp)(?:\?|$)")
+_NOTHING_BUT_A_URL = re.compile(r"\s*(https?://\S+)\s*")
+
+
+def read_content(content: Any) -> Content:
+    """Take ``content`` apart. Text parts may hold images too: gateways put them there as Markdown."""
+    images: list[Found] = []
+    words: list[str] = []
+    for part in content if isinstance(content, list) else [content]:
+        text = part.get("text") if isinstance(part, dict) else part
+        if isinstance(text, str):
+            words.extend(_take_apart(text, images))
+        elif isinstance(part, dict) and (found := found_in(part)):
+            images.append(found)
+    return Content(images, " ".join(" ".join(words).split()))
+
+
+def _take_apart(text: str, images: list[Found]) -> Iterator[str]:
+    """The words of ``text``; its images are added to ``images``. One pass: it may be megabytes long."""
+    if alone := _NOTHING_BUT_A_URL.fullmatch(text):
+        images.append(Found(url=alone[1]))
+        return
+    end = looked_at = 0
+    while match := _IMAGE.search(text, looked_at):
+        data_url, in_markdown, on_its_own = match.groups()
+        if on_its_own and not _OF_AN_IMAGE.search(on_its_own):
+            looked_at = match.start() + 1  # the pattern of a line of its own begins no second time in it
+            continue
+        images.append(Found(encoded=data_url) if data_url else Found(url=in_markdown or on_its_own))
+        yield text[end : match.start()]
+        end = looked_at = match.end()
+    yield text[end:]
+
+
+def form(path: str, fields: Mapping[str, Any], files: Sequence[tuple[str, Upload]]) -> Request:
+    """The request that posts ``fields`` and ``files`` (names may repeat) to ``path``."""
+    import httpx2
+
+    data: dict[str, list[bytes]] = {}
+    for name, value in fields.items():
+        for flat, text in _flat(name, value):
+            data.setdefault(flat, []).append(text)
+    request = httpx2.Request(
+        "POST",
+        "http://form",
+        data=data,
+        files=[(name, (file.name, file.data, file.mime_type)) for name, file in files],
+    )
+    return Request(path, request.read(), request.headers["content-type"])
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, bytes]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(f"{name}[{key}]", inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _flat(f"{name}[]", inner)
+    elif isinstance(value, bool):
+        yield name, str(value).lower().encode()
+    elif value is not None:
+        yield name, to_bytes(str(value))
+
+
+_EDITS = "/images/edits"
+_SAID_ABOUT_REPLY = ("model", "size", "quality", "background", "output_format", "id")
+
+
+class Images(Route):
+    """OpenAI's image API, and what servers of open models offer under its name."""
+
+    name = "images"
+    path = "/images/generations"
+
+    def body(self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        return {"model": model_id, "prompt": inputs.prompt, **parameters}
+
+    def prepare(self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any]) -> Request:
+        if not inputs.images:
+            return super().prepare(model_id, inputs, parameters)
+        # one image goes as `image`, several as `image[]`: servers other than OpenAI's know only these
+        name = "image" if len(inputs.images) == 1 else "image[]"
+        files = [(name, upload) for upload in inputs.images]
+        if inputs.mask:
+            files.append(("mask", inputs.mask))
+        return form(_EDITS, self.body(model_id, inputs, parameters), files)
+
+    def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
+        data = reply.get("data")
+        entry = data[0] if isinstance(data, list) and data and isinstance(data[0], dict) else {}
+        if found := found_in(entry):
+            extra = strings_of(reply, *_SAID_ABOUT_REPLY) | strings_of(entry, "revised_prompt")
+            return replied(found, reply, extra)
+        return (
+            error_in(reply)
+            or refusal(reply.get("refusal"))
+            or refusal(entry.get("refusal"))
+            or refusal_in_words(reply)
+            or no_image()
+        )
+
+
+_MOST_CHOICES = 100  # that are looked at: one was asked for
+
+
+class Chat(Route):
+    """Images in ``message.images`` (OpenRouter, LiteLLM, Vercel), in ``content`` as Markdown, data URL or URL
+    (new-api), or among its parts.
+
+    Of several images the last one is the result: the earlier ones are drafts of a model that thinks
+    (https://ai.google.dev/gemini-api/docs/image-generation#thinking-process).
+    """
+
+    name = "chat"
+    path = "/chat/completions"
+    takes_mask = False
+    # OpenRouter, LiteLLM and Vercel want it, new-api ignores it; modalities=null where a server rejects it
+    defaults = MappingProxyType({"modalities": ["image", "text"]})
+
+    def body(self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        content: str | list[dict[str, Any]] = inputs.prompt
+        if inputs.images:
+            urls = [{"type": "image_url", "image_url": {"url": i.data_url()}} for i in inputs.images]
+            content = [{"type": "text", "text": inputs.prompt}, *urls]
+        return {"model": model_id, "messages": [{"role": "user", "content": content}], **parameters}
+
+    def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
+        choices = [
+            choice for choice in list_of(reply.get("choices"))[:_MOST_CHOICES] if isinstance(choice, dict)
+        ]
+        messages = [choice["message"] for choice in choices if isinstance(choice.get("message"), dict)]
+        contents = [read_content(message.get("content")) for message in messages]
+        words = one_line(" ".join(content.words for content in contents if content.words), LONGEST_MESSAGE)
+        listed = (list_of(message.get("images")) or [message.get("image")] for message in messages)
+        for images in (*map(_found, listed), *(content.images for content in contents), _found_beside(reply)):
+            if images:
+                extra = strings_of(reply, "model", "id", "provider") | ({"text": words} if words else {})
+                return replied(images[-1], reply, extra)
+        return (
+            error_in(reply)
+            or _first(error_in(choice) for choice in choices)
+            or _first(refusal(message.get("refusal")) for message in messages)
+            or _first(stopped_by_policy(reply, choice, words) for choice in choices)
+            or refusal_in_words([*messages, {**reply, "choices": None}])
+            or no_image(words, _why(reply, choices))
+        )
+
+
+def _found(values: Iterable[Any]) -> list[Found]:
+    return [found for value in values if (found := found_in(value))]
+
+
+def _found_beside(reply: Mapping[str, Any]) -> list[Found]:
+    """The image of a gateway that answers a chat in the shape of the image API."""
+    return _found(list_of(reply.get("data"))[:1])
+
+
+def _first(failures: Iterator[Failure | None]) -> Failure | None:
+    return next((failure for failure in failures if failure), None)
+
+
+def _why(reply: Mapping[str, Any], choices: Iterable[Mapping[str, Any]]) -> str:
+    said = (reason for choice in choices for reason in finish_reasons(reply, choice))
+    reasons = dict.fromkeys(reason for reason in said if reason and reason.lower() != "stop")
+    return f"finish reason {', '.join(reasons)}" if reasons else ""
+
+
+# settings of the tool (openai 3: ImageGeneration in tool_param.py); `model` is its image model there
+_OF_TOOL = frozenset(
+    {
+        "action",
+        "background",
+        "complexity",
+        "input_fidelity",
+        "moderation",
+        "output_compression",
+        "output_format",
+        "quality",
+        "size",
+    }
+)
+_IMAGE_MODEL = "image_model"
+_SAID_ABOUT_IMAGE = ("revised_prompt", "size", "quality", "background", "output_format", "action")
+# codes of a failed response (openai 3: ResponseError) that are about policy, and about the item
+_POLICY_CODE = re.compile(r"_policy(_violation)?$")
+_ITEM_CODE = re.compile(
+    r"^(invalid_prompt$|(invalid|empty|unsupported|failed_to_download)_(base64_)?image|image_(too|parse|file))"
+)
+
+
+class Responses(Route):
+    """A text model of OpenAI's that is made to call its image tool; ``image_model`` names the tool's model."""
+
+    name = "responses"
+    path = "/responses"
+    takes_seed = False
+    defaults = MappingProxyType({"tool_choice": {"type": "image_generation"}})
+    reserved = MappingProxyType({"tools": "the settings of the image tool are given by name (quality=high)"})
+
+    def body(self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        tool: dict[str, Any] = {"type": "image_generation"}
+        tool.update((name, value) for name, value in parameters.items() if name in _OF_TOOL)
+        if _IMAGE_MODEL in parameters:
+            tool["model"] = parameters[_IMAGE_MODEL]
+        if inputs.mask:
+            tool["input_image_mask"] = {"image_url": inputs.mask.data_url()}
+        asked: str | list[dict[str, Any]] = inputs.prompt
+        if inputs.images:
+            images = [{"type": "input_image", "image_url": image.data_url()} for image in inputs.images]
+            asked = [
+                {"role": "user", "content": [{"type": "input_text", "text": inputs.prompt}, *images]},
+            ]
+        rest = {n: v for n, v in parameters.items() if n not in _OF_TOOL and n != _IMAGE_MODEL}
+        return {"model": model_id, "input": asked, "tools": [tool], **rest}
+
+    def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
+        output = [item for item in list_of(reply.get("output")) if isinstance(item, dict)]
+        calls = [item for item in output if item.get("type") == "image_generation_call"]
+        parts = [part for item in output for part in list_of(item.get("content")) if isinstance(part, dict)]
+        texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
+        words = one_line(" ".join(texts), LONGEST_MESSAGE)
+        done = [call for call in calls if call.get("result") and call.get("status") != "failed"]
+        if done:
+            return _image(reply, done[-1], words)
+        for holder in (*calls, reply):
+            if failure := _error(holder):
+                return failure
+        for part in parts:
+            if failure := refusal(part.get("refusal")):
+                return failure
+        cut = reply.get("incomplete_details")
+        reason = str(cut.get("reason") or "") if isinstance(cut, dict) else ""
+        if reason == "content_filter":
+            return Failure(Kind.REFUSAL, words or reason)
+        status = reply.get("status")
+        because = ": ".join(filter(None, (str(status), reason))) if status not in (None, "completed") else ""
+        return refusal_in_words(output) or no_image(words, because and f"status {because}")
+
+
+def _image(reply: Mapping[str, Any], call: Mapping[str, Any], words: str) -> ImageReply | Failure:
+    result = call["result"]
+    is_link = isinstance(result, str) and result.startswith(("http://", "https://", "data:"))
+    found = found_in(result if is_link else {"b64_json": result})
+    assert found
+    extra = strings_of(reply, "model", "id") | strings_of(call, *_SAID_ABOUT_IMAGE)
+    return replied(found, reply, extra | ({"text": words} if words else {}))
+
+
+def _error(holder: Mapping[str, Any]) -> Failure | None:
+    failure = error_in(holder)
+    error = holder.get("error")
+    code = str(error.get("code") or "") if isinstance(error, dict) else ""
+    if failure is None or failure.kind not in (Kind.TRANSIENT, Kind.ITEM):
+        return failure
+    words = one_line(str(error.get("message") or code), LONGEST_MESSAGE) if isinstance(error, dict) else ""
+    if _POLICY_CODE.search(code):
+        return Failure(Kind.REFUSAL, words)
+    return failure._replace(kind=Kind.ITEM) if _ITEM_CODE.search(code) else failure
+
+
+_ROUTES: dict[str, Route] = {route.name: route for route in (Images(), Chat(), Responses())}
+
+
+def of(name: Any) -> Route:
+    """The route of that ``name``.
+
+    Raises:
+        UserError: there is none.
+    """
+    if isinstance(name, str) and name in _ROUTES:
+        return _ROUTES[name]
+    hint = suggest(str(name), _ROUTES)
+    raise UserError(f"endpoint must be one of {', '.join(_ROUTES)}, not {name!r}{hint}")
