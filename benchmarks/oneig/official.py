@@ -92,12 +92,14 @@ def _tables(run: Run, task: Task) -> dict[str, str]:
         return mean_or_none(one.scores[task] for one in of if task in one.scores)
 
     prompts = run.of(task)
-    columns: dict[str, Sequence[_Cell]] = {task: [mean(prompts)]}
+    columns: dict[str, list[float | None]] = {
+        task if task != "diversity" else "total average": [mean(prompts)]
+    }
     if task == "diversity":
         columns = {
             name: [mean(one for one in prompts if one.prompt.class_item == name)]
             for name in run.edition.sizes
-        } | {"total average": [mean(prompts)]}
+        } | columns
     lines = {_line(one, task): one.scores.get(task) for one in _listed(run, task)}
     tables = {
         f"{task}_score": _table([run.model], columns),

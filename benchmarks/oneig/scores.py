@@ -293,9 +293,9 @@ def _score(one: ScoredPrompt, task: Task) -> Score:
         values = {task: one.scores[task]}
     keys = {
         "class_item": prompt.class_item,
-        "type": prompt.type.replace(", ", ",") or None,
+        "type": prompt.type or None,
         "length": prompt.length or None,
-        "label": prompt.label.replace(" ", "_"),
+        "label": prompt.label,
         "style": prompt.style,
         "is_listed": one.is_listed(task),
     }
@@ -350,7 +350,7 @@ def metrics(run: Run) -> dict[str, Metric]:
         result |= {official_name(task): metric for task, metric in printed.items()}
         result |= _total(result | printed, official_name(TOTAL), count)
     for task, of_task in scores.items():
-        result |= _DETAILS[task](of_task, run)
+        result |= _details(of_task, task, run)
     return result
 
 
@@ -370,37 +370,33 @@ def _groups(
     scores: Sequence[Score], task: Task, key: str, names: Sequence[str], rules: Rules
 ) -> dict[str, Metric]:
     """The means by one ``key``: officially None of a group with a prompt that is listed without a score."""
-    prefix = f"{task}/"
-    found = mean_by(scores, _value(task), key, prefix=prefix, order=names)
-    lost = {prefix + str(s.keys[key]) for s in scores if s.keys["is_listed"] and not s.values}
+    found = mean_by(scores, _value(task), key, order=names)
+    lost = {score.keys[key] for score in scores if score.keys["is_listed"] and not score.values}
     return {
-        name: replace(metric, value=None, interval=None) if rules == "official" and name in lost else metric
+        # "alignment/T,P", "reasoning/computer_science"
+        f"{task}/{name.replace(', ', ',').replace(' ', '_')}": (
+            replace(metric, value=None, interval=None) if rules == "official" and name in lost else metric
+        )
         for name, metric in found.items()
     }
 
 
-def _by_form(scores: Sequence[Score], task: Task, rules: Rules) -> dict[str, Metric]:
-    """By type and by length of the prompt, which only English ones have."""
-    types = [name.replace(", ", ",") for name in TYPES]
-    return _groups(scores, task, "type", types, rules) | _groups(scores, task, "length", LENGTHS, rules)
+def _details(scores: Sequence[Score], task: Task, run: Run) -> dict[str, Metric]:
+    """By the keys of the official script, and diversity by class, always of the prompts that have a score."""
+    if task == "text":
+        return _text_details(scores, run)
+    if task == "style":
+        return _style_details(scores, run.rules)
+    if task == "reasoning":
+        return _groups(scores, task, "label", SUBJECTS, run.rules)
+    classes = mean_by(scores, _value(task), "class_item", prefix=f"{task}/", order=CLASSES)
+    types, lengths = (
+        _groups(scores, task, key, names, run.rules) for key, names in (("type", TYPES), ("length", LENGTHS))
+    )
+    return {**(classes if task == "diversity" else {}), **types, **lengths}
 
 
-def _alignment_details(scores: Sequence[Score], run: Run) -> dict[str, Metric]:
-    return _by_form(scores, "alignment", run.rules)
-
-
-def _diversity_details(scores: Sequence[Score], run: Run) -> dict[str, Metric]:
-    """The classes are no part of the script, and always of the prompts that have a score."""
-    classes = mean_by(scores, _value("diversity"), "class_item", prefix="diversity/", order=CLASSES)
-    return classes | _by_form(scores, "diversity", run.rules)
-
-
-def _reasoning_details(scores: Sequence[Score], run: Run) -> dict[str, Metric]:
-    subjects = [name.replace(" ", "_") for name in SUBJECTS]
-    return _groups(scores, "reasoning", "label", subjects, run.rules)
-
-
-def _style_details(scores: Sequence[Score], run: Run) -> dict[str, Metric]:
+def _style_details(scores: Sequence[Score], rules: Rules) -> dict[str, Metric]:
     """The three groups of styles, each the mean of its styles' scores, then each style."""
     styles = mean_by(scores, _value("style"), "style", prefix="style/", order=STYLES)
     groups = {}
@@ -408,7 +404,7 @@ def _style_details(scores: Sequence[Score], run: Run) -> dict[str, Metric]:
         of_group = [styles[f"style/{style}"] for style in members if f"style/{style}" in styles]
         if of_group:
             known = [metric.value for metric in of_group if metric.value is not None]
-            lost = run.rules == "official" and len(known) < len(members)
+            lost = rules == "official" and len(known) < len(members)
             groups[f"style/{name}"] = Metric(
                 None if lost else mean_or_none(known), sum(metric.n for metric in of_group)
             )
@@ -432,12 +428,3 @@ def _text_details(scores: Sequence[Score], run: Run) -> dict[str, Metric]:
             for length, metric in lengths.items()
         }
     return found
-
-
-_DETAILS: Mapping[Task, Callable[[Sequence[Score], Run], dict[str, Metric]]] = {
-    "alignment": _alignment_details,
-    "text": _text_details,
-    "reasoning": _reasoning_details,
-    "style": _style_details,
-    "diversity": _diversity_details,
-}

@@ -82,7 +82,7 @@ def _task_result(run: Run, task: Task, prompts: Mapping[str, str]) -> dict[str, 
         accuracy = whole.score(run.edition.language) if whole else None
     else:
         accuracy = mean_or_none(one.scores[task] for one in listed if task in one.scores)
-    result = {"accuracy": None if accuracy is None else 100 * accuracy, "details": details}
+    result: dict[str, Any] = {"accuracy": None if accuracy is None else 100 * accuracy, "details": details}
     if task == "text":
         result |= dict(zip(TEXT_PARTS, whole or [None] * len(TEXT_PARTS), strict=True))
     if task == "style":
