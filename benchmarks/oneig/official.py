@@ -12,18 +12,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from benchmarks.oneig import text
 from benchmarks.oneig.data import Language, Task
 from benchmarks.oneig.scores import (
+    GROUPS,
     LENGTHS,
     STYLE_GROUPS,
     STYLES,
-    SUBJECTS,
     TEXT_PARTS,
-    TYPES,
     Run,
-    ScoredPrompt,
     mean_or_none,
+    value,
 )
 from benchmarks.oneig.text import Comparison
 from imageevalkit.benchmark.contract import Rules
+from imageevalkit.cell.scores import Score
+from imageevalkit.metrics import mean, mean_by
 
 # those of the analysis in the order of its script; a Chinese prompt has neither type nor length
 _ANALYSED: Mapping[Language, Sequence[Task]] = {
@@ -83,36 +84,31 @@ def _compared_texts(run: Run) -> list[Sequence[Comparison]]:
     return compared if any(compared) else []
 
 
-def _listed(run: Run, task: Task) -> list[ScoredPrompt]:
-    return [one for one in run.of(task) if one.is_listed(task)]
-
-
 def _tables(run: Run, task: Task) -> dict[str, str]:
-    def mean(of: Iterable[ScoredPrompt]) -> float | None:
-        return mean_or_none(one.scores[task] for one in of if task in one.scores)
-
-    prompts = run.of(task)
-    columns: dict[str, list[float | None]] = {
-        task if task != "diversity" else "total average": [mean(prompts)]
-    }
+    scores = run.scores(task)
+    columns: dict[str, list[float | None]] = {task: [mean(scores, value(task), interval=False).value]}
     if task == "diversity":
-        columns = {
-            name: [mean(one for one in prompts if one.prompt.class_item == name)]
-            for name in run.edition.sizes
-        } | columns
-    lines = {_line(one, task): one.scores.get(task) for one in _listed(run, task)}
+        columns = _means(scores, task, "class_item", run.edition.sizes) | {"total average": columns[task]}
+    lines = {_line(score, task): score.values.get(task) for score in scores if score.keys["is_listed"]}
     tables = {
         f"{task}_score": _table([run.model], columns),
         f"{task}_prompt_score": _table(sorted(lines), {run.model: [lines[name] for name in sorted(lines)]}),
     }
     if task == "style":
-        styles = {style: [mean(one for one in prompts if one.prompt.style == style)] for style in STYLES}
-        tables["style_style_score"] = _table([run.model], styles)
+        tables["style_style_score"] = _table([run.model], _means(scores, task, "style", STYLES))
     return tables
 
 
-def _line(one: ScoredPrompt, task: Task) -> str:
-    return "_".join(one.prompt.key) if task in ("alignment", "diversity") else one.prompt.id
+def _means(
+    scores: Sequence[Score], task: Task, key: str, names: Iterable[str]
+) -> dict[str, list[float | None]]:
+    found = mean_by(scores, value(task), key, interval=False)
+    return {name: [found[name].value if name in found else None] for name in names}
+
+
+def _line(score: Score, task: Task) -> str:
+    class_item, prompt_id = score.keys["class_item"], score.keys["id"]
+    return f"{class_item}_{prompt_id}" if task in ("alignment", "diversity") else prompt_id
 
 
 def _text_tables(run: Run) -> dict[str, str]:
@@ -121,7 +117,7 @@ def _text_tables(run: Run) -> dict[str, str]:
     if not scores:
         return {}
     values = [*scores, scores.score(run.edition.language)]
-    columns = {name: [value] for name, value in zip((*TEXT_PARTS, "text score"), values, strict=True)}
+    columns = {name: [one] for name, one in zip((*TEXT_PARTS, "text score"), values, strict=True)}
     of_prompts = [text.of_prompt(one) for one in compared]
     return {
         "text_score": _table([run.model], columns),
@@ -135,18 +131,15 @@ def _text_tables(run: Run) -> dict[str, str]:
 def _groups(run: Run, task: Task) -> _Groups | None:
     if not _is_written(run, task):
         return None
-    listed = [(one.prompt, one.scores.get(task)) for one in _listed(run, task)]
+    scores = run.scores(task)
     if task == "style":
-        styles = {style: [score for prompt, score in listed if prompt.style == style] for style in STYLES}
-        return {
-            group: [mean_or_none(score for score in styles[style] if score is not None) for style in members]
-            for group, members in STYLE_GROUPS.items()
-        }
-    if task == "reasoning":
-        return {name: [score for prompt, score in listed if prompt.label == name] for name in SUBJECTS}
+        styles = _means(scores, task, "style", STYLES)
+        return {group: [styles[style][0] for style in members] for group, members in STYLE_GROUPS.items()}
+    listed = [score for score in scores if score.keys["is_listed"]]
     return {
-        **{name: [score for prompt, score in listed if prompt.type == name] for name in TYPES},
-        **{name: [score for prompt, score in listed if prompt.length == name] for name in LENGTHS},
+        name: [score.values.get(task) for score in listed if score.keys[key] == name]
+        for key, names in GROUPS[task].items()
+        for name in names
     }
 
 
@@ -168,8 +161,8 @@ def _shown(scores: Sequence[float | None], rules: Rules) -> str:
     known = [score for score in scores if score is not None]
     if len(known) < len(scores) and rules == "official":
         return _NOT_A_NUMBER
-    value = mean_or_none(known)
-    return _NO_PROMPTS if value is None else f"{value:.3f}"
+    whole = mean_or_none(known)
+    return _NO_PROMPTS if whole is None else f"{whole:.3f}"
 
 
 def _table(index: Sequence[str], columns: Mapping[str, Sequence[_Cell]]) -> str:

@@ -34,11 +34,17 @@ STYLE_GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 STYLES = tuple(style for styles in STYLE_GROUPS.values() for style in styles)
 """All 29, in the official order."""
-TYPES = ("NP", "T, P")
 LENGTHS = ("short", "middle", "long")
-SUBJECTS = (
+_FORMS = {"type": ("NP", "T, P"), "length": LENGTHS}
+_SUBJECTS = (
     *("geography", "computer science", "biology", "mathematics", "physics", "chemistry", "common sense"),
 )
+GROUPS: Mapping[Task, Mapping[str, Sequence[str]]] = {
+    "alignment": _FORMS,
+    "diversity": _FORMS,
+    "reasoning": {"label": _SUBJECTS},
+}
+"""By which keys of a prompt's score the official analysis breaks a task down, and their values in its order."""
 TEXT_PARTS = ("ED", "CR", "WAC")
 
 _YES = "Yes"
@@ -293,6 +299,7 @@ def _score(one: ScoredPrompt, task: Task) -> Score:
         values = {task: one.scores[task]}
     keys = {
         "class_item": prompt.class_item,
+        "id": prompt.id,
         "type": prompt.type or None,
         "length": prompt.length or None,
         "label": prompt.label,
@@ -302,7 +309,7 @@ def _score(one: ScoredPrompt, task: Task) -> Score:
     return Score(values, keys, item="/".join(prompt.key))
 
 
-def _value(name: str) -> Callable[[Score], float | None]:
+def value(name: str) -> Callable[[Score], float | None]:
     """The value called ``name`` of the prompts that have one."""
     return lambda score: score.values.get(name)
 
@@ -336,7 +343,7 @@ def metrics(run: Run) -> dict[str, Metric]:
     result: dict[str, Metric] = {
         task: _text_score([one.comparisons for one in run.of("text")], language)
         if task == "text"
-        else mean(of_task, _value(task))
+        else mean(of_task, value(task))
         for task, of_task in scores.items()
     }
     count = len({score.item for of_task in scores.values() for score in of_task if score.values})
@@ -357,28 +364,13 @@ def metrics(run: Run) -> dict[str, Metric]:
 def _total(of_tasks: Mapping[Any, Metric], name: str, count: int) -> dict[str, Metric]:
     if not all(task in of_tasks for task in TASKS):
         return {}
-    values = [value for task in TASKS if (value := of_tasks[task].value) is not None]
-    return {name: Metric(mean_or_none(values) if len(values) == len(TASKS) else None, count)}
+    known = [score for task in TASKS if (score := of_tasks[task].value) is not None]
+    return {name: Metric(mean_or_none(known) if len(known) == len(TASKS) else None, count)}
 
 
 def _text_score(of_prompts: Sequence[Sequence[Comparison]], language: Language) -> Metric:
     scores = text.of_model([one for compared in of_prompts for one in compared])
     return Metric(scores.score(language) if scores else None, sum(map(bool, of_prompts)))
-
-
-def _groups(
-    scores: Sequence[Score], task: Task, key: str, names: Sequence[str], rules: Rules
-) -> dict[str, Metric]:
-    """The means by one ``key``: officially None of a group with a prompt that is listed without a score."""
-    found = mean_by(scores, _value(task), key, order=names)
-    lost = {score.keys[key] for score in scores if score.keys["is_listed"] and not score.values}
-    return {
-        # "alignment/T,P", "reasoning/computer_science"
-        f"{task}/{name.replace(', ', ',').replace(' ', '_')}": (
-            replace(metric, value=None, interval=None) if rules == "official" and name in lost else metric
-        )
-        for name, metric in found.items()
-    }
 
 
 def _details(scores: Sequence[Score], task: Task, run: Run) -> dict[str, Metric]:
@@ -387,18 +379,25 @@ def _details(scores: Sequence[Score], task: Task, run: Run) -> dict[str, Metric]
         return _text_details(scores, run)
     if task == "style":
         return _style_details(scores, run.rules)
-    if task == "reasoning":
-        return _groups(scores, task, "label", SUBJECTS, run.rules)
-    classes = mean_by(scores, _value(task), "class_item", prefix=f"{task}/", order=CLASSES)
-    types, lengths = (
-        _groups(scores, task, key, names, run.rules) for key, names in (("type", TYPES), ("length", LENGTHS))
-    )
-    return {**(classes if task == "diversity" else {}), **types, **lengths}
+    result: dict[str, Metric] = {}
+    if task == "diversity":
+        result = mean_by(scores, value(task), "class_item", prefix=f"{task}/", order=CLASSES)
+    for key, names in GROUPS[task].items():
+        lost = {score.keys[key] for score in scores if score.keys["is_listed"] and not score.values}
+        for name, metric in mean_by(scores, value(task), key, order=names).items():
+            # "alignment/T,P", "reasoning/computer_science"
+            shown = f"{task}/{name.replace(', ', ',').replace(' ', '_')}"
+            result[shown] = _lost(metric) if run.rules == "official" and name in lost else metric
+    return result
+
+
+def _lost(metric: Metric) -> Metric:
+    return replace(metric, value=None, interval=None)
 
 
 def _style_details(scores: Sequence[Score], rules: Rules) -> dict[str, Metric]:
     """The three groups of styles, each the mean of its styles' scores, then each style."""
-    styles = mean_by(scores, _value("style"), "style", prefix="style/", order=STYLES)
+    styles = mean_by(scores, value("style"), "style", prefix="style/", order=STYLES)
     groups = {}
     for name, members in STYLE_GROUPS.items():
         of_group = [styles[f"style/{style}"] for style in members if f"style/{style}" in styles]
@@ -417,14 +416,13 @@ def _text_details(scores: Sequence[Score], run: Run) -> dict[str, Metric]:
     tops = {"ED": float(text.LARGEST_DISTANCE[run.edition.language]), "CR": 1.0, "WAC": 1.0}
     sums = {"ED": ("distance", "images"), "CR": ("complete", "images"), "WAC": ("match", "total")}
     found = {
-        f"text/{part}": ratio(scores, _value(total), _value(weight), top=tops[part])
+        f"text/{part}": ratio(scores, value(total), value(weight), top=tops[part])
         for part, (total, weight) in sums.items()
     }
     lost = run.rules == "official" and not all(score.values for score in scores)
     for part in TEXT_PARTS:
-        lengths = mean_by(scores, _value(part), "length", order=LENGTHS, top=tops[part])
+        lengths = mean_by(scores, value(part), "length", order=LENGTHS, top=tops[part])
         found |= {
-            f"text/{length}_{part}": replace(metric, value=None, interval=None) if lost else metric
-            for length, metric in lengths.items()
+            f"text/{length}_{part}": _lost(metric) if lost else metric for length, metric in lengths.items()
         }
     return found
