@@ -140,42 +140,17 @@ declare -gA INFER_ENV_MAP=(
 # the environment ['encoders'], else a judge that runs in transformers takes ['transformers']; a judge that a run serves
 # itself takes ['vllm'].
 declare -gA EVAL_ENV_MAP=(
-  ['quicktext']=''
-  ['longtext']=''
-  ['wise']=''
-  ['wise-verified']=''
-  ['wise-rewrite']=''
-  ['geneval2']=''
-  ['oneig']=''
-  ['oneig-zh']=''
   ['encoders']='oneig'
   ['transformers']='transformers'
   ['vllm']='vllm'
 )
 
 # GPUs that evaluating a benchmark takes; 0 = none, '' = those that its judge takes, and one for encoders.
-declare -gA EVAL_GPU_MAP=(
-  ['quicktext']=''
-  ['longtext']=''
-  ['wise']=''
-  ['wise-verified']=''
-  ['wise-rewrite']=''
-  ['geneval2']=''
-  ['oneig']=''
-  ['oneig-zh']=''
-)
+declare -gA EVAL_GPU_MAP=()
 
-# Who measures. The evaluator is part of the score's name: two of them never share a leaderboard column.
-declare -gA JUDGE_MAP=(
-  ['quicktext']='ppocr'
-  ['longtext']='qwen2.5-vl-7b'
-  ['wise']='gpt-4o-2024-05-13'
-  ['wise-verified']='qwen3.5-35b-a3b'
-  ['wise-rewrite']='gpt-4o-2024-05-13'
-  ['geneval2']='qwen3-vl-8b'
-  ['oneig']='qwen2.5-vl-7b'
-  ['oneig-zh']='qwen2.5-vl-7b'
-)
+# Who measures, in place of a benchmark's own judge (['quicktext']='ppocr'). The evaluator is part of the score's name:
+# two of them never share a leaderboard column. Overridden by --judges.
+declare -gA JUDGE_MAP=()
 
 # Settings of a judge ("name=value,name=value"), by its name: where a served one is reached and the variable of its
 # key ("base_url=http://gpu1:8000/v1,api_key_env=JUDGE_API_KEY"), or how a local one runs ("gpus=2"). A vllm judge

@@ -89,7 +89,7 @@ for name in "${EXPORTED[@]}"; do
 done
 
 PYTHON_OF_DRIVER="$(find_python)"
-export PYTHONPATH="$REPO${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONPATH="$REPO:$REPO/infer${PYTHONPATH:+:$PYTHONPATH}"
 # every file of a run is UTF-8, whatever the locale
 export PYTHONUTF8=1
 # ONNX Runtime (which reads text, and which diffusers imports), vLLM and Hugging Face's libraries would report to their

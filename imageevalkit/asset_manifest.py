@@ -1,14 +1,7 @@
-"""The kinds of assets, and how the entries of a list of them are read.
+"""The kinds of assets: what benchmarks, models and measurers need from outside the tree.
 
-``benchmarks/<ds>/assets.json`` and the ``assets`` of a model's entry are lists of such objects::
-
-    {"path": "prompts.jsonl",                               below benchmarks/<ds>/data/
-     "source": {"repo": "owner/name", "commit": "<40 hex>", "path": "dir/prompts.jsonl"},
-     "sha256": "<64 hex>", "size": 203974, "licence": "Apache-2.0"}
-
-    {"prompts": "judge_prompts.json",                       below benchmarks/<ds>/data/: {key: text}
-     "source": {"repo": "owner/name", "commit": "<40 hex>"},
-     "texts": {"dir/judge.py::build_messages#system": {"sha256": "<64 hex>"}}, "licence": "MIT"}
+A benchmark's class lists them as objects (:func:`github` makes those of a repository's data and prompts). The
+``assets`` of a model's entry are a list of dicts::
 
     {"hub": "org/name",                                     in HF_HOME
      "revision": "<40 hex>", "type": "model", "patterns": ["*.safetensors"]}
@@ -27,10 +20,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from imageevalkit.errors import CellFailure
@@ -43,6 +36,8 @@ _URL = re.compile(r"https?://\S+")
 
 CODE = "infer/custom_models/code"
 """Where the authors' repositories are; git ignores it, as it does the other places."""
+PROMPTS = "judge_prompts.json"
+"""The file of a benchmark's prompts in its data folder: ``{key: text}``."""
 _PLACES = (CODE, "infer/custom_models/checkpoints", "eval_models/weights")
 
 
@@ -132,21 +127,53 @@ PlacedAsset = HubAsset | CodeAsset | UrlAsset
 Asset = LocalAsset | PlacedAsset
 
 
-def parse_manifest(text: str, where: str) -> list[Asset]:
-    """The assets in ``text``, the content of the manifest called ``where``.
+def github(
+    repo: str,
+    commit: str,
+    files: Mapping[str, tuple[str, str, int]] = MappingProxyType({}),
+    prompts: Mapping[str, str] = MappingProxyType({}),
+    *,
+    licence: str,
+) -> tuple[LocalAsset, ...]:
+    """Data files and judge prompts of the GitHub repository ``repo`` (``owner/name``) at ``commit``.
+
+    ``files``: by the path below the benchmark's data folder, the path in the repository, the SHA-256 and the size in
+    bytes. ``prompts``: the SHA-256 of texts of the repository's program, by ``file::where`` (see
+    :class:`PromptsAsset`).
 
     Raises:
-        CellFailure: the manifest is malformed; the message names the entry and the field.
+        ValueError: one of them is not of its kind; the message names it.
     """
-    try:
-        entries = json.loads(text)
-    except ValueError as error:
-        raise CellFailure(f"{where} is no JSON ({error})") from None
-    return parse_entries(entries, where)
+    where = f"github('{repo}')"
+    _check(where, "repo", repo, _matches(_REPO))
+    _check(where, "commit", commit, _matches(_COMMIT))
+    for path, (source, sha256, size) in files.items():
+        _check(where, "path", path, _stays_below)
+        _check(where, f"path of {path}", source, _stays_below)
+        _check(where, f"sha256 of {path}", sha256, _matches(_SHA256))
+        _check(where, f"size of {path}", size, _is_size)
+    for key, sha256 in prompts.items():
+        _check(where, "prompt", key, _is_text_key)
+        _check(where, f"sha256 of {key}", sha256, _matches(_SHA256))
+    found: list[LocalAsset] = [
+        FileAsset(path, repo, commit, *facts, licence=licence) for path, facts in files.items()
+    ]
+    if prompts:
+        found.append(PromptsAsset(PROMPTS, repo, commit, prompts, licence))
+    return tuple(found)
 
 
-def parse_entries(entries: Any, where: str) -> list[Asset]:
-    """The assets in a list of objects. Raises like :func:`parse_manifest`."""
+def _check(where: str, what: str, value: Any, valid: Callable[[Any], Any]) -> None:
+    if not valid(value):
+        raise ValueError(f"{where}: the {what} is {value!r}")
+
+
+def parse_entries(entries: Any, where: str) -> list[PlacedAsset]:
+    """The assets in a list of dicts, the content of the entry called ``where``.
+
+    Raises:
+        CellFailure: one is malformed; the message names it and the field.
+    """
     if not isinstance(entries, list):
         raise CellFailure(f"{where} is no list of assets")
     return [_parse(entry, f"{where}, entry {n}") for n, entry in enumerate(entries)]
@@ -174,7 +201,7 @@ class _Entry:
         return self.of(key, valid) if key in self else default
 
 
-def _parse(value: Any, where: str) -> Asset:
+def _parse(value: Any, where: str) -> PlacedAsset:
     entry = _Entry(value, where)
     if "hub" in entry:
         return HubAsset(
@@ -194,40 +221,15 @@ def _parse(value: Any, where: str) -> Asset:
             else entry.of("path", _is_place),
             licence=licence,
         )
-    if "url" in entry:
-        return UrlAsset(
-            url=entry.of("url", _matches(_URL)),
-            path=entry.of("path", _is_place),
-            licence=licence,
-            sha256=entry.or_else(None, "sha256", _matches(_SHA256)),
-            size=entry.or_else(None, "size", _is_size),
-            unpack=tuple(entry.or_else([], "unpack", lambda v: _is_strings(v) and all(map(_stays_below, v)))),
-            by_hand=entry.or_else(False, "by_hand", lambda v: isinstance(v, bool)),
-        )
-    source = _Entry(entry.of("source", _is_object), where)
-    repo, commit = source.of("repo", _matches(_REPO)), source.of("commit", _matches(_COMMIT))
-    if "prompts" in entry:
-        texts = entry.of("texts", lambda v: _is_object(v) and v and all(map(_is_text_key, v)))
-        return PromptsAsset(
-            path=entry.of("prompts", _stays_below),
-            repo=repo,
-            commit=commit,
-            texts={key: _Entry(text, where).of("sha256", _matches(_SHA256)) for key, text in texts.items()},
-            licence=licence,
-        )
-    return FileAsset(
-        path=entry.of("path", _stays_below),
-        repo=repo,
-        commit=commit,
-        source_path=source.of("path", _stays_below),
-        sha256=entry.of("sha256", _matches(_SHA256)),
-        size=entry.of("size", _is_size),
+    return UrlAsset(
+        url=entry.of("url", _matches(_URL)),
+        path=entry.of("path", _is_place),
         licence=licence,
+        sha256=entry.or_else(None, "sha256", _matches(_SHA256)),
+        size=entry.or_else(None, "size", _is_size),
+        unpack=tuple(entry.or_else([], "unpack", lambda v: _is_strings(v) and all(map(_stays_below, v)))),
+        by_hand=entry.or_else(False, "by_hand", lambda v: isinstance(v, bool)),
     )
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
 
 
 def _is_text_key(value: str) -> bool:

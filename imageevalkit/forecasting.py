@@ -9,11 +9,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from imageevalkit.cell import REPO, Cell
+from imageevalkit.cell import Cell
 from imageevalkit.cell.items import MODEL_NAME_MARK, Entry, Item, entries_of, placed
 from imageevalkit.errors import CellFailure, ExitStatus, show
 from imageevalkit.guest_code import guest_code
 from imageevalkit.jobs import cell_of
+from imageevalkit.registry import load_dataset
 from imageevalkit.secrets import one_line
 
 
@@ -26,8 +27,6 @@ class Datasets:
         self._untouched: dict[tuple[str, int | None], list[Item]] = {}
 
     def __getitem__(self, benchmark: str) -> Any:
-        from custom_datasets.load_dataset import load_dataset
-
         if benchmark not in self._loaded:
             self._loaded[benchmark] = load_dataset(benchmark)
         return self._loaded[benchmark]
@@ -73,7 +72,6 @@ def tell_forecasts(forecast_of: Callable[[Mapping[str, Any], Datasets], Forecast
 
     A cell whose forecast fails is a line too, not counted.
     """
-    sys.path.insert(0, str(REPO / "infer"))
     datasets = Datasets()
     forecasts: dict[str, Forecast] = {}
     told = []

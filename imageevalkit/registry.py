@@ -8,16 +8,19 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 from imageevalkit.asset_checks.check import Needed
+from imageevalkit.assets import BenchmarkFiles
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import Benchmark, benchmark_code
 from imageevalkit.benchmark.question import PixelRule
+from imageevalkit.benchmark_settings import settings_of
 from imageevalkit.cell import REPO
 from imageevalkit.cell.items import MODEL_NAME_MARK
-from imageevalkit.errors import UserError, suggest
+from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.guest_code import guest_code
 from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting, choose, is_judge
 from imageevalkit.secrets import one_line
@@ -76,20 +79,27 @@ def benchmark_class(name: str) -> type[Benchmark] | None:
     """The class of the benchmark ``name``; None where there is none: a foreign one, or none at all.
 
     Raises:
-        UserError: what may be its file cannot be read.
+        CellFailure: what may be its file cannot be read.
     """
     found = _benchmarks()
     if problem := found.broken.get(name.replace("-", "_")):
-        raise UserError(problem)
+        raise CellFailure(problem)
     return found.classes.get(name)
+
+
+def benchmark_files(name: str) -> BenchmarkFiles:
+    """What prefetch gets for the benchmark ``name``; of a foreign one nothing. Raises CellFailure as above."""
+    cls = benchmark_class(name)
+    return cls.files() if cls else BenchmarkFiles(name)
 
 
 def make_benchmark(name: str, settings: Mapping[str, Any], judge: str) -> Benchmark:
     """The benchmark ``name`` with ``settings`` as planning checked them. Raises UserError: there is no such one."""
     cls = benchmark_class(name)
     if cls is None:
-        known = [*_benchmarks().classes, *_foreign_datasets()]
-        raise UserError(f"benchmark '{name}' has no scoring rules in benchmarks/{suggest(name, known)}")
+        raise UserError(
+            f"benchmark '{name}' has no scoring rules in benchmarks/{suggest(name, benchmark_tasks())}"
+        )
     with benchmark_code(name, "its settings"):
         return cls(cls.settings_class(**settings), judge)
 
@@ -101,7 +111,7 @@ def benchmark_tasks() -> dict[str, str]:
         UserError: infer/custom_datasets/load_dataset.py cannot be read.
     """
     ours = {name: cls.task for name, cls in _benchmarks().classes.items()}
-    return ours | {name: setting.task for name, setting in _foreign_datasets().items()}
+    return ours | {name: setting.task for name, setting in foreign_datasets().items()}
 
 
 def broken_benchmarks() -> Mapping[str, str]:
@@ -109,18 +119,31 @@ def broken_benchmarks() -> Mapping[str, str]:
     return _benchmarks().broken
 
 
-def load_dataset(name: str, settings: Mapping[str, Any]) -> Any:
-    """The dataset of the benchmark ``name`` in the form of the extension guide, with the method ``find_images`` too.
+def load_dataset(name: str, settings: Mapping[str, Any] | None = None) -> Any:
+    """The dataset of the benchmark ``name`` with ``settings`` (None: those of this job), as the extension guide has it.
 
     Raises:
         UserError: there is no such benchmark.
         CellFailure: a foreign class calls itself, or its task, otherwise than the registry does.
     """
     if benchmark_class(name):
-        return BenchmarkDataset(make_benchmark(name, settings, ""))
-    if name not in _foreign_datasets():
+        return BenchmarkDataset(make_benchmark(name, settings_of(name) if settings is None else settings, ""))
+    if name not in foreign_datasets():
         raise UserError(f"unknown benchmark '{name}'{suggest(name, benchmark_tasks())}")
     return _infer("custom_datasets.load_dataset").load_dataset(name)
+
+
+Finder = Callable[[Path, Sequence[Any]], Mapping[str, Any] | None]
+
+
+def image_finder(dataset: Any) -> Finder | None:
+    """What finds images made elsewhere in the layouts of ``dataset``; None where it has none of its own.
+
+    A class written to the extension guide may have it: ``find_images(source, items)`` gives the places of images by
+    item id (:data:`imageevalkit.adoption.places.Place`), or None for a layout that it does not know.
+    """
+    finder: Finder | None = getattr(dataset, "find_images", None)
+    return finder
 
 
 class BenchmarkDataset:
@@ -143,8 +166,42 @@ class BenchmarkDataset:
             ]
 
 
-def _foreign_datasets() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = _infer("custom_datasets.load_dataset").DATASET_SETTINGS
+class DatasetSetting(Protocol):
+    """A line of DATASET_SETTINGS: the ``task``, and where the dataset's class is below ``infer/custom_datasets``."""
+
+    task: str
+    module: str
+    class_name: str
+
+
+def is_foreign(name: str) -> bool:
+    """Whether nothing but a user's own script knows how the benchmark is scored."""
+    found = _benchmarks()
+    known = name in found.classes or name.replace("-", "_") in found.broken
+    return not known and (REPO / "eval" / f"{name}.sh").is_file()
+
+
+def foreign_datasets() -> Mapping[str, DatasetSetting]:
+    """DATASET_SETTINGS. Raises UserError: infer/custom_datasets/load_dataset.py cannot be read."""
+    found: Mapping[str, DatasetSetting] = _infer("custom_datasets.load_dataset").DATASET_SETTINGS
+    return found
+
+
+class ModelRegistry(Protocol):
+    """What ``infer/custom_models/load_model.py`` says: entries by task and name, and how APIs are entries."""
+
+    MODEL_SETTINGS: Mapping[str, Mapping[str, Any]]
+    API_MODELS: Mapping[str, Mapping[str, Any]]
+    API_SETTINGS: Mapping[str, Mapping[str, Any]]
+    API_ENDPOINT: str
+
+    def api_setting(self, model_id: str, task: str, name: str = "") -> dict[str, Any]:
+        """The entry of any model behind an API."""
+
+
+def models() -> ModelRegistry:
+    """The registry of models. Raises UserError: infer/custom_models/load_model.py cannot be read."""
+    found: ModelRegistry = _infer("custom_models.load_model")
     return found
 
 
@@ -222,14 +279,14 @@ def check_reader(name: str) -> str:
 
 def measurer(name: str, options: Mapping[str, Any]) -> Answerer:
     """The measurer called ``name``; ``options`` are those of its kind (``EncoderOptions``; a reader has none)."""
-    setting = _measurers()[name]
+    setting = _measurer(name)
     made: Answerer = _class_of(setting.module, setting.class_name)(**options)
     return made
 
 
 def measurer_kind(name: str) -> str:
     """What the measurer called ``name`` is: "encoder" or "reader"."""
-    kind: str = _measurers()[name].kind
+    kind: str = _measurer(name).kind
     return kind
 
 
@@ -238,15 +295,24 @@ def measurer_assets(name: str, options: Mapping[str, Any]) -> list[Needed]:
 
     Raises:
         UserError: ``options`` have weights of a name that there is not.
+        CellFailure: there is no such measurer.
     """
-    assets: list[Needed] = _weights().assets_of(_measurers()[name].weights, options.get("weights", {}))
+    assets: list[Needed] = _weights().assets_of(_measurer(name).weights, options.get("weights", {}))
     return assets
 
 
 def measurer_missing(name: str, options: Mapping[str, Any]) -> list[str]:
     """A line for each of the weights of ``name`` that only prefetch gets and that is not here, or not whole."""
-    lines: list[str] = _weights().missing_files(_measurers()[name].weights, options.get("weights", {}))
+    lines: list[str] = _weights().missing_files(_measurer(name).weights, options.get("weights", {}))
     return lines
+
+
+def _measurer(name: str) -> Any:
+    if name not in _measurers():
+        raise CellFailure(
+            f"there is no measurer '{name}'{suggest(name, _measurers())} in eval_models/measurers.py"
+        )
+    return _measurers()[name]
 
 
 def _measurers() -> Mapping[str, Any]:

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from custom_datasets.load_dataset import load_dataset
 from custom_models.load_model import load_model
-from imageevalkit import assets, logs
+from imageevalkit import logs, registry
 from imageevalkit.api.limiter import Traffic
+from imageevalkit.benchmark_settings import settings_of
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import items_of
 from imageevalkit.cell.records import spent_since
@@ -223,10 +223,8 @@ def _open(
     """
     options = job.options
     # the pinned bytes, before an image is made (and paid for) from other ones
-    problems = assets.check(cell.benchmark, hashes=True)
-    if problems:
-        raise CellFailure(assets.explain(problems, cell.benchmark))
-    dataset = load_dataset(cell.benchmark)
+    registry.benchmark_files(cell.benchmark).sha256()
+    dataset = registry.load_dataset(cell.benchmark, settings_of(cell.benchmark))
     run = CellRun(
         cell,
         items_of(dataset, cell, options["limit"]),

@@ -30,10 +30,9 @@ from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.kept_twice import copy_of
 from imageevalkit.cell.records import last_records
-from imageevalkit.cell.result_files import standing
-from imageevalkit.cell.results import Evaluator, Metric, Result, read_result, validate
+from imageevalkit.cell.results import Evaluator, Metric, Result, read_result, standing, validate
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.forecast import pictures_made, questions_to_ask
+from imageevalkit.evaluation.forecast import questions_to_ask
 from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.evaluation.run import evaluate_cell
 from imageevalkit.generation.cell_run import GenerateOptions
@@ -119,7 +118,7 @@ def evaluate(
 def to_ask(benchmark: FakeBenchmark, n: int = 5, options: AskOptions = _ASK) -> tuple[int, int]:
     """What a forecast tells: how many questions there are to ask, of how many."""
     of_cell = items(FakeDataset(n))
-    pictures = pictures_made(CELL, of_cell, retry_refused=False)
+    pictures = images_to_come(CELL, of_cell, None)
     total, waiting = questions_to_ask(CELL, benchmark, of_cell, pictures, options)
     return len(waiting), total
 
@@ -556,7 +555,7 @@ def test_a_result_goes_once_however_many_threads_store_images() -> None:
     outcome = generate(WhiterAtOnce(), FakeDataset(40), GenerateOptions(overwrite=True, workers=12), steps=2)
     assert outcome.state == COMPLETE, outcome.message
     assert standing(CELL) == []
-    assert all(record["status"] == "ok" for record in last_records(CELL).values())
+    assert all(record.status == "ok" for record in last_records(CELL).values())
 
 
 def test_a_result_goes_when_a_placeholder_takes_the_place_of_an_image() -> None:

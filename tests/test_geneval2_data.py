@@ -10,8 +10,7 @@ import pytest
 
 from custom_datasets.dataset_cls.t2i.geneval2 import GenEval2
 from imageevalkit import judge_prompts
-from imageevalkit.adoption.finding import find_images
-from imageevalkit.adoption.found import Missing
+from imageevalkit.adoption.places import Missing, find_images
 from imageevalkit.assets import check
 from imageevalkit.errors import CellFailure
 from tests.support.geneval2 import items, use_benchmarks, use_real_data
@@ -118,7 +117,7 @@ def test_images_named_by_prompt_are_found(
     paths = {made[0].prompt: "a/0.png", made[1].prompt: str(tmp_path / "1.png"), made[2].prompt: "gone.png"}
     source.parent.mkdir()
     source.write_text(json.dumps({**paths, "a prompt of another benchmark": "a/0.png"}))
-    lost = find_images(source, made, data)
+    lost = find_images(source, made, data.data)
     assert lost == {
         item.id: Missing(f"{tmp_path / paths[item.data['prompt']]}, named in {source}, is not there")
         for item in made
@@ -126,11 +125,11 @@ def test_images_named_by_prompt_are_found(
     (tmp_path / "a").mkdir()
     for here in (tmp_path / "a" / "0.png", tmp_path / "1.png"):
         here.touch()
-    assert find_images(source, made, data) == {
+    assert find_images(source, made, data.data) == {
         made[0].id: tmp_path / "a/0.png",
         made[1].id: tmp_path / "1.png",
         made[2].id: lost[made[2].id],
     }
     source.write_text("[]")
     with pytest.raises(CellFailure, match="no JSON object of image paths"):
-        find_images(source, made, data)
+        find_images(source, made, data.data)

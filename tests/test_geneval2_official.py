@@ -15,7 +15,7 @@ from benchmarks.geneval2.official import (
     read_score_lists,
     score_lists_text,
 )
-from imageevalkit.adoption.finding import read_filepaths
+from imageevalkit.adoption.places import read_filepaths
 from imageevalkit.cell import REPO
 from imageevalkit.errors import UserError
 

@@ -38,9 +38,9 @@ from imageevalkit.benchmark.question import (
 )
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell.results import Evaluator
-from imageevalkit.evaluation.forecast import pictures_made, questions_to_ask
+from imageevalkit.cell.states import images_to_come, survey_images
+from imageevalkit.evaluation.forecast import questions_to_ask
 from imageevalkit.evaluation.judging import AskOptions
-from imageevalkit.evaluation.survey import survey_images
 from imageevalkit.grids import Grid
 from imageevalkit.images import CorruptImage, encode, is_plain, sha256_file
 from imageevalkit.judges.choice import JudgeOptions
@@ -292,7 +292,7 @@ def test_a_dry_run_knows_the_same_requests_as_the_run(tmp_path: Path) -> None:
     states = survey_images(cell, wanted)
     assert [state.plain for state in states.values()] == [True, False]
     benchmark = _BENCHMARKS["longtext"]("openai:gpt-4o")
-    pictures = pictures_made(cell, wanted, retry_refused=False)
+    pictures = images_to_come(cell, wanted, None)
     _, waiting = questions_to_ask(cell, benchmark, wanted, pictures, AskOptions())
     told = [question.pictures[0] for question in waiting]
     assert [picture.plain for picture in told] == [True, False]

@@ -366,8 +366,6 @@ def test_who_may_judge_what() -> None:
     assert judge("transformers:qwen2.5-vl-7b", tasks="style") == "", "nothing to ask it"
     with pytest.raises(UserError, match="'ppocr' reads text, but alignment needs a judge"):
         judge("ppocr")
-    assert OneIG(OneIGSettings(tasks="text")).takes_readers
-    assert not OneIG().takes_readers
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from PIL import Image
 
 from benchmarks.oneig import grids
 from benchmarks.oneig.grids import write_grids
-from imageevalkit.adoption import finding
-from imageevalkit.adoption.adopt import adopt_cell
+from imageevalkit.adoption import places
+from imageevalkit.adoption.copies import adopt_cell
 from imageevalkit.adoption.forecast import forecast_of
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import items_of
@@ -64,7 +64,7 @@ def test_there_and_back(tmp_path: Path, grid: Grid) -> None:
     assert write(tmp_path, grid) == ExitStatus.INCOMPLETE
     dataset, other = TinyOneIG(4, grid), Cell("other", "oneig")
     items = items_of(dataset, other)
-    found = finding.find_images(tmp_path, items, dataset)
+    found = places.find_images(tmp_path, items, dataset.data, dataset.find_images)
     adopt_cell(other, items, tmp_path, found, ProgressWriter())
     for item, twin in zip(items, dataset.items(), strict=True):
         assert item.path.exists() == twin.path.exists()

@@ -17,8 +17,7 @@ from imageevalkit.benchmark.contract import Judged, Unparsed, check_judge, rules
 from imageevalkit.benchmark.question import Message, Picture, Question, Reply
 from imageevalkit.cell import REPO, Cell, output_root
 from imageevalkit.cell.items import Item, items_of
-from imageevalkit.cell.result_files import standing
-from imageevalkit.cell.results import Result, read_result
+from imageevalkit.cell.results import Result, read_result, standing
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.run import evaluate_cell
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome

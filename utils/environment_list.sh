@@ -25,7 +25,13 @@ find_list() {
     [[ -z $candidate ]] || list=${lists[$candidate]-}
     [[ -z $list ]] || return 0
   done
-  [[ -n ${configured[$name]+known} && -z $environment ]] || no_list
+  [[ -z $environment ]] || no_list
+  [[ -n ${configured[$name]+known} ]] || is_benchmark || no_list
+}
+
+# Most benchmarks need no entry in a map: a file of their own, or a script, is enough.
+is_benchmark() {
+  [[ $kind == benchmark && (-f $repo/benchmarks/${name//-/_}/benchmark.py || -e $repo/eval/$name.sh) ]]
 }
 
 # Fills lists, by name. A benchmark may run in a judge's environment, too.

@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# Scores one model's images with the benchmark whose name the link to this script has:
-# bash eval/<benchmark>.sh MODEL_NAME EVAL_ENV
+# Scores one model's images with a benchmark, that of the link's name where this script is called by a link to it:
+# bash utils/evaluate.sh MODEL_NAME EVAL_ENV BENCHMARK, or bash eval/<benchmark>.sh MODEL_NAME EVAL_ENV
 set -euo pipefail
-name="$(basename "${BASH_SOURCE[0]}" .sh)"
-if [[ $# -lt 1 || $# -gt 2 ]]; then
-  echo "error: usage: bash eval/$name.sh MODEL_NAME EVAL_ENV" >&2
+name="$(basename "${BASH_SOURCE[0]}" .sh)" usage="bash eval/<benchmark>.sh MODEL_NAME EVAL_ENV"
+if [[ $name == evaluate ]]; then
+  name=${3-} usage="bash utils/evaluate.sh MODEL_NAME EVAL_ENV BENCHMARK"
+  set -- "${@:1:2}"
+fi
+if [[ -z $name || $# -lt 1 || $# -gt 2 ]]; then
+  echo "error: usage: $usage" >&2
   exit 2
 fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from imageevalkit.asset_manifest import github
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Unparsed, grouped
 from imageevalkit.benchmark.question import TRANSFORMERS, Answer, Message, Picture, Question, Sampling
 from imageevalkit.cell import REPO
@@ -62,6 +63,23 @@ class GenEval2(Benchmark):
         "facebookresearch-a6e82d2"  # data, prompts and rules are those of facebookresearch/GenEval2 there
     )
     judge = "transformers:qwen3-vl-8b"
+    assets = github(
+        "facebookresearch/GenEval2",
+        "a6e82d2289e8d418f27f0adee77908b07060eea3",
+        {
+            "geneval2_data.jsonl": (
+                "geneval2_data.jsonl",
+                "09233adbc9f877fba205f1a20efa4a8640e7e62a91dfd55893562bed8a928e43",
+                423220,
+            ),
+        },
+        {
+            "evaluation.py::vqa_score": "b27eedf549bde4b6b263a9bb3d649abcd3957f33bfb74a89964320db396998fc",
+            "evaluation.py::tifa": "e04ecd761296510b69505c1b861c8354ef75e91cec3b198a43646f3375c258ef",
+            "evaluation.py::soft_tifa": "e04ecd761296510b69505c1b861c8354ef75e91cec3b198a43646f3375c258ef",
+        },
+        licence="CC-BY-NC-4.0",
+    )
     headline = ("soft_tifa_gm",)
     official_headline = ("soft_tifa_gm_official",)
     pixels = TRANSFORMERS

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from benchmarks.oneig import layout, official, summary
+from benchmarks.oneig import official, summary
 from benchmarks.oneig.data import (
     CHINESE,
     ENGLISH,
@@ -179,6 +179,7 @@ class OneIG(Benchmark):
     unbounded = ("diversity*", "text/*ED", f"{TOTAL}*")
     scores_blank = False  # the official splitter takes the placeholder of an image, which is black there, out
     has_corrected_rules = True
+    takes_readers = True  # for text alone
     settings_class = OneIGSettings
 
     settings: OneIGSettings
@@ -190,7 +191,6 @@ class OneIG(Benchmark):
         self.images_per_prompt = self.settings.images_per_prompt or IMAGES_PER_PROMPT
         if not {"alignment", "text"} & set(self.tasks):
             self.judge = ""
-        self.takes_readers = "alignment" not in self.tasks
         self.headline = (*self.tasks, *([TOTAL] if self.tasks == TASKS else []))
         if self.settings.rules == "official":
             # they differ where the official programs have taken another prompt's readings, or stopped
@@ -198,16 +198,8 @@ class OneIG(Benchmark):
             self.official_headline = tuple(other.get(name, name) for name in self.headline)
 
     def check(self) -> None:
-        """Raises UserError: a text reader is to answer questions, or there are no such weights."""
-        from eval_models.encoders.weights import WEIGHTS
-
-        for name in self.settings.weights:
-            if name not in WEIGHTS:
-                known = ", ".join(sorted(WEIGHTS))
-                raise UserError(
-                    f"{self.name}: unknown weights '{name}'{suggest(name, WEIGHTS)}; known: {known}"
-                )
-        if self.judge and not self.backend and not self.takes_readers:
+        """Raises UserError: a text reader is to answer questions."""
+        if self.judge and not self.backend and "alignment" in self.tasks:
             others = ",".join(task for task in self.tasks if task != "alignment")
             raise UserError(
                 f"{self.name}: '{self.judge}' reads text, but alignment needs a judge that answers questions: choose "
@@ -268,6 +260,8 @@ class OneIG(Benchmark):
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any]:
         """See :func:`benchmarks.oneig.layout.find_images`."""
+        from benchmarks.oneig import layout  # the driver reads this module before any package is there
+
         model = items[0].model
         return layout.find_images(source, items, self.settings.grid_of(model), model, self.images_per_prompt)
 

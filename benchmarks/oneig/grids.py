@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from imageevalkit.arguments import Arguments
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.items import Item, items_of
-from imageevalkit.cell.records import OK, last_records
+from imageevalkit.cell.records import OK, Record, last_records
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say, suggest
 from imageevalkit.grids import NO_IMAGE_SIZE, Grid
@@ -118,13 +118,13 @@ def _tried_prompts(cell: Cell, items: Sequence[Item], out: Path, name: str) -> l
     return [_Prompt(*prompt) for prompt in prompts.items() if any(place.time for place in prompt[1])]
 
 
-def _place(item: Item, record: Mapping[str, Any] | None) -> _Place:
+def _place(item: Item, record: Record | None) -> _Place:
     changed = item.path.stat().st_mtime if item.path.is_file() else 0.0
     if record is None:
         return _Place(item.path, bool(changed), None, changed)
-    noted = datetime.fromisoformat(record["time"]).timestamp() if "time" in record else 0.0
-    made = record["status"] == OK and record.get("size") is not None  # one made elsewhere may not decode
-    return _Place(item.path, made, record.get("image_sha256"), max(changed, noted))
+    noted = datetime.fromisoformat(record.time).timestamp() if record.time else 0.0
+    made = record.status == OK and record.size is not None  # one made elsewhere may not decode
+    return _Place(item.path, made, record.image_sha256, max(changed, noted))
 
 
 def _write(prompt: _Prompt, grid: Grid) -> _Written:

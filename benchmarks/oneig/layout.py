@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from imageevalkit.adoption.found import Found, Piece, several
+from imageevalkit.adoption.places import Piece, Place, several
 from imageevalkit.cell.items import Item
 from imageevalkit.errors import CellFailure, suggest
 from imageevalkit.grids import Grid
+from imageevalkit.images import IMAGE_SUFFIXES
 
 _ID_LENGTH = 3
 
 
 def find_images(
     source: Path, items: Sequence[Item], grid: Grid | None, model: str, images_per_prompt: int
-) -> dict[str, Found]:
+) -> dict[str, Place]:
     """The images of ``items`` in ``source`` or in ``source/images``, by item id.
 
     Of three layouts, the one that holds most of them counts (with a ``grid`` of several cells, of the latter two):
@@ -63,8 +64,6 @@ def _files(
     key_of: Callable[[Path], str],
 ) -> dict[str, list[Path]]:
     """The image files in ``root/<class_item>/below`` that have the key of an item, by item id."""
-    from imageevalkit.images import IMAGE_SUFFIXES  # the driver reads this module before any package is there
-
     files: dict[tuple[str, str], list[Path]] = {}
     for name in {item.data["class_item"] for item in items}:
         folder = root / name / below

@@ -36,8 +36,7 @@ from benchmarks.oneig.scores import (
 )
 from imageevalkit.arguments import Arguments
 from imageevalkit.cell import REPO, Cell, output_root
-from imageevalkit.cell.result_files import standing
-from imageevalkit.cell.results import Metric, Result
+from imageevalkit.cell.results import Metric, Result, standing
 from imageevalkit.errors import ExitStatus, UserError, run_main, show, suggest
 from imageevalkit.grids import Grid
 from imageevalkit.text_width import columns_of

@@ -9,9 +9,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
+from imageevalkit.asset_manifest import github
 from imageevalkit.benchmark.contract import (
     Answers,
     Benchmark,
@@ -32,6 +34,19 @@ from imageevalkit.secrets import one_line
 
 _QUESTION = "score"
 _PROMPTS = 1000
+_FUNCTION = "build_evaluation_messages"
+
+_assets = partial(
+    github,
+    "PKU-YuanGroup/WISE",
+    "eb51174483a5de2e34e8614cf9dfb3319ee7fcd0",
+    licence="none stated (PKU-YuanGroup/WISE)",
+)
+
+
+def _texts(program: str, system: str, user: str) -> dict[str, str]:
+    """The SHA-256 of what ``program`` says to the judge, by key."""
+    return {f"{program}::{_FUNCTION}#system": system, f"{program}::{_FUNCTION}#user": user}
 
 
 class Category(NamedTuple):
@@ -62,6 +77,30 @@ class Wise(Benchmark):
     name = "wise"
     version = "wise-eb51174"  # data, prompts and rules are those of PKU-YuanGroup/WISE at this commit
     judge = "openai:gpt-4o-2024-05-13"
+    assets = _assets(
+        {
+            "cultural_common_sense.json": (
+                "WISE_legacy/data/cultural_common_sense.json",
+                "7a59216c768698280cea37caa574b52f3faf054d73b398b9bb6b3161baf8e3aa",
+                125062,
+            ),
+            "spatio-temporal_reasoning.json": (
+                "WISE_legacy/data/spatio-temporal_reasoning.json",
+                "e27d797885ad86e64d857d0cc93d33e04be572a8dcae95692a2c7e7876233f9a",
+                100831,
+            ),
+            "natural_science.json": (
+                "WISE_legacy/data/natural_science.json",
+                "b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be261a949035544",
+                117085,
+            ),
+        },
+        _texts(
+            "WISE_legacy/gpt_eval.py",
+            "1034e394de55d899eb78e5ad09835de551cefa5bfeb0ba4bf452c83f6285ffc0",
+            "3ceb48e6447a7b973dd7a9d10e3ab9fffb0cec9a8c3ecbbd3308e094def0c77c",
+        ),
+    )
     headline = ("overall",)
     tries = 3  # the official evaluators send the same request again when a reply holds no score
     has_corrected_rules = True
@@ -118,9 +157,7 @@ class Wise(Benchmark):
             ) from None
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
-        system, user = (
-            self.prompts[f"{self.program}::build_evaluation_messages#{role}"] for role in ("system", "user")
-        )
+        system, user = (self.prompts[f"{self.program}::{_FUNCTION}#{role}"] for role in ("system", "user"))
         text = user.format(Prompt=item.prompt, Explanation=item.data["explanation"])
         # the official evaluators declare every file a PNG
         messages = (
@@ -278,6 +315,30 @@ class WiseRewrite(Wise):
 
     name = "wise-rewrite"
     suffix = "_rewrite"
+    assets = _assets(
+        {
+            "cultural_common_sense_rewrite.json": (
+                "WISE_legacy/data/cultural_common_sense_rewrite.json",
+                "4383290c349703776c24cfa864bfa3e065dae2e3f408cf46af702f2b7affea9f",
+                103194,
+            ),
+            "spatio-temporal_reasoning_rewrite.json": (
+                "WISE_legacy/data/spatio-temporal_reasoning_rewrite.json",
+                "f63c98fff301e81c3ca6d3918683fb49757c3159d9b9e45dda8b2c9cf6a75d64",
+                94700,
+            ),
+            "natural_science_rewrite.json": (
+                "WISE_legacy/data/natural_science_rewrite.json",
+                "6aee690e100ffb65b292de3fbe35ce89fa1ca2b92063a99d227d04eaa51af2b3",
+                127831,
+            ),
+        },
+        _texts(
+            "WISE_legacy/gpt_eval.py",
+            "1034e394de55d899eb78e5ad09835de551cefa5bfeb0ba4bf452c83f6285ffc0",
+            "3ceb48e6447a7b973dd7a9d10e3ab9fffb0cec9a8c3ecbbd3308e094def0c77c",
+        ),
+    )
 
 
 class WiseVerified(Wise):
@@ -289,6 +350,30 @@ class WiseVerified(Wise):
 
     name = "wise-verified"
     judge = "vllm:qwen3.5-35b-a3b"
+    assets = _assets(
+        {
+            "cultural_common_sense_verified.json": (
+                "data_verified/cultural_common_sense_verified.json",
+                "23482925266e2784b2ba24b75239fdc6691bf85ae253d2c4aa38b71b45fefa89",
+                119062,
+            ),
+            "spatio-temporal_reasoning_verified.json": (
+                "data_verified/spatio-temporal_reasoning_verified.json",
+                "42c0b9d829365e392c2d4af283850dc76b1f922ab0c79198366de4f306eaf2b6",
+                109695,
+            ),
+            "natural_science_verified.json": (
+                "data_verified/natural_science_verified.json",
+                "6f346c336f16f611e5c73e0fcacdccb336c200d534cf111526b22d50ea912555",
+                177868,
+            ),
+        },
+        _texts(
+            "vllm_eval.py",
+            "c9b9e5e189408801a05c600dfc385addc37bb1ebe9b933c74202ea72eb415f8c",
+            "e3a2089ba3a2d4df91a1ec6e3504bbb6d411b60f407444793514bf225f73d827",
+        ),
+    )
     has_corrected_rules = False
     unbounded = ()
 

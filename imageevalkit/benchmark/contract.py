@@ -19,8 +19,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, overload
 
-from imageevalkit import judge_prompts
-from imageevalkit.assets import data_folder
+from imageevalkit.asset_manifest import Asset
+from imageevalkit.assets import BenchmarkFiles, data_folder
 from imageevalkit.benchmark.question import Answer, Picture, PixelRule, Question
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric
@@ -164,7 +164,7 @@ class Benchmark(ABC):
     name: ClassVar[str]
     version: ClassVar[str]
     task: ClassVar[str] = "t2i"
-    assets: ClassVar[Sequence[Mapping[str, Any]]] = ()
+    assets: ClassVar[Sequence[Asset]] = ()
     headline: Sequence[str] = ()
     official_headline: Sequence[str] = ()
     judge: str = ""
@@ -201,6 +201,11 @@ class Benchmark(ABC):
         """The folder of its ``benchmark.py``, with the small files of its own."""
         return Path(inspect.getfile(type(self))).parent
 
+    @classmethod
+    def files(cls) -> BenchmarkFiles:
+        """Its assets, as prefetch gets and checks them."""
+        return BenchmarkFiles(cls.name, cls.assets)
+
     @property
     def data(self) -> Path:
         """The folder of its downloaded files."""
@@ -212,7 +217,7 @@ class Benchmark(ABC):
 
         By default the official ones among the assets. Raises CellFailure: they are not there.
         """
-        return judge_prompts.load(self.name)
+        return self.files().prompts()
 
     @property
     def measurers(self) -> Mapping[str, Measurer]:

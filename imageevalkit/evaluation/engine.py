@@ -9,32 +9,39 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from imageevalkit import assets
 from imageevalkit.benchmark.contract import Answers, Benchmark, ScoredItem, Scores, benchmark_code
 from imageevalkit.benchmark.question import Picture
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.result_files import leave, standing
-from imageevalkit.cell.results import Coverage, Evaluator, Result, as_object, check_within_scale, validate
+from imageevalkit.cell.jsonl import is_number
+from imageevalkit.cell.results import (
+    Coverage,
+    Evaluator,
+    Result,
+    as_object,
+    check_within_scale,
+    leave,
+    standing,
+    validate,
+)
 from imageevalkit.cell.scores import Score
+from imageevalkit.cell.states import (
+    BLANK,
+    CORRUPT,
+    FAILED,
+    GENERATED,
+    REFUSED,
+    ImageState,
+    scorable,
+    survey_images,
+)
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.evaluator import Answerers
 from imageevalkit.evaluation.interview import AskOptions, Interview
 from imageevalkit.evaluation.judgements import JUDGE_FAILED, JUDGED, UNPARSED
 from imageevalkit.evaluation.provenance import provenance
-from imageevalkit.evaluation.survey import (
-    BLANK,
-    CORRUPT,
-    FAILED,
-    GENERATED,
-    REFUSED_ITEM,
-    ImageState,
-    scorable,
-    survey_images,
-)
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.jobs import FAILED as JOB_FAILED
-from imageevalkit.json_values import is_number
 from imageevalkit.money import dollars
 from imageevalkit.progress import ProgressWriter
 
@@ -61,14 +68,10 @@ def evaluate_cell(
         CellFailure: nothing to score, wrong benchmark data, mixed images, an evaluator that cannot start, images
             that go meanwhile, a benchmark that breaks its contract.
     """
-    data_sha256 = assets.data_sha256(cell.benchmark)
+    data_sha256 = benchmark.files().sha256()
     states = survey_images(cell, items)
     corrupt = _corrupt(states)
-    pixels = benchmark.pixels if benchmark.backend else None
-    pictures = {
-        item: Picture(s.path, s.sha256, pixels=pixels, plain=s.plain, flat=s.flat)
-        for item, s in scorable(states, official_treatment and benchmark.scores_blank).items()
-    }
+    pictures = pictures_of(benchmark, scorable(states, official_treatment and benchmark.scores_blank))
     if not pictures:
         counts = Counter(state.status for state in states.values())
         raise CellFailure(
@@ -137,6 +140,15 @@ def evaluate_cell(
     _check_official(official, cell)
     leave(cell, result, _scores_text(evaluator, states, scores), official)
     return _outcome(result, interview, scores, corrupt)
+
+
+def pictures_of(benchmark: Benchmark, states: Mapping[str, ImageState]) -> dict[str, Picture]:
+    """The images of ``states`` as the questions of ``benchmark`` show them."""
+    pixels = benchmark.pixels if benchmark.backend else None
+    return {
+        item: Picture(state.path, state.sha256, pixels=pixels, plain=state.plain, flat=state.flat)
+        for item, state in states.items()
+    }
 
 
 def _scored(
@@ -221,7 +233,7 @@ def _coverage(states: Mapping[str, ImageState], scores: Scores) -> Coverage:
     return Coverage(
         expected=len(states),
         generated=counts[GENERATED],
-        refused=counts[REFUSED_ITEM],
+        refused=counts[REFUSED],
         failed=counts[FAILED],
         blank=counts[BLANK],
         corrupt=counts[CORRUPT],

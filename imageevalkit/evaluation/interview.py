@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -100,7 +100,7 @@ class Interview:
     def _ask(self, waiting: Sequence[Question], writer: KeptTwiceWriter) -> str:
         """Ask ``waiting``; why somebody stopped answering, if so."""
         try:
-            with closing(self._answerers.ask(waiting, self._options.workers)) as answers:
+            with closing(self._answers(waiting)) as answers:
                 for answer in answers:
                     self._note_answer(answer, writer)
                     self._report()
@@ -113,6 +113,9 @@ class Interview:
             say(f"the judge stopped answering: {problem}")
             return problem
         return ""
+
+    def _answers(self, waiting: Sequence[Question]) -> Generator[Answer, None, None]:
+        yield from self._answerers.ask(waiting, self._options.workers)
 
     def _note_answer(self, answer: Answer, writer: KeptTwiceWriter) -> None:
         question = answer.question

@@ -13,11 +13,10 @@ from imageevalkit.benchmark.contract import Answers, Benchmark, Unparsed, benchm
 from imageevalkit.benchmark.question import Answer, Picture, Question
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
+from imageevalkit.cell.jsonl import Shape, Tell, is_number, is_text, mapping_of, one_of, or_null, tell_nobody
 from imageevalkit.cell.kept_twice import KeptTwiceWriter, copy_of, read_kept
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure
-from imageevalkit.json_values import Shape, is_number, is_text, mapping_of, one_of, or_null
-from imageevalkit.jsonl import Tell, tell_nobody
 
 OK, UNPARSED, FAILED = "ok", "unparsed", "failed"
 JUDGED, JUDGE_FAILED = "judged", "judge_failed"

@@ -11,6 +11,7 @@ from imageevalkit.cell import REPO, lock_cell
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say, show
 from imageevalkit.jobs import cell_of
 from imageevalkit.launch.config import Config, parse_boolean, read_config
+from imageevalkit.launch.environments import ensure_driver_env, python_of
 from imageevalkit.launch.options import help_text, parse_words, resolve
 from imageevalkit.launch.process import LOG_HEADER
 from imageevalkit.open_files import require
@@ -27,8 +28,7 @@ def main() -> ExitStatus:
     words = sys.argv[1:]
     if words[:1] != ["--config-fd"]:
         raise UserError("start this through eval.sh: bash eval.sh --help")
-    config, words = read_config(int(words[1])), words[2:]
-    given = parse_words(words)
+    fd, given = int(words[1]), parse_words(words[2:])
     if given.get("--images"):
         # relative to where the user is, which the next line leaves
         given["--images"] = str(Path(given["--images"]).expanduser().absolute())
@@ -39,9 +39,14 @@ def main() -> ExitStatus:
     if _asks(given, "--list"):
         from imageevalkit.launch.listing import listing
 
-        show(listing(config))
+        show(listing(read_config(fd)))
         return ExitStatus.COMPLETE
-    return _run(given, config)
+    # planning checks settings with a library that is only there, and may have come just now
+    if ensure_driver_env():
+        os.execv(
+            python_of("", "", ""), [python_of("", "", ""), "-P", "-m", "imageevalkit.launch", *sys.argv[1:]]
+        )
+    return _run(given, read_config(fd))
 
 
 def _asks(given: dict[str, str], option: str) -> bool:
@@ -49,7 +54,6 @@ def _asks(given: dict[str, str], option: str) -> bool:
 
 
 def _run(given: dict[str, str], config: Config) -> ExitStatus:
-    from imageevalkit.launch.environments import ensure_driver_env
     from imageevalkit.launch.gpus_of_work import with_gpus_of_work
     from imageevalkit.launch.local import run_plan
     from imageevalkit.launch.planner import make_plan
@@ -60,11 +64,9 @@ def _run(given: dict[str, str], config: Config) -> ExitStatus:
     if options.dry_run:
         from imageevalkit.launch.dry_run import describe
 
-        ensure_driver_env()
         text, status = describe(with_gpus_of_work(plan))
         show(text)
         return status
-    ensure_driver_env()
     try:
         # every cell is locked before anything starts: a second run on any of them ends here
         locks = {key: lock_cell(cell_of(key)) for key in sorted(plan.cells)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from imageevalkit.benchmark_settings import environ_of
 from imageevalkit.errors import UserError
 from imageevalkit.jobs import Job
 from imageevalkit.launch.environments import DRIVER_ENV
@@ -45,7 +44,7 @@ def _adopt_job(run: Run, images: Path, sources: Mapping[str, Path], model: str) 
         ],
         cells=[cell.key for cell in cells],
         logs=[run.logs(cells, "adopt")[0]],
-        environ=environ_of(run.ds_kwargs),
+        environ=run.environ,
         cores=run.cores,
         options={
             "sources": {name: str(source.absolute()) for name, source in sources.items()},

@@ -57,12 +57,19 @@ def program_of(environment: str, name: str, used_by: str, build: str) -> Path:
     return program
 
 
-def ensure_driver_env() -> None:
-    """Make ``.venv``, or bring it up to date with requirements/driver.txt; quick when it is.
+def ensure_driver_env() -> bool:
+    """Make ``.venv``, or bring it up to date with requirements/driver.txt; quick, and False, when it is.
 
     Raises:
         UserError: it cannot be made (the script says why).
     """
-    script = REPO / "utils" / "make_env.sh"
+    script, before = REPO / "utils" / "make_env.sh", _state()
     if subprocess.run(["bash", str(script), "--driver"], check=False).returncode:
         raise UserError(f"the driver's environment {DRIVER_ENV} cannot be made (see above)")
+    return _state() != before
+
+
+def _state() -> str:
+    """What make_env.sh has written about ``.venv``; empty where it is not there."""
+    stamp = DRIVER_ENV / ".imageevalkit-requirements"
+    return stamp.read_text(encoding="utf-8") if stamp.is_file() else ""

@@ -14,11 +14,13 @@ from imageevalkit.benchmark_settings import environ_of
 from imageevalkit.cell import Cell, log_root
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.jobs import Job
-from imageevalkit.launch import gpu_needs, registry
+from imageevalkit.launch import gpu_needs
+from imageevalkit.launch.benchmarks import BenchmarkChoice
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.environments import python_of
-from imageevalkit.launch.needs import hub_secrets, model_needs
+from imageevalkit.launch.models import model_needs, resolve_model
 from imageevalkit.launch.options import Options
+from imageevalkit.launch.weights import hub_secrets
 
 # A crash (out of memory, driver fault) may pass; a job that reports its own failure is not run again.
 _RETRIES = 2
@@ -37,8 +39,18 @@ class Run:
     stamp: str
     cores: int
     blocked: dict[str, str]
-    ds_kwargs: Mapping[str, Mapping[str, Any]]
-    """The settings of each benchmark."""
+    """Why cells cannot start, by cell."""
+    benchmarks: Mapping[str, BenchmarkChoice]
+    """Those whose files can be read, by name."""
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What every job finds the settings of benchmarks by."""
+        return environ_of({name: benchmark.settings for name, benchmark in self.benchmarks.items()})
+
+    def tasks(self) -> list[str]:
+        """Those of its benchmarks."""
+        return list(dict.fromkeys(benchmark.task for benchmark in self.benchmarks.values()))
 
     def logs(self, cells: list[Cell], stage: str) -> list[str]:
         """One log file for each cell."""
@@ -50,8 +62,8 @@ class Run:
         return [cell for cell in cells if cell.key not in self.blocked]
 
 
-def generate_jobs(run: Run, tasks: Mapping[str, str]) -> list[Job]:
-    """The jobs that make the images; ``tasks`` are those of all benchmarks.
+def generate_jobs(run: Run) -> list[Job]:
+    """The jobs that make the images.
 
     Models behind an API share a job and its process: their limiter, their money and their waiting are one.
 
@@ -62,9 +74,9 @@ def generate_jobs(run: Run, tasks: Mapping[str, str]) -> list[Job]:
     together: dict[str, dict[str, Settings]] = {}
     for model, kwargs in zip(run.options.models, run.options.model_kwargs, strict=True):
         settings: Settings = {}
-        for task in dict.fromkeys(tasks[benchmark] for benchmark in run.options.benchmarks):
+        for task in run.tasks():
             with contextlib.suppress(CellFailure):  # then its cells are blocked
-                settings[task] = registry.resolve_model(model, task, run.options.use_api, kwargs)
+                settings[task] = resolve_model(model, task, run.options.use_api, kwargs)
         for setting in settings.values():
             _check_api(run.options, model, setting)
             _check_batch_size(model, setting)
@@ -85,7 +97,7 @@ def generate_jobs(run: Run, tasks: Mapping[str, str]) -> list[Job]:
     groups += [(python, models, False) for python, models in local]
     names = _names([models for _, models, _ in groups])
     return [
-        _job(run, name, python, models, api, tasks)
+        _job(run, name, python, models, api)
         for name, (python, models, api) in zip(names, groups, strict=True)
     ]
 
@@ -100,15 +112,15 @@ def _names(groups: list[dict[str, Settings]]) -> list[str]:
     ]
 
 
-def _job(
-    run: Run, name: str, python: str, models: dict[str, Settings], api: bool, tasks: Mapping[str, str]
-) -> Job:
+def _job(run: Run, name: str, python: str, models: dict[str, Settings], api: bool) -> Job:
     options = run.options
     # one class per task is in memory at a time, so that benchmarks of one task follow each other
     cells = []
     for model, settings in models.items():
         order = list(settings)
-        cells += sorted(run.open_cells(model), key=lambda cell: order.index(tasks[cell.benchmark]))
+        cells += sorted(
+            run.open_cells(model), key=lambda cell: order.index(run.benchmarks[cell.benchmark].task)
+        )
     each = max(_gpus_of(run, model, s) for model, settings in models.items() for s in settings.values())
     return Job(
         name=name,
@@ -116,8 +128,8 @@ def _job(
         command=[python, "infer/generate.py", "--plan", str(run.folder / "plan.json"), "--job", name],
         cells=[cell.key for cell in cells],
         logs=run.logs(cells, "generate"),
-        environ=environ_of(run.ds_kwargs),
-        secrets=_secrets(run, models, cells, tasks),
+        environ=run.environ,
+        secrets=_secrets(run, models, cells),
         gpus=each,
         gpus_at_most=gpu_needs.in_replicas(each, options.replicas),
         cores=run.cores,
@@ -146,9 +158,7 @@ def _job(
     )
 
 
-def _secrets(
-    run: Run, models: dict[str, Settings], cells: Sequence[Cell], tasks: Mapping[str, str]
-) -> list[str]:
+def _secrets(run: Run, models: dict[str, Settings], cells: Sequence[Cell]) -> list[str]:
     """The variables with the keys of ``models``: of their endpoints, and the hub's where weights may be fetched."""
     needed: list[str] = []
     kwargs = dict(zip(run.options.models, run.options.model_kwargs, strict=True))
@@ -159,7 +169,7 @@ def _secrets(
                 needed += Endpoint.of(own).secrets
             elif "api_key_env" in own:  # a class that asks an API of its own
                 needed.append(str(own["api_key_env"]))
-        mine = dict.fromkeys(tasks[cell.benchmark] for cell in cells if cell.model == model)
+        mine = dict.fromkeys(run.benchmarks[cell.benchmark].task for cell in cells if cell.model == model)
         needed += hub_secrets(model_needs(model, run.options.use_api, kwargs[model], mine).assets)
     return sorted(set(needed))
 

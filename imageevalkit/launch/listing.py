@@ -5,46 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib.util import find_spec
 
-from imageevalkit import assets
-from imageevalkit.benchmark.contract import check_judge
+from imageevalkit import registry
 from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.judges.choice import JudgeChoice
-from imageevalkit.launch import registry
-from imageevalkit.launch.benchmark_kwargs import configured_settings
+from imageevalkit.launch.benchmarks import BenchmarkChoice, choose_benchmark
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.environments import program_of
-from imageevalkit.launch.judge_settings import (
-    configured_kwargs,
-    endpoint_of,
-    environment_of,
-    runs_elsewhere,
-)
-from imageevalkit.launch.own_environment import missing_here, own_environment, script_of
-from imageevalkit.registry import find_judge
+from imageevalkit.launch.judges import ConfiguredJudge
+from imageevalkit.launch.models import check_model, model_tasks
 
 
 def listing(config: Config) -> str:
-    """Two aligned tables: models with tasks, benchmarks with tasks; each with what is missing."""
-    models = [
-        (name, ", ".join(tasks), _model(config, name, tasks))
-        for name, tasks in registry.model_tasks().items()
-    ]
-    benchmarks = [
-        (name, task, _dataset(name) or _evaluation(config, name))
-        for name, task in registry.benchmark_tasks().items()
-    ]
-    return "\n".join(["Models", *_rows(models), "", "Benchmarks", *_rows(benchmarks)])
+    """Two aligned tables: models with tasks, benchmarks with tasks; each with what is missing.
+
+    Below them, why files that should hold a benchmark cannot be read.
+    """
+    models = [(name, ", ".join(tasks), _model(config, name, tasks)) for name, tasks in model_tasks().items()]
+    benchmarks = [(name, task, _benchmark(config, name)) for name, task in registry.benchmark_tasks().items()]
+    tables = ["Models", *_rows(models), "", "Benchmarks", *_rows(benchmarks)]
+    broken = [f"  {problem}" for problem in registry.broken_benchmarks().values()]
+    return "\n".join([*tables, *(["", "Cannot be read", *broken] if broken else [])])
 
 
 def _rows(rows: list[tuple[str, str, str]]) -> list[str]:
-    width = max(len(name) for name, _, _ in rows)
+    width = max((len(name) for name, _, _ in rows), default=0)
     return [f"  {name:<{width}}  {task:<10} {state}" for name, task, state in rows]
 
 
 def _model(config: Config, name: str, tasks: Iterable[str]) -> str:
     try:
         for task in tasks:
-            registry.check_model(name, task)
+            check_model(name, task)
     except CellFailure as error:
         return str(error)
     return _program(config.maps.get("INFER_ENV_MAP", {}).get(name, ""), "python", f"--model {name}")
@@ -59,54 +49,45 @@ def _program(environments: str, program: str, build: str) -> str:
     return "ready"
 
 
-def _evaluation(config: Config, benchmark: str) -> str:
-    """Whether the script, the environment of ``benchmark`` and its judge are there."""
+def _benchmark(config: Config, name: str) -> str:
     try:
-        script_of(benchmark)
-        given = configured_settings(config, benchmark)
-        judge = check_judge(benchmark, config.maps.get("JUDGE_MAP", {}).get(benchmark, ""), given)
-        choice = find_judge(judge)
-        own = own_environment(config, benchmark, given)
-        problem = _judge_problem(config, choice, bool(own)) if choice else ""
-        state = _program(own, "python", f"--benchmark {benchmark}")
-        if not problem and state == "ready":
-            missing = missing_here(benchmark, given)
-            problem = f"needs its weights: bash utils/prefetch.sh --ds_names {benchmark}" if missing else ""
-    except UserError as error:
+        benchmark = choose_benchmark(config, name, config.maps.get("JUDGE_MAP", {}).get(name, ""))
+        return _dataset(benchmark) or _evaluation(config, benchmark)
+    except (UserError, CellFailure) as error:
         return str(error)
+
+
+def _dataset(benchmark: BenchmarkChoice) -> str:
+    benchmark.check_dataset_class()
+    if benchmark.files.problems():
+        return f"needs its data: bash utils/prefetch.sh --ds_names {benchmark.name}"
+    if find_spec("PIL"):  # until the driver's environment is made, there may be none to read datasets with
+        benchmark.check_dataset()
+    return ""
+
+
+def _evaluation(config: Config, benchmark: BenchmarkChoice) -> str:
+    """Whether the script, the environment of ``benchmark`` and its judge are there."""
+    benchmark.evaluation("", "")
+    own = benchmark.environment(config)
+    problem = _judge_problem(config, benchmark.judge, bool(own)) if benchmark.judge else ""
+    state = _program(own, "python", f"--benchmark {benchmark.name}")
+    if not problem and state == "ready" and benchmark.lacks():
+        problem = f"needs its weights: bash utils/prefetch.sh --ds_names {benchmark.name}"
     return problem or state
 
 
-def _judge_problem(config: Config, choice: JudgeChoice, in_own: bool) -> str:
-    """What a judge needs to start; empty when it could. ``in_own``: its benchmark has an environment of its own.
-
-    Raises:
-        UserError: wrong settings of the judge.
-    """
-    kwargs = configured_kwargs(config, choice)
-    if runs_elsewhere(choice, kwargs):
+def _judge_problem(config: Config, judge: ConfiguredJudge, in_own: bool) -> str:
+    """What a judge needs to start; empty when it could. ``in_own``: its benchmark has an environment of its own."""
+    name = judge.choice.name
+    if judge.runs_elsewhere:
         try:
-            endpoint_of(choice, kwargs)
+            _ = judge.endpoint
         except UserError as error:
-            return f"its judge {choice.name}: {error}"
+            return f"its judge {name}: {error}"
         return ""
-    backend = choice.setting.backend
-    if backend == "transformers" and in_own:
+    if judge.backend == "transformers" and in_own:
         return ""  # it runs there
-    program = "vllm" if backend == "vllm" else "python"
-    state = _program(environment_of(config, choice, kwargs), program, f"--judge {backend}")
-    return "" if state == "ready" else f"{state} (its judge is {choice.name})"
-
-
-def _dataset(benchmark: str) -> str:
-    try:
-        registry.check_dataset_class(benchmark)
-        if assets.check(benchmark):
-            return f"needs its data: bash utils/prefetch.sh --ds_names {benchmark}"
-        if find_spec(
-            "PIL"
-        ):  # until the driver's environment is made, there may be none to read datasets with
-            registry.check_dataset(benchmark)
-    except CellFailure as error:
-        return str(error)
-    return ""
+    program = "vllm" if judge.backend == "vllm" else "python"
+    state = _program(judge.environment(config), program, f"--judge {judge.backend}")
+    return "" if state == "ready" else f"{state} (its judge is {name})"

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from imageevalkit import assets
-from imageevalkit.benchmark.contract import module_of
-from imageevalkit.benchmark_settings import environ_of
+from imageevalkit import registry
 from imageevalkit.cell import Cell, log_root, output_root
 from imageevalkit.cell.kept_twice import copy_of
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.jobs import Job, Plan
-from imageevalkit.launch import gpu_needs, registry
 from imageevalkit.launch.adopt_jobs import adopt_jobs
-from imageevalkit.launch.benchmark_kwargs import benchmark_kwargs
+from imageevalkit.launch.benchmarks import BenchmarkChoice, choose_benchmark, settings_of_images_elsewhere
 from imageevalkit.launch.config import Config
-from imageevalkit.launch.environments import DRIVER_ENV, python_of
+from imageevalkit.launch.environments import DRIVER_ENV
+from imageevalkit.launch.evaluate_jobs import evaluate_jobs
 from imageevalkit.launch.generate_jobs import Run, generate_jobs
-from imageevalkit.launch.judges import JudgeNeeds, check_kwargs_map, judge_needs
-from imageevalkit.launch.missing_weights import missing_of_evaluator, missing_of_model
-from imageevalkit.launch.needs import assets_without_judge, hub_secrets
+from imageevalkit.launch.judges import check_kwargs_map
+from imageevalkit.launch.models import missing_of_model, model_tasks
 from imageevalkit.launch.options import Options
-from imageevalkit.launch.own_environment import missing_here, own_environment, script_of, uses_encoders
-from imageevalkit.launch.serving_jobs import serving_jobs
-from imageevalkit.secrets import secret_names
 
-_EVALUATE_RETRIES = 1  # a crash may pass; the answers before it are kept
 _RECORDS = ("generation.jsonl", copy_of(Path("generation.jsonl")).name)  # each stands for images of a cell
 
 
@@ -40,42 +32,36 @@ def make_plan(options: Options, config: Config) -> Plan:
     Raises:
         UserError: an unknown name, a missing environment or script, a GPU that is not there.
     """
-    tasks = registry.benchmark_tasks()
-    for benchmark in options.benchmarks:
-        if benchmark not in tasks:
-            raise UserError(
-                f"unknown benchmark '{benchmark}'{suggest(benchmark, tasks)}; bash eval.sh --list shows the names"
-            )
+    blocked: dict[str, str] = {}
+    benchmarks = _benchmarks(options, config, blocked)
     _check_folders(options)
-    _check_maps(config, tasks)
-    for benchmark in options.judges:
-        if benchmark not in tasks and benchmark not in config.maps.get("JUDGE_MAP", {}):
-            raise UserError(f"--judges names unknown benchmark '{benchmark}'{suggest(benchmark, tasks)}")
+    _check_maps(options, config)
+    _block(options, benchmarks, blocked)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     cores = available_cores()
     side_by_side = min(cores, len(options.models) * len(options.benchmarks))
-    ds_kwargs = {name: benchmark_kwargs(options, config, name) for name in options.benchmarks}
     run = Run(
         options=options,
         config=config,
         folder=log_root() / "runs" / f"{stamp}-{os.getpid()}",
         stamp=f"{stamp}-{os.getpid()}",
         cores=max(1, cores // side_by_side) if options.parallel else cores,
-        blocked=_blocked(options, config, ds_kwargs, tasks),
-        ds_kwargs=ds_kwargs,
+        blocked=blocked,
+        benchmarks=benchmarks,
     )
     jobs: list[Job] = []
     if options.images is not None:
         jobs += adopt_jobs(run, options.images)
     elif options.infer:
-        jobs += generate_jobs(run, tasks)
+        jobs += generate_jobs(run)
     else:
         for model in options.models:
             _check_images_of(model)
     if options.evaluate:
         after = {cell: job.name for job in jobs for cell in job.cells}
-        cells = [cell for model in options.models for cell in run.open_cells(model)]
-        jobs += _evaluate_jobs(run, cells, after)
+        jobs += evaluate_jobs(
+            run, [cell for model in options.models for cell in run.open_cells(model)], after
+        )
     jobs.append(_report_job(run, jobs))
     return Plan(
         str(run.folder),
@@ -85,6 +71,33 @@ def make_plan(options: Options, config: Config) -> Plan:
         gpu_min_free_memory=options.gpu_min_free_memory,
         share_gpus=options.share_gpus,
     )
+
+
+def _benchmarks(options: Options, config: Config, blocked: dict[str, str]) -> dict[str, BenchmarkChoice]:
+    """Those of the run; cells of one whose file cannot be read are ``blocked``."""
+    hint = ""
+    if options.ds_kwargs and len(options.benchmarks) > 1:
+        hint = "; --ds_kwargs goes to all benchmarks of a run, DS_KWARGS_MAP has settings for each"
+    found: dict[str, BenchmarkChoice] = {}
+    for name in options.benchmarks:
+        judge = options.judges.get(name, "")
+        try:
+            choice = choose_benchmark(config, name, judge, options.judge_kwargs, options.ds_kwargs, hint)
+        except CellFailure as failure:
+            blocked |= {Cell(model, name).key: str(failure) for model in options.models}
+            continue
+        found[name] = choice
+        for setting in settings_of_images_elsewhere(choice) if _makes_images(options) else ():
+            where = f"DS_KWARGS_MAP['{name}'] in config.sh"
+            raise UserError(
+                f"{'--ds_kwargs' if setting in options.ds_kwargs else where}: the setting {setting} of {name} is "
+                "about images made elsewhere (--images), but this run makes its own: leave it out"
+            )
+    return found
+
+
+def _makes_images(options: Options) -> bool:
+    return options.infer and options.images is None
 
 
 def _check_folders(options: Options) -> None:
@@ -119,7 +132,7 @@ def _check_folders(options: Options) -> None:
 
 def _check_images_of(model: str) -> None:
     """Without generation any model will do that has a folder in output/, however its images were made."""
-    known = registry.model_tasks()
+    known = model_tasks()
     if model not in known and not (output_root() / model).is_dir():
         raise UserError(
             f"unknown model '{model}'{suggest(model, known)}: it is not registered, and there are no images of it "
@@ -127,130 +140,54 @@ def _check_images_of(model: str) -> None:
         )
 
 
-def _check_maps(config: Config, tasks: dict[str, str]) -> None:
+def _check_maps(options: Options, config: Config) -> None:
+    """Raises UserError: a name in a map of config.sh or in --judges looks like a slip."""
+    tasks = registry.benchmark_tasks()
     for variable in ("EVAL_ENV_MAP", "EVAL_GPU_MAP", "JUDGE_MAP", "DS_KWARGS_MAP"):
         for benchmark in config.maps.get(variable, {}):
-            if benchmark not in tasks and (near := suggest(benchmark, tasks)):
+            # what a broken file holds is not known
+            if benchmark in tasks or registry.broken_benchmarks():
+                continue
+            if near := suggest(benchmark, tasks):
                 raise UserError(f"{variable} in config.sh names unknown benchmark '{benchmark}'{near}")
-    models = registry.model_tasks()
+    for benchmark in options.judges:
+        if benchmark not in {*tasks, *options.benchmarks, *config.maps.get("JUDGE_MAP", {})}:
+            raise UserError(f"--judges names unknown benchmark '{benchmark}'{suggest(benchmark, tasks)}")
+    models = model_tasks()
     for model in config.maps.get("INFER_GPU_MAP", {}):
         if model not in models and (near := suggest(model, models)):
             raise UserError(f"INFER_GPU_MAP in config.sh names unknown model '{model}'{near}")
     check_kwargs_map(config)
 
 
-def _blocked(
-    options: Options, config: Config, ds_kwargs: Mapping[str, Mapping[str, Any]], tasks: Mapping[str, str]
-) -> dict[str, str]:
-    """Why cells cannot start, by cell: told before an image is made, and paid for."""
-    blocked: dict[str, str] = {}
-    makes_images = options.infer and options.images is None
-    for benchmark in options.benchmarks:
-        reason = _no_dataset(benchmark)
-        if not reason and (problems := assets.check(benchmark)):
-            reason = assets.explain(problems, benchmark)
-        if not reason and options.evaluate:
-            reason = "; ".join(missing_here(benchmark, ds_kwargs[benchmark]))
-        if not reason and options.evaluate and options.asks_judges:
-            reason = missing_of_evaluator(options, config, benchmark, ds_kwargs[benchmark])
-        if reason:
-            blocked |= {Cell(model, benchmark).key: reason for model in options.models}
-    for model, kwargs in zip(options.models, options.model_kwargs, strict=True) if makes_images else ():
-        for task in dict.fromkeys(tasks[benchmark] for benchmark in options.benchmarks):
-            if reason := missing_of_model(options, model, kwargs, task):
-                cells = [Cell(model, name) for name in options.benchmarks if tasks[name] == task]
-                for cell in cells:
+def _block(options: Options, benchmarks: Mapping[str, BenchmarkChoice], blocked: dict[str, str]) -> None:
+    """Adds why cells cannot start: told before an image is made, and paid for."""
+    for name, benchmark in benchmarks.items():
+        if reason := _why_blocked(options, benchmark):
+            blocked |= {Cell(model, name).key: reason for model in options.models}
+    if not _makes_images(options):
+        return
+    for model, kwargs in zip(options.models, options.model_kwargs, strict=True):
+        for task in dict.fromkeys(benchmark.task for benchmark in benchmarks.values()):
+            if reason := missing_of_model(model, task, options.use_api, kwargs):
+                for cell in (Cell(model, name) for name, one in benchmarks.items() if one.task == task):
                     made = "; --infer false scores the images there are" * cell.generation.exists()
                     blocked.setdefault(cell.key, reason + made)
-    return blocked
 
 
-def _no_dataset(benchmark: str) -> str:
+def _why_blocked(options: Options, benchmark: BenchmarkChoice) -> str:
     try:
-        registry.check_dataset_class(benchmark)
+        benchmark.check_dataset_class()
+        if problems := benchmark.files.problems():
+            return benchmark.files.explain(problems)
+        if not options.evaluate:
+            return ""
+        if lacking := benchmark.lacks():
+            return lacking
+        named = options.judges.get(benchmark.name, "")
+        return benchmark.missing_weights(named) if options.asks_judges else ""
     except CellFailure as failure:
         return str(failure)
-    return ""
-
-
-def _evaluate_jobs(run: Run, cells: Sequence[Cell], after: dict[str, str]) -> list[Job]:
-    needs = {
-        benchmark: judge_needs(run, benchmark) for benchmark in dict.fromkeys(c.benchmark for c in cells)
-    }
-    alone, served = [], []
-    for cell in cells:
-        job = _evaluate_job(run, cell, needs[cell.benchmark], after)
-        if server := needs[cell.benchmark].server:
-            served.append((server, job))
-        else:
-            alone.append(job)
-    return alone + serving_jobs(run, served)
-
-
-def _evaluate_job(run: Run, cell: Cell, needs: JudgeNeeds, after: dict[str, str]) -> Job:
-    options, benchmark = run.options, cell.benchmark
-    script = script_of(benchmark)
-    ours = module_of(benchmark) is not None
-    environment = own_environment(run.config, benchmark, run.ds_kwargs[benchmark])
-    for part in environment.split():
-        python_of(part, f"benchmark {benchmark}", f"bash utils/make_env.sh --benchmark {benchmark}")
-    if not environment and needs.environment:
-        environment = needs.environment
-        python_of(environment, f"{benchmark}'s judge", "bash utils/make_env.sh --judge transformers")
-    environ = {
-        "IMAGEEVALKIT_RUN_FOLDER": str(run.folder),
-        "IMAGEEVALKIT_MISSING_ITEMS": options.missing_items,
-        **environ_of(run.ds_kwargs),
-        **needs.environ,
-    }
-    if options.limit:
-        environ["IMAGEEVALKIT_LIMIT"] = str(options.limit)
-    if not options.asks_judges:
-        environ["IMAGEEVALKIT_RESCORE"] = "true"
-    if options.retry_unparsed:
-        environ["IMAGEEVALKIT_RETRY_UNPARSED"] = "true"
-    return Job(
-        name=f"evaluate:{cell.key}",
-        stage="evaluate",
-        command=["bash", str(script), cell.model, environment],
-        cells=[cell.key],
-        logs=run.logs([cell], "evaluate"),
-        environ=environ,
-        secrets=_secrets(run, benchmark, needs),
-        after=[after[cell.key]] if cell.key in after else [],
-        gpus=_gpus(run, benchmark, needs),
-        turns=[needs.turn] if needs.turn else [],
-        cores=run.cores,
-        retries=_EVALUATE_RETRIES
-        if ours
-        else 0,  # a foreign script may begin anew, for hours and judge money
-        leaves_outcomes=ours,
-        options={"uses_encoders": uses_encoders(benchmark, run.ds_kwargs[benchmark])},
-    )
-
-
-def _secrets(run: Run, benchmark: str, needs: JudgeNeeds) -> list[str]:
-    """The variables with the keys that evaluating ``benchmark`` takes; of a foreign script nobody knows which."""
-    if module_of(benchmark) is None:
-        return secret_names()
-    if not run.options.asks_judges:
-        return []
-    own = hub_secrets(assets_without_judge(benchmark, run.ds_kwargs[benchmark]))
-    return sorted({*own, *needs.secrets})
-
-
-def _gpus(run: Run, benchmark: str, needs: JudgeNeeds) -> int:
-    """GPUs of evaluating ``benchmark``: those that EVAL_GPU_MAP says.
-
-    An empty entry leaves it to the judge and to the encoders.
-    """
-    where = f"EVAL_GPU_MAP['{benchmark}']"
-    count = gpu_needs.mapped(run.config.maps.get("EVAL_GPU_MAP", {}).get(benchmark, ""), where)
-    if count is None:
-        # rescoring too: an encoder on a GPU has another precision than on a CPU, and answers on record are of one
-        encodes = uses_encoders(benchmark, run.ds_kwargs[benchmark])
-        return max(needs.gpus, gpu_needs.one_if_any() if encodes else 0)
-    return gpu_needs.require(count, f"{where} in config.sh: evaluating the benchmark needs")
 
 
 def _report_job(run: Run, jobs: list[Job]) -> Job:

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from imageevalkit.cell import log_root
 from imageevalkit.errors import UserError
 from imageevalkit.jobs import Job
-from imageevalkit.judges.choice import JudgeChoice
 from imageevalkit.judges.server import ServerSettings
 from imageevalkit.launch.environments import DRIVER_ENV, program_of
 from imageevalkit.launch.generate_jobs import Run
-from imageevalkit.launch.judge_settings import environment_of
+from imageevalkit.launch.judges import ConfiguredJudge
+from imageevalkit.launch.weights import hub_secrets
 
 _RETRIES = 1  # what has its outcome by then is not evaluated again
 
@@ -34,15 +34,13 @@ class Server(NamedTuple):
     address_file: str
 
 
-def server_of(
-    run: Run, choice: JudgeChoice, settings: ServerSettings, gpus: int, secrets: Sequence[str]
-) -> Server:
-    """The server that this run starts for ``choice``.
+def server_of(run: Run, judge: ConfiguredJudge, settings: ServerSettings, gpus: int) -> Server:
+    """The server that this run starts for ``judge``.
 
     Raises:
         UserError: the environment with vLLM, or a folder with weights, is missing.
     """
-    environment = environment_of(run.config, choice, {"environment": settings.environment})
+    choice, environment = judge.choice, judge.environment(run.config)
     build = "bash utils/make_env.sh --judge vllm"
     try:
         executable = program_of(environment, "vllm", f"judge {choice.name}", build)
@@ -58,7 +56,7 @@ def server_of(
         judge=choice.full_name,
         model=model,
         command=tuple(settings.command(executable, model, gpus)),
-        secrets=tuple(secrets),
+        secrets=tuple(hub_secrets(judge.weights)),
         gpus=gpus,
         start_timeout=settings.start_timeout,
         log=str(log_root() / f"judge_{stem}_{run.stamp}.log"),

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from imageevalkit import assets
+from imageevalkit import registry
 from imageevalkit.asset_checks.check import Needed, check_asset, name_of
 from imageevalkit.asset_checks.finding import Finding
 from imageevalkit.asset_manifest import CodeAsset, HubAsset, UrlAsset
+from imageevalkit.assets import BenchmarkFiles
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, show
 from imageevalkit.launch.config import read_config
 from imageevalkit.prefetching.request import Request, read_request
@@ -40,25 +41,26 @@ def _benchmarks(request: Request) -> list[str]:
     problems: list[str] = []
     for benchmark in request.benchmarks:
         try:
-            found = report(benchmark) if request.check else _fetch_data(benchmark, request.mirror)
+            files = registry.benchmark_files(benchmark)
+            found = report(files) if request.check else _fetch_data(files, request.mirror)
         except (CellFailure, OSError) as failure:
             found = [_said(failure)]
         problems += [f"{benchmark}: {problem}" for problem in found]
     return problems
 
 
-def report(benchmark: str) -> list[str]:
-    """What of the data of ``benchmark`` is missing or wrong, every byte; says so on stdout when nothing is."""
-    problems = assets.check(benchmark, hashes=True)
+def report(files: BenchmarkFiles) -> list[str]:
+    """What of the data of a benchmark is missing or wrong, every byte; says so on stdout when nothing is."""
+    problems = files.problems(hashes=True)
     if not problems:
-        show(f"{benchmark}: {len(assets.local_assets(benchmark))} files, all right")
+        show(f"{files.benchmark}: {len(files.local)} files, all right")
     return problems
 
 
-def _fetch_data(benchmark: str, mirror: Path | None) -> list[str]:
+def _fetch_data(files: BenchmarkFiles, mirror: Path | None) -> list[str]:
     from imageevalkit.prefetching.benchmark_files import fetch
 
-    return fetch(benchmark, mirror)
+    return fetch(files, mirror)
 
 
 def _placed(request: Request) -> list[str]:

@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 from tqdm import tqdm
 
-from imageevalkit import assets
 from imageevalkit.asset_manifest import FileAsset, LocalAsset, PromptsAsset
+from imageevalkit.assets import BenchmarkFiles, data_folder
 from imageevalkit.atomic import write_atomic
 from imageevalkit.errors import CellFailure, show
 from imageevalkit.images import map_threads
@@ -29,24 +29,20 @@ _FINAL = frozenset({401, 403, 404, 410, 451})
 _DOWNLOAD_THREADS = 8
 
 
-def fetch(benchmark: str, mirror: Path | None) -> list[str]:
-    """Get what ``benchmark`` lacks from ``mirror`` or the internet; return what could not be got.
-
-    Raises:
-        CellFailure: its manifest is malformed.
-    """
-    files = assets.local_assets(benchmark)
-    wrong = [asset for asset in files if assets.problem_of(asset, benchmark, hashes=True)]
-    with tqdm(total=sum(map(_size, wrong)), desc=benchmark, unit="B", unit_scale=True, disable=None) as bar:
+def fetch(files: BenchmarkFiles, mirror: Path | None) -> list[str]:
+    """Get what a benchmark lacks from ``mirror`` or the internet; return what could not be got."""
+    name, local = files.benchmark, files.local
+    wrong = [asset for asset in local if files.problem_of(asset, hashes=True)]
+    with tqdm(total=sum(map(_size, wrong)), desc=name, unit="B", unit_scale=True, disable=None) as bar:
 
         def get(asset: LocalAsset) -> str:
-            problem = _fetch(asset, benchmark, mirror)
+            problem = _fetch(asset, files, mirror)
             bar.update(_size(asset))
             return problem
 
         problems = [problem for problem in map_threads(get, wrong, _DOWNLOAD_THREADS) if problem]
     show(
-        f"{benchmark}: {len(files) - len(wrong)} files were right already, {len(wrong) - len(problems)} fetched, "
+        f"{name}: {len(local) - len(wrong)} files were right already, {len(wrong) - len(problems)} fetched, "
         f"{len(problems)} problems"
     )
     return problems
@@ -56,14 +52,14 @@ def _size(asset: LocalAsset) -> int:
     return asset.size if isinstance(asset, FileAsset) else 0
 
 
-def _fetch(asset: LocalAsset, benchmark: str, mirror: Path | None) -> str:
+def _fetch(asset: LocalAsset, files: BenchmarkFiles, mirror: Path | None) -> str:
     from requests import RequestException
 
     try:
         if isinstance(asset, PromptsAsset):
-            _fetch_prompts(asset, benchmark, mirror)
+            _fetch_prompts(asset, data_folder(files.benchmark), mirror)
         else:
-            _fetch_file(asset, assets.data_folder(benchmark), mirror)
+            _fetch_file(asset, data_folder(files.benchmark), mirror)
     except CellFailure as error:
         return f"{asset.path}: {error}"
     except RequestException as error:
@@ -71,7 +67,7 @@ def _fetch(asset: LocalAsset, benchmark: str, mirror: Path | None) -> str:
         return f"{asset.path}: {GITHUB} cannot be reached ({type(error).__name__}); --mirror DIR copies from a folder"
     except OSError as error:
         return f"{asset.path}: {error.strerror or error}: {error.filename or asset.source}"
-    return assets.problem_of(asset, benchmark, hashes=False)
+    return files.problem_of(asset, hashes=False)
 
 
 def _fetch_file(asset: FileAsset, folder: Path, mirror: Path | None) -> None:
@@ -82,7 +78,7 @@ def _fetch_file(asset: FileAsset, folder: Path, mirror: Path | None) -> None:
         raise CellFailure(f"{where} does not hold the pinned bytes (sha256 {asset.sha256})") from None
 
 
-def _fetch_prompts(asset: PromptsAsset, benchmark: str, mirror: Path | None) -> None:
+def _fetch_prompts(asset: PromptsAsset, data: Path, mirror: Path | None) -> None:
     with tempfile.TemporaryDirectory(prefix="imageevalkit-") as folder:
 
         def program(path: str) -> bytes:
@@ -92,9 +88,7 @@ def _fetch_prompts(asset: PromptsAsset, benchmark: str, mirror: Path | None) -> 
 
         listed = texts_in_mirror(mirror / asset.source) if mirror else {}
         texts = pinned_texts(asset, listed, program)
-    write_atomic(
-        assets.data_folder(benchmark) / asset.path, json.dumps(texts, ensure_ascii=False, indent=1) + "\n"
-    )
+    write_atomic(data / asset.path, json.dumps(texts, ensure_ascii=False, indent=1) + "\n")
 
 
 def _address(source: str, mirror: Path | None) -> str:

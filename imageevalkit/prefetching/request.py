@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from argparse import SUPPRESS
-from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from imageevalkit import assets
+from imageevalkit import registry
 from imageevalkit.arguments import Arguments
 from imageevalkit.asset_checks.check import Needed
 from imageevalkit.asset_checks.hub_cache import disagreement
 from imageevalkit.asset_manifest import HubAsset
 from imageevalkit.errors import CellFailure, UserError, suggest
-from imageevalkit.launch import registry
-from imageevalkit.launch.benchmark_kwargs import configured_settings
+from imageevalkit.launch.benchmarks import choose_benchmark
 from imageevalkit.launch.config import Config, parse_boolean, split_names
 from imageevalkit.launch.kwargs import parse_kwargs, parse_kwargses
-from imageevalkit.launch.needs import Needs, evaluator_needs, model_needs
+from imageevalkit.launch.models import model_needs
 from imageevalkit.launch.options import OPTIONS, merge, parse_judges
+from imageevalkit.launch.weights import Needs
 
 _AS_IN_A_RUN = (
     "--model_names",
@@ -77,13 +77,10 @@ def read_request(words: list[str], config: Config) -> Request:
     for benchmark in benchmarks:
         request.benchmarks.append(benchmark)
         if evaluates:
-            settings = {**configured_settings(config, benchmark), **ds_kwargs}
-            judge = judges.get(benchmark, "")
-            _add(
-                request,
-                f"benchmark {benchmark}",
-                lambda b=benchmark, j=judge, s=settings: evaluator_needs(config, b, j, judge_kwargs, s),
+            choose = partial(
+                choose_benchmark, config, benchmark, judges.get(benchmark, ""), judge_kwargs, ds_kwargs
             )
+            _add(request, f"benchmark {benchmark}", lambda c=choose: c().needs)
     if any(isinstance(asset, HubAsset) for asset in request.needs) and (problem := disagreement()):
         raise UserError(problem)
     return request
@@ -131,15 +128,17 @@ def _tasks(given: dict[str, Any], config: Config) -> list[str] | None:
     if names is None and given["model_names"] is None:
         names = ";".join(config.names("DS_NAMES"))
     known = registry.benchmark_tasks()
-    tasks = [known.get(name) for name in _benchmarks(split_names(names or ""))]
-    # one that is not in the registry yet may be of any task
-    return None if None in tasks or not tasks else list(dict.fromkeys(filter(None, tasks)))
+    tasks = [known[name] for name in _benchmarks(split_names(names or "")) if name in known]
+    return list(dict.fromkeys(tasks)) or None
 
 
 def _benchmarks(names: list[str]) -> list[str]:
-    known = set(map(assets.benchmark_name, _folders("*/*")))
+    known = [
+        *registry.benchmark_tasks(),
+        *(folder.replace("_", "-") for folder in registry.broken_benchmarks()),
+    ]
     # the name of a folder, wise_verified, is as good as that of its benchmark
-    chosen = [name.replace("_", "-") for name in names]
+    chosen = [name if name in known else name.replace("_", "-") for name in names]
     for name in chosen:
         if name not in known:
             raise UserError(f"unknown benchmark '{name}'{suggest(name, known)}")
@@ -147,11 +146,11 @@ def _benchmarks(names: list[str]) -> list[str]:
 
 
 def _with_assets() -> list[str]:
-    return sorted(map(assets.benchmark_name, _folders("*/assets.json")))
-
-
-def _folders(pattern: str) -> Iterable[Path]:
-    return (path.parent for path in assets.BENCHMARKS.glob(pattern))
+    return [
+        name
+        for name in _benchmarks(list(registry.benchmark_tasks()))
+        if registry.benchmark_files(name).assets
+    ]
 
 
 def _boolean(given: dict[str, Any], option: str, config: Config, variable: str, default: bool) -> bool:

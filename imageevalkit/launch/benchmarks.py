@@ -1,0 +1,213 @@
+"""The benchmarks of a run as the user chose them: settings, judge, and what evaluating them takes."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from importlib.util import find_spec
+from typing import Any
+
+from imageevalkit import registry
+from imageevalkit.asset_checks.check import Needed
+from imageevalkit.asset_manifest import HubAsset
+from imageevalkit.assets import BenchmarkFiles
+from imageevalkit.benchmark.contract import JUDGE, Benchmark, Measurer, Settings, benchmark_code
+from imageevalkit.cell import REPO
+from imageevalkit.cell.items import entries_of
+from imageevalkit.errors import CellFailure, UserError, suggest
+from imageevalkit.guest_code import guest_code
+from imageevalkit.launch.config import Config
+from imageevalkit.launch.judges import ConfiguredJudge, configured_judge
+from imageevalkit.launch.kwargs import parse_kwargs
+from imageevalkit.launch.models import DATASETS, check_class
+from imageevalkit.launch.weights import Needs, why_missing
+from imageevalkit.secrets import one_line
+
+
+@dataclass(frozen=True)
+class BenchmarkChoice:
+    """A benchmark with the settings and the judge of a run.
+
+    ``benchmark`` is None for a foreign one, of which nothing else is known. ``settings`` are those that the user gave,
+    checked, as JSON values. ``asked`` is the full name of the judge or the name of the reader of text; empty where
+    neither is asked. ``judge`` is that judge.
+    """
+
+    name: str
+    task: str
+    benchmark: Benchmark | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    asked: str = ""
+    judge: ConfiguredJudge | None = None
+
+    @property
+    def files(self) -> BenchmarkFiles:
+        """What prefetch gets for it."""
+        return registry.benchmark_files(self.name)
+
+    @cached_property
+    def uses_encoders(self) -> bool:
+        """Whether it measures with image encoders."""
+        return any(registry.measurer_kind(measurer.name) == "encoder" for measurer in self._measurers())
+
+    def _measurers(self) -> Iterator[Measurer]:
+        for measurer in self.benchmark.measurers.values() if self.benchmark else ():
+            if measurer != JUDGE:
+                yield measurer
+
+    def evaluation(self, model: str, environment: str) -> list[str]:
+        """The command that evaluates images of ``model``. Raises UserError: the script of a foreign one is missing."""
+        own = REPO / "eval" / f"{self.name}.sh"
+        if own.is_file():
+            return ["bash", str(own), model, environment]
+        if self.benchmark is None:
+            raise UserError(f"benchmark {self.name} has no evaluation script: eval/{self.name}.sh is missing")
+        return ["bash", str(REPO / "utils" / "evaluate.sh"), model, environment, self.name]
+
+    def environment(self, config: Config) -> str:
+        """That of EVAL_ENV_MAP (several are separated by spaces), else that of image encoders where it has some.
+
+        Empty: it has no wish.
+        """
+        environments = config.maps.get("EVAL_ENV_MAP", {})
+        return environments.get(self.name) or (environments.get("encoders", "") if self.uses_encoders else "")
+
+    @property
+    def own_assets(self) -> tuple[Needed, ...]:
+        """What evaluating it takes besides its data and its judge."""
+        measurers = (registry.measurer_assets(*measurer) for measurer in self._measurers())
+        return tuple(
+            dict.fromkeys([*self.files.placed, *(asset for assets in measurers for asset in assets)])
+        )
+
+    @property
+    def needs(self) -> Needs:
+        """What evaluating it takes besides its data."""
+        if self.judge is None:
+            return Needs(self.own_assets)
+        name = self.judge.choice.name
+        remark = f"its judge {name} is asked over the network" if self.judge.runs_elsewhere else ""
+        return Needs((*self.own_assets, *self.judge.weights), remark)
+
+    def lacks(self) -> str:
+        """What of its measurers' weights only prefetch gets, and is not here; empty: nothing is known."""
+        lines = (line for one in self._measurers() for line in registry.measurer_missing(*one))
+        return "; ".join(dict.fromkeys(lines))
+
+    def missing_weights(self, named: str) -> str:
+        """What else of its evaluators' files is missing, with the command that gets it; ``named``: the user's judge."""
+        placed = self.files.placed
+        assets = (asset for asset in self.needs.assets if isinstance(asset, HubAsset) or asset in placed)
+        command = f"bash utils/prefetch.sh --ds_names {self.name}"
+        missing = why_missing(assets, command + f' --judges "{self.name}={named}"' * bool(named))
+        return missing and f"benchmark {self.name}: {missing}"
+
+    def check_dataset_class(self) -> None:
+        """Whether the class of a foreign dataset is there, as far as that can be seen. Raises CellFailure."""
+        if self.benchmark is None:
+            setting = registry.foreign_datasets()[self.name]
+            where = f"benchmark '{self.name}': DATASET_SETTINGS['{self.name}']"
+            check_class(setting.module, setting.class_name, where, DATASETS)
+
+    def check_dataset(self) -> None:
+        """Whether the dataset can be read, with all its entries. Raises CellFailure: one line."""
+        try:
+            # a dataset class may print
+            with guest_code(), contextlib.redirect_stdout(sys.stderr):
+                entries_of(registry.load_dataset(self.name, self.settings), self.name)
+        except CellFailure:
+            raise
+        except Exception as error:
+            said = f"{type(error).__name__}: {one_line(error, 300)}"
+            raise CellFailure(f"benchmark {self.name}: its dataset cannot be read: {said}") from error
+
+
+def choose_benchmark(
+    config: Config,
+    name: str,
+    judge: str = "",
+    judge_kwargs: Mapping[str, Any] | None = None,
+    ds_kwargs: Mapping[str, Any] | None = None,
+    hint: str = "",
+) -> BenchmarkChoice:
+    """The benchmark ``name`` asked of ``judge`` (empty: its own), with ``ds_kwargs`` over DS_KWARGS_MAP.
+
+    ``hint`` ends what is said of a wrong setting.
+
+    Raises:
+        UserError: an unknown name, setting or judge, or a malformed configuration.
+        CellFailure: its class cannot be read or fails.
+    """
+    cls = registry.benchmark_class(name)
+    text = config.maps.get("DS_KWARGS_MAP", {}).get(name, "")
+    given = {**parse_kwargs(text, f"DS_KWARGS_MAP['{name}'] in config.sh"), **(ds_kwargs or {})}
+    if cls is None:
+        return _foreign(name, given, judge)
+    try:
+        settings = _checked(cls, given)
+    except UserError as error:
+        raise UserError(f"{error}{hint}") from None
+    benchmark = registry.make_benchmark(name, settings, "")
+    if benchmark.measurers and JUDGE not in benchmark.measurers.values():
+        asked = ""  # one may be configured for other settings than these
+    else:
+        asked = _judge(benchmark, judge)
+        benchmark = registry.make_benchmark(name, settings, asked)
+    with benchmark_code(name, "check()"):
+        benchmark.check()
+    return BenchmarkChoice(
+        name, cls.task, benchmark, settings, asked, configured_judge(config, asked, judge_kwargs)
+    )
+
+
+def _foreign(name: str, given: Mapping[str, Any], judge: str) -> BenchmarkChoice:
+    foreign = registry.foreign_datasets()
+    if name not in foreign:
+        near, broken = suggest(name, registry.benchmark_tasks()), registry.broken_benchmarks().values()
+        unread = (
+            "; ".join(["", "it may be in a file that cannot be read", *broken]) if broken and not near else ""
+        )
+        raise UserError(f"unknown benchmark '{name}'{near}; bash eval.sh --list shows the names{unread}")
+    if given:
+        raise UserError(f"benchmark {name} takes no settings, but '{next(iter(given))}' is given")
+    if judge:
+        raise UserError(f"benchmark {name} does not let you choose a judge (asked for '{judge}')")
+    return BenchmarkChoice(name, foreign[name].task)
+
+
+def _checked(cls: type[Benchmark], given: Mapping[str, Any]) -> dict[str, Any]:
+    """``given`` as JSON values that are settings of ``cls``. Raises UserError: they are not."""
+    if not given or not find_spec("msgspec"):  # --list has none before the driver's environment is made
+        return {}
+    import msgspec
+
+    from imageevalkit.launch.settings import checked
+
+    where = f"benchmark {cls.name}"
+    if cls.settings_class is Settings and not cls.has_corrected_rules:
+        raise UserError(f"{where} takes no settings, but '{next(iter(given))}' is given")
+    settings = checked(cls.settings_class, given, where)
+    if settings.rules != "official" and not cls.has_corrected_rules:
+        raise UserError(f"{where}: it has official rules only, not {settings.rules}")
+    with benchmark_code(cls.name, "a setting that is no JSON value"):
+        return {name: msgspec.to_builtins(getattr(settings, name)) for name in given}
+
+
+def _judge(benchmark: Benchmark, judge: str) -> str:
+    """The full name of the judge, or the name of the reader, to ask. Raises UserError: there is no such one."""
+    if not (judge := judge or benchmark.judge):
+        raise UserError(
+            f'benchmark {benchmark.name} has no judge of its own: name one (--judges "{benchmark.name}=openai:gpt-4o")'
+        )
+    if benchmark.takes_readers and ":" not in judge and judge not in registry.judges():
+        return registry.check_reader(judge)
+    return registry.choose_judge(judge).full_name
+
+
+def settings_of_images_elsewhere(choice: BenchmarkChoice) -> list[str]:
+    """The settings given that only mean something to images made elsewhere."""
+    known = fields(choice.benchmark.settings) if choice.benchmark else ()
+    return [one.name for one in known if one.metadata.get("images_elsewhere") and one.name in choice.settings]

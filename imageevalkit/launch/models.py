@@ -1,0 +1,229 @@
+"""The models of a run: what their entries of MODEL_SETTINGS say, checked before code of theirs is imported."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+from collections.abc import Iterable, Mapping
+from importlib.util import resolve_name
+from pathlib import Path
+from typing import Any
+
+from imageevalkit import registry
+from imageevalkit.asset_checks.check import Needed
+from imageevalkit.asset_manifest import PlacedAsset, UrlAsset, parse_entries
+from imageevalkit.cell import REPO
+from imageevalkit.errors import CellFailure, UserError, suggest
+from imageevalkit.launch.weights import Needs, weights_at, why_missing
+from imageevalkit.load_errors import may_be_hub_id
+
+MODELS, DATASETS = "custom_models", "custom_datasets"
+"""The packages below ``infer/`` that modules of entries are relative to."""
+_GUIDE = '"Add a model" in README.md shows one'
+
+
+class WrongTask(CellFailure):
+    """The model is registered, but not for the task."""
+
+
+def model_tasks() -> dict[str, list[str]]:
+    """The tasks of every registered model. Raises UserError: the registry is malformed."""
+    tasks: dict[str, list[str]] = {}
+    for task, models in registry.models().MODEL_SETTINGS.items():
+        if task not in registry.TASKS:
+            raise UserError(
+                f"MODEL_SETTINGS['{task}'] in infer/custom_models/load_model.py is no task: a model's entry goes into "
+                f"MODEL_SETTINGS['t2i'] (or {', '.join(registry.TASKS[1:])})"
+            )
+        for name in models:
+            tasks.setdefault(name, []).append(task)
+    return tasks
+
+
+def resolve_model(name: str, task: str, use_api: bool, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The setting of model ``name`` for ``task`` with the user's ``kwargs`` merged in.
+
+    A local model that is served elsewhere (``use_api``) keeps nothing of its entry but the id.
+
+    Raises:
+        UserError: unknown, or only reachable the other way (API or local).
+        CellFailure: what its entry says cannot be loaded; :class:`WrongTask`: it has none for ``task``.
+    """
+    models = registry.models()
+    entry = _entry(name, task)
+    if use_api and (entry is None or entry.get("api") is None or name in models.API_MODELS):
+        entry = models.api_setting(str(kwargs.get("model_path") or _served_as(name, entry)), task, name)
+    if entry is None:
+        known = model_tasks()
+        if name in known:
+            raise WrongTask(f"model '{name}' does {' and '.join(known[name])}, not {task}")
+        raise UserError(
+            f"unknown model '{name}'{suggest(name, known)}; bash eval.sh --list shows the names, "
+            "--use_api true sends any name to an API"
+        )
+    if entry.get("api") and not use_api:
+        raise UserError(f"model '{name}' is reached through an API: add --use_api true")
+    merged = {**entry.get("model_kwargs", {}), **kwargs}
+    if "model_path" in kwargs and "revision" not in kwargs:
+        merged.pop("revision", None)  # the commit of the entry's own repository
+    generic = entry["module"] == models.API_SETTINGS[task]["module"]
+    if generic and merged.get("endpoint") == models.API_ENDPOINT:
+        del merged["endpoint"]  # said or not, the images are the same
+    return {**entry, "model_path": merged.pop("model_path", entry["model_path"]), "model_kwargs": merged}
+
+
+def _served_as(name: str, entry: Mapping[str, Any] | None) -> str:
+    """The id that servers of open models (vLLM-Omni, SGLang) give a registered one: that of its weights."""
+    path = str(entry["model_path"]) if entry else ""
+    return path if may_be_hub_id(path) else name
+
+
+def check_model(name: str, task: str) -> None:
+    """Whether the registered model can be loaded by its entry, as far as that can be seen. Raises CellFailure."""
+    if entry := _entry(name, task):
+        check_class(entry["module"], entry["class"], _place(name, task))
+
+
+def model_needs(
+    name: str, use_api: bool, kwargs: Mapping[str, Any], tasks: Iterable[str] | None = None
+) -> Needs:
+    """What model ``name`` with the user's ``kwargs`` takes for ``tasks``, those of its registry entries if None.
+
+    Raises:
+        UserError: there is no such model.
+        CellFailure: it does none of the tasks, or its entry cannot be loaded or has a malformed asset.
+    """
+    found: dict[Needed, None] = {}
+    runs_here, does_some, lacks = False, False, None
+    for task in tasks or model_tasks().get(name, ["t2i"]):
+        entry = _entry(name, task)
+        by_api = use_api or bool(entry and entry.get("api"))
+        try:
+            setting = resolve_model(name, task, by_api, kwargs)
+        except WrongTask as failure:
+            lacks = failure
+            continue
+        does_some = True
+        if setting.get("api"):
+            continue
+        runs_here = True
+        listed = parse_entries(list(setting.get("assets", ())), f"the assets of model {name} in the registry")
+        # files that the entry names in its own folder: they stand for it, and another model_path has its own
+        shipped = resolve_model(name, task, by_api, {})["model_path"]
+        own = [asset for asset in listed if shipped and _is_below(shipped, asset)]
+        other = "model_path" in kwargs
+        if setting["model_path"] and (other or not own):
+            # what the entry needs of its own repository may be called otherwise in another one
+            patterns = () if other else tuple(setting.get("patterns", ()))
+            revision = setting.get("model_kwargs", {}).get("revision")
+            found[weights_at(setting["model_path"], revision, patterns)] = None
+        found |= dict.fromkeys(asset for asset in listed if not (other and asset in own))
+    if lacks and not does_some:
+        raise lacks
+    if not runs_here:
+        return Needs(remark="is reached through an API: nothing to fetch")
+    return Needs(tuple(found), "" if found else "needs no files")
+
+
+def _is_below(folder: str, asset: PlacedAsset) -> bool:
+    return isinstance(asset, UrlAsset) and Path(folder) in (REPO / asset.path).parents
+
+
+def missing_of_model(model: str, task: str, use_api: bool, kwargs: Mapping[str, Any]) -> str:
+    """One line on what ``model`` lacks for ``task``; empty: nothing is known. Raises UserError: an unknown model."""
+    try:
+        setting = resolve_model(model, task, use_api, kwargs)
+        check_class(setting["module"], setting["class"], _place(model, task))
+        command = f"bash utils/prefetch.sh --model_names {model}"
+        if own := [f"{name}={kwargs[name]}" for name in ("model_path", "revision") if name in kwargs]:
+            command += f' --custom_model_kwargses "{",".join(own)}"'
+        missing = why_missing(model_needs(model, use_api, kwargs, [task]).assets, command)
+    except CellFailure as failure:
+        return str(failure)
+    return missing and f"model {model}: {missing}"
+
+
+def _place(name: str, task: str) -> str:
+    return f"model '{name}': MODEL_SETTINGS['{task}']['{name}']"
+
+
+def _entry(name: str, task: str) -> Mapping[str, Any] | None:
+    """What MODEL_SETTINGS has of a model for ``task``. Raises CellFailure where no model can be loaded by it."""
+    entries = registry.models().MODEL_SETTINGS.get(task, {})
+    if name not in entries:
+        return None
+    entry: Mapping[str, Any] = entries[name]
+    _check_entry(entry, _place(name, task))
+    return entry
+
+
+def _check_entry(entry: Any, where: str) -> None:
+    """Whether ``entry`` has what loading a model takes; ``where`` it stands begins the messages.
+
+    Raises:
+        CellFailure: it cannot; one line.
+    """
+    if not isinstance(entry, Mapping):
+        raise CellFailure(f"{where} is {entry!r}, and must be a dict ({_GUIDE})")
+    for key in ("model_path", "module", "class"):
+        if key not in entry:
+            raise CellFailure(f"{where} lacks '{key}' ({_GUIDE})")
+        if not isinstance(entry[key], str) or not (entry[key] or key == "model_path"):
+            raise CellFailure(f"{where}: '{key}' is {entry[key]!r}, and must be a string ({_GUIDE})")
+    kwargs, gpus = entry.get("model_kwargs", {}), entry.get("gpus")
+    if not isinstance(kwargs, Mapping):
+        raise CellFailure(f"{where}: 'model_kwargs' is {kwargs!r}, and must be a dict")
+    try:
+        json.dumps(dict(kwargs))
+    except (TypeError, ValueError) as error:
+        raise CellFailure(f"{where}: 'model_kwargs' holds what is no JSON value: {error}") from None
+    if gpus is not None and (type(gpus) is not int or gpus < 0):
+        raise CellFailure(f"{where}: 'gpus' is {gpus!r}, and must be a whole number")
+    size = kwargs.get("batch_size", 1)
+    if not entry.get("api") and (type(size) is not int or size < 1):
+        raise CellFailure(f"{where}: 'batch_size' is {size!r}, and must be a whole number of at least 1")
+    for key in ("patterns", "assets"):
+        if not isinstance(entry.get(key, ()), list | tuple):
+            raise CellFailure(f"{where}: '{key}' is {entry[key]!r}, and must be a list")
+    if not all(isinstance(pattern, str) for pattern in entry.get("patterns", ())):
+        raise CellFailure(f"{where}: 'patterns' is {entry['patterns']!r}, and must be a list of strings")
+    parse_entries(list(entry.get("assets", ())), f"{where}: 'assets'")
+
+
+def check_class(module: str, name: str, where: str, package: str = MODELS) -> None:
+    """Whether the file of ``module``, if it is one of the tree, can have a class ``name``. Raises CellFailure."""
+    if not module.startswith("."):
+        return  # of a package of the model's environment
+    try:
+        folder = REPO / "infer" / resolve_name(module, package).replace(".", "/")
+    except ImportError:
+        raise CellFailure(f"{where}: module '{module}' is outside of infer/{package}") from None
+    path = folder / "__init__.py" if folder.is_dir() else folder.with_name(f"{folder.name}.py")
+    shown = path.relative_to(REPO)
+    if not path.is_file():
+        near = suggest(path.stem, [p.stem for p in path.parent.glob("*.py")])
+        raise CellFailure(f"{where}: there is no file {shown} for its module '{module}'{near}")
+    names = _names_in(path)
+    if names is not None and name not in names:
+        raise CellFailure(f"{where}: {shown} has no class '{name}'{suggest(name, names)}")
+
+
+@functools.cache  # many models may be of one class
+def _names_in(path: Path) -> set[str] | None:
+    """The names that a module gives something; None where that cannot be told."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None  # the model's Python may be newer; if not, loading tells it
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Name) and node.id in {"globals", "exec", "setattr"}:
+            return None
+    return None if names & {"*", "__getattr__"} else names
