@@ -20,12 +20,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from benchmarks.geneval2.benchmark import GenEval2Benchmark
 from benchmarks.longtext.text_benchmark import PROMPT, VlmTextBenchmark
-from benchmarks.oneig.answerers import answerers
-from benchmarks.oneig.editions import ENGLISH
-from benchmarks.oneig.questions import ALIGNMENT_PROMPT, questions_about
-from benchmarks.oneig.questions import PIXELS as ONEIG
-from benchmarks.oneig.scored import Prompt
-from benchmarks.oneig.settings import Settings
+from benchmarks.oneig.benchmark import PIXELS as ONEIG
 from custom_models.model_utils.edit_inputs import split_inputs
 from imageevalkit import registry
 from imageevalkit.api.uploads import inputs_of
@@ -124,34 +119,6 @@ def test_only_transformers_turns_an_image_as_its_exif_data_say(tmp_path: Path, n
     assert sizes == [(32, 64), (84, 56), (84, 56)]
     for rule in (TRANSFORMERS, QWEN_VL_UTILS, ONEIG):
         assert open_picture(picture._replace(pixels=rule)).getexif() == {}, "transformers would turn it again"
-
-
-def test_oneigs_corrected_rules_turn_an_image_and_ask_nothing_else_anew(
-    tmp_path: Path, checkpoint: Callable[[str], Path]
-) -> None:
-    def asked(picture: Picture) -> list[Question]:
-        settings = [Settings(tasks=("alignment", "diversity"), rules=rules) for rules in RULES]
-        prompt, words = (
-            Prompt("anime", "000", "a cat", questions={1: "Is it?"}),
-            {ALIGNMENT_PROMPT: "{question}"},
-        )
-        return [
-            question
-            for one in settings
-            for question in questions_about("1", prompt, picture, ENGLISH, one, words, {"temperature": None})
-        ]
-
-    turned = asked(save(tmp_path / "a.jpg", halves(), exif=TURNED))
-    assert [judge_picture(q.pictures[0]).size for q in turned] == [(84, 56)] * 2 + [(56, 84)] * 2
-    assert len({q.request_hash(_SOMEONE) for q in turned}) == 4
-    assert len({q.request_hash(_SOMEONE) for q in asked(save(tmp_path / "b.jpg", halves()))}) == 2
-    local = f"transformers:{checkpoint('qwen2_5_vl')}"
-    judges = [
-        answerers("oneig", Settings(tasks=("text",), rules=rules), local, {}, "").judge for rules in RULES
-    ]
-    first, second = (judge.evaluator for judge in judges if judge)
-    assert first == second
-    assert first.details["judge"]["pixels"] == "oneig"
 
 
 def test_the_files_of_protocols_that_send_them_are_decoded_as_transformers_does(tmp_path: Path) -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
-import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -22,8 +20,7 @@ from tqdm import tqdm
 
 from imageevalkit.arguments import Arguments
 from imageevalkit.atomic import write_atomic
-from imageevalkit.benchmark_settings import environ_of
-from imageevalkit.cell import REPO, Cell, output_root
+from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.records import OK, Record, last_records
 from imageevalkit.cores import available_cores
@@ -52,12 +49,11 @@ def main() -> ExitStatus:
     parser.add_argument("--as_model", help="the name of the folders of images (default: the model's own)")
     parser.add_argument("--out", type=Path, help="holds images/ (default: output/MODEL/DS/official_grids)")
     args = parser.parse_args()
-    sys.path.insert(0, str(REPO / "infer"))  # a user starts this by hand
-    if args.grid:  # it says how many images a prompt has, too
-        os.environ.update(environ_of({args.ds_name: {"grid": str(args.grid)}}))
+    # a grid says how many images a prompt has, too
+    dataset = load_dataset(args.ds_name, {"grid": str(args.grid)} if args.grid else {})
     cell = Cell(args.model_name, args.ds_name)
     out = args.out or cell.folder / "official_grids"
-    items = items_of(load_dataset(args.ds_name), cell)
+    items = items_of(dataset, cell)
     name = cell.model if args.as_model is None else check_name(args.as_model)
     return write_grids(cell, items, args.grid, out, name)
 
