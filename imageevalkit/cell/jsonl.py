@@ -68,12 +68,13 @@ class Shape(NamedTuple):
         """What is wrong with ``value``, in a few words; empty when nothing is."""
         if not isinstance(value, dict):
             return "it is no JSON object"
-        for name, check in {**self.must, **self.may}.items():
+        for name in self.must:
             if name not in value:
-                if name in self.must:
-                    return f"'{name}' is missing"
-            elif not check(value[name]):
-                return f"'{name}' is {_shown(value[name])}"
+                return f"'{name}' is missing"
+        for name, part in value.items():
+            check = self.must.get(name) or self.may.get(name)
+            if check and not check(part):
+                return f"'{name}' is {_shown(part)}"
         return ""
 
 
@@ -85,7 +86,7 @@ def _shown(value: Any) -> str:
 def shape_of(cls: type) -> Shape:
     """The shape of the objects that stand for ``cls``, a dataclass (fields with a default may be missing) or TypedDict.
 
-    Known are JSON's own types, Literal, unions, tuples of so many parts, lists, mappings, further such classes
+    Known are JSON's own types, Literal, X | None, tuples of so many parts, lists, mappings, further such classes
     and :data:`Time`. Numbers are finite, and a float may be a whole number.
     """
     hints = {name: _check_of(hint) for name, hint in get_type_hints(cls).items()}
@@ -102,9 +103,9 @@ def _check_of(hint: Any) -> Check:
     origin = get_origin(hint)
     if origin is Literal:
         return one_of(*get_args(hint))
+    if origin in (Union, UnionType):  # of a type and None
+        return or_null(*(_check_of(part) for part in get_args(hint) if part is not type(None)))
     args = [_check_of(part) for part in get_args(hint)]
-    if origin in (Union, UnionType):
-        return lambda value: any(check(value) for check in args)
     if origin is tuple:
         return lambda value: (
             isinstance(value, list | tuple)
@@ -164,8 +165,6 @@ Time = NewType("Time", str)
 """ISO 8601."""
 _CHECKS: dict[Any, Check] = {
     Any: lambda value: True,
-    None: lambda value: value is None,
-    type(None): lambda value: value is None,
     str: is_text,
     bool: lambda value: isinstance(value, bool),
     int: lambda value: isinstance(value, int) and not isinstance(value, bool),

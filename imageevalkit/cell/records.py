@@ -161,18 +161,19 @@ def _time(seconds: float) -> Time:
     return Time(datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds"))
 
 
-def whole_image(path: Path, record: Record, mend: bool = False) -> Path | None:
-    """Where the image of an ``ok`` ``record`` lies, byte for byte as it was saved; None where it does not any more.
+def whole_image(path: Path, record: Record, mend: bool = False) -> bytes | None:
+    """The bytes of the image of an ``ok`` ``record``, as they were saved; None where they are there no more.
 
     The record is written before the image gets its final name ``path``: a process killed between the two leaves the
     whole image under its temporary name, from which it is renamed if ``mend``. Raises OSError: it cannot be read.
     """
     for place in (path, part_path(path)):
-        if place.is_file() and images.sha256_file(place) == record.image_sha256:
-            if mend and place != path:
-                commit_part(path)
-                return path
-            return place
+        if place.is_file():
+            data = place.read_bytes()
+            if hashlib.sha256(data).hexdigest() == record.image_sha256:
+                if mend and place != path:
+                    commit_part(path)
+                return data
     return None
 
 

@@ -168,13 +168,15 @@ def _state(item: Item, record: Record | None, mend: bool, pixels: bool) -> Image
     try:
         if record is not None and record.status != OK:
             return _without_image(item, record)
-        place = whole_image(item.path, record, mend) if record else item.path
-        if place is None:
+        if record is None and not item.path.exists():
+            return ImageState(item, FAILED, reason="never generated")
+        if record is None and not pixels:
+            return ImageState(item, GENERATED)
+        data = whole_image(item.path, record, mend) if record else item.path.read_bytes()
+        if data is None:
             lost = "the file was changed or truncated" if item.path.exists() else "the image is gone"
             return ImageState(item, CORRUPT, record, f"{lost} since it was generated")
-        if record is None and not place.exists():
-            return ImageState(item, FAILED, reason="never generated")
-        return _with_pixels(item, record, place) if pixels else ImageState(item, GENERATED, record)
+        return _with_pixels(item, record, data) if pixels else ImageState(item, GENERATED, record)
     except OSError as error:
         if not pixels:  # generation must not take it for lost, and pay for another
             raise CellFailure(f"{item.path} cannot be read: {error.strerror}") from None
@@ -193,14 +195,12 @@ def _without_image(item: Item, record: Record) -> ImageState:
     return ImageState(item, REFUSED if status == REFUSED else FAILED, record, reason)
 
 
-def _with_pixels(item: Item, record: Record | None, place: Path) -> ImageState:
-    if record and record.image_sha256 and record.flat is not None:
-        # these very bytes were proven when they were saved
-        sha256, flat = record.image_sha256, record.flat
-    else:
-        data = place.read_bytes()
-        sha256, flat = hashlib.sha256(data).hexdigest(), images.facts(data).flat
-    return ImageState(item, GENERATED, record, sha256=sha256, plain=images.is_plain(place), flat=flat)
+def _with_pixels(item: Item, record: Record | None, data: bytes) -> ImageState:
+    sha256 = (record and record.image_sha256) or hashlib.sha256(data).hexdigest()
+    flat = record.flat if record else None
+    if flat is None:  # else these very bytes were proven when they were saved
+        flat = images.facts(data).flat
+    return ImageState(item, GENERATED, record, sha256=sha256, plain=images.is_plain(data), flat=flat)
 
 
 def survey_images(cell: Cell, items: Sequence[Item], mend: bool = True) -> dict[str, ImageState]:
