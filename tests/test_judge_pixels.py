@@ -24,7 +24,7 @@ from benchmarks.oneig.benchmark import PIXELS as ONEIG
 from custom_models.model_utils.edit_inputs import split_inputs
 from imageevalkit import registry
 from imageevalkit.api.uploads import inputs_of
-from imageevalkit.benchmark.contract import RULES, Benchmark
+from imageevalkit.benchmark.contract import Benchmark
 from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
     TRANSFORMERS,
