@@ -9,12 +9,14 @@ from typing import Literal, NamedTuple
 class MeasurerSetting(NamedTuple):
     """``module`` and ``class_name`` say where it is; a "reader" reads text, an "encoder" takes images to numbers.
 
+    A "measurer" is a benchmark's own.
+
     ``weights`` are names in :mod:`eval_models.encoders.weights`, which it always needs.
     """
 
     module: str
     class_name: str
-    kind: Literal["encoder", "reader"]
+    kind: Literal["encoder", "reader", "measurer"]
     weights: Sequence[str] = ()
 
 

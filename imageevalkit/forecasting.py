@@ -9,13 +9,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from imageevalkit import registry
-from imageevalkit.benchmark_settings import settings_of
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import MODEL_NAME_MARK, Entry, Item, entries_of, placed
 from imageevalkit.errors import CellFailure, ExitStatus, show
 from imageevalkit.guest_code import guest_code
 from imageevalkit.jobs import cell_of
+from imageevalkit.registry import load_dataset
 from imageevalkit.secrets import one_line
 
 
@@ -29,7 +28,7 @@ class Datasets:
 
     def __getitem__(self, benchmark: str) -> Any:
         if benchmark not in self._loaded:
-            self._loaded[benchmark] = registry.load_dataset(benchmark, settings_of(benchmark))
+            self._loaded[benchmark] = load_dataset(benchmark)
         return self._loaded[benchmark]
 
     def items(self, cell: Cell, limit: int | None) -> list[Item]:

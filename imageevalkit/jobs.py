@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import traceback
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, short_path
-from imageevalkit.errors import ExitStatus, UserError
-from imageevalkit.json_values import Shape, is_text, parse
-from imageevalkit.secrets import one_line
+from imageevalkit.cell.jsonl import Shape, is_text, parse
+from imageevalkit.errors import CellFailure, ExitStatus, UserError
+from imageevalkit.guest_code import guest_code
+from imageevalkit.secrets import one_line, redact
 
 ATTEMPT_ENV = "IMAGEEVALKIT_ATTEMPT"
 """How often a launcher has started a job, this time included; a launcher that starts none again need not say so."""
@@ -28,11 +31,9 @@ class Job:
     outcome (see :func:`outcome_path`) with a state in :data:`USABLE`; if such an outcome is FAILED or the job
     ended without leaving one, it is skipped. A ``partial`` job starts without such cells, once the jobs that
     failed them have ended, and itself leaves FAILED for them; it is skipped when no other cell is left.
-    ``always`` (the report) starts when all in ``after`` have ended, however they ended. A job with
-    ``leaves_outcomes`` False is a foreign script (the extension guide asks for no more than an exit status):
-    its status 0 makes its cells complete. Of the jobs with the same ``turn`` (an API endpoint, say) one runs at
-    a time. ``gpus`` are those that a job must have; it can use up to ``gpus_at_most`` (never less than ``gpus``), a
-    multiple of ``gpus``: one replica more for each.
+    ``always`` (the report) starts when all in ``after`` have ended, however they ended. Of the jobs with the same
+    ``turn`` (an API endpoint, say) one runs at a time. ``gpus`` are those that a job must have; it can use up to
+    ``gpus_at_most`` (never less than ``gpus``), a multiple of ``gpus``: one replica more for each.
     """
 
     name: str
@@ -45,7 +46,6 @@ class Job:
     after: list[str] = field(default_factory=list)
     always: bool = False
     partial: bool = False
-    leaves_outcomes: bool = True
     gpus: int = 0
     gpus_at_most: int = 0
     cores: int = 1
@@ -125,6 +125,21 @@ class Outcome:
 
 
 _OUTCOME = Shape(must={"state": is_text, "message": is_text})
+
+
+def outcome_of(step: Callable[[], Outcome], log: Callable[[str], None]) -> Outcome:
+    """What ``step`` returns; a fault in one benchmark's or model's code must not take the other cells along.
+
+    ``log`` takes the rest of what the one line of the outcome does not tell.
+    """
+    try:
+        with guest_code():
+            return step()
+    except (CellFailure, UserError) as error:
+        return Outcome(FAILED, one_line(error))
+    except Exception as error:
+        log(redact(traceback.format_exc()))
+        return Outcome(FAILED, f"{type(error).__name__}: {one_line(error, 300)}")
 
 
 def outcome_path(run_folder: Path, cell: Cell, stage: str) -> Path:

@@ -11,9 +11,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from imageevalkit.cell.jsonl import JsonlWriter, parse
 from imageevalkit.errors import CellFailure
-from imageevalkit.json_values import parse
-from imageevalkit.jsonl import JsonlWriter
 
 PROGRESS_ENV = "IMAGEEVALKIT_PROGRESS"
 _INTERVAL = 0.5

@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from imageevalkit.asset_checks.check import Needed
@@ -16,6 +17,7 @@ from imageevalkit.assets import BenchmarkFiles
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import Benchmark, benchmark_code
 from imageevalkit.benchmark.question import PixelRule
+from imageevalkit.benchmark_settings import settings_of
 from imageevalkit.cell import REPO
 from imageevalkit.cell.items import MODEL_NAME_MARK
 from imageevalkit.errors import CellFailure, UserError, suggest
@@ -117,18 +119,31 @@ def broken_benchmarks() -> Mapping[str, str]:
     return _benchmarks().broken
 
 
-def load_dataset(name: str, settings: Mapping[str, Any]) -> Any:
-    """The dataset of the benchmark ``name`` in the form of the extension guide, with the method ``find_images`` too.
+def load_dataset(name: str, settings: Mapping[str, Any] | None = None) -> Any:
+    """The dataset of the benchmark ``name`` with ``settings`` (None: those of this job), as the extension guide has it.
 
     Raises:
         UserError: there is no such benchmark.
         CellFailure: a foreign class calls itself, or its task, otherwise than the registry does.
     """
     if benchmark_class(name):
-        return BenchmarkDataset(make_benchmark(name, settings, ""))
+        return BenchmarkDataset(make_benchmark(name, settings_of(name) if settings is None else settings, ""))
     if name not in foreign_datasets():
         raise UserError(f"unknown benchmark '{name}'{suggest(name, benchmark_tasks())}")
     return _infer("custom_datasets.load_dataset").load_dataset(name)
+
+
+Finder = Callable[[Path, Sequence[Any]], Mapping[str, Any] | None]
+
+
+def image_finder(dataset: Any) -> Finder | None:
+    """What finds images made elsewhere in the layouts of ``dataset``; None where it has none of its own.
+
+    A class written to the extension guide may have it: ``find_images(source, items)`` gives the places of images by
+    item id (:data:`imageevalkit.adoption.places.Place`), or None for a layout that it does not know.
+    """
+    finder: Finder | None = getattr(dataset, "find_images", None)
+    return finder
 
 
 class BenchmarkDataset:
@@ -157,6 +172,13 @@ class DatasetSetting(Protocol):
     task: str
     module: str
     class_name: str
+
+
+def is_foreign(name: str) -> bool:
+    """Whether nothing but a user's own script knows how the benchmark is scored."""
+    found = _benchmarks()
+    known = name in found.classes or name.replace("-", "_") in found.broken
+    return not known and (REPO / "eval" / f"{name}.sh").is_file()
 
 
 def foreign_datasets() -> Mapping[str, DatasetSetting]:
@@ -256,14 +278,31 @@ def check_reader(name: str) -> str:
 
 
 def measurer(name: str, options: Mapping[str, Any]) -> Answerer:
-    """The measurer called ``name``; ``options`` are those of its kind (``EncoderOptions``; a reader has none)."""
+    """The measurer called ``name`` (see :class:`imageevalkit.benchmark.contract.Measurer`), with its ``options``.
+
+    Raises:
+        UserError: there is no such one, or a benchmark's own cannot be made.
+    """
     setting = _measurer(name)
-    made: Answerer = _class_of(setting.module, setting.class_name)(**options)
-    return made
+    if not _is_own(name):
+        made: Answerer = _class_of(setting.module, setting.class_name)(**options)
+        return made
+    try:
+        with guest_code():
+            own = _class_of(setting.module, setting.class_name)(**options)
+    except (UserError, CellFailure):
+        raise
+    except Exception as error:
+        raise UserError(
+            f"measurer '{name}' cannot be made: {type(error).__name__}: {one_line(error)}"
+        ) from error
+    if not isinstance(own, Answerer):
+        raise UserError(f"measurer '{name}' is no Answerer (imageevalkit/benchmark/answerer.py)")
+    return own
 
 
 def measurer_kind(name: str) -> str:
-    """What the measurer called ``name`` is: "encoder" or "reader"."""
+    """What the measurer called ``name`` is: "encoder", "reader", or "measurer" where it is a benchmark's own."""
     kind: str = _measurer(name).kind
     return kind
 
@@ -275,20 +314,36 @@ def measurer_assets(name: str, options: Mapping[str, Any]) -> list[Needed]:
         UserError: ``options`` have weights of a name that there is not.
         CellFailure: there is no such measurer.
     """
+    if _is_own(name):
+        return []
     assets: list[Needed] = _weights().assets_of(_measurer(name).weights, options.get("weights", {}))
     return assets
 
 
 def measurer_missing(name: str, options: Mapping[str, Any]) -> list[str]:
     """A line for each of the weights of ``name`` that only prefetch gets and that is not here, or not whole."""
+    if _is_own(name):
+        return []
     lines: list[str] = _weights().missing_files(_measurer(name).weights, options.get("weights", {}))
     return lines
 
 
+def _is_own(name: str) -> bool:
+    """Whether it is a benchmark's own measurer, named by module and class: its files are the benchmark's."""
+    return ":" in name
+
+
 def _measurer(name: str) -> Any:
+    """The setting of the measurer ``name``. Raises UserError: there is none."""
+    if _is_own(name):
+        module, _, class_name = name.partition(":")
+        return importlib.import_module("eval_models.measurers").MeasurerSetting(
+            module, class_name, "measurer"
+        )
     if name not in _measurers():
-        raise CellFailure(
-            f"there is no measurer '{name}'{suggest(name, _measurers())} in eval_models/measurers.py"
+        raise UserError(
+            f"unknown measurer '{name}'{suggest(name, _measurers())}; known: {', '.join(_measurers())}, and one of "
+            "your own as module:Class"
         )
     return _measurers()[name]
 

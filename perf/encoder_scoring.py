@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from PIL import Image, ImageChops
 
 from eval_models.encoders.csd import Csd, find_csd, load_csd
-from eval_models.encoders.encoder import EncoderOptions, choose_device, run_batches, to_device
+from eval_models.encoders.encoder import choose_device, run_batches, to_device
 from eval_models.encoders.pixels import clip_pixels, stretch, to_floats
 from eval_models.encoders.style import StyleEncoder, load_se
 from eval_models.encoders.weights import find
@@ -68,12 +68,12 @@ class Way:
 class Official:
     """Image by image, as the official scripts, with the models and the preprocessing of the toolkit."""
 
-    def __init__(self, options: EncoderOptions, references: Mapping[str, Path], folder: Path) -> None:
+    def __init__(self, weights: Mapping[str, str], references: Mapping[str, Path], folder: Path) -> None:
         import torch
 
-        device = choose_device(options)
+        device = choose_device("")
         self._device = device
-        self._csd, self._se = load_csd(find_csd(options), device), load_se(find("se", options), device)
+        self._csd, self._se = load_csd(find_csd(weights), device), load_se(find("se", weights), device)
         self._references = {
             name: torch.load(path, map_location=device, weights_only=True)
             for name, path in references.items()
@@ -128,16 +128,14 @@ def toolkit_style(encoder: StyleEncoder, questions: Sequence[Question]) -> Itera
     answers = {answer.question.item: answer for answer in encoder.ask(questions)}
     for question in questions:
         answer = answers[question.item]
-        if answer.reply is None:
+        if answer.text is None:
             raise SystemExit(f"no reply: {answer.error}")
-        yield json.loads(answer.reply.text)["csd"]
+        yield json.loads(answer.text)["csd"]
 
 
-def toolkit_diversity(
-    csd: Csd, options: EncoderOptions, questions: Sequence[Question]
-) -> Iterator[Sequence[float]]:
+def toolkit_diversity(csd: Csd, batch_size: int, questions: Sequence[Question]) -> Iterator[Sequence[float]]:
     """The distances of all pairs of images, of each prompt."""
-    device = choose_device(options)
+    device = choose_device("")
 
     def prepare(image: Image.Image) -> Any:
         return to_floats(stretch(image, _SHAPE["size"]))
@@ -145,7 +143,8 @@ def toolkit_diversity(
     def forward(batch: list[Any]) -> Any:
         return csd.style_vectors(to_device(batch, device)).cpu()
 
-    vectors = {e.question.item: e.features for e in run_batches(questions, prepare, forward, options)}
+    batches = run_batches(questions, prepare, forward, device, batch_size)
+    vectors = {found.question.item: found.values for found in batches}
     for start in range(0, len(questions), _PER_PROMPT):
         found = [vectors[question.item] for question in questions[start : start + _PER_PROMPT]]
         yield [1 - float(first @ second) for first, second in itertools.combinations(found, 2)]
@@ -174,18 +173,21 @@ def measure(folder: Path, count: int, batch_size: int) -> list[str]:
     save_se(folder / "se", **_SHAPE)
     references = save_references(folder)
     weights = {"csd": str(folder / "checkpoint.pth"), "se": str(folder / "se")}
-    options = EncoderOptions(weights, batch_size=batch_size)
     questions = make_questions(folder, count)
-    official, encoder = Official(options, references, folder), StyleEncoder(options, references)
-    csd = load_csd(find_csd(options), choose_device(options))
+    official, encoder = (
+        Official(weights, references, folder),
+        StyleEncoder(references, weights=weights, batch_size=batch_size),
+    )
+    device = choose_device("")
+    csd = load_csd(find_csd(weights), device)
     tasks = {
         "style": (Way(official.style), Way(lambda asked: toolkit_style(encoder, asked))),
-        "diversity": (Way(official.diversity), Way(lambda asked: toolkit_diversity(csd, options, asked))),
+        "diversity": (Way(official.diversity), Way(lambda asked: toolkit_diversity(csd, batch_size, asked))),
     }
     # whole prompts, both ways in turn: a machine that slows down slows both
     per_turn = -(-count // _PER_PROMPT // _TURNS) * _PER_PROMPT
     broken = []
-    where = f"{choose_device(options)}, {available_cores()} cores"
+    where = f"{device}, {available_cores()} cores"
     print(f"{count} PNGs of {_SIDE} × {_SIDE}, {where}, batches of {batch_size}")
     for task, (plain, ours) in tasks.items():
         for way in (plain, ours):

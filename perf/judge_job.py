@@ -12,13 +12,12 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from eval_models.judge.benchmark import JudgedBenchmark
-from imageevalkit.benchmark.contract import Judged, Score
-from imageevalkit.benchmark.question import Message, Picture, Question, Reply, Sampling
+from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores
+from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Metric
+from imageevalkit.cell.scores import Score
 from imageevalkit.evaluation.judging import AskOptions
 from imageevalkit.evaluation.run import evaluate_cell
 from imageevalkit.jobs import STATUS_OF_STATE
@@ -45,25 +44,28 @@ class Questions:
         ]
 
 
-class PerfBenchmark(JudgedBenchmark):
-    """WISE's request with a score that costs nothing to read."""
+class PerfBenchmark(Benchmark):
+    """WISE's request with a score that costs nothing to read; its items come from FILE."""
 
-    name, version, headline = "perf", "1", ("answered",)
+    name, version, headline, judge = "perf", "1", ("answered",), "openai:some-judge"
+    prompts: Mapping[str, str] = {}
 
-    def questions(self, item: Item, image: Picture) -> Sequence[Question]:
+    def samples(self) -> Sequence[Sample]:
+        return []
+
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Sequence[Question]:
         picture = image._replace(media_type="image/png")
         messages = (Message("system", (item.data["system"],)), Message("user", (item.data["user"], picture)))
-        return [Question(item.id, "score", messages, _SAMPLING)]
+        return [Question("score", messages, _SAMPLING)]
 
-    def parse(self, question: Question, reply: Reply) -> int:
-        return len(reply.text)
+    def parse(self, question: Question, answer: Answer) -> int:
+        return len(answer.text or "")
 
-    def score(self, item: Item, parsed: Mapping[str, Any], replies: Mapping[str, Reply]) -> Score:
-        return Score(item.id, {"answered": 1.0})
+    def score(self, item: Item, answers: Answers) -> Score:
+        return Score({"answered": 1.0})
 
-    def aggregate(self, judged: Sequence[Judged]) -> dict[str, Metric]:
-        answered = sum(one.score is not None for one in judged)
-        return {"answered": Metric(answered / len(judged), len(judged))}
+    def metrics(self, scores: Scores) -> dict[str, Metric]:
+        return {"answered": Metric(len(scores) / len(scores.items), len(scores.items))}
 
 
 def main() -> int:
@@ -71,7 +73,7 @@ def main() -> int:
     parser.add_argument("--questions", type=Path, required=True)
     options = parser.parse_args()
     items = items_of(Questions(json.loads(options.questions.read_text())), CELL)
-    benchmark = PerfBenchmark("openai:some-judge", {})
+    benchmark = PerfBenchmark()
     outcome = evaluate_cell(CELL, benchmark, items, None, False, ProgressWriter(), AskOptions(workers=2))
     print(outcome)
     return int(STATUS_OF_STATE[outcome.state])

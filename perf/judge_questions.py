@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from imageevalkit.cell import Cell
-from imageevalkit.jsonl import JsonlWriter
+from imageevalkit.cell.jsonl import JsonlWriter
 from perf.replies import make_pngs
 from perf.server_process import REPO
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from eval_models.judge.registry import make_judge
+from imageevalkit import registry
 from imageevalkit.benchmark.question import Question
 from imageevalkit.judges.choice import JudgeOptions
 from tests.support.image_questions import atom_questions, read_prompts, save_image
@@ -137,15 +137,17 @@ def measure(folder: Path, count: int, real: bool) -> list[str]:
     save_qwen3_vl(folder / "judge", **(_REAL if real else _TINY))
     device = "cuda" if real else "cpu"
     plain = PlainJudge(folder / "judge", device)
-    judge = make_judge(f"transformers:{folder / 'judge'}", JudgeOptions({"device_map": device}))
+    judge = registry.judge(
+        f"transformers:{folder / 'judge'}", {}, options=JudgeOptions({"device_map": device})
+    )
 
     def ask_judge(asked: Sequence[Question]) -> Iterator[dict[str, float]]:
         answers = {(a.question.item, a.question.name): a for a in judge.ask(asked)}
         for question in asked:
             answer = answers[question.item, question.name]
-            if answer.reply is None or answer.reply.probabilities is None:
+            if answer.probabilities is None:
                 raise SystemExit(f"no reply: {answer.error}")
-            yield dict(answer.reply.probabilities)
+            yield dict(answer.probabilities)
 
     def ask_plain(asked: Sequence[Question]) -> Iterator[dict[str, float]]:
         for question in asked:

@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from imageevalkit.adoption.adopt import adopt_cell
-from imageevalkit.adoption.finding import find_images, read_filepaths
-from imageevalkit.adoption.found import Found, Piece
+from imageevalkit.adoption.copies import adopt_cell
+from imageevalkit.adoption.forecast import images_to_come
+from imageevalkit.adoption.places import Piece, Place, find_images, read_filepaths
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.records import last_records
+from imageevalkit.cell.states import survey_images
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.forecast import pictures_elsewhere
-from imageevalkit.evaluation.survey import survey_images
 from imageevalkit.grids import Grid
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.progress import ProgressWriter
+from imageevalkit.registry import image_finder
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.generation import FakeDataset, FakeModel, generate, items
 
@@ -43,7 +43,7 @@ def made_elsewhere(folder: Path, count: int, suffix: str = ".png") -> Path:
 def adopt(source: Path, n: int, dataset: Any = None, overwrite: bool = False) -> Outcome:
     dataset = dataset or FakeDataset(n)
     wanted = items(dataset)
-    found = find_images(source, wanted, dataset)
+    found = find_images(source, wanted, dataset.data, image_finder(dataset))
     return adopt_cell(CELL, wanted, source, found, ProgressWriter(), overwrite)
 
 
@@ -57,8 +57,8 @@ def test_bytes_are_copied_as_they_are_whatever_their_format(tmp_path: Path, belo
     states = survey_images(CELL, items(FakeDataset(3)))
     assert [(state.status, state.made_here) for state in states.values()] == [("generated", False)] * 3
     record = last_records(CELL)["images/00002"]
-    assert (record["size"], record["seed"]) == ([8, 10], None)
-    assert record["source"] == str(source / "00002.jpg")
+    assert (record.size, record.seed) == ((8, 10), None)
+    assert record.source == str(source / "00002.jpg")
 
 
 def test_a_second_time_copies_only_what_changed(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_file_that_is_no_whole_image_is_named_and_corrupt_and_all_others_are_t
 
     def again() -> Outcome:
         wanted = items(FakeDataset(4))
-        found = find_images(source, wanted, FakeDataset(4))
+        found = find_images(source, wanted, FakeDataset(4).data)
         return adopt_cell(CELL, wanted, source, found, ProgressWriter(), log=logged.append)
 
     first = again()
@@ -126,7 +126,7 @@ def test_a_file_that_is_no_whole_image_is_named_and_corrupt_and_all_others_are_t
     assert any(line.startswith(f"corrupt: images/00001: {bad} does not decode (") for line in logged)
     assert not (CELL.folder / "images/00001.png").exists()
     record = last_records(CELL)["images/00001"]
-    assert (record["status"], record["attempts"], record["source"]) == ("failed", 0, str(bad))
+    assert (record.status, record.attempts, record.source) == ("failed", 0, str(bad))
     states = survey_images(CELL, items(FakeDataset(4)))
     assert [one.status for one in states.values()] == ["generated", "corrupt", "generated", "failed"]
     assert says in states["images/00001"].reason
@@ -134,8 +134,8 @@ def test_a_file_that_is_no_whole_image_is_named_and_corrupt_and_all_others_are_t
     before = CELL.generation.read_text()
     assert again() == first
     assert CELL.generation.read_text() == before, "an unchanged file is not looked into again"
-    found = find_images(source, items(FakeDataset(4)), FakeDataset(4))
-    planned = pictures_elsewhere(CELL, items(FakeDataset(4)), found)
+    found = find_images(source, items(FakeDataset(4)), FakeDataset(4).data)
+    planned = images_to_come(CELL, items(FakeDataset(4)), found)
     assert list(planned) == ["images/00000", "images/00002"], "nothing will be asked about it"
 
     bad.write_bytes(saved("PNG"))
@@ -150,7 +150,7 @@ def test_what_an_earlier_version_took_for_an_image_is_looked_into(tmp_path: Path
     copied = CELL.folder / "images/00001.png"
     for path in (source / "00001.png", copied):
         path.write_bytes(b"no image")
-    record = last_records(CELL)["images/00001"]
+    record = last_records(CELL)["images/00001"].as_object()
     record |= {"image_sha256": hashlib.sha256(b"no image").hexdigest(), "size": None, "flat": None}
     with CELL.generation.open("a") as file:
         file.write(json.dumps(record) + "\n")
@@ -213,8 +213,8 @@ def test_a_json_of_paths_by_prompt_is_taken_for_every_benchmark(tmp_path: Path) 
     assert outcome.state == INCOMPLETE
     assert f"{Path.cwd() / 'gone.png'}, named in {listed}, is not there" in outcome.message
     records = last_records(CELL)
-    assert records["images/00000"]["source"] == str(source / "00001.png")
-    assert records["images/00002"]["error"]["text"] == f"there is no image of it in {listed}"
+    assert records["images/00000"].source == str(source / "00001.png")
+    assert records["images/00002"].error["text"] == f"there is no image of it in {listed}"
     listed.write_text(json.dumps({"a prompt of nobody": "theirs/00001.png"}))
     with pytest.raises(CellFailure, match=f"no prompt of fake is in {listed}"):
         adopt(listed, 3)
@@ -308,7 +308,7 @@ def test_a_dataset_may_know_a_layout_of_its_own(tmp_path: Path) -> None:
     listed = tmp_path / "paths.json"
     listed.write_text(json.dumps({"prompt 1": str(source / "00000.png")}))
     assert adopt(listed, 2, WithList(2)).state == INCOMPLETE
-    assert last_records(CELL)["images/00001"]["source"] == str(source / "00000.png")
+    assert last_records(CELL)["images/00001"].source == str(source / "00000.png")
     assert adopt(source, 2, WithList(2), overwrite=True).state == COMPLETE
 
 
@@ -340,14 +340,14 @@ def test_what_was_cut_out_of_a_grid_before_is_known_until_the_grid_changes(tmp_p
     picture.paste("black", (8, 0, 16, 8))
     picture.save(sheet)
     wanted = items(FakeDataset(2))
-    found: dict[str, Found] = {item.id: Piece(sheet, Grid(1, 2), n) for n, item in enumerate(wanted)}
-    assert len(pictures_elsewhere(CELL, wanted, found)) == 2, "not looked into yet"
+    found: dict[str, Place] = {item.id: Piece(sheet, Grid(1, 2), n) for n, item in enumerate(wanted)}
+    assert len(images_to_come(CELL, wanted, found)) == 2, "not looked into yet"
     adopt_cell(CELL, wanted, tmp_path, found, ProgressWriter())
-    [known] = pictures_elsewhere(CELL, wanted, found).values()
-    assert known.sha256 == last_records(CELL)[wanted[0].id]["image_sha256"]
+    [known] = images_to_come(CELL, wanted, found).values()
+    assert known.sha256 == last_records(CELL)[wanted[0].id].image_sha256
     picture.paste("blue", (8, 0, 16, 8))
     picture.save(sheet)
-    assert len(pictures_elsewhere(CELL, wanted, found)) == 2
+    assert len(images_to_come(CELL, wanted, found)) == 2
 
 
 def test_through_eval_sh_from_another_folder(tmp_path: Path) -> None:

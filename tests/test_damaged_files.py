@@ -77,6 +77,8 @@ def test_a_cell_whose_records_are_only_in_the_copy_is_none_that_is_missing(
         ('{"item": "images/p/0001", "status": "ok", "price": NaN}', "'price' is NaN"),
         ('{"item": "images/p/0001", "status": "ok", "price": 1' + "0" * 400 + "}", "'price' is 1000"),
         ('{"item": "images/p/0001", "status": "ok", "time": 7}', "'time' is 7"),
+        ('{"item": "images/p/0001", "status": "ok", "size": "big"}', """'size' is "big\""""),
+        ('{"item": "images/p/0001", "status": "ok", "seed": "s"}', """'seed' is "s\""""),
         ('{"item": "images/p/0001", "seed": ' + "7" * 5000 + "}", "digits"),
         (b'{"item": "caf\xe9", "status": "ok"}', "utf-8"),
         ('{"item": "images/p/0001", "sta', "Unterminated string"),
@@ -84,7 +86,7 @@ def test_a_cell_whose_records_are_only_in_the_copy_is_none_that_is_missing(
         (DEEP, "it is nested too deep"),
         ('{"item": "images/p/0001", "status": "ok", "extra": ' + "[" * 500 + "]" * 500 + "}", "nested too deep"),
     ],
-    ids=range(15),
+    ids=range(17),
 )  # fmt: skip
 def test_a_line_that_is_no_record_is_named_and_is_as_if_it_was_not_there(
     cell: Cell, text: str | bytes, says: str, capsys: pytest.CaptureFixture[str]

@@ -8,7 +8,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,123 +16,62 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from imageevalkit.benchmark.contract import Benchmark, Judged, Score, Unparsed
-from imageevalkit.benchmark.question import (
-    Answer,
-    JudgeUnusable,
-    Message,
-    Picture,
-    Question,
-    Reply,
-    Sampling,
-)
+from imageevalkit.benchmark.contract import Answers, Scores
+from imageevalkit.benchmark.question import Answer, Picture, Question, measure
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.kept_twice import copy_of
 from imageevalkit.cell.records import last_records
-from imageevalkit.cell.result_files import standing
-from imageevalkit.cell.results import Evaluator, Metric, Result, read_result, validate
+from imageevalkit.cell.results import Metric, Result, read_result, standing, validate
+from imageevalkit.cell.scores import Score
 from imageevalkit.errors import CellFailure
+from imageevalkit.evaluation.engine import evaluate_cell
+from imageevalkit.evaluation.evaluator import Answerers
 from imageevalkit.evaluation.forecast import pictures_made, questions_to_ask
-from imageevalkit.evaluation.judging import AskOptions
-from imageevalkit.evaluation.run import evaluate_cell
+from imageevalkit.evaluation.interview import AskOptions
 from imageevalkit.generation.cell_run import GenerateOptions
 from imageevalkit.generation.contract import Refused
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, Outcome
 from imageevalkit.progress import PROGRESS_ENV, Progress, ProgressWriter
 from imageevalkit.report.collect import collect
 from tests.support.generation import FakeAsyncModel, FakeDataset, FakeModel, generate, items
+from tests.support.red_benchmark import RedBenchmark
 
 CELL = Cell("m", "fake")
 _ASK = AskOptions()
 
 
-class FakeBenchmark(Benchmark):
-    """Scores an image by its red channel; ``faults`` maps an item to what goes wrong with its first replies."""
-
-    name, version, headline = "fake", "1", ("red",)
-
-    def __init__(
-        self, evaluator: str = "red-v1", faults: Mapping[str, str] | None = None, tries: int = 1
-    ) -> None:
-        self._evaluator = Evaluator(evaluator, official=False)
-        self.asked: list[str] = []
-        self.answered_before = False
-        self.tries = tries
-        self._faults = faults or {}
-
-    @property
-    def evaluator(self) -> Evaluator:
-        return self._evaluator
-
-    def questions(self, item: Item, image: Picture) -> Sequence[Question]:
-        return [Question(item.id, "red", (Message("user", (image, item.id)),), Sampling(1))]
-
-    def has_answered(self, answerers: Collection[str]) -> None:
-        self.answered_before = True
-
-    def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
-        for question in questions:
-            self.asked.append(question.item)
-            fault = self._faults.get(question.item, "")
-            if fault == "judge down":
-                yield Answer(question, None, fault)
-                continue
-            if fault == "judge dies":
-                raise JudgeUnusable("the key is rejected")
-            if fault == "unparsed once" and self.asked.count(question.item) > 1:
-                fault = ""
-            with Image.open(question.pictures[0].path) as image:
-                red = image.convert("RGB").getpixel((4, 4))[0]  # type: ignore[index]
-            yield Answer(question, Reply(fault or str(red)))
-
-    def parse(self, question: Question, reply: Reply) -> int:
-        if not reply.text.isdigit():
-            raise Unparsed(f"'{reply.text}' is no number")
-        return int(reply.text)
-
-    def score(self, item: Item, parsed: Mapping[str, int], replies: Mapping[str, Reply]) -> Score:
-        return Score(item.id, {"red": parsed["red"] / 255})
-
-    def aggregate(self, judged: Sequence[Judged]) -> dict[str, Metric]:
-        values = [item.score.values["red"] for item in judged if item.score]
-        return {"red": Metric(sum(values) / len(values) if values else None, len(values))}
-
-    def official_files(self, judged: Sequence[Judged]) -> dict[str, str]:
-        return {"reds.json": json.dumps([item.replies["red"].text for item in judged if item.replies])}
-
-
-class SameQuestion(FakeBenchmark):
+class SameQuestion(RedBenchmark):
     """Asks the same about every image."""
 
-    def questions(self, item: Item, image: Picture) -> Sequence[Question]:
-        return [Question(item.id, "red", (Message("user", (image,)),), Sampling(1))]
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
+        return [measure("red", image)]
 
 
 def evaluate(
-    benchmark: FakeBenchmark, n: int = 5, official: bool = False, asking: AskOptions = _ASK
+    benchmark: RedBenchmark, n: int = 5, official: bool = False, asking: AskOptions = _ASK
 ) -> tuple[Outcome, Result]:
     outcome = evaluate_cell(CELL, benchmark, items(FakeDataset(n)), None, official, ProgressWriter(), asking)
     return outcome, read_result(CELL.result)
 
 
-def to_ask(benchmark: FakeBenchmark, n: int = 5, options: AskOptions = _ASK) -> tuple[int, int]:
+def to_ask(benchmark: RedBenchmark, n: int = 5, options: AskOptions = _ASK) -> tuple[int, int]:
     """What a forecast tells: how many questions there are to ask, of how many."""
     of_cell = items(FakeDataset(n))
     pictures = pictures_made(CELL, of_cell, retry_refused=False)
-    total, waiting = questions_to_ask(CELL, benchmark, of_cell, pictures, options)
+    total, waiting = questions_to_ask(CELL, benchmark, Answerers(benchmark), of_cell, pictures, options)
     return len(waiting), total
 
 
-class Interrupting(FakeBenchmark):
+class Interrupting(RedBenchmark):
     """Does ``between`` before it gives its last answer."""
 
     def __init__(self, between: Callable[[], None]) -> None:
         super().__init__()
         self._between = between
 
-    def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
-        for n, answer in enumerate(super().ask(questions, workers)):
+    def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
+        for n, answer in enumerate(super().ask(questions)):
             if n == len(questions) - 1:
                 self._between()
             yield answer
@@ -150,7 +89,7 @@ def lossy_model() -> FakeModel:
 
 def test_complete_cell_has_a_headline() -> None:
     generate(FakeModel(), FakeDataset(5))
-    outcome, result = evaluate(FakeBenchmark())
+    outcome, result = evaluate(RedBenchmark())
     assert outcome.state == COMPLETE
     assert result.headline == ["red"]
     assert result.metrics["red"].value == pytest.approx(sum(range(42, 47)) / 5 / 255)
@@ -161,7 +100,7 @@ def test_failures_are_counted_never_scored_and_withhold_the_headline() -> None:
     generate(lossy_model(), FakeDataset(5))
     corrupt = CELL.folder / "images/00003.png"
     corrupt.write_bytes(corrupt.read_bytes()[:-30])
-    outcome, result = evaluate(FakeBenchmark())
+    outcome, result = evaluate(RedBenchmark())
     assert outcome.state == INCOMPLETE
     assert (result.coverage.refused, result.coverage.failed, result.coverage.corrupt) == (1, 1, 1)
     assert result.headline == []
@@ -172,14 +111,14 @@ def test_failures_are_counted_never_scored_and_withhold_the_headline() -> None:
 
 def test_blank_placeholders_are_blank_not_generated() -> None:
     generate(lossy_model(), FakeDataset(5), GenerateOptions(blank_on_error=True))
-    _, result = evaluate(FakeBenchmark())
+    _, result = evaluate(RedBenchmark())
     assert (result.coverage.blank, result.coverage.failed, result.coverage.generated) == (1, 0, 3)
     assert result.metrics["red"].n == 3
 
 
 def test_official_treatment_scores_the_files_it_finds_and_says_so() -> None:
     generate(lossy_model(), FakeDataset(5), GenerateOptions(blank_on_error=True))
-    outcome, result = evaluate(FakeBenchmark(), official=True)
+    outcome, result = evaluate(RedBenchmark(), official=True)
     assert result.treatment == "official"
     assert result.headline == ["red"]
     assert result.metrics["red"].n == 4, "three images and the white placeholder"
@@ -189,7 +128,7 @@ def test_official_treatment_scores_the_files_it_finds_and_says_so() -> None:
 def test_unparsed_and_failed_judgements_are_counted_apart() -> None:
     generate(FakeModel(), FakeDataset(5))
     faults = {"images/00000": "judge down", "images/00001": "I cannot say"}
-    _, result = evaluate(FakeBenchmark(faults=faults))
+    _, result = evaluate(RedBenchmark(faults=faults))
     assert (result.coverage.judged, result.coverage.unparsed, result.coverage.judge_failed) == (3, 1, 1)
     statuses = [json.loads(line)["status"] for line in CELL.scores.read_text().splitlines()]
     assert statuses == ["judge_failed", "unparsed", "judged", "judged", "judged"]
@@ -197,14 +136,14 @@ def test_unparsed_and_failed_judgements_are_counted_apart() -> None:
 
 def test_resume_asks_only_what_is_missing() -> None:
     generate(FakeModel(), FakeDataset(5))
-    first = FakeBenchmark(faults={"images/00003": "judge down"})
+    first = RedBenchmark(faults={"images/00003": "judge down"})
     evaluate(first)
-    again = FakeBenchmark()
+    again = RedBenchmark()
     outcome, _ = evaluate(again)
     assert again.asked == ["images/00003"]
     assert (first.answered_before, again.answered_before) == (False, True)
     assert outcome.state == COMPLETE
-    other = FakeBenchmark("red-v2")
+    other = RedBenchmark("red-v2")
     evaluate(other)
     assert len(other.asked) == 5, "another evaluator's answers are not taken over"
     assert not other.answered_before
@@ -213,11 +152,11 @@ def test_resume_asks_only_what_is_missing() -> None:
 def test_a_reply_without_a_score_is_asked_for_as_often_as_officially() -> None:
     generate(FakeModel(), FakeDataset(5))
     faults = {"images/00000": "I cannot say", "images/00001": "unparsed once"}
-    benchmark = FakeBenchmark(faults=faults, tries=3)
+    benchmark = RedBenchmark(faults=faults, tries=3)
     _, result = evaluate(benchmark)
     assert (result.coverage.judged, result.coverage.unparsed) == (4, 1)
     assert [benchmark.asked.count(item) for item in faults] == [3, 2]
-    again = FakeBenchmark(tries=3)
+    again = RedBenchmark(tries=3)
     evaluate(again)
     assert again.asked == [], "a fourth reply would be one to choose from"
     outcome, result = evaluate(again, asking=AskOptions(retry_unparsed=True))
@@ -228,8 +167,8 @@ def test_a_reply_without_a_score_is_asked_for_as_often_as_officially() -> None:
 
 def test_a_killed_run_does_not_forget_the_tries_it_made() -> None:
     generate(FakeModel(), FakeDataset(2))
-    evaluate(FakeBenchmark(faults={"images/00000": "hm"}, tries=2), n=2)
-    again = FakeBenchmark(faults={"images/00000": "hm"}, tries=3)
+    evaluate(RedBenchmark(faults={"images/00000": "hm"}, tries=2), n=2)
+    again = RedBenchmark(faults={"images/00000": "hm"}, tries=3)
     outcome, _ = evaluate(again, n=2)
     assert again.asked == ["images/00000"]
     assert outcome.message.endswith("1 unparsed (once: 'hm' is no number; --retry_unparsed asks again)")
@@ -238,18 +177,16 @@ def test_a_killed_run_does_not_forget_the_tries_it_made() -> None:
 def test_one_of_several_answerers_is_given_up_by_itself() -> None:
     """What an encoder has answered, now or before, tells nothing of a judge that never does."""
 
-    class Two(FakeBenchmark):
-        def answerer(self, question: Question) -> Evaluator:
-            return Evaluator(question.name, official=False)
+    class Two(RedBenchmark):
+        groups = ("encoder", "judge")
 
-        def questions(self, item: Item, image: Picture) -> Sequence[Question]:
-            message = (Message("user", (image, item.id)),)
-            return [Question(item.id, name, message, Sampling(1)) for name in ("encoder", "judge")]
+        def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
+            return [measure(name, image, item.id) for name in self.groups]
 
-        def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
-            for question in sorted(questions, key=lambda question: question.name):
+        def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
+            for question in questions:
                 self.asked.append(question.name)
-                said = Reply("1") if question.name == "encoder" else None
+                said = "1" if question.name == "encoder" else None
                 yield Answer(question, said, "" if said else "the key is for another door")
 
     generate(FakeModel(), FakeDataset(30))
@@ -262,28 +199,33 @@ def test_one_of_several_answerers_is_given_up_by_itself() -> None:
     assert {record["evaluator"] for record in records} == {"encoder", "judge"}
 
 
-class Breaking(FakeBenchmark):
+class Breaking(RedBenchmark):
     """Breaks the contract as it is told: with ``questions``, a ``score``, ``metrics`` or ``files`` of its own."""
 
     def __init__(self, **own: Any) -> None:
         super().__init__()
         self._own = own
 
-    def questions(self, item: Item, image: Picture) -> Sequence[Question]:
-        questions = super().questions(item, image)
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Any:
+        questions = super().questions(item, image, answers)
         return self._own.get("questions", list)(questions) if item.id == "images/00002" else questions
 
-    def score(self, item: Item, parsed: Mapping[str, int], replies: Mapping[str, Reply]) -> Score:
-        score = super().score(item, parsed, replies)
+    def parse(self, question: Question, answer: Answer) -> Any:
+        value = super().parse(question, answer)
+        return (
+            self._own["parse"](value) if "parse" in self._own and question.item == "images/00002" else value
+        )
+
+    def score(self, item: Item, answers: Answers) -> Score:
+        score = super().score(item, answers)
         return self._own["score"](score) if "score" in self._own and item.id == "images/00002" else score
 
-    def aggregate(self, judged: Sequence[Judged]) -> dict[str, Metric]:
-        metrics: dict[str, Metric] = super().aggregate(judged) | self._own.get("metrics", {})
-        return metrics
+    def metrics(self, scores: Scores) -> Any:
+        own = self._own.get("metrics", {})
+        return {**super().metrics(scores), **own} if isinstance(own, dict) else own
 
-    def official_files(self, judged: Sequence[Judged]) -> dict[str, str]:
-        files: dict[str, str] = self._own.get("files", {"reds.json": "[]"})
-        return files
+    def official_files(self, scores: Scores) -> Any:
+        return self._own.get("files", {"reds.json": "[]"})
 
 
 @pytest.mark.parametrize(
@@ -291,11 +233,24 @@ class Breaking(FakeBenchmark):
     [
         (
             {"questions": lambda questions: [*questions, *questions]},
-            "questions() of item images/00002 has 2 of the name 'red': give each a name of its own",
+            "questions() of item images/00002 has more than one of the name 'red': give each a name of its own",
         ),
         (
-            {"questions": lambda questions: [replace(questions[0], item="images/00001")]},
-            "questions() of item images/00002 has one whose item is 'images/00001'",
+            {"questions": lambda questions: ["Is it red?"]},
+            "questions() of item images/00002 has 'Is it red?', which is no Question: give those of ask()",
+        ),
+        (
+            {"questions": lambda questions: None},
+            "questions() of item images/00002 fails: TypeError: 'NoneType' object is not iterable",
+        ),
+        (
+            {"questions": lambda questions: [replace(questions[0], name="blue/1")]},
+            "nobody measures 'blue', the group of the question 'blue/1'",
+        ),
+        ({"parse": lambda value: value / 0}, "parse() of item images/00002, red fails: ZeroDivisionError"),
+        (
+            {"parse": lambda value: {"red": math.nan}},
+            "parse() of item images/00002, red returns {'red': nan}, and must return a JSON value",
         ),
         (
             {"score": lambda score: None},
@@ -305,11 +260,20 @@ class Breaking(FakeBenchmark):
             {"score": lambda score: replace(score, values={"red": math.nan})},
             "score() of item images/00002: 'red' is nan, and must be a finite number",
         ),
+        (
+            {"score": lambda score: replace(score, keys={"colours": {"red"}})},
+            "score() of item images/00002: 'colours' is {'red'}, and must be a JSON value",
+        ),
+        (
+            {"score": lambda score: replace(score, points=[score, Score({"red": None})])},
+            "score() of item images/00002, points[1]: 'red' is None, and must be a finite number",
+        ),
         ({"metrics": {"red": Metric(50.0, 5)}}, "metric 'red' is 50 on a scale of 1: "),
         ({"metrics": {"red": Metric(-1.5, 5)}}, "metric 'red' is -1.5 on a scale of 1: "),
         ({"metrics": {"blue": Metric(101.0, 5, scale=100)}}, "metric 'blue' is 101 on a scale of 100: "),
         ({"metrics": {"red": Metric(math.inf, 5)}}, "metric 'red' is not finite"),
-        ({"metrics": {"red": 0.5}}, "metric 'red' lacks value or n"),
+        ({"metrics": {"red": 0.5}}, "metrics() has 'red', which is 0.5, and must be a Metric"),
+        ({"metrics": None}, "metrics() fails: TypeError: 'NoneType' object is not iterable"),
         (
             {"files": {"a.json": "[]", "../../x.json": "[]"}},
             "official_files() has '../../x.json': give a file name without a folder",
@@ -323,7 +287,7 @@ def test_a_benchmark_that_breaks_the_contract_is_a_line_and_changes_no_result(
     own: Mapping[str, Any], says: str
 ) -> None:
     generate(FakeModel(), FakeDataset(5))
-    evaluate(FakeBenchmark())
+    evaluate(RedBenchmark())
     before = {path: path.read_bytes() for path in CELL.folder.rglob("*") if path.is_file()}
     breaking = Breaking(**own)
     with pytest.raises(CellFailure) as caught:
@@ -349,17 +313,17 @@ def test_numbers_may_be_where_their_scale_or_the_benchmark_lets_them() -> None:
 
 
 def test_questions_may_come_one_by_one() -> None:
-    class Yielding(FakeBenchmark):
-        def questions(self, item: Item, image: Picture) -> Any:
-            yield from super().questions(item, image)
+    class Yielding(RedBenchmark):
+        def questions(self, item: Item, image: Picture, answers: Answers) -> Any:
+            yield from super().questions(item, image, answers)
 
     generate(FakeModel(), FakeDataset(5))
     assert evaluate(Yielding())[0].state == COMPLETE
 
 
 def test_a_judge_that_never_answers_is_given_up_and_is_no_result() -> None:
-    class Mute(FakeBenchmark):
-        def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
+    class Mute(RedBenchmark):
+        def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
             for question in questions:
                 self.asked.append(question.item)
                 yield Answer(question, None, "the reply is an HTML page")
@@ -374,10 +338,54 @@ def test_a_judge_that_never_answers_is_given_up_and_is_no_result() -> None:
     assert not CELL.result.exists()
 
 
+def test_an_answerer_that_passes_over_questions_or_says_no_reason_is_asked_no_more_in_this_run() -> None:
+    class Absent(RedBenchmark):
+        def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
+            for question in questions:
+                self.asked.append(question.item)
+                if question.item == "images/00001":
+                    yield Answer(question)
+                elif question.item != "images/00003":
+                    yield Answer(question, "7")
+
+    generate(FakeModel(), FakeDataset(5))
+    absent = Absent()
+    outcome, result = evaluate(absent)
+    assert outcome.state == FAILED
+    assert outcome.message.startswith("1 of 5 questions got neither an answer nor an error (3 of 5 judged")
+    assert (len(absent.asked), result.coverage.judge_failed) == (5, 2)
+    reasons = [json.loads(line)["reason"] for line in CELL.scores.read_text().splitlines()]
+    assert reasons[1] == "there is no answer, and no reason why"
+
+
+def test_an_answerer_that_answers_twice_is_a_line() -> None:
+    class Echo(RedBenchmark):
+        def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
+            for answer in super().ask(questions):
+                yield from (answer, answer)
+
+    generate(FakeModel(), FakeDataset(2))
+    with pytest.raises(CellFailure, match="red-v1 answers red of item images/00000 twice"):
+        evaluate(Echo(), n=2)
+
+
+def test_an_answer_is_kept_when_the_benchmark_cannot_read_it() -> None:
+    class Nan(RedBenchmark):
+        def parse(self, question: Question, answer: Answer) -> Any:
+            return math.nan
+
+    generate(FakeModel(), FakeDataset(1))
+    with pytest.raises(CellFailure, match=r"parse\(\) of item images/00000, red returns nan"):
+        evaluate(Nan(), n=1)
+    mended = RedBenchmark()
+    assert evaluate(mended, n=1)[0].state == COMPLETE
+    assert mended.asked == []
+
+
 def test_a_trial_with_another_judge_hides_no_full_result() -> None:
     generate(FakeModel(), FakeDataset(5))
-    evaluate(FakeBenchmark("red-v1"))
-    evaluate_cell(CELL, FakeBenchmark("red-v2"), items(FakeDataset(5))[:2], 2, False, ProgressWriter())
+    evaluate(RedBenchmark("red-v1"))
+    evaluate_cell(CELL, RedBenchmark("red-v2"), items(FakeDataset(5))[:2], 2, False, ProgressWriter())
     assert read_result(CELL.result).evaluator.id == "red-v1"
     assert len(CELL.scores.read_text().splitlines()) == 5
     assert {cell.result.evaluator.id for cell in collect() if cell.result} == {"red-v1", "red-v2"}
@@ -385,28 +393,23 @@ def test_a_trial_with_another_judge_hides_no_full_result() -> None:
 
 def test_an_incomplete_result_of_another_judge_hides_no_complete_one() -> None:
     generate(FakeModel(), FakeDataset(5))
-    evaluate(FakeBenchmark("red-v1"))
-    outcome, shown = evaluate(FakeBenchmark("red-v2", {"images/00003": "judge dies"}))
+    evaluate(RedBenchmark("red-v1"))
+    outcome, shown = evaluate(RedBenchmark("red-v2", {"images/00003": "judge dies"}))
     assert outcome.state == FAILED
     assert shown.evaluator.id == "red-v1"
     (beside,) = (cell.result for cell in collect() if cell.result and cell.result.evaluator.id == "red-v2")
     assert beside.coverage.judged == 3
-    assert evaluate(FakeBenchmark("red-v2"))[1].evaluator.id == "red-v2", "complete, it is the latest"
+    assert evaluate(RedBenchmark("red-v2"))[1].evaluator.id == "red-v2", "complete, it is the latest"
 
 
-class Waiting(FakeBenchmark):
+class Waiting(RedBenchmark):
     """Waits before its first answer, and says why."""
 
-    note = ""
-
-    def holdup(self) -> str:
-        return self.note
-
-    def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
+    def ask(self, questions: Sequence[Question]) -> Iterator[Answer]:
         self.note = "endpoint down for 3 s"
         time.sleep(1.2)
         self.note = ""
-        yield from super().ask(questions, workers)
+        yield from super().ask(questions)
 
 
 def test_what_holds_the_judge_back_is_told_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,27 +426,27 @@ def test_what_holds_the_judge_back_is_told_meanwhile(tmp_path: Path, monkeypatch
 
 def test_a_judge_that_dies_fails_the_cell_and_keeps_what_it_said() -> None:
     generate(FakeModel(), FakeDataset(5))
-    outcome, result = evaluate(FakeBenchmark(faults={"images/00003": "judge dies"}))
+    outcome, result = evaluate(RedBenchmark(faults={"images/00003": "judge dies"}))
     assert outcome.state == FAILED
     assert outcome.message == "the key is rejected (3 of 5 judged; run again to go on)"
     assert (result.coverage.judged, result.coverage.judge_failed, result.headline) == (3, 2, [])
-    again = FakeBenchmark()
+    again = RedBenchmark()
     outcome, undisturbed = evaluate(again)
     assert again.asked == ["images/00003", "images/00004"]
     assert outcome.state == COMPLETE
     CELL.judgements.unlink()
-    anew = FakeBenchmark()
+    anew = RedBenchmark()
     assert evaluate(anew)[1].metrics == undisturbed.metrics
     assert len(anew.asked) == 5, "who deletes the records has all asked anew"
 
 
 def test_rescoring_asks_nothing_and_parses_anew() -> None:
-    class Doubling(FakeBenchmark):
-        def parse(self, question: Question, reply: Reply) -> int:
-            return 2 * super().parse(question, reply)
+    class Doubling(RedBenchmark):
+        def parse(self, question: Question, answer: Answer) -> Any:
+            return 2 * super().parse(question, answer)
 
     generate(FakeModel(), FakeDataset(5))
-    _, before = evaluate(FakeBenchmark(faults={"images/00004": "judge down"}))
+    _, before = evaluate(RedBenchmark(faults={"images/00004": "judge down"}))
     rescored = Doubling()
     outcome, result = evaluate(rescored, asking=AskOptions(ask=False))
     assert rescored.asked == []
@@ -457,29 +460,29 @@ def test_rescoring_asks_nothing_and_parses_anew() -> None:
 
 def test_rescoring_for_a_judge_that_said_nothing_replaces_no_result() -> None:
     generate(FakeModel(), FakeDataset(5))
-    evaluate(FakeBenchmark("red-v1"))
+    evaluate(RedBenchmark("red-v1"))
     with pytest.raises(CellFailure, match="red-v2 has said nothing about these images"):
-        evaluate(FakeBenchmark("red-v2"), asking=AskOptions(ask=False))
+        evaluate(RedBenchmark("red-v2"), asking=AskOptions(ask=False))
     assert read_result(CELL.result).evaluator.id == "red-v1"
 
 
 def test_what_was_not_asked_replaces_nothing_more_complete() -> None:
     generate(FakeModel(), FakeDataset(5))
-    evaluate(FakeBenchmark())
+    evaluate(RedBenchmark())
     lines = CELL.judgements.read_text().splitlines()
     CELL.judgements.write_text("\n".join(lines[:2]) + "\n")
     copy_of(CELL.judgements).unlink()
     with pytest.raises(CellFailure, match="3 judge failed; the result of 5 judged items stands"):
-        evaluate(FakeBenchmark(), asking=AskOptions(ask=False))
+        evaluate(RedBenchmark(), asking=AskOptions(ask=False))
     assert read_result(CELL.result).coverage.judged == 5
 
 
 def test_a_trial_replaces_no_complete_result_even_of_an_evaluator_before_the_latest() -> None:
     generate(FakeModel(), FakeDataset(5))
     for evaluator in ("red-v1", "red-v2"):
-        evaluate(FakeBenchmark(evaluator))
+        evaluate(RedBenchmark(evaluator))
     trial = items(FakeDataset(5))[:2]
-    outcome = evaluate_cell(CELL, FakeBenchmark("red-v1"), trial, 2, False, ProgressWriter())
+    outcome = evaluate_cell(CELL, RedBenchmark("red-v1"), trial, 2, False, ProgressWriter())
     assert outcome.message.endswith("the result of 5 items stands")
     judged = {cell.result.evaluator.id: cell.result.coverage.judged for cell in collect() if cell.result}
     assert judged == {"red-v1": 5, "red-v2": 5}
@@ -488,14 +491,14 @@ def test_a_trial_replaces_no_complete_result_even_of_an_evaluator_before_the_lat
 def test_an_item_that_fails_once_more_costs_no_evaluator_its_result() -> None:
     generate(lossy_model(), FakeDataset(5))
     for evaluator in ("red-v1", "red-v2"):
-        evaluate(FakeBenchmark(evaluator))
+        evaluate(RedBenchmark(evaluator))
     generate(lossy_model(), FakeDataset(5))
     assert {cell.result.evaluator.id for cell in collect() if cell.result} == {"red-v1", "red-v2"}
 
 
 def test_a_kill_between_two_moves_loses_no_file_of_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
     generate(FakeModel(), FakeDataset(3))
-    evaluate(FakeBenchmark("red-v1"), n=3)
+    evaluate(RedBenchmark("red-v1"), n=3)
     replace = Path.replace
 
     def killed(self: Path, target: Path) -> Path:
@@ -505,19 +508,19 @@ def test_a_kill_between_two_moves_loses_no_file_of_a_result(monkeypatch: pytest.
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Path, "replace", killed)
-        evaluate(FakeBenchmark("red-v2"), n=3)
-    evaluate(FakeBenchmark("red-v2"), n=3)
+        evaluate(RedBenchmark("red-v2"), n=3)
+    evaluate(RedBenchmark("red-v2"), n=3)
     [kept] = (CELL.folder / "evaluators").iterdir()
     assert {path.name for path in kept.iterdir()} == {"result.json", "scores.jsonl", "official"}
 
 
 def test_the_results_of_two_evaluators_stand_side_by_side() -> None:
     generate(FakeModel(), FakeDataset(3))
-    evaluate(FakeBenchmark("red-v1"), n=3)
-    evaluate(FakeBenchmark("red/v2"), n=3)
+    evaluate(RedBenchmark("red-v1"), n=3)
+    evaluate(RedBenchmark("red/v2"), n=3)
     assert [cell.result.evaluator.id for cell in collect() if cell.result] == ["red/v2", "red-v1"]
     assert [len(cell.items) for cell in collect()] == [3, 0], "items are shown once"
-    back = FakeBenchmark("red-v1")
+    back = RedBenchmark("red-v1")
     evaluate(back, n=3)
     assert back.asked == []
     assert [cell.result.evaluator.id for cell in collect() if cell.result] == ["red-v1", "red/v2"]
@@ -546,8 +549,8 @@ class Whiter(FakeModel):
 
 def test_a_result_goes_once_however_many_threads_store_images() -> None:
     generate(FakeModel(), FakeDataset(40))
-    evaluate(FakeBenchmark("red-v1"), n=40)
-    evaluate(FakeBenchmark("red/v2"), n=40)
+    evaluate(RedBenchmark("red-v1"), n=40)
+    evaluate(RedBenchmark("red/v2"), n=40)
 
     class WhiterAtOnce(FakeAsyncModel, Whiter):
         pass
@@ -561,7 +564,7 @@ def test_a_result_goes_once_however_many_threads_store_images() -> None:
 
 def test_a_result_goes_when_a_placeholder_takes_the_place_of_an_image() -> None:
     generate(FakeModel(), FakeDataset(3))
-    evaluate(FakeBenchmark(), n=3)
+    evaluate(RedBenchmark(), n=3)
     (CELL.folder / "images/00001.png").write_bytes(b"torn")
 
     def fail(prompt: str) -> None:
@@ -574,7 +577,7 @@ def test_a_result_goes_when_a_placeholder_takes_the_place_of_an_image() -> None:
 def test_a_result_goes_when_an_image_that_it_lacked_is_there_again() -> None:
     generate(FakeModel(), FakeDataset(3))
     (CELL.folder / "images/00001.png").unlink()
-    assert evaluate(FakeBenchmark(), n=3, official=True)[1].coverage.judged == 2
+    assert evaluate(RedBenchmark(), n=3, official=True)[1].coverage.judged == 2
     generate(FakeModel(), FakeDataset(3))
     assert standing(CELL) == [], "it is the image on record, but not one that was measured"
 
@@ -582,15 +585,15 @@ def test_a_result_goes_when_an_image_that_it_lacked_is_there_again() -> None:
 def test_a_result_goes_when_what_nobody_tried_has_failed() -> None:
     """Official treatments differ between the two."""
     generate(FakeModel(), FakeDataset(2))
-    evaluate(FakeBenchmark(), n=3, official=True)
+    evaluate(RedBenchmark(), n=3, official=True)
     generate(FakeModel(lambda prompt: (_ for _ in ()).throw(Refused("no"))), FakeDataset(3))
     assert standing(CELL) == []
 
 
 def test_of_two_results_that_lack_the_same_image_the_fuller_stays_on_top() -> None:
     generate(FakeModel(lambda prompt: refuse(prompt, "prompt 4")), FakeDataset(5))
-    evaluate(FakeBenchmark("red-v1"))
-    assert evaluate(FakeBenchmark("red-v2", {"images/00001": "judge dies"}))[1].evaluator.id == "red-v1"
+    evaluate(RedBenchmark("red-v1"))
+    assert evaluate(RedBenchmark("red-v2", {"images/00001": "judge dies"}))[1].evaluator.id == "red-v1"
 
 
 def refuse(prompt: str, refused: str) -> None:
@@ -601,14 +604,14 @@ def refuse(prompt: str, refused: str) -> None:
 def test_results_stand_when_images_of_other_items_are_added() -> None:
     """A larger --limit, another task: what was measured of the first images still holds, also when it then fails."""
     generate(FakeModel(), FakeDataset(3))
-    evaluate(FakeBenchmark("red-v1"), n=3)
-    evaluate(FakeBenchmark("red/v2"), n=3)
+    evaluate(RedBenchmark("red-v1"), n=3)
+    evaluate(RedBenchmark("red/v2"), n=3)
     generate(FakeModel(), FakeDataset(5))
     assert {cell.result.evaluator.id for cell in collect() if cell.result} == {"red-v1", "red/v2"}
     assert not any(cell.result.withheld for cell in collect() if cell.result)
     refusing = FakeModel(lambda prompt: (_ for _ in ()).throw(Refused("no")))
     generate(refusing, FakeDataset(6))
-    assert evaluate(FakeBenchmark("red-v1"), n=6)[1].coverage.refused == 1
+    assert evaluate(RedBenchmark("red-v1"), n=6)[1].coverage.refused == 1
     generate(FakeModel(), FakeDataset(6), GenerateOptions(retry_refused=True))
     left = [cell.result.evaluator.id for cell in collect() if cell.result]
     assert left == ["red/v2"], "of the six items one has an image now that it had not"
@@ -628,19 +631,19 @@ def test_questions_that_are_the_same_are_asked_once() -> None:
 
 
 def test_a_forecast_counts_what_is_asked() -> None:
-    assert to_ask(FakeBenchmark()) == to_ask(SameQuestion()) == (5, 5), "no two images to come are the same"
+    assert to_ask(RedBenchmark()) == to_ask(SameQuestion()) == (5, 5), "no two images to come are the same"
     generate(FakeModel(), FakeDataset(5))
-    assert to_ask(FakeBenchmark()) == (5, 5)
-    evaluate(FakeBenchmark(faults={"images/00001": "hm", "images/00003": "judge down"}))
+    assert to_ask(RedBenchmark()) == (5, 5)
+    evaluate(RedBenchmark(faults={"images/00001": "hm", "images/00003": "judge down"}))
     for tries, options, count in (
         (1, AskOptions(), 1),
         (2, AskOptions(), 2),
         (1, AskOptions(retry_unparsed=True), 2),
         (2, AskOptions(ask=False), 0),
     ):
-        benchmark = FakeBenchmark(tries=tries, faults={"images/00001": "hm", "images/00003": "judge down"})
+        benchmark = RedBenchmark(tries=tries, faults={"images/00001": "hm", "images/00003": "judge down"})
         assert to_ask(benchmark, options=options) == (count, 5)
-    again = FakeBenchmark(tries=2)
+    again = RedBenchmark(tries=2)
     evaluate(again)
     assert again.asked == ["images/00001", "images/00003"]
     assert to_ask(again) == (0, 5)
@@ -649,8 +652,8 @@ def test_a_forecast_counts_what_is_asked() -> None:
 def test_a_forecast_knows_the_answers_about_images_made_elsewhere() -> None:
     generate(FakeModel(), FakeDataset(3))
     write_over(CELL.generation, None)
-    evaluate(FakeBenchmark(), n=2)
-    assert to_ask(FakeBenchmark(), n=3) == (1, 3)
+    evaluate(RedBenchmark(), n=2)
+    assert to_ask(RedBenchmark(), n=3) == (1, 3)
 
 
 @pytest.mark.parametrize(
@@ -672,14 +675,14 @@ def test_a_job_and_its_forecast_read_their_options_from_the_environment(
 
 def test_a_new_image_is_judged_anew() -> None:
     generate(FakeModel(), FakeDataset(3), guidance_scale=1)
-    evaluate(FakeBenchmark(), n=3)
+    evaluate(RedBenchmark(), n=3)
 
     class Other(FakeModel):
         def generate(self, prompt: str, seed: int = 42) -> Image.Image:
             return super().generate(prompt, seed + 1)
 
     generate(Other(), FakeDataset(3), GenerateOptions(overwrite=True), guidance_scale=2)
-    again = FakeBenchmark()
+    again = RedBenchmark()
     _, result = evaluate(again, n=3)
     assert len(again.asked) == 3
     assert result.metrics["red"].value == pytest.approx(44 / 255)
@@ -714,14 +717,14 @@ def test_a_damaged_judgement_is_named_and_its_question_asked_again_only_where_no
     text: str | bytes, kept: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     generate(FakeModel(), FakeDataset(3))
-    _, before = evaluate(FakeBenchmark(), n=3)
+    _, before = evaluate(RedBenchmark(), n=3)
     lines = CELL.judgements.read_bytes().splitlines()
     request = json.loads(lines[1])["request"].encode()
     damaged = (text.encode() if isinstance(text, str) else text).replace(b"REQUEST", request)
     CELL.judgements.write_bytes(b"\n".join([lines[0], damaged, lines[2], b""]))
     if not kept:
         copy_of(CELL.judgements).unlink()
-    again = FakeBenchmark()
+    again = RedBenchmark()
     outcome, result = evaluate(again, n=3)
     assert (outcome.state, result.metrics) == (COMPLETE, before.metrics)
     assert again.asked == [json.loads(lines[1])["item"]] * (not kept)
@@ -731,16 +734,16 @@ def test_a_damaged_judgement_is_named_and_its_question_asked_again_only_where_no
 
 def test_files_that_hold_no_records_are_one_line_of_the_cell() -> None:
     generate(FakeModel(), FakeDataset(3))
-    evaluate(FakeBenchmark(), n=3)
+    evaluate(RedBenchmark(), n=3)
     for path in (CELL.generation, CELL.judgements, CELL.result, CELL.scores):
         kept = path.read_bytes()
         path.unlink()
         path.mkdir()
         with pytest.raises(CellFailure, match=f"{path} cannot be (read|written): Is a directory"):
-            evaluate(FakeBenchmark("red-v2") if path == CELL.judgements else FakeBenchmark(), n=3)
+            evaluate(RedBenchmark("red-v2") if path == CELL.judgements else RedBenchmark(), n=3)
         path.rmdir()
         path.write_bytes(kept)
-    assert evaluate(FakeBenchmark(), n=3)[0].state == COMPLETE
+    assert evaluate(RedBenchmark(), n=3)[0].state == COMPLETE
 
 
 def test_images_of_two_settings_are_never_one_score() -> None:
@@ -749,13 +752,13 @@ def test_images_of_two_settings_are_never_one_score() -> None:
     lines = CELL.generation.read_text().splitlines()
     write_over(CELL.generation, "\n".join([*lines[:2], lines[2]]) + "\n")
     with pytest.raises(CellFailure, match="2 different settings"):
-        evaluate(FakeBenchmark(), n=2)
+        evaluate(RedBenchmark(), n=2)
 
 
 def test_images_made_elsewhere_are_scored_and_noted() -> None:
     generate(FakeModel(), FakeDataset(3))
     write_over(CELL.generation, None)
-    outcome, result = evaluate(FakeBenchmark(), n=3)
+    outcome, result = evaluate(RedBenchmark(), n=3)
     assert outcome.state == COMPLETE
     assert result.notes == ["3 images were made elsewhere: nothing says how"]
 
@@ -793,7 +796,7 @@ def test_replies_are_on_the_disk_soon_after_they_came(monkeypatch: pytest.Monkey
 
 def test_nothing_to_score_is_a_failure_not_a_zero() -> None:
     with pytest.raises(CellFailure, match="no image to score: 4 failed of 4 items"):
-        evaluate(FakeBenchmark(), n=4)
+        evaluate(RedBenchmark(), n=4)
     assert not CELL.result.exists()
 
 
@@ -803,7 +806,7 @@ def test_flat_images_are_flagged() -> None:
             return Image.new("RGB", (8, 8), "black")
 
     generate(Flat(), FakeDataset(3))
-    _, result = evaluate(FakeBenchmark(), n=3)
+    _, result = evaluate(RedBenchmark(), n=3)
     assert result.coverage.flat == 3
     assert result.coverage.generated == 3
     assert "3 images are one flat colour" in result.notes
@@ -822,7 +825,7 @@ def test_flat_images_are_flagged() -> None:
 )
 def test_schema_refuses_results_that_do_not_add_up(change: dict[str, object], says: str) -> None:
     generate(FakeModel(), FakeDataset(5))
-    evaluate(FakeBenchmark())
+    evaluate(RedBenchmark())
     raw = json.loads(CELL.result.read_text())
     validate(raw)
     for key, value in change.items():

@@ -45,12 +45,12 @@ def contents() -> dict[str, bytes]:
 def test_records_say_everything_design_asks_for() -> None:
     assert generate(FakeModel(), FakeDataset(3)).state == COMPLETE
     record = last_records(CELL)["images/00001"]
-    assert record["status"] == "ok"
-    assert record["path"] == "images/00001.png"
-    assert record["seed"] == 43  # 42 + the dataset's seed
-    assert record["size"] == [8, 8]
-    assert record["attempts"] == 1
-    assert record["seed_honoured"] is True
+    assert record.status == "ok"
+    assert record.path == "images/00001.png"
+    assert record.seed == 43  # 42 + the dataset's seed
+    assert record.size == (8, 8)
+    assert record.attempts == 1
+    assert record.seed_honoured is True
     needed = {
         "prompt_sha256",
         "requested_size",
@@ -61,7 +61,7 @@ def test_records_say_everything_design_asks_for() -> None:
         "price",
         "fingerprint",
     }
-    assert needed <= record.keys()
+    assert needed <= records()[1].keys()
 
 
 def test_resume_makes_only_what_is_missing() -> None:
@@ -90,7 +90,7 @@ def test_resume_of_ten_thousand_images_is_quick(capsys: pytest.CaptureFixture[st
     dataset = FakeDataset(10_000)
     # made by hand: what generating would leave, without 10,000 fsyncs
     from imageevalkit.cell import fingerprint as fp
-    from imageevalkit.jsonl import JsonlWriter
+    from imageevalkit.cell.jsonl import JsonlWriter
     from tests.support.generation import SETTING
 
     key = fp.remember(CELL.fingerprints, fp.settings_of("t2i", SETTING), {})
@@ -218,15 +218,15 @@ def test_every_item_ends_ok_refused_or_failed() -> None:
     assert outcome.state == INCOMPLETE
     assert "2 of 5 images, 1 refused, 2 failed" in outcome.message
     last = last_records(CELL)
-    assert [last[f"images/0000{i}"]["status"] for i in range(5)] == [
+    assert [last[f"images/0000{i}"].status for i in range(5)] == [
         "ok",
         "refused",
         "failed",
         "failed",
         "ok",
     ]
-    assert last["images/00001"]["error"] == {"class": "Refused", "text": "our policy says no"}
-    assert last["images/00003"]["attempts"] == 6
+    assert last["images/00001"].error == {"class": "Refused", "text": "our policy says no"}
+    assert last["images/00003"].attempts == 6
     again = FakeModel()
     generate(again, FakeDataset(5))
     assert again.calls == ["prompt 2", "prompt 3"], "refused items are settled, failed ones are tried again"
@@ -309,7 +309,7 @@ def test_blank_placeholder_is_recorded_as_failed_and_tried_again() -> None:
     outcome = generate(model, FakeDataset(3), GenerateOptions(blank_on_error=True), width=32, height=16)
     assert outcome.state == INCOMPLETE
     record = last_records(CELL)["images/00001"]
-    assert (record["status"], record["placeholder"]) == ("failed", True)
+    assert (record.status, record.placeholder) == ("failed", True)
     with Image.open(CELL.folder / "images/00001.png") as image:
         assert image.size == (32, 16)
         assert image.getextrema() == ((255, 255), (255, 255), (255, 255))
@@ -360,8 +360,8 @@ def test_server_bytes_of_the_right_format_are_kept_as_they_came() -> None:
     generate(Server(), FakeDataset(1))
     assert (CELL.folder / "images/00000.png").read_bytes() == data
     record = last_records(CELL)["images/00000"]
-    assert (record["seed_honoured"], record["tokens"], record["attempts"]) == (False, {"total": 5}, 2)
-    assert (record["price"], record["maybe_billed"]) == (0.04, 1)
+    assert (record.seed_honoured, record.tokens, record.attempts) == (False, {"total": 5}, 2)
+    assert (record.price, record.maybe_billed) == (0.04, 1)
 
 
 def test_server_bytes_of_another_format_become_the_benchmarks() -> None:

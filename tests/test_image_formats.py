@@ -15,12 +15,11 @@ import pytest
 from PIL import EpsImagePlugin, Image
 
 from custom_models.model_utils.openai_images import OpenAIImagesT2I
-from imageevalkit.adoption.adopt import adopt_cell
-from imageevalkit.adoption.finding import find_images
-from imageevalkit.adoption.found import Piece
+from imageevalkit.adoption.copies import adopt_cell
+from imageevalkit.adoption.places import Piece, find_images
 from imageevalkit.benchmark.question import Encoding, Picture
 from imageevalkit.cell import REPO, Cell
-from imageevalkit.evaluation.survey import survey_images
+from imageevalkit.cell.states import survey_images
 from imageevalkit.generation.contract import ItemFailed
 from imageevalkit.generation.replicas.messages import ImageFile, incoming, outgoing
 from imageevalkit.grids import Grid
@@ -94,7 +93,7 @@ def test_one_among_images_made_elsewhere_is_corrupt_and_has_no_thumbnail(tmp_pat
     (theirs / "00001.png").write_bytes(encoded("PNG"))
     dataset = FakeDataset(2)
     wanted = items(dataset)
-    adopt_cell(CELL, wanted, theirs, find_images(theirs, wanted, dataset), ProgressWriter())
+    adopt_cell(CELL, wanted, theirs, find_images(theirs, wanted, dataset.data), ProgressWriter())
     states = survey_images(CELL, wanted)
     assert [state.status for state in states.values()] == ["corrupt", "generated"]
     assert states["images/00000"].reason == f"{theirs / '00000.png'} does not decode ({SAID})"

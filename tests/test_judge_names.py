@@ -1,78 +1,73 @@
-"""What stands in a score's name: two judges never share it, and what decides nothing is not in it."""
+"""How judges are called: by a user, and in the name of their scores, which two never share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
 from typing import Any
 
 import pytest
 
-from eval_models.judge.benchmark import JudgedBenchmark
-from imageevalkit.benchmark.contract import Judged, Score
-from imageevalkit.benchmark.question import Answer, Picture, Question, Reply
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Evaluator, Metric
+from imageevalkit import registry
+from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import UserError
 from imageevalkit.judges.choice import VARIABLE, JudgeOptions
 from imageevalkit.registry import choose_judge
 
-
-class Named(JudgedBenchmark):
-    name, version, headline = "named", "1", ("score",)
-    official = ("openai:gpt-4o-2024-05-13",)
-
-    def questions(self, item: Item, image: Picture) -> Sequence[Question]:
-        return []
-
-    def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
-        return iter([])
-
-    def parse(self, question: Question, reply: Reply) -> Any:
-        return None
-
-    def score(self, item: Item, parsed: Mapping[str, Any], replies: Mapping[str, Reply]) -> Score:
-        return Score(item.id, {})
-
-    def aggregate(self, judged: Sequence[Judged]) -> dict[str, Metric]:
-        return {}
+OFFICIAL = ("openai:gpt-4o-2024-05-13",)
 
 
 def evaluator(
-    monkeypatch: pytest.MonkeyPatch,
     judge: str = "gpt-4o-2024-05-13",
     prompt: str = "Is it good?",
+    served: dict[str, str] | None = None,
     **kwargs: Any,
 ) -> Evaluator:
-    monkeypatch.setenv(VARIABLE, JudgeOptions(kwargs=kwargs).to_json())
-    return Named(judge, {"prompt": prompt}).evaluator
+    options = JudgeOptions(kwargs, served=served or {})
+    return registry.judge(judge, {"prompt": prompt}, OFFICIAL, options=options).evaluator
 
 
-def test_the_official_judge_is_official_as_it_is_and_not_with_other_settings(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    plain = evaluator(monkeypatch)
+def test_the_official_judge_is_official_as_it_is_and_not_with_other_settings() -> None:
+    plain = evaluator()
     assert plain.official
-    assert plain.id.startswith("gpt-4o-2024-05-13/openai/")
-    changed = evaluator(monkeypatch, extra_body={"temperature": 2})
+    changed = evaluator(extra_body={"temperature": 2})
     assert not changed.official
     assert changed.id != plain.id
 
 
 @pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({}, "gpt-4o-2024-05-13/openai/1188d55a"),
+        ({"extra_body": {"temperature": 2}}, "gpt-4o-2024-05-13/openai/f62af154"),
+        ({"judge": "openai:qwen3-vl-8b"}, "qwen3-vl-8b/openai/e0e4a4e0"),
+        ({"judge": "vllm:org/judge", "served": {"serve_args": "--dtype half"}}, "org/judge/vllm/3db53062"),
+    ],
+)
+def test_names_stay_what_they_are_so_that_answers_on_record_are_found(
+    given: dict[str, Any], name: str
+) -> None:
+    assert evaluator(**given).id == name
+
+
+def test_the_settings_of_a_job_are_those_of_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, JudgeOptions({"top_logprobs": 5}).to_json())
+    job = registry.judge("gpt-4o-2024-05-13", {"prompt": "Is it good?"}, OFFICIAL)
+    assert job.evaluator == evaluator(top_logprobs=5)
+
+
+@pytest.mark.parametrize(
     "kwargs", [{"timeout": 3.0}, {"base_url": "https://elsewhere.example/v1"}, {"api_key_env": "MY_API_KEY"}]
 )
-def test_how_a_judge_is_reached_is_not_in_its_name(
-    kwargs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert evaluator(monkeypatch, **kwargs) == evaluator(monkeypatch)
+def test_how_a_judge_is_reached_is_not_in_its_name(kwargs: dict[str, Any]) -> None:
+    assert evaluator(**kwargs) == evaluator()
 
 
-def test_prompts_backends_and_models_are_in_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_backends_and_models_are_in_the_name() -> None:
     names = [
-        evaluator(monkeypatch).id,
-        evaluator(monkeypatch, prompt="Is it bad?").id,
-        evaluator(monkeypatch, "openai:gpt-4o").id,
-        evaluator(monkeypatch, "vllm:gpt-4o").id,
+        evaluator().id,
+        evaluator(prompt="Is it bad?").id,
+        evaluator("openai:gpt-4o").id,
+        evaluator("vllm:gpt-4o").id,
     ]
     assert len(set(names)) == 4
 
@@ -84,3 +79,21 @@ def test_a_judge_has_one_name_however_it_is_written() -> None:
         choose_judge("qwen3-vl-8")
     with pytest.raises(UserError, match=r"no backend 'opnai' \(did you mean 'openai'"):
         choose_judge("opnai:gpt-4o")
+
+
+@pytest.mark.parametrize("backend", ["transformers", "vllm"])
+def test_home_is_found_in_every_local_judge(backend: str) -> None:
+    choice = choose_judge(f"{backend}:~/judge")
+    assert choice.setting.model_path == os.environ["HOME"] + "/judge"
+    assert choice.full_name == f"{backend}:~/judge", "as the user's settings of it are named"
+    assert choose_judge("openai:~/judge").setting.model_path == "~/judge", "an API's own name"
+
+
+def test_judges_and_measurers_are_known_by_name_and_none_of_them_is_imported_for_that() -> None:
+    assert registry.reader_names() == ["ppocr"]
+    assert registry.measurer_kind("dreamsim") == "encoder"
+    assert registry.find_judge("ppocr") is None and registry.find_judge("openai:gpt-4o") is not None
+    missing = registry.measurer_missing("csd+se", {"weights": {"csd": "/no/csd.pth"}})
+    assert len(missing) == 1 and "/no/csd.pth" in missing[0]
+    whole = registry.measurer_assets("csd+se", {})
+    assert len(whole) == 1 + len(registry.measurer_assets("csd+se", {"weights": {"csd": "/no/csd.pth"}}))

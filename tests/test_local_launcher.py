@@ -226,7 +226,9 @@ def test_environment_of_a_job(
         seen = json.loads(Path(job.logs[0]).read_text().splitlines()[-1])
         assert seen["IMAGEEVALKIT_CORES"] == cores
     repo = str(Path(local.__file__).parents[2])
-    assert seen["PYTHONPATH"] == f"{repo}:/elsewhere" and seen["cwd"] == repo and seen["in"] == ""
+    assert (
+        seen["PYTHONPATH"] == f"{repo}:{repo}/infer:/elsewhere" and seen["cwd"] == repo and seen["in"] == ""
+    )
     assert seen["API_KEY"] == "sk-secret-of-this-test" and "OTHER_API_KEY" not in seen
     assert seen["IMAGEEVALKIT_PROGRESS"] == str(tmp_path / "progress" / "generate_m.jsonl")
     assert seen["CUDA_VISIBLE_DEVICES"] == ""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import pytest
 
-from benchmarks.oneig.alignment import YES, filtered, image_score, parsed_answer
-from benchmarks.oneig.editions import CHINESE, ENGLISH, Edition
-from benchmarks.oneig.prompt_scores import prompt_score
-from benchmarks.oneig.scored import Prompt, ScoredImage, ScoredPrompt
-from imageevalkit.benchmark.contract import RULES, Rules
-from tests.support.oneig_scored import real_prompts
+from benchmarks.oneig.data import CHINESE, ENGLISH, Edition, Prompt
+from benchmarks.oneig.scores import ScoredPrompt, filtered, image_score, is_yes
+from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem
+from tests.support.oneig_scored import BLACK, GONE, RULES, image, real_prompts
 
 CHAIN = {1: [], 2: [1], 3: [2]}
 
@@ -21,18 +18,22 @@ def prompt(parents: Mapping[int, Sequence[int]]) -> Prompt:
     return Prompt("object", "000", "a cat", questions=dict.fromkeys(parents, "Is there?"), parents=parents)
 
 
-def answers(*given: str) -> dict[int, str]:
-    return dict(enumerate(given, 1))
+def aligned(*given: str) -> ScoredItem:
+    return image(alignment=dict(enumerate(given, 1)))
 
 
-def image(*given: str) -> ScoredImage:
-    return ScoredImage(Path("0.png"), answers=answers(*given))
+def answers(*given: str) -> Answers:
+    return aligned(*given).answers
 
 
-@pytest.mark.parametrize(("rules", "score"), [("official", 1 / 3), ("corrected", 1 / 6)])
-def test_worked_example(rules: Rules, score: float) -> None:
-    scored = ScoredPrompt(prompt(CHAIN), [image("Yes", "No", "Yes"), image("No", "Yes", "Yes")])
-    assert prompt_score(scored, "alignment", rules) == pytest.approx(score, abs=1e-15)
+def score(prompt: Prompt, images: Sequence[ScoredItem], rules: Rules) -> float | None:
+    return ScoredPrompt(prompt, images, rules, "en").scores.get("alignment")
+
+
+@pytest.mark.parametrize(("rules", "expected"), [("official", 1 / 3), ("corrected", 1 / 6)])
+def test_worked_example(rules: Rules, expected: float) -> None:
+    images = [aligned("Yes", "No", "Yes"), aligned("No", "Yes", "Yes")]
+    assert score(prompt(CHAIN), images, rules) == pytest.approx(expected, abs=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +54,8 @@ def test_worked_example(rules: Rules, score: float) -> None:
     ],
 )
 def test_what_counts_as_yes(answer: str, official: bool, corrected: bool) -> None:
-    assert (parsed_answer(answer, "official") == YES) is official
-    assert (parsed_answer(answer, "corrected") == YES) is corrected
+    assert is_yes(answer, "official") is official
+    assert is_yes(answer, "corrected") is corrected
 
 
 @pytest.mark.parametrize("rules", RULES)
@@ -81,18 +82,17 @@ def test_own_ancestors_and_unknown_parents_take_nothing_away(
 
 @pytest.mark.parametrize("rules", RULES)
 def test_all_questions_are_in_the_denominator(rules: Rules) -> None:
-    assert image_score(prompt({1: [], 2: [1], 3: [1]}), answers("No", "Yes", "Yes"), rules) == 0
-    assert image_score(prompt({1: [], 2: [1], 3: [1]}), answers("Yes", "No", "Yes"), rules) == 2 / 3
+    assert image_score(prompt({1: [], 2: [1], 3: [1]}), answers("No", "Yes", "Yes"), "alignment", rules) == 0
+    assert (
+        image_score(prompt({1: [], 2: [1], 3: [1]}), answers("Yes", "No", "Yes"), "alignment", rules) == 2 / 3
+    )
 
 
 def test_images_that_do_not_count() -> None:
-    black = ScoredImage(Path("1.png"), black=True, answers=answers("No"))
-    unanswered = ScoredImage(Path("2.png"), answers={})
-    one = ScoredPrompt(prompt({1: []}), [image("Yes"), black, ScoredImage(None), unanswered])
-    assert prompt_score(one, "alignment", "official") == 1
-    assert prompt_score(one, "alignment", "corrected") == 0.5
-    nothing = ScoredPrompt(prompt({1: []}), [black, ScoredImage(None)])
-    assert prompt_score(nothing, "alignment", "official") is None
+    one, unanswered = prompt({1: []}), image()
+    assert score(one, [aligned("Yes"), BLACK, GONE, unanswered], "official") == 1
+    assert score(one, [aligned("Yes"), aligned("No"), GONE, unanswered], "corrected") == 0.5
+    assert score(one, [BLACK, GONE], "official") is None
 
 
 @pytest.mark.parametrize(("edition", "count"), [(ENGLISH, 11231), (CHINESE, 13822)])
@@ -103,8 +103,12 @@ def test_the_real_questions(edition: Edition, count: int) -> None:
     assert own == ([("anime", "192"), ("object", "038")] if edition is ENGLISH else [])
     for one in asked:
         every = dict.fromkeys(one.questions, "Yes")
-        assert [image_score(one, every, rules) for rules in RULES] == [1, 1]
+        assert [image_score(one, image(alignment=every).answers, "alignment", rules) for rules in RULES] == [
+            1,
+            1,
+        ]
         # without a root nothing that hangs on it is left
         roots = {n for n, parents in one.parents.items() if not set(parents) - {n}}
-        uprooted = every | dict.fromkeys(roots, "No")
-        assert image_score(one, uprooted, "corrected") <= image_score(one, uprooted, "official")
+        uprooted = image(alignment=every | dict.fromkeys(roots, "No")).answers
+        official, corrected = (image_score(one, uprooted, "alignment", rules) for rules in RULES)
+        assert corrected <= official

@@ -3,70 +3,57 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
-from benchmarks.oneig import benchmark as oneig
-from benchmarks.oneig.answerers import Answerers
-from benchmarks.oneig.benchmark import OneIGBenchmark
-from benchmarks.oneig.editions import CHINESE, ENGLISH, Edition
-from benchmarks.oneig.questions import ALIGNMENT_PROMPT, TEXT_PROMPT, task_of
-from benchmarks.oneig.scored import Task
-from benchmarks.oneig.settings import Settings
-from eval_models.encoders.embedding import embedding_text
-from imageevalkit.benchmark.contract import Judged, Unparsed
-from imageevalkit.benchmark.question import Answer, Encoding, Picture, Question, Reply
+from benchmarks.oneig.benchmark import PIXELS, OneIG, OneIGSettings
+from benchmarks.oneig.data import CHINESE, ENGLISH
+from eval_models.encoders.dreamsim import embedding_text
+from imageevalkit import registry
+from imageevalkit.benchmark.answerer import Answerer
+from imageevalkit.benchmark.contract import JUDGE, Answers, ScoredItem, Scores, Unparsed
+from imageevalkit.benchmark.question import Answer, Encoding, Picture, Question
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Evaluator
-from imageevalkit.errors import UserError
-from tests.support.oneig_scored import real_prompts
+from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.evaluation.evaluator import Answerers
+from imageevalkit.judges.pictures import judge_picture
+from tests.support.oneig_scored import RULES, real_benchmark, real_prompts
 
-TEMPLATES = {ALIGNMENT_PROMPT: "{question}. Yes or no?", TEXT_PROMPT: "Read."}
 STYLED = "081"  # an anime prompt with the style minimalism
 
 
-class FakeAnswerer:
-    """Says of a question what ``say`` says; its name is all that decides."""
+class FakeAnswerer(Answerer):
+    """Says Yes to everything; its name is all that decides."""
 
-    def __init__(self, name: str, say: Callable[[Question], str] = lambda question: "Yes") -> None:
-        self.evaluator = Evaluator(name, official=True)
-        self.asked: list[str] = []
-        self._say = say
+    backend = "openai"
 
-    def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
+    def __init__(self, name: str, asked: list[str], official: bool = True) -> None:
+        self.name, self._asked, self._official = name, asked, official
+
+    @property
+    def evaluator(self) -> Evaluator:
+        return Evaluator(self.name, self._official)
+
+    def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
         for question in questions:
-            self.asked.append(question.name)
-            yield Answer(question, Reply(self._say(question)))
-
-
-class FakeJudge(FakeAnswerer):
-    """The official judge, but behind an API."""
-
-    label, backend, is_official = "judge/openai", "openai", True
-
-    def has_answered(self) -> None:
-        pass
+            self._asked.append(f"{self.name} {question.name}")
+            yield Answer(question, "Yes")
 
 
 @pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., OneIGBenchmark]:
-    """Makes a benchmark with ``settings``; with fakes for all answerers unless ``judge`` is a real one's name."""
-
-    def made(edition: Edition = ENGLISH, judge: str = "", **settings: Any) -> OneIGBenchmark:
-        monkeypatch.setattr(oneig, "read_prompts", lambda folder, of: real_prompts(of))
-        monkeypatch.setattr(oneig.judge_prompts, "load", lambda name: TEMPLATES)
-        if not judge:
-            by_task: dict[Task, Any] = {task: FakeAnswerer(task) for task in Settings.of(settings).tasks}
-            answerers = Answerers(by_task, FakeJudge("judge"))  # type: ignore[arg-type]
-            monkeypatch.setattr(oneig, "answerers", lambda *_: answerers)
-        return OneIGBenchmark(edition, Settings.of(settings), judge)
-
-    return made
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was asked of whom, with fakes in the place of the judge and of all encoders."""
+    questions: list[str] = []
+    monkeypatch.setattr(registry, "judge", lambda name, *_: FakeAnswerer("judge", questions))
+    monkeypatch.setattr(registry, "measurer", lambda name, options: FakeAnswerer(name, questions))
+    return questions
 
 
 @pytest.fixture(autouse=True)
@@ -100,19 +87,34 @@ def picture(of: Item, colour: str | None = None) -> Picture:
     return Picture(of.path, f"sha of {of.id} {colour}", flat=colour is not None)
 
 
-def names(questions: Sequence[Question]) -> list[str]:
+def questions_of(benchmark: OneIG, one: Item, colour: str | None = None) -> list[Question]:
+    return list(benchmark.questions(one, picture(one, colour), Answers({})))
+
+
+def names(questions: Iterable[Question]) -> list[str]:
     return [question.name for question in questions]
+
+
+def answered(benchmark: OneIG, one: Item, said: Mapping[str, str], whole: bool = True) -> ScoredItem:
+    """What the engine makes of what was ``said``, by question; ``whole``: that is all it asked."""
+    answers = {}
+    for question in questions_of(benchmark, one):
+        if question.name in said:
+            answer = Answer(question, said[question.name])
+            answers[question.name] = replace(answer, value=benchmark.parse(question, answer))
+    score = benchmark.score(one, Answers(answers)) if whole else None
+    return ScoredItem(one, one.path, Answers(answers), said, score)
 
 
 def test_the_model_of_an_item_may_be_named_like_a_repository() -> None:
     assert item("anime", "000").model == "org/m"
 
 
-def test_what_is_asked_about_an_image_of_each_class(make: Callable[..., OneIGBenchmark]) -> None:
-    benchmark = make()
+def test_what_is_asked_about_an_image_of_each_class() -> None:
+    benchmark = real_benchmark(ENGLISH)
     numbers = [f"alignment/{n}" for n in range(1, 21)]
     asked = {
-        name: names(benchmark.questions(one, picture(one)))
+        name: questions_of(benchmark, one)
         for name, one in {
             "plain": item("anime", "000"),
             "styled": item("anime", STYLED),
@@ -120,19 +122,19 @@ def test_what_is_asked_about_an_image_of_each_class(make: Callable[..., OneIGBen
             "reasoning": item("reasoning", "000"),
         }.items()
     }
-    assert asked["plain"] == [*numbers, "diversity"]
-    assert [n for n in asked["styled"] if task_of(n) != "alignment"] == ["style", "diversity"]
-    assert asked["text"] == ["text", "diversity"]
-    assert asked["reasoning"] == ["reasoning", "diversity"]
-    assert names(make(tasks="style").questions(item("anime", "000"), picture(item("anime", "000")))) == []
+    assert names(asked["plain"]) == [*numbers, "diversity"]
+    assert [q.name for q in asked["styled"] if q.group != "alignment"] == ["style", "diversity"]
+    assert names(asked["text"]) == ["text", "diversity"]
+    assert names(asked["reasoning"]) == ["reasoning", "diversity"]
+    assert questions_of(real_benchmark(ENGLISH, tasks="style"), item("anime", "000")) == []
 
 
-def test_the_words_and_the_picture_of_each_question(make: Callable[..., OneIGBenchmark]) -> None:
-    benchmark = make()
+def test_the_words_and_the_picture_of_each_question() -> None:
+    benchmark = real_benchmark(ENGLISH)
     by_name = {
         question.name: question
         for one in (item("anime", STYLED), item("text", "004"), item("reasoning", "000"))
-        for question in benchmark.questions(one, picture(one))
+        for question in questions_of(benchmark, one)
     }
     assert by_name["alignment/1"].text.endswith("?. Yes or no?"), "the official full stop after the question"
     assert by_name["alignment/1"].sampling.max_tokens == 128
@@ -147,68 +149,87 @@ def test_the_words_and_the_picture_of_each_question(make: Callable[..., OneIGBen
         assert message.parts[0].encoding == Encoding("JPEG"), "what the official splitter saves"
 
 
-def test_a_black_image_is_padding_officially(make: Callable[..., OneIGBenchmark]) -> None:
+def test_a_black_image_is_padding_officially() -> None:
     black, white, image = item("text", "000", 1), item("text", "000", 2), item("text", "000", 3)
-    official, corrected = make(tasks="text"), make(tasks="text", rules="corrected")
-    assert official.questions(black, picture(black, "black")) == []
-    assert names(official.questions(white, picture(white, "white"))) == ["text"]
-    assert names(corrected.questions(black, picture(black, "black"))) == ["text"]
-    reply = {"text": Reply("Urban Areas")}
-    judged = [
-        Judged(black, black.path, {}, {}, official.score(black, {}, {})),
-        *(
-            Judged(
-                one,
-                one.path,
-                reply,
-                {"text": "Urban Areas"},
-                official.score(one, {"text": "Urban Areas"}, reply),
-            )
-            for one in (white, image)
-        ),
-    ]
-    assert official.aggregate(judged)["text"].n == 1
-    assert any("1 image is entirely black: left out" in note for note in official.notes(judged))
-    (sample,) = json.loads(official.official_files(judged)["oneig_text.json"])["details"]
+    official = real_benchmark(ENGLISH, tasks="text")
+    corrected = real_benchmark(ENGLISH, tasks="text", rules="corrected")
+    assert questions_of(official, black, "black") == []
+    assert names(questions_of(official, white, "white")) == ["text"]
+    assert names(questions_of(corrected, black, "black")) == ["text"]
+    scores = Scores(
+        [
+            ScoredItem(black, black.path, Answers({}), {}, official.score(black, Answers({}))),
+            *(answered(official, one, {"text": "Urban Areas"}) for one in (white, image)),
+        ]
+    )
+    assert scores[0].detail == {"left out": "entirely black: padding to the official splitter"}
+    assert official.metrics(scores)["text"].n == 1
+    assert any("1 image is entirely black: left out" in note for note in official.notes(scores))
+    (sample,) = json.loads(official.official_files(scores)["oneig_text.json"])["details"]
     assert [one["grid_idx"] for one in sample["ocr_details"]] == [1, 2]
 
 
-def text_read(benchmark: OneIGBenchmark, one: Item, reading: str) -> Judged:
-    reply, parsed = {"text": Reply(reading)}, {"text": reading}
-    return Judged(one, one.path, reply, parsed, benchmark.score(one, parsed, reply))
+def test_corrected_rules_turn_an_image_as_its_exif_data_say_and_ask_nothing_else_anew() -> None:
+    one = item("anime", "000")
+    one.path.parent.mkdir(parents=True)
+    turned = Image.Exif()
+    turned[0x112] = 6
+    Image.effect_noise((64, 32), 80).convert("RGB").save(one.path, exif=turned)
+    benchmarks = [real_benchmark(ENGLISH, tasks="alignment,diversity", rules=rules) for rules in RULES]
+
+    def questions(plain: bool) -> list[Question]:
+        shown = Picture(one.path, "the same", pixels=PIXELS, plain=plain)
+        return [list(each.questions(one, shown, Answers({})))[n] for each in benchmarks for n in (0, -1)]
+
+    # both sides become multiples of 28, and too few of them grow
+    sizes = [judge_picture(question.pictures[0]).size for question in questions(plain=False)]
+    assert sizes == [(84, 56)] * 2 + [(56, 84)] * 2
+    who = Evaluator("someone", official=False)
+    assert len({question.request_hash(who) for question in questions(plain=False)}) == 4
+    assert len({question.request_hash(who) for question in questions(plain=True)}) == 2
+    assert {each.pixels for each in benchmarks} == {PIXELS}, "the judge has the same name"
 
 
-def test_what_failed_is_a_black_grid_and_what_nobody_tried_is_no_file(
-    make: Callable[..., OneIGBenchmark],
-) -> None:
+def test_what_failed_is_a_black_grid_and_what_nobody_tried_is_no_file() -> None:
     """Quirk T3: of a black grid the official program scores the reading before; a missing file it skips."""
-    benchmark = make(tasks="text,reasoning", images_per_prompt=1)
-    first = text_read(benchmark, item("text", "000"), "Urban Areas")
-    failed = Judged(item("text", "001"), None, {}, {}, None)
-    untried = failed._replace(attempted=False)
-    reasoning = Judged(item("reasoning", "001"), None, {}, {}, None)
-    with_failed = benchmark.aggregate([first, failed, reasoning])
-    without = benchmark.aggregate([first, untried, reasoning._replace(attempted=False)])
+    benchmark = real_benchmark(ENGLISH, tasks="text,reasoning", images_per_prompt=1)
+    first = answered(benchmark, item("text", "000"), {"text": "Urban Areas"})
+    failed = ScoredItem(item("text", "001"), None, Answers({}), {}, None)
+    reasoning = failed._replace(item=item("reasoning", "001"))
+    untried = [one._replace(attempted=False) for one in (failed, reasoning)]
+    with_failed = benchmark.metrics(Scores([first, failed, reasoning]))
+    without = benchmark.metrics(Scores([first, *untried]))
     assert with_failed["text"].value == without["text"].value == without["text_official"].value
     assert with_failed["text"].value != with_failed["text_official"].value
     assert with_failed["text_official"].n == 2
-    assert "summary.csv" not in benchmark.official_files([first, failed, reasoning])
+    assert "summary.csv" not in benchmark.official_files(Scores([first, failed, reasoning]))
 
 
-def test_a_lost_answer_takes_an_image_out_of_its_own_task_only(make: Callable[..., OneIGBenchmark]) -> None:
-    benchmark = make(tasks="alignment,style", images_per_prompt=1)
+def test_a_lost_answer_takes_an_image_out_of_its_own_task_only() -> None:
+    benchmark = real_benchmark(ENGLISH, tasks="alignment,style", images_per_prompt=1)
     one = item("anime", STYLED)
-    asked = names(benchmark.questions(one, picture(one)))
-    style = Reply(json.dumps({"csd": [0.6, 0.1, 0], "se": [0.4, 0, 0], "se_exact": [0.4, 0, 0]}))
-    replies = {name: style if name == "style" else Reply("Yes") for name in asked if name != "alignment/2"}
-    parsed = {
-        question.name: benchmark.parse(question, replies[question.name])
-        for question in benchmark.questions(one, picture(one))
-        if question.name in replies
-    }
-    metrics = benchmark.aggregate([Judged(one, one.path, replies, parsed, None)])
+    said = {name: "Yes" for name in names(questions_of(benchmark, one)) if name != "alignment/2"}
+    said["style"] = json.dumps({"csd": [0.6, 0.1, 0], "se": [0.4, 0, 0], "se_exact": [0.4, 0, 0]})
+    metrics = benchmark.metrics(Scores([answered(benchmark, one, said, whole=False)]))
     assert metrics["alignment"].value is None
     assert metrics["style"].value == pytest.approx(0.5)
+
+
+def test_what_an_image_is_worth_and_what_there_is_to_read() -> None:
+    benchmark = real_benchmark(ENGLISH)
+    one = item("anime", STYLED)
+    said = dict.fromkeys(names(questions_of(benchmark, one)), "Yes") | {"alignment/1": "No"}
+    said["style"] = json.dumps({"csd": [0.6, 0.1, 0], "se": [-0.4, 0, 0], "se_exact": [0.4, 0, 0]})
+    said["diversity"] = embedding_text((1.0, 0.0))
+    score = answered(benchmark, one, said).score
+    assert score is not None
+    assert score.values.keys() == {"alignment", "style"} and score.values["style"] == pytest.approx(0.3)
+    assert score.keys == {"class_item": "anime", "label": "minimalism"}
+    first = next(prompt for prompt in real_prompts(ENGLISH) if prompt.key == ("anime", STYLED)).questions[1]
+    assert score.detail == {first: "No", "style": "minimalism", "CSD": "0.6000", "SE": "0.0000"}
+    read = answered(benchmark, item("text", "000"), {"text": "Urban", "diversity": said["diversity"]}).score
+    assert read is not None and read.values.keys() == {"ED", "CR", "WAC"}
+    assert read.detail["read"] == "Urban"
 
 
 @pytest.mark.parametrize(
@@ -216,6 +237,7 @@ def test_a_lost_answer_takes_an_image_out_of_its_own_task_only(make: Callable[..
     [
         ("reasoning", "000", "reasoning", '{"official": 0.3}'),
         ("reasoning", "000", "reasoning", '{"official": NaN, "exact": 0.3}'),
+        ("reasoning", "000", "reasoning", "so"),
         ("anime", STYLED, "style", '{"csd": [], "se": [1], "se_exact": [1]}'),
         ("anime", STYLED, "style", "[1]"),
         ("text", "000", "diversity", '{"embedding": "?"}'),
@@ -223,119 +245,95 @@ def test_a_lost_answer_takes_an_image_out_of_its_own_task_only(make: Callable[..
     ],
 )
 def test_a_record_that_holds_no_numbers_is_no_score(
-    make: Callable[..., OneIGBenchmark], class_item: str, prompt_id: str, name: str, text: str
+    class_item: str, prompt_id: str, name: str, text: str
 ) -> None:
-    benchmark, one = make(), item(class_item, prompt_id)
-    (question,) = (q for q in benchmark.questions(one, picture(one)) if q.name == name)
-    with pytest.raises(Unparsed, match="no numbers of an encoder"):
-        benchmark.parse(question, Reply(text))
+    benchmark = real_benchmark(ENGLISH)
+    (question,) = (q for q in questions_of(benchmark, item(class_item, prompt_id)) if q.name == name)
+    with pytest.raises(Unparsed, match=r"no measurement|no numbers of an encoder"):
+        benchmark.parse(question, Answer(question, text))
 
 
-def test_an_embedding_is_read_from_its_reply(make: Callable[..., OneIGBenchmark]) -> None:
-    benchmark = make(tasks="diversity", images_per_prompt=3)
+def test_an_embedding_is_read_from_its_reply() -> None:
+    benchmark = real_benchmark(ENGLISH, tasks="diversity", images_per_prompt=3)
     vectors = [(1.0, 0.0), (0.0, 1.0), (1.0, 0.0)]
-    judged = []
-    for repetition, vector in enumerate(vectors, 1):
-        one = item("object", "000", repetition)
-        (question,) = benchmark.questions(one, picture(one))
-        reply = Reply(embedding_text(vector))
-        parsed = {"diversity": benchmark.parse(question, reply)}
-        judged.append(
-            Judged(
-                one,
-                one.path,
-                {"diversity": reply},
-                parsed,
-                benchmark.score(one, parsed, {"diversity": reply}),
-            )
-        )
-    assert benchmark.aggregate(judged)["diversity"].value == pytest.approx((1 + 0 + 1) / 3)
+    scores = Scores(
+        [
+            answered(benchmark, item("object", "000", n), {"diversity": embedding_text(vector)})
+            for n, vector in enumerate(vectors, 1)
+        ]
+    )
+    assert scores.items[0].answers["diversity"].value == 2, "the record of the parsed value is short"
+    assert benchmark.metrics(scores)["diversity"].value == pytest.approx((1 + 0 + 1) / 3)
 
 
-def test_every_answerer_gets_its_own_questions_the_encoders_first(
-    make: Callable[..., OneIGBenchmark], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order: list[str] = []
-    found: dict[Task, FakeAnswerer] = {}
-
-    def note(name: str) -> FakeAnswerer:
-        return FakeAnswerer(name, lambda question: order.append(name) or "Yes")  # type: ignore[func-returns-value]
-
-    judge = note("judge")
-    found = {"diversity": note("dreamsim"), "style": note("style"), "alignment": judge, "text": judge}
-    benchmark = make(tasks="alignment,text,style,diversity")
-    benchmark._answerers = found
-    asked = [
-        question
-        for one in (item("text", "000"), item("anime", STYLED))
-        for question in benchmark.questions(one, picture(one))
+def test_every_answerer_gets_its_own_questions_the_encoders_first(asked: list[str]) -> None:
+    benchmark = real_benchmark(ENGLISH, tasks="alignment,text,style,diversity")
+    answerers = Answerers(benchmark)
+    questions = [
+        q for one in (item("text", "000"), item("anime", STYLED)) for q in questions_of(benchmark, one)
     ]
-    answers = list(benchmark.ask(asked, 1))
-    assert len(answers) == len(asked)
-    assert list(dict.fromkeys(order)) == ["dreamsim", "style", "judge"]
-    assert {benchmark.answerer(q).id for q in asked} == {"judge", "style", "dreamsim"}
-    assert set(found["style"].asked) == {"style"}
+    assert len(list(answerers.ask(questions, 1))) == len(questions)
+    assert list(dict.fromkeys(who.partition(" ")[0] for who in asked)) == ["csd+se", "dreamsim", "judge"]
+    assert [what for what in asked if what.startswith("csd+se")] == ["csd+se style"]
 
 
-def test_the_name_of_a_score_tells_rules_tasks_and_number_of_images(
-    make: Callable[..., OneIGBenchmark],
-) -> None:
+def test_the_name_of_a_score_tells_rules_tasks_and_number_of_images(asked: list[str]) -> None:
     given: Sequence[Mapping[str, Any]] = (
         {},
         {"rules": "corrected"},
         {"tasks": "alignment,text"},
         {"images_per_prompt": 2},
     )
-    benchmarks = [make(**settings) for settings in given]
-    assert len({benchmark.evaluator.id for benchmark in benchmarks}) == len(given)
-    assert make(grid="2,2").evaluator.id == make().evaluator.id, "how images came here decides nothing"
-    assert [benchmark.evaluator.official for benchmark in benchmarks] == [True, False, True, False]
-    question = benchmarks[0].questions(item("anime", "000"), picture(item("anime", "000")))[0]
-    hashes = {question.request_hash(benchmark.answerer(question)) for benchmark in benchmarks}
+    benchmarks = [real_benchmark(ENGLISH, **settings) for settings in given]
+    evaluators = [Answerers(benchmark).evaluator for benchmark in benchmarks]
+    assert len({evaluator.id for evaluator in evaluators}) == len(given)
+    with_grid = Answerers(real_benchmark(ENGLISH, grid="2,2")).evaluator
+    assert with_grid == evaluators[0], "how images came here decides nothing"
+    assert [evaluator.official for evaluator in evaluators] == [True, False, True, False]
+    assert {"tasks": ["alignment", "text"], "rules": "official", "images_per_prompt": 4}.items() <= (
+        evaluators[2].details.items()
+    )
+    question = questions_of(benchmarks[0], item("anime", "000"))[0]
+    hashes = {question.request_hash(Answerers(one).evaluator_of(question)) for one in benchmarks}
     assert len(hashes) == 1, "what was answered once is not asked again for other rules"
+    assert not real_benchmark(ENGLISH, weights={"se": "/mine"}).is_official
 
 
-def test_a_reader_reads_the_file_itself(make: Callable[..., OneIGBenchmark]) -> None:
+def test_the_encoders_get_the_users_weights_and_the_references_of_the_edition() -> None:
+    benchmark = real_benchmark(CHINESE, weights={"se": "/mine"}, batch_size=8)
+    assert list(benchmark.measurers) == ["reasoning", "style", "diversity", "alignment", "text"]
+    name, options = benchmark.measurers["style"]
+    assert (name, options["weights"], options["batch_size"]) == ("csd+se", {"se": "/mine"}, 8)
+    assert options["references"]["csd"].endswith("benchmarks/oneig_zh/data/CSD_embed.pt")
+    assert real_benchmark(ENGLISH, tasks="text").measurers == {"text": JUDGE}
+
+
+def test_a_reader_reads_the_file_itself() -> None:
     one = item("text", "004")
-    (question,) = make(judge="ppocr", tasks="text").questions(one, picture(one))
+    (question,) = questions_of(real_benchmark(ENGLISH, "ppocr", tasks="text"), one)
     (sent,) = question.pictures
     assert (question.text, sent.encoding) == ("", None)
-    other = make(judge="ppocr", tasks="text", rules="corrected").questions(one, picture(one))
+    other = questions_of(real_benchmark(ENGLISH, "ppocr", tasks="text", rules="corrected"), one)
     assert other == [question], "no rule changes what it is asked"
 
 
-def test_who_is_official(make: Callable[..., OneIGBenchmark]) -> None:
-    """The official code computes on CUDA: LLM2CLIP in float16, not in the CPU's bfloat16."""
-
-    def measured(precision: object, **settings: Any) -> bool:
-        benchmark = make(tasks="reasoning", **settings)
-        encoder = FakeAnswerer("llm2clip")
-        encoder.evaluator = Evaluator("llm2clip", False, {"encoder": {"precision": precision}})
-        benchmark._answerers = {"reasoning": encoder}
-        return benchmark.evaluator.official
-
-    assert measured({"weights": "bfloat16", "official": "float16"}) is True
-    assert measured({"weights": "bfloat16", "official": "bfloat16"}) is False
-    assert measured("float32") is True
-    assert measured("float32", weights={"se": "/mine"}) is False
-
-
-def test_the_summary_tells_rules_and_how_much_was_scored(make: Callable[..., OneIGBenchmark]) -> None:
-    benchmark = make(tasks="text", rules="corrected", images_per_prompt=1)
-    files = benchmark.official_files([text_read(benchmark, item("text", "000"), "Urban Areas")])
+def test_the_summary_tells_rules_and_how_much_was_scored() -> None:
+    benchmark = real_benchmark(ENGLISH, tasks="text", rules="corrected", images_per_prompt=1)
+    scores = Scores([answered(benchmark, item("text", "000"), {"text": "Urban Areas"})])
+    files = benchmark.official_files(scores)
     assert "oneig_text,oneig-41b4983-corrected-1-of-200-prompts,accuracy,gen," in files["summary.csv"]
 
 
-def test_headlines(make: Callable[..., OneIGBenchmark]) -> None:
-    assert make().headline[-1] == "oneig_total"
-    assert make().official_headline == (
+def test_headlines() -> None:
+    benchmark = real_benchmark(ENGLISH)
+    assert benchmark.headline[-1] == "oneig_total"
+    assert benchmark.official_headline == (
         *("alignment", "text_official", "reasoning_official", "style", "diversity", "oneig_total_official"),
     )
-    assert list(make(tasks="style,text").headline) == ["text", "style"]
-    assert list(make(rules="corrected").official_headline) == []
-    assert "diversity/multilingualism" in make(CHINESE).aggregate(
-        [Judged(item("multilingualism", "000", name="oneig-zh"), None, {}, {}, None)]
-    )
+    assert list(real_benchmark(ENGLISH, tasks="style,text").headline) == ["text", "style"]
+    assert list(real_benchmark(ENGLISH, rules="corrected").official_headline) == []
+    nothing = ScoredItem(item("multilingualism", "000", name="oneig-zh"), None, Answers({}), {}, None)
+    assert "diversity/multilingualism" in real_benchmark(CHINESE).metrics(Scores([nothing]))
 
 
 @pytest.mark.parametrize(
@@ -344,28 +342,88 @@ def test_headlines(make: Callable[..., OneIGBenchmark]) -> None:
         ("transformers:qwen2.5-vl-7b", (None, None, {})),
         ("transformers:qwen3-vl-8b", (None, 42, {})),
         ("vllm:qwen2.5-vl-7b", (0.0, None, {"repetition_penalty": 1.05})),
+        ("vllm:/models/qwen2.5-vl-7b", (0.0, None, {"repetition_penalty": 1.05})),
         ("openai:qwen2.5-vl-7b", (0.0, None, {})),
         ("vllm:qwen3-vl-8b", (0.0, None, {})),
     ],
 )
-def test_how_a_judge_draws(make: Callable[..., OneIGBenchmark], judge: str, sampled: tuple[Any, ...]) -> None:
+def test_how_a_judge_draws(judge: str, sampled: tuple[Any, ...]) -> None:
     """The official judge and AISBench's by their checkpoints' own settings; a server is told to be greedy."""
-    benchmark = make(judge=judge, tasks="alignment,text")
-    sampling = benchmark.questions(item("text", "000"), picture(item("text", "000")))[0].sampling
+    benchmark = real_benchmark(ENGLISH, judge, tasks="alignment,text")
+    sampling = questions_of(benchmark, item("text", "000"))[0].sampling
     assert (sampling.temperature, sampling.seed, dict(sampling.extra)) == sampled
 
 
 def test_who_may_judge_what() -> None:
-    def check(judge: str, **settings: Any) -> str:
-        return oneig.configured(settings).check_judge(judge)
+    def judge(name: str, **settings: Any) -> str:
+        benchmark = OneIG(OneIGSettings(**settings), name)
+        benchmark.check()
+        return benchmark.judge
 
-    assert check("") == "transformers:qwen2.5-vl-7b"
-    assert check("qwen3-vl-8b") == "transformers:qwen3-vl-8b"
-    assert check("ppocr", tasks="text,style") == "ppocr"
-    assert check("qwen2.5-vl-7b", tasks="style") == "", "nothing to ask it"
+    assert judge("") == "transformers:qwen2.5-vl-7b"
+    assert judge("transformers:qwen3-vl-8b") == "transformers:qwen3-vl-8b"
+    assert judge("ppocr", tasks="text,style") == "ppocr"
+    assert judge("transformers:qwen2.5-vl-7b", tasks="style") == "", "nothing to ask it"
     with pytest.raises(UserError, match="'ppocr' reads text, but alignment needs a judge"):
-        check("ppocr")
-    with pytest.raises(UserError, match="unknown text reader 'gpt-4p'"):
-        check("gpt-4p", tasks="text")
-    assert oneig.configured({"tasks": "text"}).uses_encoders is False
-    assert oneig.configured({}).uses_encoders is True
+        judge("ppocr")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"tasks": "style; text", "batch_size": 4},
+        {"tasks": ["text"], "images_per_prompt": 1},
+        {"grid": "1,4"},
+        {"grid": 2},
+        {"grid": [3, 3], "images_per_prompt": 9},
+        {"grid": {"a": "2,2", "b": "1,4"}, "rules": "corrected", "weights": {"se": "/mine"}},
+    ],
+)
+def test_settings_that_were_checked_are_taken_again(given: Mapping[str, Any]) -> None:
+    settings = OneIGSettings(**given)
+    assert OneIGSettings(**json.loads(json.dumps(asdict(settings)))) == settings
+    for name, value in given.items():
+        if name not in ("tasks", "grid"):
+            assert getattr(settings, name) == value
+
+
+def test_the_grid_of_each_model() -> None:
+    settings = OneIGSettings(grid={"a": "2,2", "b": [1, 4]})
+    assert [str(settings.grid_of(model)) for model in ("a", "b")] == ["2,2", "1,4"]
+    assert settings.images_per_prompt == 4
+    assert OneIGSettings(grid="3").images_per_prompt == 9
+    assert str(OneIGSettings(grid="1,4").grid_of("any")) == "1,4"
+    assert OneIGSettings().grid_of("any") is None
+    with pytest.raises(CellFailure, match=r"grid names a, b, but not ab \(did you mean 'a'\?\)|but not ab"):
+        settings.grid_of("ab")
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"tasks": "alignement"}, r"no task 'alignement' \(did you mean 'alignment'\?\)"),
+        ({"tasks": ""}, r"tasks are '': name some of"),
+        ({"images_per_prompt": 0}, r"images_per_prompt is 0: use a whole number of at least 1"),
+        ({"batch_size": 0}, r"batch_size is 0: use a whole number"),
+        ({"grid": "2x2"}, r"grid '2x2' is not rows,cols"),
+        ({"grid": "2,2", "images_per_prompt": 9}, r"grid has 4 cells, but images_per_prompt is 9"),
+        ({"grid": {"a": "2,2", "b": "1,2"}}, r"another number of cells for one model"),
+        ({"images_per_prompt": 1}, r"choose other tasks \(tasks='alignment,text,reasoning,style'\)"),
+    ],
+)
+def test_settings_that_say_nothing_are_one_line(given: Mapping[str, Any], line: str) -> None:
+    with pytest.raises(UserError, match=line) as error:
+        OneIGSettings(**given)
+    assert "\n" not in str(error.value)
+
+
+def test_the_first_samples_stand_for_all() -> None:
+    samples = list(real_benchmark(ENGLISH, images_per_prompt=2).samples())
+    assert len(samples) == 2 * 1120 and len({sample.file for sample in samples}) == len(samples)
+    assert [one.file for one in samples[:2]] == [
+        f"images/{samples[0].data['class_item']}/{samples[0].data['id']}_{n}.png" for n in (1, 2)
+    ]
+    assert [one.seed for one in samples[:2]] == [1, 2]
+    assert {one.data["class_item"] for one in samples[:10]} == set(ENGLISH.sizes)
+    assert len(list(real_benchmark(CHINESE, tasks="style").samples())) == 4 * 114

@@ -14,26 +14,21 @@ from typing import Any
 
 import pytest
 
-from benchmarks.oneig import summary
-from benchmarks.oneig.analysis_csv import analysis_files
-from benchmarks.oneig.editions import CHINESE, ENGLISH, Edition
-from benchmarks.oneig.metric import metrics
-from benchmarks.oneig.official_csv import official_files
-from benchmarks.oneig.samples import Templates, sample_files
-from benchmarks.oneig.scored import TASKS, ScoredImage, ScoredPrompt, Task
-from benchmarks.oneig.summary_table import Column, summary_files
-from benchmarks.oneig.text_metric import max_tokens
-from imageevalkit.benchmark.contract import RULES, Rules
+from benchmarks.oneig import official, summary
+from benchmarks.oneig.data import CHINESE, ENGLISH, TASKS, Edition, Task
+from benchmarks.oneig.scores import metrics
+from benchmarks.oneig.summary import summary_files
+from benchmarks.oneig.text import max_tokens
+from imageevalkit.benchmark.contract import Rules
 from imageevalkit.cell import Cell
 from imageevalkit.cell.results import Coverage, Evaluator, Metric, Result, write_result
 from imageevalkit.errors import ExitStatus, UserError
 from tests.support.oneig_official_runs import MODEL, TASKS_OF, OfficialRun, official_runs, scored_prompts
-from tests.support.oneig_scored import image_of, real_prompts
+from tests.support.oneig_scored import GONE, RULES, TEXTS, PromptImages, image_of, real_prompts, run_of
 
 # pandas takes these means, and another version of it adds in another order
 BY_PANDAS = {"alignment", "reasoning", "style", "total average"}
 EDITIONS = pytest.mark.parametrize("edition", [ENGLISH, CHINESE], ids=lambda edition: edition.name)
-TEMPLATES = Templates("{question}. Yes or no?", "Read.")
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +51,7 @@ def table(text: str) -> list[list[str]]:
 @pytest.mark.parametrize("name", RUNS)
 def test_the_official_programs_write_the_same_tables(runs: Mapping[str, OfficialRun], name: str) -> None:
     run = runs[name]
-    ours = official_files(run.scored, tasks_of(name), "official", run.edition.language, MODEL)
+    ours = official.score_files(run_of(run.scored, tasks_of(name), "official", run.edition))
     assert ours.keys() == run.tables.keys()
     for file, text in run.tables.items():
         if not re.fullmatch(r"[a-z]+_score_(EN|ZH)\.csv", file):
@@ -75,7 +70,7 @@ def test_the_official_programs_write_the_same_tables(runs: Mapping[str, Official
 @pytest.mark.parametrize("name", RUNS)
 def test_metrics_are_what_the_official_programs_print(runs: Mapping[str, OfficialRun], name: str) -> None:
     run, tasks = runs[name], tasks_of(name)
-    found = metrics(run.scored, tasks, "official", run.edition.language)
+    found = metrics(run_of(run.scored, tasks, "official", run.edition))
     stopped = {task for task in tasks if run.raised[task]}
     stops = {"stops": {"text", "reasoning"}, "no_reasoning": {"reasoning"}}
     assert stopped == stops.get(name.split("/")[1], set())
@@ -100,7 +95,7 @@ def _three_decimals(metric: Metric) -> str:
 @pytest.mark.parametrize("name", RUNS)
 def test_the_official_analysis_writes_the_same_tables(runs: Mapping[str, OfficialRun], name: str) -> None:
     run = runs[name]
-    written = analysis_files(run.scored, TASKS, "official", run.edition.language, MODEL)
+    written = official.analysis_files(run_of(run.scored, TASKS, "official", run.edition))
     ours = {
         file.split()[0].lower(): next(csv.DictReader(text.splitlines())) for file, text in written.items()
     }
@@ -127,18 +122,17 @@ def test_the_official_analysis_writes_the_same_tables(runs: Mapping[str, Officia
 
 def test_a_table_is_left_out_for_none_but_a_chosen_task() -> None:
     scored = scored_prompts(ENGLISH, "no_reasoning")
-    assert [*analysis_files(scored, ["alignment", "style"], "official", "en", MODEL)] == [
-        "Alignment Model Scores.csv",
-        "Style Model Scores.csv",
-    ]
-    every = analysis_files(scored, TASKS, "corrected", "en", MODEL)
+    some = official.analysis_files(run_of(scored, ["alignment", "style"], "official", ENGLISH))
+    assert [*some] == ["Alignment Model Scores.csv", "Style Model Scores.csv"]
+    scored = scored_prompts(ENGLISH, "no_reasoning", "corrected")
+    every = official.analysis_files(run_of(scored, TASKS, "corrected", ENGLISH))
     assert len(every) == len(TASKS) and "nan" not in "".join(every.values())
 
 
 @pytest.mark.parametrize("name", [name for name in RUNS if name.endswith(("whole", "gaps"))])
 def test_the_official_analysis_finds_the_same(runs: Mapping[str, OfficialRun], name: str) -> None:
     run = runs[name]
-    found = metrics(run.scored, TASKS, "official", run.edition.language)
+    found = metrics(run_of(run.scored, TASKS, "official", run.edition))
     crashed = name == "oneig/gaps"  # at a text prompt without a score
     assert run.raised["fine_grained"] == ("ValueError" if crashed else "")
     analysed = {"reasoning", "style"} if name.startswith("oneig-zh") else set(TASKS)
@@ -175,20 +169,17 @@ def test_the_official_program_asks_for_as_many_tokens(
 
 
 def test_corrected_tables_take_nothing_from_other_prompts() -> None:
-    scored = scored_prompts(ENGLISH, "gaps")
-    text = table(official_files(scored, ["text"], "corrected", "en", MODEL)["text_prompt_score_EN.csv"])
-    assert [prompt for prompt, score in text if not score] == [
-        "112"
-    ]  # its images count there, if they are black
-    gone = [ScoredPrompt(one.prompt, [ScoredImage(None)]) for one in scored]
-    files = official_files(gone, TASKS, "corrected", "en", MODEL)
+    scored = scored_prompts(ENGLISH, "gaps", "corrected")
+    files = official.score_files(run_of(scored, ["text"], "corrected", ENGLISH))
+    # images count there, if they are black
+    assert [prompt for prompt, score in table(files["text_prompt_score_EN.csv"]) if not score] == ["112"]
+    gone = [PromptImages(one.prompt, [GONE]) for one in scored]
+    files = official.score_files(run_of(gone, TASKS, "corrected", ENGLISH))
     assert files["reasoning_score_EN.csv"] == f",reasoning\n{MODEL},\n"
     assert "text_score_EN.csv" not in files
     assert files["diversity_prompt_score_EN.csv"] == f",{MODEL}\n"
-    assert official_files(gone, TASKS, "official", "en", MODEL).keys() == files.keys() - {
-        "reasoning_score_EN.csv",
-        "reasoning_prompt_score_EN.csv",
-    }
+    officially = official.score_files(run_of(gone, TASKS, "official", ENGLISH))
+    assert officially.keys() == files.keys() - {"reasoning_score_EN.csv", "reasoning_prompt_score_EN.csv"}
 
 
 def mean(values: Sequence[float]) -> float:
@@ -261,9 +252,8 @@ def text_again(result: Mapping[str, Any], chinese: bool, rules: Rules) -> float:
 @pytest.mark.parametrize("rules", RULES)
 @EDITIONS
 def test_metrics_can_be_recomputed_from_the_samples(edition: Edition, rules: Rules) -> None:
-    language, scored = edition.language, scored_prompts(edition, "gaps")
-    files = sample_files(scored, TASKS, rules, language, MODEL, TEMPLATES)
-    found = metrics(scored, TASKS, rules, language)
+    run = run_of(scored_prompts(edition, "gaps", rules), TASKS, rules, edition)
+    files, found = summary.sample_files(run, TEXTS), metrics(run)
     results = {task: json.loads(files[f"oneig_{task}.json"]) for task in TASKS}
     for task in TASKS:
         assert results[task]["accuracy"] == pytest.approx(100 * (found[task].value or 0), rel=1e-15)
@@ -272,7 +262,7 @@ def test_metrics_can_be_recomputed_from_the_samples(edition: Edition, rules: Rul
         assert found[name].value == pytest.approx(again, rel=1e-12), name
 
     check("alignment", mean(alignment_again(results["alignment"], rules)))
-    check("text", text_again(results["text"], language == "zh", rules))
+    check("text", text_again(results["text"], edition is CHINESE, rules))
 
     cosines = {
         sample["id"]: mean([one["similarity"] for one in sample["similarity_details"]])
@@ -304,9 +294,11 @@ def test_metrics_can_be_recomputed_from_the_samples(edition: Edition, rules: Rul
 
 def test_what_a_sample_tells() -> None:
     scored = scored_prompts(ENGLISH, "gaps")
-    files = sample_files(scored, TASKS, "official", "en", MODEL, TEMPLATES)
+    files, again = (
+        summary.sample_files(run_of(one, TASKS, "official", ENGLISH), TEXTS) for one in (scored, scored[::-1])
+    )
     assert list(files) == [f"oneig_{task}.json" for task in TASKS]
-    assert files == sample_files(scored[::-1], TASKS, "official", "en", MODEL, TEMPLATES)
+    assert files == again
     samples = {task: json.loads(files[f"oneig_{task}.json"])["details"] for task in TASKS}
     common = {"id", "class_item", "image_path", "image_paths", "grid", "num_splits"}
     assert samples["alignment"][0].keys() == {*common, "score", "judge_details"}
@@ -338,17 +330,18 @@ def test_what_a_sample_tells() -> None:
 
 
 def test_samples_of_a_run_without_any_score() -> None:
-    files = sample_files([], TASKS, "official", "en", MODEL, TEMPLATES)
+    files = summary.sample_files(run_of([], TASKS, "official", ENGLISH), TEXTS)
     assert {json.loads(text)["accuracy"] for text in files.values()} == {None}
 
 
 def test_samples_of_all_prompts_are_a_few_megabytes() -> None:
     scored = [
-        ScoredPrompt(prompt, [image_of(prompt, 0)] * 4)
+        PromptImages(prompt, [image_of(prompt, 0)] * 4)
         for prompt in real_prompts(ENGLISH)
         if prompt.questions
     ]
-    text = sample_files(scored, ["alignment"], "official", "en", MODEL, TEMPLATES)["oneig_alignment.json"]
+    run = run_of(scored, ["alignment"], "official", ENGLISH)
+    text = summary.sample_files(run, TEXTS)["oneig_alignment.json"]
     outputs = sum(
         len(one["judge_outputs"]) for sample in json.loads(text)["details"] for one in sample["judge_details"]
     )
@@ -400,7 +393,7 @@ def test_total_of_the_seed() -> None:
 
 
 def test_summary_has_the_rows_of_the_seed() -> None:
-    files = summary_files("a39421", [Column("oneig_eval", of_values())], ENGLISH)
+    files = summary_files("a39421", {"oneig_eval": of_values()}, ENGLISH)
     assert list(files) == ["summary.csv", "summary.md", "summary.txt"]
     header = "dataset version metric mode oneig_eval\n"
     assert files["summary.csv"] == (header + SEED).replace(" ", ",")
@@ -414,11 +407,11 @@ def test_summary_has_the_rows_of_the_seed() -> None:
 
 
 def test_summary_of_several_models_has_a_dash_where_there_is_nothing() -> None:
-    columns = [
-        Column("a,b", {"text": Metric(0.5, 3), "diversity/multilingualism": Metric(0.25, 2)}),
-        Column("汉", of_values(text=None)),
-    ]
-    files = summary_files("v1", columns, CHINESE)
+    models = {
+        "a,b": {"text": Metric(0.5, 3), "diversity/multilingualism": Metric(0.25, 2)},
+        "汉": of_values(text=None),
+    }
+    files = summary_files("v1", models, CHINESE)
     rows = {(row[0], row[2]): row[4:] for row in table(files["summary.csv"])}
     assert rows["dataset", "metric"] == ["a,b", "汉"]
     assert rows["oneig_text", "accuracy"] == ["50.00", "-"]

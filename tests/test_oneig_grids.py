@@ -12,9 +12,8 @@ from PIL import Image
 
 from benchmarks.oneig import grids
 from benchmarks.oneig.grids import write_grids
-from custom_datasets import load_dataset
-from imageevalkit.adoption import finding
-from imageevalkit.adoption.adopt import adopt_cell
+from imageevalkit.adoption import places
+from imageevalkit.adoption.copies import adopt_cell
 from imageevalkit.adoption.forecast import forecast_of
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import items_of
@@ -65,7 +64,7 @@ def test_there_and_back(tmp_path: Path, grid: Grid) -> None:
     assert write(tmp_path, grid) == ExitStatus.INCOMPLETE
     dataset, other = TinyOneIG(4, grid), Cell("other", "oneig")
     items = items_of(dataset, other)
-    found = finding.find_images(tmp_path, items, dataset)
+    found = places.find_images(tmp_path, items, dataset.data, dataset.find_images)
     adopt_cell(other, items, tmp_path, found, ProgressWriter())
     for item, twin in zip(items, dataset.items(), strict=True):
         assert item.path.exists() == twin.path.exists()
@@ -148,7 +147,7 @@ def test_the_default_is_as_square_as_the_number_of_images_allows(tmp_path: Path)
 
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(load_dataset, "load_dataset", lambda name: TinyOneIG())
+    monkeypatch.setattr(grids, "load_dataset", lambda *_: TinyOneIG())
     make()
 
     def run(*words: str) -> ExitStatus:
@@ -175,7 +174,7 @@ def test_a_forecast_counts_the_cells_of_grids(tmp_path: Path, monkeypatch: pytes
     make()
     write(tmp_path)
     (tmp_path / "images/anime/m/000 2.webp").write_bytes(b"")
-    monkeypatch.setattr(load_dataset, "load_dataset", lambda name: TinyOneIG(4, Grid(2, 2)))
+    monkeypatch.setattr(Datasets, "__getitem__", lambda *_: TinyOneIG(4, Grid(2, 2)))
     options = {"limit": None, "sources": {"oneig": str(tmp_path)}, "among": "", "overwrite": False}
     forecast = forecast_of(options, Datasets())
     with pytest.raises(CellFailure, match="generated here"):

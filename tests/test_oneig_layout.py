@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from imageevalkit.adoption import finding
-from imageevalkit.adoption.adopt import adopt_cell
-from imageevalkit.adoption.found import Found, Missing, Piece
+from imageevalkit.adoption import places
+from imageevalkit.adoption.copies import adopt_cell
+from imageevalkit.adoption.places import Missing, Piece, Place
 from imageevalkit.cell.records import last_records
+from imageevalkit.cell.states import survey_images
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.survey import survey_images
 from imageevalkit.grids import Grid
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.progress import ProgressWriter
@@ -22,8 +22,8 @@ from tests.support.grid_images import CELL, PROMPTS, TinyOneIG, noise, same, wri
 SQUARE = Grid(2, 2)
 
 
-def find(source: Path, dataset: TinyOneIG, limit: int | None = None) -> dict[str, Found]:
-    return finding.find_images(source, dataset.items(limit), dataset)
+def find(source: Path, dataset: TinyOneIG, limit: int | None = None) -> dict[str, Place]:
+    return places.find_images(source, dataset.items(limit), dataset.data, dataset.find_images)
 
 
 def adopt(source: Path, dataset: TinyOneIG, overwrite: bool = False) -> Outcome:
@@ -50,7 +50,7 @@ def test_every_cell_becomes_the_image_of_its_repetition(tmp_path: Path, grid: Gr
                 assert same(adopted, noise(100 * p + n))
     record = last_records(CELL)[f"images/human/000_{grid.cells}"]
     source = tmp_path / f"images/human/m/000{suffix}"
-    assert (record["source"], record["cell"], record["size"]) == (str(source), grid.cells - 1, [12, 8])
+    assert (record.source, record.cell, record.size) == (str(source), grid.cells - 1, (12, 8))
     states = survey_images(CELL, dataset.items()).values()
     assert {(state.status, state.flat, state.made_here) for state in states} == {("generated", False, False)}
 
@@ -122,10 +122,10 @@ def test_several_files_for_one_prompt_are_ambiguous(tmp_path: Path) -> None:
     (tmp_path / "anime/m/001 (copy).png").write_bytes((tmp_path / "anime/m/001.png").read_bytes())
     assert adopt(tmp_path, TinyOneIG(4, SQUARE)).state == INCOMPLETE
     records = last_records(CELL)
-    assert [item for item, r in records.items() if r["status"] == "failed"] == [
+    assert [item for item, r in records.items() if r.status == "failed"] == [
         f"images/anime/001_{n}" for n in range(1, 5)
     ]
-    assert records["images/anime/001_1"]["error"]["text"] == (
+    assert records["images/anime/001_1"].error["text"] == (
         f"2 files in {tmp_path / 'anime/m'} may be it (001 (copy).png, 001.png): leave one"
     )
     for name in ("anime/m/000", "human/m/000"):

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.oneig.editions import CHINESE, ENGLISH, Edition
-from benchmarks.oneig.scored import Language, Prompt
-from benchmarks.oneig.text_metric import (
+from benchmarks.oneig.data import CHINESE, ENGLISH, Edition, Language, Prompt
+from benchmarks.oneig.text import (
     Comparison,
     TextScores,
     clean_reading,

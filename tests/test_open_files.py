@@ -167,7 +167,7 @@ from imageevalkit.api.money import Bill
 from imageevalkit.cell import Cell
 from imageevalkit.generation.contract import Generated
 from imageevalkit.generation.making import Making
-from imageevalkit.cell.records import OutcomeWriter
+from imageevalkit.cell.records import RecordWriter
 from imageevalkit.cell.items import items_of
 from imageevalkit.progress import ProgressWriter
 from tests.support.generation import FakeDataset
@@ -176,7 +176,7 @@ from tests.support.image_server import png_of
 cell = Cell("m", "fake")
 [item] = items_of(FakeDataset(1), cell)
 making = Making(cell, 1, 0, 0, False, (8, 8), ProgressWriter(), print)
-making.start(OutcomeWriter(cell, "f"))
+making.start(RecordWriter(cell, "f"))
 data = png_of("a cat")
 take_all()
 print(making.store(item, Generated(data), 1.0))

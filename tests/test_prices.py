@@ -16,11 +16,11 @@ from imageevalkit.benchmark.question import Message, Picture, Question, Sampling
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import items_of
+from imageevalkit.cell.jsonl import JsonlWriter
 from imageevalkit.errors import UserError
 from imageevalkit.evaluation.money import effort
 from imageevalkit.evaluation.provenance import provenance
-from imageevalkit.generation.money import money
-from imageevalkit.jsonl import JsonlWriter
+from imageevalkit.generation.forecast import money
 from imageevalkit.judges.choice import VARIABLE, JudgeOptions
 from imageevalkit.money import dollars
 from tests.support.generation import FakeDataset

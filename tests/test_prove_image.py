@@ -13,7 +13,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from imageevalkit.cell import Cell
-from imageevalkit.evaluation.survey import survey_images
+from imageevalkit.cell.states import survey_images
 from imageevalkit.images import CorruptImage, decode, facts, is_flat_file, prove
 from tests.support.generation import FakeDataset, items
 from utils.check_empty_image import check_images

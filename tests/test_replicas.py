@@ -135,7 +135,7 @@ def test_which_items_are_made_together_does_not_depend_on_the_workers() -> None:
     assert contents() == contents(other)
     sizes = [Image.open(path).getpixel((1, 1))[0] for path in sorted((CELL.folder / "images").iterdir())]  # type: ignore[index]
     assert sizes == [4] * 20 + [2] * 2
-    assert last_records(CELL)["images/00000"]["extra"] == {"batch": 4}
+    assert last_records(CELL)["images/00000"].extra == {"batch": 4}
 
 
 def test_batches_do_not_reach_over_cells(notes: Path) -> None:
@@ -154,7 +154,7 @@ def test_out_of_memory_lowers_the_batch_and_says_so(notes: Path) -> None:
         "out of memory with a batch of 4: going on with 2",
     ]
     assert sum(line[2] == "too large" for line in calls(notes)) == 2, "the smaller batch is kept"
-    assert {record["extra"]["batch"] for record in last_records(CELL).values()} == {2}
+    assert {record.extra["batch"] for record in last_records(CELL).values()} == {2}
 
 
 def test_batches_that_the_kernel_kills_become_smaller(notes: Path) -> None:
@@ -170,7 +170,7 @@ def test_batches_that_the_kernel_kills_become_smaller(notes: Path) -> None:
 def test_an_item_that_kills_its_worker_leaves_the_batches_as_they_were() -> None:
     outcome, _ = generate(1, 24, batch_size=4, dies_on="prompt 5", seconds=0.02)
     assert outcome.message.startswith("23 of 24 images, 1 failed")
-    batches = [last_records(CELL)[f"images/{n:05d}"].get("extra") for n in range(24) if n != 5]
+    batches = [last_records(CELL)[f"images/{n:05d}"].extra for n in range(24) if n != 5]
     assert batches[:4] == [{"batch": 4}] * 4
     assert batches[4:7] == [{"batch": 1}] * 3
     assert batches[-8:] == [{"batch": 4}] * 8
@@ -180,14 +180,14 @@ def test_out_of_memory_of_one_image_is_that_items_failure() -> None:
     outcome, said = generate(1, 3, batch_size=2, fits=0)
     assert outcome.state == FAILED
     assert "out of memory with a batch of 2: going on with 1" in said
-    error = last_records(CELL)["images/00002"]["error"]
+    error = last_records(CELL)["images/00002"].error
     assert error == {"class": "OutOfMemoryError", "text": "CUDA out of memory. Tried to allocate 20.00 GiB"}
 
 
 def test_an_item_that_fails_a_batch_does_not_take_the_others_along() -> None:
     outcome, said = generate(1, 8, batch_size=4, fails_on="prompt 5")
     assert (outcome.state, outcome.message.split(";")[0]) == (INCOMPLETE, "7 of 8 images, 1 failed")
-    assert last_records(CELL)["images/00005"]["error"] == {
+    assert last_records(CELL)["images/00005"].error == {
         "class": "ValueError",
         "text": "cannot draw prompt 5",
     }
@@ -201,15 +201,15 @@ def test_failures_keep_their_class_and_words() -> None:
     (outcome,) = run((CELL, dataset), fails_on="prompt 3")
     assert outcome.message.startswith("1 of 4 images, 1 refused, 2 failed")
     last = last_records(CELL)
-    assert last["images/00001"]["error"] == {"class": "Refused", "text": "no"}
-    assert last["images/00002"]["attempts"] == 4
+    assert last["images/00001"].error == {"class": "Refused", "text": "no"}
+    assert last["images/00002"].attempts == 4
     assert any("Traceback" in line and "cannot draw prompt 3" in line for line in run.said)
 
 
 def test_a_worker_that_dies_gives_its_items_back_and_is_started_again(notes: Path) -> None:
     outcome, said = generate(2, 30, notes=notes, seconds=0.002, dies_on="prompt 7")
     assert (outcome.state, outcome.message.split(";")[0]) == (INCOMPLETE, "29 of 30 images, 1 failed")
-    error = last_records(CELL)["images/00007"]["error"]
+    error = last_records(CELL)["images/00007"].error
     assert error == {"class": "WorkerDied", "text": "its process was ended by SIGKILL (out of main memory?)"}
     assert sum(line[2] == "prompt 7" for line in calls(notes)) == 2, "a second worker had a try"
     assert any(line.startswith("a worker died, and is started again") for line in said)
@@ -247,7 +247,7 @@ def test_killing_one_of_two_workers_loses_nothing(notes: Path) -> None:
 def test_a_cuda_error_ends_the_process_and_a_new_one_goes_on(notes: Path) -> None:
     outcome, _ = generate(1, 6, notes=notes, breaks_on="prompt 2")
     assert outcome.message.startswith("5 of 6 images, 1 failed")
-    error = last_records(CELL)["images/00002"]["error"]
+    error = last_records(CELL)["images/00002"].error
     assert error["class"] == "RuntimeError"
     assert error["text"].startswith("CUDA error: an illegal memory access")
     assert len({line[0] for line in lines(notes)}) == 3, "one process, and one more for each error"
@@ -322,7 +322,7 @@ def test_errors_of_a_class_of_its_own_and_answers_that_cannot_be_sent(notes: Pat
     dataset.data[1]["prompt"], dataset.data[2]["prompt"] = "own error", "own answer"
     (outcome,) = Run()((CELL, dataset))
     assert outcome.message.startswith("2 of 4 images, 1 refused, 1 failed")
-    assert last_records(CELL)["images/00001"]["error"] == {"class": "Refused", "text": "7: blocked"}
+    assert last_records(CELL)["images/00001"].error == {"class": "Refused", "text": "7: blocked"}
 
 
 def test_a_broken_process_that_does_not_end_is_ended() -> None:
@@ -345,7 +345,7 @@ def test_a_log_that_cannot_be_written_stops_nothing() -> None:
 
 def test_a_class_may_know_its_batch_itself() -> None:
     generate(1, 8, own_batch_size=4)
-    assert {record["extra"]["batch"] for record in last_records(CELL).values()} == {4}
+    assert {record.extra["batch"] for record in last_records(CELL).values()} == {4}
 
 
 def test_workers_with_other_packages_are_all_on_record() -> None:

@@ -26,10 +26,10 @@ BENCHMARK_LISTS = [name for name in LISTS if name.startswith("benchmark/")]
 
 # What evaluates in the environment of a benchmark; of the others a judge behind an API.
 EVALUATORS = {
-    "longtext": ("ocr",),
-    "quicktext": ("ocr",),
-    "oneig": ("ocr", "encoders", "judge/api", "judge/local"),
-    "oneig-zh": ("ocr", "encoders", "judge/api", "judge/local"),
+    "longtext": ("eval_models/ocr",),
+    "quicktext": ("eval_models/ocr",),
+    "oneig": ("eval_models/ocr", "eval_models/encoders", "imageevalkit/judges/client", "eval_models/vlm"),
+    "oneig-zh": ("eval_models/ocr", "eval_models/encoders", "imageevalkit/judges/client", "eval_models/vlm"),
 }
 
 # Modules of the authors' code that prefetch brings, by the list of its environment.
@@ -42,11 +42,11 @@ AUTHORS = {
 }
 
 # Only the replies of an API are images of strangers, and only there requests are sent.
-NO_API = ("imageevalkit.api", "imageevalkit.png", "eval_models.judge.api")
+NO_API = ("imageevalkit.api", "imageevalkit.png", "imageevalkit.judges.api", "imageevalkit.judges.client")
 # Only what runs from weights looks for them.
 NO_WEIGHTS = (
-    *("eval_models.encoders", "eval_models.judge.local"),
-    *("eval_models.weights_source", "imageevalkit.load_errors"),
+    *("eval_models.encoders", "eval_models.vlm"),
+    *("imageevalkit.weights", "imageevalkit.load_errors"),
 )
 
 
@@ -118,7 +118,7 @@ def model_modules(environment: str) -> list[str]:
 
 
 def evaluation(benchmarks: list[str], evaluators: tuple[str, ...]) -> list[str]:
-    parts = [module for part in evaluators for module in modules_below(f"eval_models/{part}")]
+    parts = [module for part in evaluators for module in (modules_below(part) or [part.replace("/", ".")])]
     scoring = [
         module for name in benchmarks for module in modules_below(f"benchmarks/{name.replace('-', '_')}")
     ]
@@ -138,7 +138,7 @@ def test_the_drivers_list_is_complete() -> None:
         *modules_below("infer/custom_datasets"),
         *("generate", "worker"),
         *model_modules(""),
-        *evaluation(list(benchmark_tasks()), ("ocr", "judge/api")),
+        *evaluation(list(benchmark_tasks()), ("eval_models/ocr", "imageevalkit/judges/client")),
     ]
     needed = third_party(modules, idle=NO_WEIGHTS)
     assert {"PIL", "httpx2", "jinja2", "cv2"} <= set(needed)
@@ -159,10 +159,10 @@ def test_a_models_list_is_complete(name: str) -> None:
 def test_a_benchmarks_list_is_complete(name: str) -> None:
     benchmark = Path(name).stem
     assert f"benchmark/{benchmark_tasks()[benchmark]}/{benchmark}.txt" == name
-    evaluators = EVALUATORS.get(benchmark, ("judge/api",))
-    without = [] if "judge/api" in evaluators else [*NO_API]
-    without += [] if "encoders" in evaluators else [*NO_WEIGHTS]
-    if "judge/api" in evaluators:
+    evaluators = EVALUATORS.get(benchmark, ("imageevalkit/judges/client",))
+    without = [] if "imageevalkit/judges/client" in evaluators else [*NO_API]
+    without += [] if "eval_models/encoders" in evaluators else [*NO_WEIGHTS]
+    if "imageevalkit/judges/client" in evaluators:
         without.append("imageevalkit.png")
     needed = third_party(evaluation([benchmark], evaluators), idle=without)
     assert "PIL" in needed and len(needed) >= 3
@@ -170,7 +170,7 @@ def test_a_benchmarks_list_is_complete(name: str) -> None:
 
 
 def test_the_list_of_a_judge_in_transformers_is_complete() -> None:
-    modules = evaluation(list(benchmark_tasks()), ("judge/local",))
+    modules = evaluation(list(benchmark_tasks()), ("eval_models/vlm",))
     needed = third_party(modules, idle=(*NO_API, "eval_models.encoders", "eval_models.ocr"))
     needed.pop("tqdm", None)
     assert {"torch", "transformers", "rapidfuzz"} <= set(needed)

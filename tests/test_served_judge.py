@@ -222,7 +222,7 @@ def test_server_that_runs_already_is_asked_without_a_key(tree: Tree) -> None:
         ),
         (["--judge_kwargs", "serve_args=--hf-token hf_hunter22"], "", "a token is read from HF_TOKEN"),
         (["--judge_kwargs", "base_url=http://me:hunter22@gpu1/v1"], "", "a URL with a user name or password"),
-        (["--judge_kwargs", "start_timeout=soon"], "", "start_timeout is 'soon'"),
+        (["--judge_kwargs", "start_timeout=soon"], "", "start_timeout must be a number, not 'soon'"),
         (["--judge_kwargs", "gpus=2"], None, "wants 2 GPU(s), but this machine shows 0"),
         (["--judges", "alpha=vllm:/no/such/judge"], None, "there is no folder /no/such/judge"),
         (["--judge_kwargs", "base_url=gpu1:8000"], "", "base_url must hold a URL like http://host:8000/v1"),
@@ -253,7 +253,7 @@ def test_mistakes_are_told_before_anything_starts(
 )
 def test_secrets_among_the_flags_are_refused_without_repeating_them(flags: str, says: str) -> None:
     with pytest.raises(UserError) as caught:
-        ServerSettings.of({"serve_args": flags})
+        ServerSettings(serve_args=flags)
     assert says in str(caught.value)
     assert "hunter22" not in str(caught.value)
 
@@ -278,13 +278,13 @@ def test_secrets_among_the_flags_are_refused_without_repeating_them(flags: str, 
     ],
 )
 def test_flags_on_speed_memory_and_place_do_not_make_another_judge(flags: str, decisive: str) -> None:
-    settings = ServerSettings.of({"serve_args": flags})
+    settings = ServerSettings(serve_args=flags)
     assert settings.decisive == ({"serve_args": decisive} if decisive else {})
     assert settings.further_flags() == shlex.split(flags), "all of them are given to the server"
 
 
 def test_settings_become_flags() -> None:
-    settings = ServerSettings.of({"revision": "abc", "serve_args": "--dtype 'float 16' --max-logprobs 5"})
+    settings = ServerSettings(revision="abc", serve_args="--dtype 'float 16' --max-logprobs 5")
     command = settings.command(Path("/env/bin/vllm"), "/models/judge", 2)
     assert command[:3] == ["/env/bin/vllm", "serve", "/models/judge"]
     given = dict(zip(command[3::2], command[4::2], strict=True))

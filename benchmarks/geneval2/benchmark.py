@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from imageevalkit.asset_manifest import github
-from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Unparsed, grouped
+from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, ScoredItem, Scores, Unparsed, grouped
 from imageevalkit.benchmark.question import TRANSFORMERS, Answer, Message, Picture, Question, Sampling
 from imageevalkit.cell import REPO
 from imageevalkit.cell.items import Item
@@ -159,19 +159,18 @@ class GenEval2(Benchmark):
         unseen = self._unseen(scores)
         if any(unseen):
             found |= {name: mean(exact, name, percent=True) for name in _UPPER}
-            found["outside_mass"] = Metric(sum(unseen) / len(unseen), len(exact))
+            found["outside_mass"] = Metric(arithmetic_mean(unseen), len(exact))
             found["outside_mass_max"] = Metric(max(unseen), len(exact))
         return found
 
     def _exact(self, scores: Scores) -> list[Score]:
-        """Those of the prompts, 0-1, in the order of the data file."""
-        done = sorted((one for one in scores.items if one.score), key=lambda one: one.item.data["index"])
-        return [_exact(one.item, one.answers) for one in done]
+        """Those of the prompts, 0-1."""
+        return [_exact(one.item, one.answers) for one in _in_file_order(scores) if one.score]
 
     def _unseen(self, scores: Scores) -> list[float]:
         """The probability that was not seen, of every question."""
-        done = sorted((one for one in scores.items if one.score), key=lambda one: one.item.data["index"])
-        return [answer.value["outside"] or 0.0 for one in done for answer in one.answers.values()]
+        done = [one.answers.values() for one in _in_file_order(scores) if one.score]
+        return [answer.value["outside"] or 0.0 for answers in done for answer in answers]
 
     def notes(self, scores: Scores) -> Sequence[str]:
         """How much probability was outside what the judge's backend could see, if it was not all of it."""
@@ -189,8 +188,7 @@ class GenEval2(Benchmark):
 
         Score lists hold no prompts: with a gap, all that follow would belong to other prompts.
         """
-        in_file_order = sorted(scores.items, key=lambda one: one.item.data["index"])
-        paths = {one.item.prompt: _shown_path(one.image) for one in in_file_order if one.image}
+        paths = {one.item.prompt: _shown_path(one.image) for one in _in_file_order(scores) if one.image}
         files = {"image_filepaths.json": json.dumps(paths, indent=1, ensure_ascii=False) + "\n"}
         exact = self._exact(scores)
         if len(exact) == PROMPTS:
@@ -235,6 +233,10 @@ def by_skill(prompts: Sequence[Score]) -> dict[str, Metric]:
 def by_atomicity(prompts: Sequence[Score]) -> dict[str, Metric]:
     """The GM view, ``atomicity/<k>``: the geometric mean of each prompt over *all* of its atoms."""
     return mean_by(prompts, "soft_tifa_gm", "atomicity", prefix="atomicity/", order=ATOMICITIES, percent=True)
+
+
+def _in_file_order(scores: Scores) -> list[ScoredItem]:
+    return sorted(scores.items, key=lambda one: one.item.data["index"])
 
 
 def _exact(item: Item, answers: Answers) -> Score:

@@ -1,266 +1,395 @@
-"""OneIG-Bench for the evaluate engine: five tasks, asked of a judge and of image encoders, scored by prompt."""
+"""OneIG-Bench, English and Chinese: several images of a prompt, in five tasks of a judge and of image encoders."""
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
-from benchmarks.oneig.answerers import JUDGED, WEIGHTS_OF, answerers, is_official
-from benchmarks.oneig.data import read_prompts
-from benchmarks.oneig.editions import ENGLISH, Edition, looks_at
-from benchmarks.oneig.image_scores import values_and_detail
-from benchmarks.oneig.metric import TOTAL, metrics, official_name
-from benchmarks.oneig.official import files
-from benchmarks.oneig.questions import parsed_reply, questions_about, scored_image, task_of
-from benchmarks.oneig.scored import TASKS, Prompt, ScoredImage, ScoredPrompt, Task
-from benchmarks.oneig.settings import IMAGES_PER_PROMPT, Settings
-from eval_models.encoders.weights import assets_of, missing_files
-from eval_models.judge.asked import digest
-from eval_models.judge.registry import JUDGE_SETTINGS, choose
-from eval_models.ocr.registry import READERS, check_reader
-from imageevalkit import judge_prompts
-from imageevalkit.asset_checks.check import Needed
-from imageevalkit.assets import data_folder
-from imageevalkit.benchmark.answerer import Answerer
-from imageevalkit.benchmark.contract import RULES, Benchmark, Judged, Score
-from imageevalkit.benchmark.question import Answer, Picture, Question, Reply
+from benchmarks.oneig import official, summary
+from benchmarks.oneig.data import (
+    CHINESE,
+    ENGLISH,
+    QUESTION_TEXT,
+    READING_TEXT,
+    TASKS,
+    Edition,
+    Prompt,
+    Task,
+    prompts_of,
+)
+from benchmarks.oneig.scores import (
+    TOTAL,
+    Run,
+    ScoredPrompt,
+    image_values,
+    in_order,
+    is_black,
+    is_yes,
+    metrics,
+    official_name,
+    replies,
+    style_similarities,
+)
+from benchmarks.oneig.text import check_package, max_tokens
+from imageevalkit.benchmark.contract import (
+    JUDGE,
+    Answers,
+    Benchmark,
+    Measurer,
+    Sample,
+    ScoredItem,
+    Scores,
+    Settings,
+    Unparsed,
+    spread,
+)
+from imageevalkit.benchmark.question import (
+    QWEN_VL_UTILS,
+    Answer,
+    Encoding,
+    Message,
+    Picture,
+    PixelRule,
+    Question,
+    Sampling,
+    measure,
+)
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Evaluator, Metric
-from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.grids import is_black
+from imageevalkit.cell.results import Metric
+from imageevalkit.cell.scores import Score
+from imageevalkit.errors import CellFailure, UserError, suggest
+from imageevalkit.grids import Grid
+from imageevalkit.grids import is_black as is_black_image
 
-DEFAULT_JUDGE = "qwen2.5-vl-7b"
-VERSION = "oneig-41b4983"  # data, prompts and rules are those of OneIG-Bench/OneIG-Benchmark at this commit
-_OFFICIAL_JUDGE = f"transformers:{DEFAULT_JUDGE}"
+IMAGES_PER_PROMPT = 4
+"""What the official README recommends."""
+
+_JUDGE = "transformers:qwen2.5-vl-7b"
 _SEED = 42  # of the official code and of AISBench, whose judge draws its answers
+_ALIGNMENT_TOKENS = 128
+# the official splitter saves every image with Pillow's defaults, a single one too: all models see those losses
+_JPEG = Encoding("JPEG")
+PIXELS = PixelRule("oneig", turned=False, multiple=QWEN_VL_UTILS.multiple)
+"""That splitter looks at no EXIF data, and has no other way with transparency; its files go through qwen_vl_utils."""
+_UPRIGHT = PIXELS._replace(name="oneig upright", turned=True)
 
 
-def configured(given: Mapping[str, Any]) -> Configured:
-    """The English edition with the settings ``given``. Raises UserError for a wrong one."""
-    return Configured(ENGLISH, Settings.of(given))
+@dataclass(frozen=True)
+class OneIGSettings(Settings):
+    """``tasks`` are some of :data:`~benchmarks.oneig.data.TASKS`, also in one text ("text,style"). ``rules`` "official"
+    gives the official numbers, quirks included, "corrected" those without (README, "OneIG-Bench"). ``grid`` is how
+    images made elsewhere are pasted together, "rows,cols": one for all models, or one by model; it says
+    ``images_per_prompt`` too (4 where neither is given). ``weights``, by their names, and ``batch_size`` are those of
+    the encoders.
+    """
 
+    tasks: str | Sequence[str] = TASKS
+    images_per_prompt: int | None = None
+    grid: str | int | Sequence[int] | Mapping[str, str | int | Sequence[int]] | None = field(
+        default=None, metadata={"images_elsewhere": True}
+    )
+    weights: Mapping[str, str] = field(default_factory=dict)
+    batch_size: int = 32
 
-class Configured(NamedTuple):
-    """See :func:`imageevalkit.benchmark.contract.rules_of`."""
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tasks", _tasks(self.tasks))
+        cells = IMAGES_PER_PROMPT
+        if self.grid is not None:
+            grid = _by_model(self.grid) if isinstance(self.grid, Mapping) else _grid(self.grid)
+            object.__setattr__(self, "grid", grid)
+            cells = _cells(grid)
+        count = cells if self.images_per_prompt is None else self.images_per_prompt
+        for name, number in (("images_per_prompt", count), ("batch_size", self.batch_size)):
+            if number < 1:
+                raise UserError(f"OneIG's {name} is {number}: use a whole number of at least 1")
+        if self.grid is not None and count != cells:
+            raise UserError(
+                f"OneIG's grid has {cells} cells, but images_per_prompt is {count}: leave that out"
+            )
+        if count == 1 and "diversity" in self.tasks:
+            others = ",".join(task for task in self.tasks if task != "diversity")
+            raise UserError(
+                "OneIG's diversity compares the images of a prompt, but images_per_prompt is 1: choose other tasks "
+                f"(tasks='{others or 'alignment'}')"
+            )
+        object.__setattr__(self, "images_per_prompt", count)
 
-    edition: Edition
-    settings: Settings
-    of_images_elsewhere: Sequence[str] = ("grid",)
-
-    def missing(self) -> list[str]:
-        """Weights of the tasks' encoders that nothing but prefetch gets here, and are not here."""
-        names = [name for task in self.settings.tasks for name in WEIGHTS_OF.get(task, ())]
-        return missing_files(names, self.settings.encoder_options)
-
-    def evaluator_assets(self) -> list[Needed]:
-        """The weights of the tasks' encoders."""
-        names = [name for task in self.settings.tasks for name in WEIGHTS_OF.get(task, ())]
-        optional = ["csd_clip"] if "csd" in names and "csd" not in self.settings.weights else []
-        return assets_of([*names, *optional], self.settings.encoder_options)
-
-    @property
-    def uses_encoders(self) -> bool:
-        """Whether a task has encoders."""
-        return not set(self.settings.tasks) <= set(JUDGED)
-
-    def check_judge(self, judge: str) -> str:
-        """The judge or text reader for the tasks that have questions to one; empty when none has.
+    def grid_of(self, model: str) -> Grid | None:
+        """How the images of ``model`` that were made elsewhere are pasted together; None: nobody said.
 
         Raises:
-            UserError: there is no such one, or it is to judge what it cannot.
+            CellFailure: it was said of other models only.
         """
-        tasks = [task for task in JUDGED if task in self.settings.tasks]
-        if not tasks:
-            return ""
-        judge = judge or DEFAULT_JUDGE
-        if judge in JUDGE_SETTINGS or ":" in judge:
-            return choose(judge).full_name
-        if "alignment" in tasks and judge not in READERS:
-            return choose(judge).full_name  # which tells of the judges that there are
-        reader = check_reader(judge)
-        if "alignment" in tasks:
-            others = ",".join(task for task in self.settings.tasks if task != "alignment")
-            raise UserError(
-                f"{self.edition.name}: '{reader}' reads text, but alignment needs a judge that answers questions: "
-                "choose "
-                f"one, or tasks without alignment (--ds_kwargs \"tasks='{others or 'text'}'\")"
+        if not isinstance(self.grid, Mapping):
+            return None if self.grid is None else Grid.parse(str(self.grid))
+        if model not in self.grid:
+            raise CellFailure(
+                f"the setting grid names {', '.join(self.grid)}, but not {model}{suggest(model, self.grid)}"
             )
-        return reader
-
-    def make(self, judge: str) -> OneIGBenchmark:
-        """The benchmark with ``judge``. Raises CellFailure when the official data are not there."""
-        return OneIGBenchmark(self.edition, self.settings, judge)
+        return Grid.parse(str(self.grid[model]))
 
 
-class OneIGBenchmark(Benchmark):
-    """One edition, by the rules and for the tasks of ``settings``."""
+def _tasks(given: str | Sequence[str]) -> tuple[Task, ...]:
+    """In the official order. Raises UserError: there are none, or one is no task."""
+    words = given.replace(",", " ").replace(";", " ").split() if isinstance(given, str) else given
+    if not words:
+        raise UserError(f'OneIG\'s tasks are {given!r}: name some of {", ".join(TASKS)} (tasks="text,style")')
+    for word in words:
+        if word not in TASKS:
+            raise UserError(f"OneIG has no task {word!r}{suggest(word, TASKS)}; it has {', '.join(TASKS)}")
+    return tuple(task for task in TASKS if task in words)
 
-    version = VERSION
+
+def _grid(given: str | int | Sequence[int]) -> str:
+    """As "rows,cols". Raises UserError: it is none."""
+    text = str(given) if isinstance(given, str | int) else ",".join(map(str, given))
+    return str(Grid.parse(text))
+
+
+def _by_model(given: Mapping[str, str | int | Sequence[int]]) -> dict[str, str]:
+    return {model: _grid(grid) for model, grid in given.items()}
+
+
+def _cells(grid: str | Mapping[str, str]) -> int:
+    """How many images of a prompt it holds; those of several models hold as many, or they do not compare."""
+    texts = [grid] if isinstance(grid, str) else list(grid.values())
+    cells = {Grid.parse(text).cells for text in texts}
+    if len(cells) != 1:
+        raise UserError(
+            "OneIG's grid has another number of cells for one model than for another: run them apart"
+        )
+    return cells.pop()
+
+
+class OneIG(Benchmark):
+    """The English edition. Only prompts that a chosen task looks at are made, ``images_per_prompt`` images of each."""
+
+    name = "oneig"
+    version = (
+        "oneig-41b4983"  # data, prompts and rules are those of OneIG-Bench/OneIG-Benchmark at this commit
+    )
+    judge = _JUDGE
+    official_judges = (_JUDGE,)
+    pixels = PIXELS
     # a cosine distance is up to 2, and characters are counted beyond what changes a score
     unbounded = ("diversity*", "text/*ED", f"{TOTAL}*")
     scores_blank = False  # the official splitter takes the placeholder of an image, which is black there, out
+    has_corrected_rules = True
+    takes_readers = True  # for text alone
+    settings_class = OneIGSettings
 
-    def __init__(self, edition: Edition, settings: Settings, judge: str) -> None:
-        self.name = edition.name
-        self._edition = edition
-        self._settings = settings
-        self._templates = judge_prompts.load(edition.name)
-        self._prompts = {(p.class_item, p.id): p for p in read_prompts(data_folder(edition.name), edition)}
-        found = answerers(edition.name, settings, judge, self._templates, _OFFICIAL_JUDGE)
-        self._answerers, self._judge, self._judge_name = found.by_task, found.judge, judge
-        complete = len(settings.tasks) == len(TASKS)
-        self.headline = (*settings.tasks, *([TOTAL] if complete else []))
-        if settings.rules == "official":
+    settings: OneIGSettings
+    edition: Edition = ENGLISH
+
+    def __init__(self, settings: OneIGSettings | None = None, judge: str = "") -> None:
+        super().__init__(settings, judge)
+        self.tasks = _tasks(self.settings.tasks)
+        self.images_per_prompt = self.settings.images_per_prompt or IMAGES_PER_PROMPT
+        if not {"alignment", "text"} & set(self.tasks):
+            self.judge = ""
+        self.headline = (*self.tasks, *([TOTAL] if self.tasks == TASKS else []))
+        if self.settings.rules == "official":
             # they differ where the official programs have taken another prompt's readings, or stopped
             other = {name: official_name(name) for name in ("text", "reasoning", TOTAL)}
             self.official_headline = tuple(other.get(name, name) for name in self.headline)
-        self._black: set[str] = set()
-        self._asked: Answerer | None = None
-        if "text" in settings.tasks and not importlib.util.find_spec("rapidfuzz"):
-            raise CellFailure(
-                f"{edition.name}: package rapidfuzz is missing in this environment; bring it up to date with "
-                "bash utils/make_env.sh"
+
+    def check(self) -> None:
+        """Raises UserError: a text reader is to answer questions."""
+        if self.judge and not self.backend and "alignment" in self.tasks:
+            others = ",".join(task for task in self.tasks if task != "alignment")
+            raise UserError(
+                f"{self.name}: '{self.judge}' reads text, but alignment needs a judge that answers questions: choose "
+                f"one, or tasks without alignment (--ds_kwargs \"tasks='{others or 'text'}'\")"
             )
 
     @cached_property
-    def evaluator(self) -> Evaluator:
-        """Named by the judge, the rules, and a hash of all answerers, the tasks and the number of images."""
-        settings = self._settings
-        parts = self._parts
-        decisive = {
-            "answerers": {task: part.id for task, part in parts.items()},
-            "rules": settings.rules,
-            "images_per_prompt": settings.images_per_prompt,
+    def measurers(self) -> Mapping[str, Measurer]:
+        """The encoders, and the judge for alignment and text."""
+        options = {"weights": dict(self.settings.weights), "batch_size": self.settings.batch_size}
+        references = {"csd": str(self.data / "CSD_embed.pt"), "se": str(self.data / "SE_embed.pt")}
+        of_tasks = {
+            "reasoning": Measurer("llm2clip", options),
+            "style": Measurer("csd+se", {**options, "references": references}),
+            "diversity": Measurer("dreamsim", options),
+            "alignment": JUDGE,
+            "text": JUDGE,
         }
-        label = self._judge.label if self._judge else self._judge_name and parts["text"].id
-        return Evaluator(
-            id=f"{label or 'encoders'}/{settings.rules}/{digest(decisive)[:8]}",
-            official=(
-                settings.rules == "official"
-                and settings.images_per_prompt == IMAGES_PER_PROMPT
-                and not settings.weights
-                and all(map(is_official, parts.values()))
-            ),
-            details={
-                "rules": settings.rules,
-                "tasks": list(settings.tasks),
-                "images_per_prompt": settings.images_per_prompt,
-                "answerers": {task: {"id": part.id, **part.details} for task, part in parts.items()},
-            },
-        )
-
-    @cached_property
-    def _parts(self) -> dict[Task, Evaluator]:
-        """Who answers for each task. Raises CellFailure for all that miss something, not only for the first."""
-        parts, problems = {}, []
-        for task, answerer in self._answerers.items():
-            try:
-                parts[task] = answerer.evaluator
-            except CellFailure as error:
-                problems.append(str(error))
-        if problems:
-            raise CellFailure("; ".join(dict.fromkeys(problems)))
-        return parts
-
-    def answerer(self, question: Question) -> Evaluator:
-        return self._parts[task_of(question.name)]
+        return {task: measurer for task, measurer in of_tasks.items() if task in self.tasks}
 
     @property
-    def _sampling(self) -> dict[str, Any] | None:
-        """How the judge's replies are drawn; None without one.
+    def identity(self) -> Mapping[str, Any]:
+        """The rules and the number of images."""
+        return {"rules": self.settings.rules, "images_per_prompt": self.images_per_prompt}
 
-        The official code leaves all to the checkpoint: Qwen2.5-VL is greedy in effect, with a repetition penalty of
-        1.05; Qwen3-VL, AISBench's judge, draws. A server is told to be greedy; only vLLM knows the penalty.
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """The same, and the tasks."""
+        return {
+            "rules": self.settings.rules,
+            "tasks": list(self.tasks),
+            "images_per_prompt": self.images_per_prompt,
+        }
+
+    @property
+    def is_official(self) -> bool:
+        """Whether rules, number of images and weights are the official ones."""
+        plain = self.images_per_prompt == IMAGES_PER_PROMPT and not self.settings.weights
+        return plain and self.settings.rules == "official"
+
+    def samples(self) -> Iterator[Sample]:
+        """The images of a prompt follow each other, so that any first N are of N / images_per_prompt prompts.
+
+        These hold each class in its share, and within a class each style, subject or scene.
         """
-        if not self._judge:
-            return None
-        if self._judge.backend == "transformers":
-            return {"temperature": None, "seed": None if self._judge.is_official else _SEED}
-        penalised = self._judge.backend == "vllm" and DEFAULT_JUDGE in self._judge.label
-        return {"temperature": 0.0, "extra": {"repetition_penalty": 1.05} if penalised else {}}
+        prompts = self._prompts_of_tasks
+        classes = ([one for one in prompts if one.class_item == name] for name in self.edition.sizes)
+        for prompt in spread(map(_spread_labels, classes)):
+            for repetition in range(1, self.images_per_prompt + 1):
+                data = {
+                    "class_item": prompt.class_item,
+                    "id": prompt.id,
+                    "repetition": repetition,
+                    "label": prompt.label,
+                }
+                file = f"images/{prompt.class_item}/{prompt.id}_{repetition}.png"
+                yield Sample(file, prompt.text, repetition, data)
 
-    @property
-    def judge_id(self) -> str:
-        return self._judge.evaluator.id if self._judge else self.evaluator.id
+    def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any]:
+        """See :func:`benchmarks.oneig.layout.find_images`."""
+        from benchmarks.oneig import layout  # the driver reads this module before any package is there
 
-    def questions(self, item: Item, image: Picture) -> Sequence[Question]:
-        """None about a black image under official rules: the official splitter takes it for padding."""
-        if image.flat and self._settings.rules == "official" and _is_black(image):
-            self._black.add(item.id)
-            return []
+        model = items[0].model
+        return layout.find_images(source, items, self.settings.grid_of(model), model, self.images_per_prompt)
+
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterator[Question]:
+        """All at once, named like their task, in alignment with their number ("alignment/3").
+
+        None about a black image under official rules: the official splitter takes it for padding.
+        """
+        is_official = self.settings.rules == "official"
+        if is_official and image.flat and _shows_black(image):
+            return
         prompt = self._prompt(item)
-        return questions_about(
-            item.id, prompt, image, self._edition, self._settings, self._templates, self._sampling
-        )
+        picture = image._replace(encoding=_JPEG, pixels=PIXELS if is_official else _UPRIGHT)
+        for task in self.tasks:
+            if task not in prompt.tasks:
+                continue
+            if task == "alignment":
+                for number, question in prompt.questions.items():
+                    words = self.prompts[QUESTION_TEXT].format(question=question)
+                    yield self._judged(f"alignment/{number}", picture, words, _ALIGNMENT_TOKENS)
+            elif task == "text":
+                yield self._reading(prompt, image, picture)
+            elif task == "reasoning":
+                yield measure(task, picture, prompt.answer)
+            elif task == "style":
+                yield measure(task, picture, prompt.style)
+            else:
+                yield measure(task, picture)
 
-    def has_answered(self, answerers: Collection[str]) -> None:
-        if self._judge and self._judge.evaluator.id in answerers:
-            self._judge.has_answered()
+    def _reading(self, prompt: Prompt, image: Picture, picture: Picture) -> Question:
+        check_package(self.name)
+        if not self.backend:
+            return measure("text", image)  # a reader gets the file as it is
+        tokens = max_tokens(prompt, self.settings.rules, self.edition.language)
+        return self._judged("text", picture, self.prompts[READING_TEXT], tokens)
 
-    def holdup(self) -> str:
-        if self._asked and self._asked is not self._judge:
-            return f"{self._asked.evaluator.id.partition('/')[0]} loads and measures"
-        return self._judge.holdup() if self._judge else ""
+    def _judged(self, name: str, picture: Picture, words: str, tokens: int) -> Question:
+        """The official code leaves all to the checkpoint: Qwen2.5-VL is greedy in effect, with a repetition penalty of
+        1.05; Qwen3-VL, AISBench's judge, draws. A server is told to be greedy; only vLLM knows the penalty."""
+        if self.backend == "transformers":
+            sampling = Sampling(tokens, None, None if self.is_official_judge else _SEED)
+        else:
+            penalised = self.backend == "vllm" and "qwen2.5-vl-7b" in self.judge.rpartition("/")[2]
+            sampling = Sampling(tokens, 0.0, extra={"repetition_penalty": 1.05} if penalised else {})
+        return Question(name, (Message("user", (picture, words)),), sampling)
 
-    def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
-        """Each answerer's questions at once, one answerer after another."""
-        for answerer in dict.fromkeys(self._answerers.values()):
-            mine = [q for q in questions if self._answerers[task_of(q.name)] is answerer]
-            if mine:
-                self._asked = answerer
-                yield from answerer.ask(mine, workers)
+    def parse(self, question: Question, answer: Answer) -> Any:
+        """A judge's words as they are: what is no "Yes" is a no, what is no text costs edits. An encoder's numbers.
 
-    def parse(self, question: Question, reply: Reply) -> Any:
-        """See :func:`benchmarks.oneig.questions.parsed_reply`."""
-        return parsed_reply(question.name, reply)
+        Of an embedding it is only the length. Raises Unparsed: an encoder's numbers are none.
+        """
+        value = super().parse(question, answer)
+        if self.measurers[question.group] == JUDGE:
+            return value
+        try:
+            if question.group == "diversity":
+                from eval_models.encoders.dreamsim import read_embedding  # the driver lacks its packages
 
-    def score(self, item: Item, parsed: Mapping[str, Any], replies: Mapping[str, Reply]) -> Score:
+                return len(_finite(read_embedding(answer.text or "")))
+            if question.group == "reasoning":
+                return _finite([float(value["official"]), float(value["exact"])])
+            return [_finite([float(n) for n in value[name]]) for name in ("csd", "se", "se_exact")]
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise Unparsed(f"the record holds no numbers of an encoder ({type(error).__name__})") from None
+
+    def score(self, item: Item, answers: Answers) -> Score:
         """What one image is worth in each task that scores single images, and what was said of it."""
-        prompt = self._prompt(item)
-        image = scored_image(parsed, replies, prompt, path=item.path, black=item.id in self._black)
-        values, detail = values_and_detail(prompt, image, self._settings.rules, self._edition.language)
-        return Score(
-            item.id,
-            values,
-            {"class_item": prompt.class_item, **({"label": prompt.label} if prompt.label else {})},
-            detail,
-        )
+        prompt, rules = self._prompt(item), self.settings.rules
+        keys = {"class_item": prompt.class_item, **({"label": prompt.label} if prompt.label else {})}
+        if not answers:
+            return Score({}, keys, {"left out": "entirely black: padding to the official splitter"})
+        detail = {
+            prompt.questions[number]: answer
+            for number, answer in replies(prompt, answers).items()
+            if not is_yes(answer, rules)
+        }
+        if "text" in answers:
+            detail |= {"expected": prompt.expected_text, "read": answers["text"].value}
+        if "style" in answers:
+            csd, se = style_similarities(answers, rules)
+            detail |= {"style": prompt.style, "CSD": f"{csd:.4f}", "SE": f"{se:.4f}"}
+        return Score(image_values(prompt, answers, rules, self.edition.language), keys, detail)
 
-    def aggregate(self, judged: Sequence[Judged]) -> dict[str, Metric]:
-        """The metrics of :func:`benchmarks.oneig.metric.metrics`."""
-        settings = self._settings
-        return metrics(self._scored(judged), settings.tasks, settings.rules, self._edition.language)
+    def metrics(self, scores: Scores) -> dict[str, Metric]:
+        """See :func:`benchmarks.oneig.scores.metrics`."""
+        return metrics(self._run(scores))
 
-    def notes(self, judged: Sequence[Judged]) -> list[str]:
+    def notes(self, scores: Scores) -> list[str]:
         """The rules, and what they took out."""
-        rules, per_prompt = self._settings.rules, self._settings.images_per_prompt
-        (other,) = set(RULES) - {rules}
-        images = f"{per_prompt} images per prompt" if per_prompt > 1 else "one image per prompt"
-        said = [f"scored by the {rules} rules (the other choice is {other}), {images}"]
-        if self._black:
-            left_out = "image is" if len(self._black) == 1 else "images are"
-            said.append(
-                f"{len(self._black)} {left_out} entirely black: left out, as the official splitter does"
-            )
-        return said
+        rules, count = self.settings.rules, self.images_per_prompt
+        other = "corrected" if rules == "official" else "official"
+        images = f"{count} images per prompt" if count > 1 else "one image per prompt"
+        notes = [f"scored by the {rules} rules (the other choice is {other}), {images}"]
+        if black := sum(map(is_black, scores.items)):
+            left_out = "image is" if black == 1 else "images are"
+            notes.append(f"{black} {left_out} entirely black: left out, as the official splitter does")
+        return notes
 
-    def official_files(self, judged: Sequence[Judged]) -> dict[str, str]:
-        """The official CSV files, AISBench's details of each task and, where none is missing, its summary."""
-        prompts, settings = self._scored(judged), self._settings
-        of_tasks = [p for p in self._prompts.values() if any(looks_at(task, p) for task in settings.tasks)]
-        part = "" if len(prompts) == len(of_tasks) else f"-{len(prompts)}-of-{len(of_tasks)}-prompts"
-        return files(
-            prompts,
-            settings,
-            self._edition,
-            judged[0].item.model,
-            self._templates,
-            f"{VERSION}-{settings.rules}{part}",
-            self.aggregate(judged),
-            complete=all(one.score for one in judged),
-        )
+    def official_files(self, scores: Scores) -> dict[str, str]:
+        """The official CSV files, AISBench's details of each task and, where none is missing, its summary.
+
+        That one has no place to say what is missing.
+        """
+        run, files = self._run(scores), dict[str, str]()
+        if all(one.score for one in scores.items):
+            count, whole = len(run.prompts), len(self._prompts_of_tasks)
+            part = "" if count == whole else f"-{count}-of-{whole}-prompts"
+            version = f"{self.version}-{self.settings.rules}{part}"
+            files = summary.summary_files(version, {run.model: metrics(run)}, self.edition)
+        return {
+            **official.score_files(run),
+            **official.analysis_files(run),
+            **summary.sample_files(run, self.prompts),
+            **files,
+        }
+
+    def _run(self, scores: Scores) -> Run:
+        items: dict[tuple[str, str], list[ScoredItem]] = {}
+        for one in sorted(scores.items, key=lambda one: one.item.data["repetition"]):
+            items.setdefault(self._prompt(one.item).key, []).append(one)
+        rules, language = self.settings.rules, self.edition.language
+        prompts = [
+            ScoredPrompt(
+                self._prompts[key], mine if any(one.attempted for one in mine) else (), rules, language
+            )
+            for key, mine in items.items()
+        ]
+        return Run(in_order(prompts), self.tasks, rules, self.edition, scores.items[0].item.model)
 
     def _prompt(self, item: Item) -> Prompt:
         key = item.data["class_item"], item.data["id"]
@@ -268,26 +397,52 @@ class OneIGBenchmark(Benchmark):
             raise CellFailure(f"benchmark {self.name} has no prompt {'/'.join(key)}")
         return self._prompts[key]
 
-    def _scored(self, judged: Sequence[Judged]) -> list[ScoredPrompt]:
-        images: dict[tuple[str, str], list[ScoredImage]] = {}
-        attempted = set[tuple[str, str]]()
-        for one in sorted(judged, key=lambda one: one.item.data["repetition"]):
-            prompt = self._prompt(one.item)
-            image = scored_image(
-                one.parsed, one.replies, prompt, path=one.image, black=one.item.id in self._black
-            )
-            key = prompt.class_item, prompt.id
-            images.setdefault(key, []).append(image)
-            if one.attempted:
-                attempted.add(key)
-        return [
-            ScoredPrompt(self._prompts[key], found if key in attempted else ())
-            for key, found in images.items()
-        ]
+    @cached_property
+    def _prompts(self) -> dict[tuple[str, str], Prompt]:
+        edition = self.edition
+        questions = {
+            name: self.read_json(f"{name}{edition.suffix}.json")
+            for name in edition.sizes
+            if name not in ("text", "reasoning")
+        }
+        texts = self.read_csv(f"text_content{edition.suffix}.csv")
+        answers = self.read_json(f"gt_answer{edition.suffix}.json")
+        try:
+            prompts = prompts_of(edition, self.read_csv(edition.prompt_file), texts, answers, questions)
+        except ValueError as error:
+            raise CellFailure(
+                f"the files of {self.name} in {self.data}: {error}; run: bash utils/prefetch.sh --ds_names {self.name}"
+            ) from None
+        return {prompt.key: prompt for prompt in prompts}
+
+    @property
+    def _prompts_of_tasks(self) -> list[Prompt]:
+        return [prompt for prompt in self._prompts.values() if not set(self.tasks).isdisjoint(prompt.tasks)]
 
 
-def _is_black(picture: Picture) -> bool:
-    # the driver reads this module before any package is there
-    from imageevalkit.images import decode
+class OneIGZh(OneIG):
+    """The Chinese edition: the same tasks and rules, 200 multilingual prompts more."""
 
-    return is_black(decode(picture.path.read_bytes()))
+    name = "oneig-zh"
+    edition = CHINESE
+
+
+def _spread_labels(prompts: Iterable[Prompt]) -> list[Prompt]:
+    """``prompts`` of one class; those without a label, half of the anime prompts, alternate with those with one."""
+    groups: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        groups.setdefault(prompt.label, []).append(prompt)
+    without = groups.pop("", [])
+    return spread([without, spread(groups.values())])
+
+
+def _shows_black(picture: Picture) -> bool:
+    from imageevalkit.images import decode  # the driver reads this module before any package is there
+
+    return is_black_image(decode(picture.read()))
+
+
+def _finite(numbers: Sequence[float]) -> Sequence[float]:
+    if not numbers or not all(map(math.isfinite, numbers)):
+        raise ValueError("no finite numbers")
+    return numbers

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,15 +20,15 @@ from tqdm import tqdm
 
 from imageevalkit.arguments import Arguments
 from imageevalkit.atomic import write_atomic
-from imageevalkit.benchmark_settings import environ_of
-from imageevalkit.cell import REPO, Cell, output_root
+from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.items import Item, items_of
-from imageevalkit.cell.records import OK, last_records
+from imageevalkit.cell.records import OK, Record, last_records
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say, suggest
 from imageevalkit.grids import NO_IMAGE_SIZE, Grid
 from imageevalkit.images import CorruptImage, decode, map_threads, opened
 from imageevalkit.launch.config import check_name
+from imageevalkit.registry import load_dataset
 
 # Lossless, or black cells are not black any more (spec quirk G2). Of the lossless settings the fastest: a tenth of the
 # time of the default effort for files that are a tenth larger.
@@ -51,14 +49,11 @@ def main() -> ExitStatus:
     parser.add_argument("--as_model", help="the name of the folders of images (default: the model's own)")
     parser.add_argument("--out", type=Path, help="holds images/ (default: output/MODEL/DS/official_grids)")
     args = parser.parse_args()
-    sys.path.insert(0, str(REPO / "infer"))
-    from custom_datasets.load_dataset import load_dataset
-
-    if args.grid:  # it says how many images a prompt has, too
-        os.environ.update(environ_of({args.ds_name: {"grid": str(args.grid)}}))
+    # a grid says how many images a prompt has, too
+    dataset = load_dataset(args.ds_name, {"grid": str(args.grid)} if args.grid else {})
     cell = Cell(args.model_name, args.ds_name)
     out = args.out or cell.folder / "official_grids"
-    items = items_of(load_dataset(args.ds_name), cell)
+    items = items_of(dataset, cell)
     name = cell.model if args.as_model is None else check_name(args.as_model)
     return write_grids(cell, items, args.grid, out, name)
 
@@ -123,13 +118,13 @@ def _tried_prompts(cell: Cell, items: Sequence[Item], out: Path, name: str) -> l
     return [_Prompt(*prompt) for prompt in prompts.items() if any(place.time for place in prompt[1])]
 
 
-def _place(item: Item, record: Mapping[str, Any] | None) -> _Place:
+def _place(item: Item, record: Record | None) -> _Place:
     changed = item.path.stat().st_mtime if item.path.is_file() else 0.0
     if record is None:
         return _Place(item.path, bool(changed), None, changed)
-    noted = datetime.fromisoformat(record["time"]).timestamp() if "time" in record else 0.0
-    made = record["status"] == OK and record.get("size") is not None  # one made elsewhere may not decode
-    return _Place(item.path, made, record.get("image_sha256"), max(changed, noted))
+    noted = datetime.fromisoformat(record.time).timestamp() if record.time else 0.0
+    made = record.status == OK and record.size is not None  # one made elsewhere may not decode
+    return _Place(item.path, made, record.image_sha256, max(changed, noted))
 
 
 def _write(prompt: _Prompt, grid: Grid) -> _Written:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from imageevalkit.adoption.found import Found, Piece, several
+from imageevalkit.adoption.places import Piece, Place, several
 from imageevalkit.cell.items import Item
 from imageevalkit.errors import CellFailure, suggest
 from imageevalkit.grids import Grid
@@ -16,7 +16,7 @@ _ID_LENGTH = 3
 
 def find_images(
     source: Path, items: Sequence[Item], grid: Grid | None, model: str, images_per_prompt: int
-) -> dict[str, Found]:
+) -> dict[str, Place]:
     """The images of ``items`` in ``source`` or in ``source/images``, by item id.
 
     Of three layouts, the one that holds most of them counts (with a ``grid`` of several cells, of the latter two):
@@ -33,11 +33,12 @@ def find_images(
             folders of other models.
     """
     roots = (source, source / "images")
-    single = _most([_files(items, root, "", _stem, _name_of) for root in roots])
-    combined = _most(
-        [_files(items, root, "", _stem, _id_of) for root in roots]
-        + [_files(items, root, model, _prefix, _id_of) for root in roots]
-    )
+    names = {item.id: f"{item.data['id']}_{item.data['repetition']}" for item in items}
+    prompts = {item.id: str(item.data["id"]) for item in items}
+    single = max((_files(items, names, root, "", _stem) for root in roots), key=len)
+    plain = (_files(items, prompts, root, "", _stem) for root in roots)
+    official = (_files(items, prompts, root, model, _prefix) for root in roots)
+    combined = max((*plain, *official), key=len)
     if not single and not combined:
         _check_model(roots, items, model)
     are_grids = grid is not None and grid.cells > 1
@@ -57,24 +58,20 @@ def find_images(
 
 def _files(
     items: Sequence[Item],
+    key_of_item: Mapping[str, str],
     root: Path,
     below: str,
-    key_of_file: Callable[[Path], str],
-    key_of_item: Callable[[Item], str],
+    key_of: Callable[[Path], str],
 ) -> dict[str, list[Path]]:
-    """The files in ``root/<class_item>/below`` that have the key of an item, by item id."""
-    classes = {item.data["class_item"] for item in items}
-    there = {name: _by_key(root / name / below, key_of_file) for name in classes}
-    files = {item.id: there[item.data["class_item"]].get(key_of_item(item), []) for item in items}
-    return {item: paths for item, paths in files.items() if paths}
-
-
-def _by_key(folder: Path, key_of: Callable[[Path], str]) -> dict[str, list[Path]]:
-    files: dict[str, list[Path]] = {}
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
-            files.setdefault(key_of(path), []).append(path)
-    return files
+    """The image files in ``root/<class_item>/below`` that have the key of an item, by item id."""
+    files: dict[tuple[str, str], list[Path]] = {}
+    for name in {item.data["class_item"] for item in items}:
+        folder = root / name / below
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
+                files.setdefault((name, key_of(path)), []).append(path)
+    keys = {item.id: (item.data["class_item"], key_of_item[item.id]) for item in items}
+    return {item: files[key] for item, key in keys.items() if key in files}
 
 
 def _stem(path: Path) -> str:
@@ -83,18 +80,6 @@ def _stem(path: Path) -> str:
 
 def _prefix(path: Path) -> str:
     return path.name[:_ID_LENGTH]
-
-
-def _id_of(item: Item) -> str:
-    return str(item.data["id"])
-
-
-def _name_of(item: Item) -> str:
-    return f"{item.data['id']}_{item.data['repetition']}"
-
-
-def _most(candidates: Sequence[dict[str, list[Path]]]) -> dict[str, list[Path]]:
-    return max(candidates, key=len)
 
 
 def _checked(source: Path, grid: Grid | None, images_per_prompt: int) -> Grid:

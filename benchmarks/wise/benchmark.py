@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -35,6 +34,7 @@ from imageevalkit.secrets import one_line
 _QUESTION = "score"
 _PROMPTS = 1000
 _FUNCTION = "build_evaluation_messages"
+_TEXTS = ("Prompt", "Explanation", "Subcategory")
 
 _assets = partial(
     github,
@@ -104,7 +104,6 @@ class Wise(Benchmark):
     headline = ("overall",)
     tries = 3  # the official evaluators send the same request again when a reply holds no score
     has_corrected_rules = True
-    unbounded: Sequence[str] = ("*",)  # the official parser takes any digit for a score
 
     suffix = ""
     program = "WISE_legacy/gpt_eval.py"
@@ -123,6 +122,11 @@ class Wise(Benchmark):
     def official_headline(self) -> Sequence[str]:  # type: ignore[override]
         return ("overall_official",) if self.settings.rules == "official" else ()
 
+    @property
+    def unbounded(self) -> Sequence[str]:  # type: ignore[override]
+        """The official parser takes any digit for a score."""
+        return ("*",) if self.settings.rules == "official" and self.parts else ()
+
     def samples(self) -> Iterable[Sample]:
         """In an order in which any first N hold each category in its share of the benchmark (by less than two entries;
         all six from 7 on), and within a category each subcategory."""
@@ -138,23 +142,16 @@ class Wise(Benchmark):
         return grouped(self.categories, lambda name: self.categories[name].domain)
 
     def _domain(self, domain: str) -> Iterable[Sample]:
-        file = f"{domain}{self.suffix}.json"
-        records = self.read_json(file)
-        names = {n: name for name in self._domains()[domain] for n in self.categories[name].ids}
-        try:
-            if sorted(record["prompt_id"] for record in records) != sorted(names):
-                raise ValueError("it has other prompt ids")
-            for record in records:
-                n, prompt, explanation = record["prompt_id"], record["Prompt"], record["Explanation"]
-                if not all(isinstance(text, str) for text in (prompt, explanation, record["Subcategory"])):
-                    raise ValueError(f"prompt {n} lacks a text")
-                keys = {"category": names[n], "subcategory": record["Subcategory"], "prompt_id": n}
-                yield Sample(f"images/{n}.png", prompt, data={**keys, "explanation": explanation})
-        except (KeyError, TypeError, ValueError) as error:
-            raise CellFailure(
-                f"{self.data / file} is not what upstream publishes ({type(error).__name__}: {error}); "
-                f"run: bash utils/prefetch.sh --ds_names {self.name}"
-            ) from None
+        path = self.data / f"{domain}{self.suffix}.json"
+        category_of = {n: name for name in self._domains()[domain] for n in self.categories[name].ids}
+        records = self.read_json(path.name)
+        if problem := _problem(records, list(category_of)):
+            raise CellFailure(f"{path} {problem}; run: bash utils/prefetch.sh --ds_names {self.name}")
+        for record in records:
+            n = record["prompt_id"]
+            keys = {"category": category_of[n], "subcategory": record["Subcategory"], "prompt_id": n}
+            data = {**keys, "explanation": record["Explanation"]}
+            yield Sample(f"images/{n}.png", record["Prompt"], data=data)
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
         system, user = (self.prompts[f"{self.program}::{_FUNCTION}#{role}"] for role in ("system", "user"))
@@ -173,14 +170,12 @@ class Wise(Benchmark):
     def parse(self, question: Question, answer: Answer) -> dict[str, float]:
         """The scores by the names they have in the official records."""
         text = self.clean(answer.text or "")
-        scores = self.scores_in(text)
-        if not scores or (missing := [part for part in self.parts if part not in scores]):
-            raise Unparsed(
-                f"no {', '.join(missing if scores else self.parts or ['score'])} in '{one_line(text, 100)}'"
-            )
+        scores, needed = self.scores_in(text), self.parts or ("score",)
+        if missing := [name for name in needed if name not in scores]:
+            raise Unparsed(f"no {', '.join(missing)} in '{one_line(text, 100)}'")
         if self.settings.rules == "corrected" and (beyond := self.beyond_scale(text)):
             raise Unparsed(f"beyond the judge's scale: {beyond}")
-        return scores
+        return {name: scores[name] for name in needed}
 
     def scores_in(self, text: str) -> dict[str, float]:
         """The labelled scores; without any label the first three lines that are nothing but 0, 1 or 2.
@@ -225,23 +220,20 @@ class Wise(Benchmark):
           weighted sum of sums; only of categories with a score for every prompt.
         """
         weights = {name: category.weight for name, category in self.categories.items()}
-        ordered = sorted(
-            scores, key=lambda score: score.keys["prompt_id"]
-        )  # a float sum depends on the order
+        # a float sum depends on the order
+        ordered = sorted(scores, key=lambda score: score.keys["prompt_id"])
+        zeros = [Score({"wiscore": 0}, one.item.data) for one in scores.items if not one.score]
         overall = weighted(ordered, "wiscore", "category", weights)
         found = {"overall": overall}
         if self.settings.rules == "official":
             whole = len({score.keys["prompt_id"] for score in ordered}) == _PROMPTS
             found["overall_official"] = overall if whole else Metric(None, len(ordered))
-        of_category = grouped(ordered, lambda score: score.keys["category"])
-        expected = Counter(one.item.data["category"] for one in scores.items)
-        zeros = {
-            name: sum(score.values["wiscore"] for score in of_category.get(name, ())) / count
-            for name, count in expected.items()
-        }
-        found["overall_missing_as_0"] = Metric(weighted_sum(zeros, weights), expected.total())
+        found["overall_missing_as_0"] = weighted(
+            [*ordered, *zeros], "wiscore", "category", weights, interval=False
+        )
         found |= mean_by(ordered, "wiscore", "category", order=self.categories)
         found |= mean_by(ordered, "wiscore", "subcategory", prefix="subcategory/")
+        of_category = grouped(ordered, lambda score: score.keys["category"])
         for part in self.parts:
             found[part] = weighted(ordered, part, "category", weights, top=2, interval=False)
             found |= mean_by(
@@ -375,7 +367,6 @@ class WiseVerified(Wise):
         ),
     )
     has_corrected_rules = False
-    unbounded = ()
 
     suffix = "_verified"
     program = "vllm_eval.py"
@@ -412,6 +403,21 @@ class WiseVerified(Wise):
 
     def result_files(self, domain: str) -> tuple[str, str]:
         return f"{domain}_full_results.json", f"{domain}_scores_results.jsonl"
+
+
+def _problem(records: Any, ids: Sequence[int]) -> str:
+    """What is wrong with the content of a data file of the prompts ``ids``; empty if nothing is."""
+    if not isinstance(records, list):
+        return "is no list of prompts"
+    for n, record in enumerate(records):
+        if not isinstance(record, dict) or type(record.get("prompt_id")) is not int:
+            return f"has no whole number as prompt_id in entry {n}"
+        for key in _TEXTS:
+            if not isinstance(record.get(key), str) or not record[key]:
+                return f"has no text {key} in the entry of prompt {record['prompt_id']}"
+    if sorted(record["prompt_id"] for record in records) != ids:
+        return f"holds {len(records)} prompts, not those with the ids {ids[0]} to {ids[-1]}"
+    return ""
 
 
 def _official_scores(one: ScoredItem) -> dict[str, Any]:

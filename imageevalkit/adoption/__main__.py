@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import traceback
+import functools
 from pathlib import Path
 
 from imageevalkit import logs
-from imageevalkit.adoption.adopt import STAGE, adopt_cell
-from imageevalkit.adoption.finding import find_images
-from imageevalkit.benchmark_settings import settings_of
+from imageevalkit.adoption.copies import STAGE, adopt_cell
+from imageevalkit.adoption.places import places_of_job
 from imageevalkit.cell import Cell
-from imageevalkit.cell.items import items_of
-from imageevalkit.errors import CellFailure, ExitStatus, run_main, say, worst
-from imageevalkit.guest_code import guest_code
-from imageevalkit.jobs import (
-    FAILED,
-    STATUS_OF_STATE,
-    Job,
-    Outcome,
-    cell_of,
-    load_plan,
-    write_outcome,
-)
+from imageevalkit.errors import ExitStatus, run_main, say, worst
+from imageevalkit.forecasting import Datasets
+from imageevalkit.jobs import STATUS_OF_STATE, Job, Outcome, cell_of, load_plan, outcome_of, write_outcome
 from imageevalkit.progress import ProgressWriter
-from imageevalkit.registry import load_dataset
-from imageevalkit.secrets import one_line, redact
 
 
 def main() -> ExitStatus:
@@ -40,7 +28,7 @@ def main() -> ExitStatus:
     progress = ProgressWriter()
     statuses = []
     for key in job.cells:
-        outcome = _adopt(cell_of(key), job, progress)
+        outcome = outcome_of(functools.partial(_adopt, cell_of(key), job, progress), say)
         say(f"=== {key} {outcome.state}: {outcome.message}")
         write_outcome(Path(plan.run_folder), cell_of(key), STAGE, outcome)
         statuses.append(STATUS_OF_STATE[outcome.state])
@@ -48,23 +36,8 @@ def main() -> ExitStatus:
 
 
 def _adopt(cell: Cell, job: Job, progress: ProgressWriter) -> Outcome:
-    try:
-        with guest_code():
-            return _adopted(cell, job, progress)
-    except CellFailure as error:
-        return Outcome(FAILED, one_line(error))
-    except Exception as error:  # a dataset of one's own may raise anything; the log has the rest
-        say(redact(traceback.format_exc()))
-        return Outcome(FAILED, f"{type(error).__name__}: {one_line(error, 300)}")
-
-
-def _adopted(cell: Cell, job: Job, progress: ProgressWriter) -> Outcome:
-    dataset = load_dataset(cell.benchmark, settings_of(cell.benchmark))
-    items = items_of(dataset, cell, job.options["limit"])
-    source = Path(job.options["sources"][cell.benchmark])
-    among = Path(job.options["among"]) if job.options["among"] else None
-    found = find_images(source, items, dataset, among)
-    return adopt_cell(cell, items, source, found, progress, job.options["overwrite"])
+    items, source, places = places_of_job(cell, job.options, Datasets())
+    return adopt_cell(cell, items, source, places, progress, job.options["overwrite"])
 
 
 if __name__ == "__main__":

@@ -2,49 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from imageevalkit.adoption.adopt import check_found, may_replace, settings_of
-from imageevalkit.adoption.finding import find_images
-from imageevalkit.adoption.found import Found, Missing, Piece
+from imageevalkit.adoption.copies import check_cell, is_of
+from imageevalkit.adoption.places import Piece, Places, file_of, places_of_job
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
+from imageevalkit.cell.records import OK, last_records
+from imageevalkit.cell.states import ImageState, recorded, to_come
 from imageevalkit.errors import ExitStatus, run_main
 from imageevalkit.forecasting import Datasets, Forecast, tell_forecasts
-
-
-def found_images(
-    cell: Cell, options: Mapping[str, Any], datasets: Datasets
-) -> tuple[list[Item], Path, dict[str, Found]]:
-    """The items of ``cell``, where a job with ``options`` would look for their images, and what it would find there.
-
-    Raises:
-        CellFailure: the folder cannot be read, or may hold another model's images; or an entry breaks the contract.
-    """
-    items, dataset = datasets.own_items(cell, options["limit"]), datasets[cell.benchmark]
-    source = Path(options["sources"][cell.benchmark])
-    return (
-        items,
-        source,
-        find_images(source, items, dataset, Path(options["among"]) if options["among"] else None),
-    )
+from imageevalkit.images import CorruptImage, opened, sha256_file
 
 
 def forecast_of(options: Mapping[str, Any], datasets: Datasets) -> Forecast:
     """What a job with ``options`` would take for a cell, in words; only reads, and raises what the job would."""
 
     def forecast(cell: Cell) -> str:
-        items, source, found = found_images(cell, options, datasets)
-        check_found(cell, items, source, found)
-        may_replace(cell, items, settings_of(source, found), options["overwrite"])
-        there = [one for one in found.values() if not isinstance(one, Missing)]
-        grids = {one.path for one in there if isinstance(one, Piece)}
+        items, source, places = places_of_job(cell, options, datasets)
+        check_cell(cell, items, source, places, options["overwrite"])
+        count = sum(file_of(place) is not None for place in places.values())
+        grids = {place.path for place in places.values() if isinstance(place, Piece)}
         split = f", in {len(grids)} grids (their black cells, if any, are not images)" if grids else ""
-        return f"{len(there)} of {len(items)} images are in {source}{split}"
+        return f"{count} of {len(items)} images are in {source}{split}"
 
     return forecast
+
+
+def images_to_come(cell: Cell, items: Sequence[Item], places: Places) -> dict[str, ImageState]:
+    """The images that there will be, by item id, after those at ``places`` were taken; only reads.
+
+    Black cells of a new grid, which hold no image, are among them. Of a new file only the header is read: one that ends
+    early counts.
+    """
+    records = last_records(cell)
+    sha256_of = functools.cache(sha256_file)
+    states = {}
+    for item in items:
+        place, record = places.get(item.id), records.get(item.id)
+        path, n = file_of(place), place.index if isinstance(place, Piece) else None
+        if path is None:
+            continue
+        if not record or not is_of(record, path, n, sha256_of(path)):
+            if n is not None or _is_image(path):
+                states[item.id] = to_come(item)
+        elif record.status == OK and record.size is not None:
+            states[item.id] = recorded(item, record)
+    return states
+
+
+def _is_image(path: Path) -> bool:
+    try:
+        opened(path).close()
+    except (OSError, CorruptImage):
+        return False
+    return True
 
 
 def main() -> ExitStatus:

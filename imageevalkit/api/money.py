@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from imageevalkit.cell import REPO
 from imageevalkit.errors import UserError
 from imageevalkit.money import dollars
 
@@ -30,7 +29,7 @@ def positive(name: str, value: Any, whole: bool = False) -> float:
     return value
 
 
-PRICES = REPO / "infer" / "custom_models" / "prices.json"
+PRICES = Path(__file__).resolve().parents[2] / "infer" / "custom_models" / "prices.json"
 LOCAL_PRICES = PRICES.with_name("prices.local.json")
 
 KINDS = (

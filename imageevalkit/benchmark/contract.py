@@ -7,6 +7,7 @@ The engine owns the rest: who answers, batches, requests, retries, money, resume
 from __future__ import annotations
 
 import csv
+import hashlib
 import inspect
 import io
 import json
@@ -65,7 +66,11 @@ class Sample(NamedTuple):
 
 
 class Measurer(NamedTuple):
-    """A model of ``eval_models/`` that measures without words, by its name there, with its ``options``."""
+    """Who measures without words: a model of ``eval_models/`` by its name there, or an Answerer of your own.
+
+    That is named by module and class ("benchmarks.mine.detector:Detector"), so that its packages are imported only
+    where it measures. It is made with the ``options``; see :class:`imageevalkit.benchmark.answerer.Answerer`.
+    """
 
     name: str
     options: Mapping[str, Any] = {}
@@ -197,6 +202,11 @@ class Benchmark(ABC):
         return self.judge.partition(":")[0] if ":" in self.judge else ""
 
     @property
+    def shown_pixels(self) -> PixelRule | None:
+        """:attr:`pixels` where a judge is asked; None for a reader, or none."""
+        return self.pixels if self.backend else None
+
+    @property
     def folder(self) -> Path:
         """The folder of its ``benchmark.py``, with the small files of its own."""
         return Path(inspect.getfile(type(self))).parent
@@ -248,7 +258,7 @@ class Benchmark(ABC):
 
     def read_jsonl(self, file: str, count: int | None = None) -> list[dict[str, Any]]:
         """The records of a JSON Lines file likewise, ``count`` of them if given. Raises CellFailure likewise."""
-        return self._read(file, lambda text: [json.loads(line) for line in text.splitlines()], count)
+        return self._read(file, lambda text: [json.loads(line) for line in io.StringIO(text)], count)
 
     def read_csv(self, file: str, count: int | None = None) -> list[dict[str, str]]:
         """The rows of a CSV file likewise by column, ``count`` of them if given. Raises CellFailure likewise."""
@@ -269,6 +279,38 @@ class Benchmark(ABC):
         if count is not None and len(content) != count:
             raise CellFailure(f"{path} holds {len(content)} records, not {count}; {remedy}")
         return content
+
+    def sources(self, item: Item) -> list[Picture]:
+        """The images that the model was shown for ``item``, in their order, to be asked about beside the one it made.
+
+        Raises:
+            CellFailure: one cannot be read.
+        """
+        known: list[Picture] | None = self._sources.get(item.id)
+        if known is None:
+            images = [part for part in item.input_list or () if not isinstance(part, str)]
+            known = self._sources[item.id] = [
+                self._source(image, f"benchmark {self.name}: source image {n} of item {item.id}")
+                for n, image in enumerate(images)
+            ]
+        return known
+
+    @cached_property
+    def _sources(self) -> dict[str, list[Picture]]:
+        return {}
+
+    def _source(self, image: Any, where: str) -> Picture:
+        from imageevalkit.images import CorruptImage, encode, is_plain  # a plan does without Pillow
+
+        file = Path(getattr(image, "filename", ""))
+        try:
+            # of a file its own bytes: what an official program would read
+            data = file.read_bytes() if file.name else encode(image, Path("source.png"))
+            plain = is_plain(data)
+        except (OSError, CorruptImage) as error:
+            raise CellFailure(f"{where} cannot be read: {one_line(error)}") from None
+        sha256 = hashlib.sha256(data).hexdigest()
+        return Picture(file, sha256, pixels=self.shown_pixels, plain=plain, data=None if file.name else data)
 
     def check(self) -> None:  # noqa: B027 - most have nothing to say
         """Called at planning. Raises UserError: settings and judge do not go together."""

@@ -11,10 +11,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from imageevalkit.api.endpoint import DEFAULT_BASE_URL
+from imageevalkit.cell.jsonl import Shape, Tell, is_object, is_text, tell_nobody
 from imageevalkit.cell.kept_twice import KeptTwiceWriter, read_kept
 from imageevalkit.cell.results import is_environment
-from imageevalkit.json_values import Shape, is_object, is_text
-from imageevalkit.jsonl import Tell, tell_nobody
 from imageevalkit.text_output import to_bytes
 
 # Settings that cannot change a pixel: changing them keeps images valid.

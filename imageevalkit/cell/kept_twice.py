@@ -15,9 +15,8 @@ from typing import Any
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import short_path
+from imageevalkit.cell.jsonl import JsonlWriter, Shape, Tell, parse, read_jsonl, tell_nobody
 from imageevalkit.errors import CellFailure
-from imageevalkit.json_values import Shape, parse
-from imageevalkit.jsonl import JsonlWriter, Tell, read_jsonl, tell_nobody
 from imageevalkit.open_files import when_one_is_free
 
 _Key = tuple[str | bytes, ...]
@@ -32,7 +31,7 @@ def copy_of(path: Path) -> Path:
 def read_kept(path: Path, shape: Shape, tell: Tell = tell_nobody) -> Iterator[dict[str, Any]]:
     """Yield the records of ``path`` that have ``shape``, with those that only its copy still has; touches nothing.
 
-    Other lines are told, as :func:`imageevalkit.jsonl.read_jsonl` tells them.
+    Other lines are told, as :func:`imageevalkit.cell.jsonl.read_jsonl` tells them.
 
     Raises:
         CellFailure: the file or its copy is there and cannot be read.

@@ -7,48 +7,141 @@ import hashlib
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from PIL import Image
+from typing import Any, Final, Literal, TypedDict
 
 from imageevalkit import images
-from imageevalkit.api.money import Bill
 from imageevalkit.atomic import commit_part, part_path, sync_folder, write_part
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.items import Item
+from imageevalkit.cell.jsonl import Tell, Time, shape_of, tell_nobody
 from imageevalkit.cell.kept_twice import KeptTwiceWriter, read_kept
-from imageevalkit.cell.result_files import Basis, bases, forget
+from imageevalkit.cell.results import Basis, bases, forget
 from imageevalkit.errors import CellFailure, say
-from imageevalkit.generation.contract import Generated, GenerationError, name_of
-from imageevalkit.json_values import Shape, is_number, is_text, is_time, one_of, or_null
-from imageevalkit.jsonl import Tell, tell_nobody
-from imageevalkit.secrets import one_line
 
-OK, REFUSED, FAILED = "ok", "refused", "failed"
+OK: Final = "ok"
+GENERATED: Final = "generated"
+REFUSED: Final = "refused"
+FAILED: Final = "failed"
+BLANK: Final = "blank"
+CORRUPT: Final = "corrupt"
+Status = Literal["generated", "refused", "failed", "blank", "corrupt"]
+"""What became of an item, in the words of :class:`imageevalkit.cell.results.Coverage`."""
 
-
-RECORD = Shape(
-    must={"item": is_text, "status": one_of(OK, REFUSED, FAILED)},
-    may={
-        "fingerprint": is_text,
-        "image_sha256": or_null(is_text),
-        "error": or_null(lambda error: not Shape({"class": is_text, "text": is_text}).problem(error)),
-        "seconds": is_number,
-        "price": or_null(is_number),
-        "time": is_time,
-    },
-)
+Failure = TypedDict("Failure", {"class": str, "text": str})
+"""Why there is no image: the class of the error, and one line."""
 
 
-def last_records(cell: Cell, tell: Tell = tell_nobody) -> dict[str, dict[str, Any]]:
+@dataclass(frozen=True)
+class Record:
+    """One attempt at an item: a line of ``generation.jsonl``, of which the last one counts.
+
+    ``path`` is below the cell; ``prompt`` are all texts that the model was shown, ``seed`` is None where nobody knows
+    it. ``seconds`` is wall time. ``fingerprint`` is that of the settings (:mod:`imageevalkit.cell.fingerprint`),
+    ``time`` when it was written (ISO 8601). ``placeholder``: a white image was left. Sizes are (width, height) in
+    pixels, None for the model's default or for no image. ``error`` has a ``class`` and a ``text`` of one line.
+    ``price`` is in USD, None where it is not known; ``maybe_billed`` counts requests without a reply that are in it.
+
+    Of images made elsewhere ``source`` is the file, empty where there was none, ``cell`` the index (from 0) in a file
+    that holds several; ``uneven``: their grid did not divide its size. ``source_sha256`` is that of a file whose bytes
+    are not the image's.
+    """
+
+    item: str
+    status: Literal["ok", "refused", "failed"]
+    path: str = ""
+    prompt: str = ""
+    prompt_sha256: str = ""
+    seed: int | None = None
+    seconds: float = 0.0
+    attempts: int = 0
+    fingerprint: str = ""
+    time: Time = Time("")  # noqa: RUF009 - a string
+    placeholder: bool = False
+    seed_honoured: bool | None = None
+    requested_size: tuple[int, int] | None = None
+    size: tuple[int, int] | None = None
+    flat: bool | None = None
+    image_sha256: str | None = None
+    error: Failure | None = None
+    tokens: Mapping[str, Any] | None = None
+    price: float | None = None
+    maybe_billed: int = 0
+    extra: Mapping[str, Any] | None = None
+    source: str | None = None
+    source_sha256: str | None = None
+    cell: int | None = None
+    uneven: bool | None = None
+
+    @classmethod
+    def of(cls, item: Item, status: Literal["ok", "refused", "failed"]) -> Record:
+        """What is known of an attempt at ``item`` before anything is known of its outcome."""
+        texts = [part for part in item.input_list or [] if isinstance(part, str)]
+        return cls(
+            item.id,
+            status,
+            f"{item.id}{item.path.suffix}",
+            prompt=item.prompt if item.prompt is not None else " ".join(texts),
+            prompt_sha256=item.prompt_sha256,
+            seed=item.seed,
+        )
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> Record:
+        """The record in a JSON object that has the shape :data:`RECORD`, of whatever version."""
+        known = {name: raw[name] for name in raw.keys() & _NAMES}
+        for name in ("requested_size", "size"):
+            if known.get(name):
+                known[name] = tuple(known[name])
+        return cls(**known)
+
+    def as_object(self) -> dict[str, Any]:
+        """The JSON object that stands for it."""
+        return {
+            name: value for name, value in vars(self).items() if value is not None or name not in _OPTIONAL
+        }
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the image was made elsewhere: nothing says how."""
+        return bool(self.source)
+
+    @property
+    def outcome(self) -> Status:
+        """What became of the item, by this record alone: what is on disk now may be something else.
+
+        A file made elsewhere that is no whole image is corrupt; it was not taken.
+        """
+        if self.status == OK:
+            return GENERATED
+        if self.status == REFUSED:  # a placeholder beside it does not make the item blank
+            return REFUSED
+        if self.placeholder:
+            return BLANK
+        kind = self.error["class"] if self.error else ""
+        return CORRUPT if self.is_elsewhere and kind == images.CorruptImage.__name__ else FAILED
+
+    @property
+    def reason(self) -> str:
+        """Why there is no image; empty where nothing tells."""
+        return self.error["text"] if self.error else ""
+
+
+RECORD = shape_of(Record)
+_NAMES = {field.name for field in fields(Record)}
+_OPTIONAL = {"extra", "source", "source_sha256", "cell", "uneven"}
+
+
+def last_records(cell: Cell, tell: Tell = tell_nobody) -> dict[str, Record]:
     """The last record of each item id in ``generation.jsonl``; lines that are none are told.
 
     Raises:
         CellFailure: the file cannot be read.
     """
-    return {record["item"]: record for record in read_kept(cell.generation, RECORD, tell)}
+    last = {raw["item"]: raw for raw in read_kept(cell.generation, RECORD, tell)}
+    return {item: Record.read(raw) for item, raw in last.items()}
 
 
 def spent_since(cell: Cell, start: float) -> float:
@@ -60,37 +153,31 @@ def spent_since(cell: Cell, start: float) -> float:
         return 0.0
     begin = _time(start)
     return sum(
-        r.get("price") or 0.0 for r in read_kept(cell.generation, RECORD) if r.get("time", "") >= begin
+        raw.get("price") or 0.0 for raw in read_kept(cell.generation, RECORD) if raw.get("time", "") >= begin
     )
 
 
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds")
+def _time(seconds: float) -> Time:
+    return Time(datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds"))
 
 
-def is_corrupt(record: Mapping[str, Any]) -> bool:
-    """Whether ``record`` tells of a file made elsewhere that is no whole image; it was not taken."""
-    error = record.get("error") or {}
-    return bool(record.get("source")) and error.get("class") == images.CorruptImage.__name__
+def whole_image(path: Path, record: Record, mend: bool = False) -> bytes | None:
+    """The bytes of the image of an ``ok`` ``record``, as they were saved; None where they are there no more.
 
-
-def image_is_intact(record: Mapping[str, Any], path: Path, repair: bool = True) -> bool:
-    """Whether the image of an ``ok`` record is on disk, byte for byte as it was saved.
-
-    The record is written before the image gets its final name: a process killed between the two leaves the
-    whole image under its temporary name, which is given the final name here (if ``repair``).
+    The record is written before the image gets its final name ``path``: a process killed between the two leaves the
+    whole image under its temporary name, from which it is renamed if ``mend``. Raises OSError: it cannot be read.
     """
-    if path.is_file() and images.sha256_file(path) == record.get("image_sha256"):
-        return True
-    part = part_path(path)
-    if part.is_file() and images.sha256_file(part) == record.get("image_sha256"):
-        if repair:
-            commit_part(path)
-        return True
-    return False
+    for place in (path, part_path(path)):
+        if place.is_file():
+            data = place.read_bytes()
+            if hashlib.sha256(data).hexdigest() == record.image_sha256:
+                if mend and place != path:
+                    commit_part(path)
+                return data
+    return None
 
 
-class OutcomeWriter:
+class RecordWriter:
     """Saves the outcome of each item of one cell: image first, then its record, then the image's final name.
 
     The final name waits for :meth:`commit`, which first makes durable what was recorded so far, in one go for all who
@@ -108,88 +195,31 @@ class OutcomeWriter:
         self._bases: dict[Path, dict[str, Basis] | None] | None = None
         self._retiring = threading.Lock()
 
-    def save_image(self, item: Item, generated: Generated, image: Encoded, seconds: float) -> None:
-        """Save an ``ok`` outcome: ``image`` as :func:`encoded` gives it, ``seconds`` of wall time.
+    def save(self, item: Item, record: Record, data: bytes | None = None) -> None:
+        """Save the outcome of ``item``; ``data`` is the encoded image, or the placeholder of one that was not made.
+
+        The fingerprint, the time and the image's hash are added to ``record``. May run in any thread.
 
         Raises:
             CellFailure: the disk is full.
         """
-        write_part(item.path, image.data)
-        sha256 = hashlib.sha256(image.data).hexdigest()
-        self._retire_results(item, Basis(sha256, True))
-        self._record(
-            item,
-            OK,
-            seconds,
-            generated.attempts,
-            seed_honoured=generated.seed_honoured,
-            requested_size=generated.requested_size,
-            size=image.size,
-            flat=image.flat,
-            image_sha256=sha256,
-            **_billed(generated.bill),
-            **({"extra": generated.extra} if generated.extra else {}),
+        sha256 = None
+        if data is not None:
+            write_part(item.path, data)
+            sha256 = hashlib.sha256(data).hexdigest()
+        self._retire_results(item, Basis(sha256, record.source != ""))
+        is_image = record.status == OK
+        record = replace(
+            record,
+            seconds=round(record.seconds, 4),
+            fingerprint=self._fingerprint,
+            time=_time(time.time()),
+            placeholder=data is not None and not is_image,
+            image_sha256=sha256 if is_image else None,
         )
-
-    def save_found(
-        self, item: Item, data: bytes, facts: images.ImageFacts, origin: Mapping[str, Any]
-    ) -> None:
-        """Save an image made elsewhere, byte for byte: how, and with which seed, is not known.
-
-        ``origin`` are fields that say where it was: ``source``, the file, and for a cell of it ``source_sha256`` and
-        ``cell``, its index from 0.
-
-        Raises:
-            CellFailure: the disk is full.
-        """
-        write_part(item.path, data)
-        sha256 = hashlib.sha256(data).hexdigest()
-        self._retire_results(item, Basis(sha256, True))
-        self._record(
-            item,
-            OK,
-            0.0,
-            0,
-            seed=None,
-            size=facts.size,
-            flat=facts.flat,
-            image_sha256=sha256,
-            **origin,
-        )
-
-    def save_failure(
-        self,
-        item: Item,
-        error: Exception,
-        status: str,
-        seconds: float,
-        blank: tuple[int, int] | None,
-        origin: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Save a ``refused`` or ``failed`` outcome; ``blank`` is the size of a white placeholder to leave, or None.
-
-        ``origin`` as in :meth:`save_found`, of a place made elsewhere where an image should have been; of a file that
-        is no image, ``source_sha256`` too.
-
-        Raises:
-            CellFailure: the disk is full.
-        """
-        placeholder = images.encode(Image.new("RGB", blank, "white"), item.path) if blank else None
-        if placeholder is not None:
-            write_part(item.path, placeholder)
-        sha256 = hashlib.sha256(placeholder).hexdigest() if placeholder is not None else None
-        self._retire_results(item, Basis(sha256, (origin or {}).get("source") != ""))
-        attempts = error.attempts if isinstance(error, GenerationError) else 1
-        self._record(
-            item,
-            status,
-            seconds,
-            0 if origin else attempts,
-            placeholder=bool(blank),
-            **_billed(error.bill if isinstance(error, GenerationError) else None),
-            error={"class": name_of(error), "text": one_line(error)},
-            **(origin or {}),
-        )
+        self._writer.append(record.as_object())
+        with self._saving:
+            self._saved.append((item.path, data is not None))
 
     def commit(self) -> None:
         """Make durable all that has been saved so far, then give the images their final names.
@@ -247,27 +277,6 @@ class OutcomeWriter:
                     forget(self._cell, folder)
                     del self._bases[folder]
 
-    def _record(self, item: Item, status: str, seconds: float, attempts: int, **more: Any) -> None:
-        prompt = item.prompt if item.prompt is not None else _texts(item)
-        self._writer.append(
-            {
-                "item": item.id,
-                "path": item.path.relative_to(self._cell.folder).as_posix(),
-                "status": status,
-                "prompt": prompt,
-                "prompt_sha256": item.prompt_sha256,
-                "seed": item.seed,
-                "seconds": round(seconds, 4),
-                "attempts": attempts,
-                "fingerprint": self._fingerprint,
-                "time": _time(time.time()),
-                **_DEFAULTS,
-                **more,
-            }
-        )
-        with self._saving:
-            self._saved.append((item.path, status == OK or bool(more.get("placeholder"))))
-
     def close(self) -> None:
         """:meth:`commit`, for the last time."""
         try:
@@ -281,58 +290,3 @@ def _removed(cell: Cell) -> CellFailure:
         f"{cell.folder} was removed, or files in it, while this run wrote there; the same command goes on with what "
         "is left"
     )
-
-
-_DEFAULTS: dict[str, Any] = {
-    "placeholder": False,
-    "seed_honoured": None,
-    "requested_size": None,
-    "size": None,
-    "flat": None,
-    "image_sha256": None,
-    "error": None,
-    "tokens": None,
-    "price": None,
-    "maybe_billed": 0,
-}
-
-
-def _billed(bill: Bill | None) -> dict[str, Any]:
-    """What the requests of an item cost, as a record tells it: ``price`` in USD, None where it is not known."""
-    if bill is None:
-        return {}
-    return {"tokens": bill.tokens or None, "price": bill.cost, "maybe_billed": bill.maybe_billed}
-
-
-def _texts(item: Item) -> str:
-    return " ".join(part for part in item.input_list or [] if isinstance(part, str))
-
-
-class Encoded(NamedTuple):
-    """``data`` as it goes to disk; ``size`` is (width, height), ``flat``: one single colour."""
-
-    data: bytes
-    size: tuple[int, int]
-    flat: bool
-
-
-def encoded(generated: Generated, path: Path) -> Encoded:
-    """What to store at ``path``.
-
-    A server's PNG stays as it came. Where a benchmark asks for JPEG everything is encoded here, a server's
-    JPEG too: its quality is part of score parity, and must not depend on who made the image.
-
-    Raises:
-        images.CorruptImage: the bytes do not decode. Pillow's own errors for a picture it cannot encode.
-    """
-    if not isinstance(generated.image, bytes):
-        return _encoded_anew(generated.image, path)
-    picture = images.opened(generated.image) if generated.proven else images.decode(generated.image)
-    with images.in_turn(picture):
-        if picture.format == images.format_of(path) == "PNG" and picture.mode == "RGB":
-            return Encoded(generated.image, picture.size, images.is_flat_file(generated.image))
-        return _encoded_anew(picture, path)
-
-
-def _encoded_anew(picture: Image.Image, path: Path) -> Encoded:
-    return Encoded(images.encode(picture, path), picture.size, images.is_flat(picture))

@@ -1,18 +1,30 @@
-"""``result.json``: what a cell scored, on how much of the benchmark, measured by whom."""
+"""What a cell scored, on how much of the benchmark, measured by whom; and which of several results stands.
+
+The latest ``result.json`` lies in the cell's folder with its scores. ``evaluators/<evaluator>/`` holds the files that
+lay there when another evaluator took its place, and those of one that did not take it, since it knows less. So
+comparing two judges costs no result, and going back to the first asks nothing again.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import reprlib
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from fnmatch import fnmatchcase
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
 
 from imageevalkit.atomic import write_atomic
-from imageevalkit.json_values import is_number, parse
+from imageevalkit.cell import Cell, short_path
+from imageevalkit.cell.jsonl import Shape, is_text, or_null, parse, read_jsonl, shape_of
+from imageevalkit.cell.scores import SCORE
+from imageevalkit.errors import CellFailure
+from imageevalkit.text_output import to_bytes
 
 SCHEMA = "imageevalkit.result/1"
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -110,72 +122,54 @@ class Result:
         return f"{self.benchmark}/{metric}@{self.evaluator.id}"
 
 
-def validate(raw: dict[str, Any]) -> None:
-    """Check a result object against the schema.
-
-    Raises:
-        ValueError: names the first field that is wrong.
-    """
-    if not isinstance(raw, dict):
-        raise ValueError("it is no JSON object")
-    if raw.get("schema") != SCHEMA:
-        raise ValueError(f"schema is {raw.get('schema')!r}, expected {SCHEMA!r}")
-    for key, kind in _FIELDS.items():
-        if key not in raw:
-            raise ValueError(f"'{key}' is missing")
-        if not isinstance(raw[key], kind):
-            raise ValueError(f"'{key}' is {type(raw[key]).__name__}")
-    if not isinstance(raw["evaluator"].get("id"), str) or not isinstance(
-        raw["evaluator"].get("official"), bool
-    ):
-        raise ValueError("'evaluator' has no text 'id' or no true/false 'official'")
-    if not isinstance(raw["evaluator"].get("details") or {}, dict):
-        raise ValueError("'evaluator' has 'details' that are no object")
-    c = raw["coverage"]
-    if set(c) != {f.name for f in fields(Coverage)}:
-        raise ValueError("coverage lacks a count or holds an unknown one")
-    if any(not isinstance(v, int) or v < 0 for v in c.values()):
-        raise ValueError("coverage holds a negative or fractional count")
-    if c["expected"] != c["generated"] + c["refused"] + c["failed"] + c["blank"] + c["corrupt"]:
-        raise ValueError("coverage: expected ≠ generated + refused + failed + blank + corrupt")
-    if c["generated"] != c["judged"] + c["unparsed"] + c["judge_failed"]:
-        raise ValueError("coverage: generated ≠ judged + unparsed + judge_failed")
-    for name, metric in raw["metrics"].items():
-        _validate_metric(name, metric)
-    _validate_environments(raw["provenance"])
-    unknown = [name for name in raw["headline"] if not isinstance(name, str) or name not in raw["metrics"]]
-    if unknown:
-        raise ValueError(f"headline names unknown metric '{unknown[0]}'")
-    if not raw["headline"] and not raw["withheld"]:
-        raise ValueError("no headline and no reason for withholding it")
-
-
 def is_environment(value: Any) -> bool:
     """Whether it is a hash of an environment, or null where there is none."""
     return value is None or (isinstance(value, str) and _SHA256.fullmatch(value) is not None)
 
 
-def _validate_environments(provenance: dict[str, Any]) -> None:
-    """The hashes of the evaluator's and the model's environments, which results of older toolkits lack."""
-    of_models = provenance.get("model_packages", [])
-    if not isinstance(of_models, list) or not all(isinstance(packages, dict) for packages in of_models):
-        raise ValueError("provenance: 'model_packages' is no list of objects")
-    for holder in (provenance, *of_models):
-        if not is_environment(holder.get("environment")):
-            raise ValueError("provenance: an 'environment' is not a SHA-256 in 64 hex digits")
+_RESULT, _METRIC, _EVALUATOR = shape_of(Result), shape_of(Metric), shape_of(Evaluator)
+_PACKAGES = Shape(must={}, may={"environment": is_environment})  # results of older toolkits lack it
 
 
-def _validate_metric(name: str, metric: Any) -> None:
-    if not isinstance(metric, dict) or not {"value", "n"} <= set(metric):
-        raise ValueError(f"metric '{name}' lacks value or n")
-    interval = metric.get("interval")
-    if interval is not None and (not isinstance(interval, list | tuple) or len(interval) != 2):
-        raise ValueError(f"metric '{name}': interval is not [low, high]")
-    numbers = [metric["n"], metric.get("scale", 1.0), *(interval or [])]
-    if metric["value"] is not None:
-        numbers.append(metric["value"])
-    if not all(map(is_number, numbers)):
-        raise ValueError(f"metric '{name}' is not finite")
+def validate(raw: Any) -> None:
+    """Check a result object against the schema.
+
+    Raises:
+        ValueError: names the first field that is wrong.
+    """
+    if isinstance(raw, dict) and raw.get("schema") != SCHEMA:
+        raise ValueError(f"schema is {raw.get('schema')!r}, expected {SCHEMA!r}")
+    parts = [("", _RESULT, raw)]
+    if isinstance(raw, dict):  # what is wrong with a part says more than the whole of it
+        packages = _dict(raw.get("provenance")).get("model_packages") or []
+        packages = packages if isinstance(packages, list) else [packages]
+        parts = [
+            ("evaluator: ", _EVALUATOR, raw.get("evaluator")),
+            *(
+                (f"metric '{name}': ", _METRIC, _dict(metric))
+                for name, metric in _dict(raw.get("metrics")).items()
+            ),
+            *(("provenance: ", _PACKAGES, each) for each in (raw.get("provenance"), *packages)),
+            *parts,
+        ]
+    for where, shape, value in parts:
+        if problem := shape.problem(value):
+            raise ValueError(f"{where}{problem}")
+    c = raw["coverage"]
+    if set(c) != {f.name for f in fields(Coverage)} or min(c.values()) < 0:
+        raise ValueError("coverage lacks a count or holds an unknown or negative one")
+    if c["expected"] != c["generated"] + c["refused"] + c["failed"] + c["blank"] + c["corrupt"]:
+        raise ValueError("coverage: expected ≠ generated + refused + failed + blank + corrupt")
+    if c["generated"] != c["judged"] + c["unparsed"] + c["judge_failed"]:
+        raise ValueError("coverage: generated ≠ judged + unparsed + judge_failed")
+    if unknown := [name for name in raw["headline"] if name not in raw["metrics"]]:
+        raise ValueError(f"headline names unknown metric '{unknown[0]}'")
+    if not raw["headline"] and not raw.get("withheld"):
+        raise ValueError("no headline and no reason for withholding it")
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def check_within_scale(metrics: Mapping[str, Metric], unbounded: Sequence[str]) -> None:
@@ -197,23 +191,6 @@ def check_within_scale(metrics: Mapping[str, Metric], unbounded: Sequence[str]) 
             )
 
 
-_FIELDS: dict[str, type | tuple[type, ...]] = {
-    "model": str,
-    "benchmark": str,
-    "benchmark_version": str,
-    "evaluator": dict,
-    "coverage": dict,
-    "metrics": dict,
-    "headline": list,
-    "treatment": str,
-    "limit": (int, type(None)),
-    "provenance": dict,
-    "withheld": str,
-    "notes": list,
-    "state": str,
-}
-
-
 def write_result(path: Path, result: Result) -> None:
     """Validate ``result`` and write it atomically. Raises ValueError when it breaks the schema."""
     raw = as_object(result)
@@ -226,21 +203,165 @@ def as_object(result: Result) -> dict[str, Any]:
     return {"schema": SCHEMA, "state": result.state, **asdict(result)}
 
 
+def _known(cls: type, raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: raw[name] for name in (f.name for f in fields(cls)) if name in raw}
+
+
 def read_result(path: Path) -> Result:
     """Read a result. Raises ValueError when it breaks the schema (or is no JSON), OSError if unreadable."""
     raw = parse(path.read_bytes())
     validate(raw)
-    values = {key: raw[key] for key in _FIELDS if key != "state"}
-    evaluator = raw["evaluator"]
-    values["evaluator"] = Evaluator(evaluator["id"], evaluator["official"], evaluator.get("details") or {})
+    values = _known(Result, raw)
+    values["evaluator"] = Evaluator(**_known(Evaluator, raw["evaluator"]))
     values["coverage"] = Coverage(**raw["coverage"])
     values["metrics"] = {
-        name: Metric(
-            metric["value"],
-            metric["n"],
-            tuple(metric["interval"]) if metric.get("interval") else None,
-            metric.get("scale", 1.0),
-        )
+        name: Metric(**{**_known(Metric, metric), "interval": tuple(metric.get("interval") or ()) or None})
         for name, metric in raw["metrics"].items()
     }
     return Result(**values)
+
+
+_KEPT = "evaluators"
+_BASIS = Shape(
+    must={**SCORE.must, "image_sha256": or_null(is_text), "attempted": lambda value: isinstance(value, bool)}
+)
+
+
+def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str | bytes] | None) -> None:
+    """Write the result of ``cell``, its ``scores`` (the text of scores.jsonl) and the ``official`` files by name.
+
+    ``official`` None: what lies in a folder of that name is a script's own, and stays as it is.
+
+    Raises:
+        CellFailure: a file cannot be written.
+    """
+    kept, latest = _folder(cell, result.evaluator.id), _read(cell.result)
+    try:
+        if latest and latest.evaluator.id != result.evaluator.id:
+            if _covers_more(latest.coverage, result.coverage):
+                _write(
+                    kept, cell, result, scores, official
+                )  # a trial with another judge hides no full result
+                return
+            _move(cell.folder, _folder(cell, latest.evaluator.id), cell, official is not None)
+        _write(cell.folder, cell, result, scores, official)
+        shutil.rmtree(kept, ignore_errors=True)
+    except OSError as error:
+        path = short_path(str(error.filename2 or error.filename))
+        raise CellFailure(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _covers_more(one: Coverage, other: Coverage) -> bool:
+    if one.expected == other.expected:
+        # both lack the images that could not be had; what counts is who has said something of all others
+        return one.judged == one.generated and other.judged < other.generated
+    return one.expected > other.expected
+
+
+def _write(
+    folder: Path, cell: Cell, result: Result, scores: str, official: Mapping[str, str | bytes] | None
+) -> None:
+    write_atomic(folder / cell.scores.name, scores)
+    if official is not None:
+        write_files(folder / cell.official.name, official)
+    write_result(folder / cell.result.name, result)
+
+
+def check_files(files: Mapping[str, Any], where: str) -> None:
+    """Whether all are files for one folder itself, with a text or bytes.
+
+    Raises:
+        CellFailure: one is not; ``where`` begins the message.
+    """
+    for name, content in files.items():
+        if name in ("", "..") or PurePath(name).name != name:
+            raise CellFailure(f"{where} has '{name}': give a file name without a folder")
+        if not isinstance(content, str | bytes):
+            raise CellFailure(
+                f"{where} has '{name}', which is {reprlib.repr(content)}: give its text or bytes"
+            )
+
+
+def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    """Let ``folder`` hold these ``files``, each whole, and no other: those are of a run that covered more, or else."""
+    for name, content in files.items():
+        write_atomic(folder / name, content)
+    for path in folder.glob("*"):
+        if path.name not in files:
+            path.unlink()
+
+
+def _move(source: Path, target: Path, cell: Cell, with_official: bool) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    # the result goes last: until then the next run sees whose files these are, and goes on here
+    for name in (cell.scores.name, *[cell.official.name] * with_official, cell.result.name):
+        if (source / name).exists():
+            if (target / name).is_dir():
+                shutil.rmtree(target / name)
+            (source / name).replace(target / name)
+
+
+def _folder(cell: Cell, evaluator: str) -> Path:
+    return cell.folder / _KEPT / folder_name(evaluator)
+
+
+def folder_name(text: str) -> str:
+    """A name for a folder that no other ``text`` has."""
+    readable = re.sub(r"[^\w.-]+", "-", text).strip("-.")[:80]
+    return f"{readable}-{hashlib.sha256(to_bytes(text)).hexdigest()[:8]}"
+
+
+def _read(path: Path) -> Result | None:
+    """The result in ``path``; None when there is none that can be read."""
+    try:
+        return read_result(path)
+    except (OSError, ValueError):
+        return None
+
+
+def others(cell: Cell) -> list[tuple[Path, Path]]:
+    """result.json and scores.jsonl of each evaluator but the latest."""
+    found = sorted((cell.folder / _KEPT).glob(f"*/{cell.result.name}"))
+    return [(result, result.parent / cell.scores.name) for result in found]
+
+
+def standing(cell: Cell) -> list[Result]:
+    """The results of ``cell`` that can be read, the latest evaluator's first."""
+    paths = (cell.result, *(result for result, _ in others(cell)))
+    return [result for path in paths if (result := _read(path))]
+
+
+class Basis(NamedTuple):
+    """What a result knew of an item: the SHA-256 of its image (None: there was none), and whether one was attempted."""
+
+    image_sha256: str | None
+    attempted: bool
+
+
+def bases(cell: Cell) -> dict[Path, dict[str, Basis] | None]:
+    """What each result of ``cell`` rests on, by its folder and by item; None where that is not known."""
+    paths = [path for path in (cell.result, *(result for result, _ in others(cell))) if path.exists()]
+    return {path.parent: _basis(path.parent / cell.scores.name) for path in paths}
+
+
+def _basis(scores: Path) -> dict[str, Basis] | None:
+    silent: list[str] = []  # lines that are damaged, or of a version that did not say
+    try:
+        records = read_jsonl(scores, _BASIS, silent.append)
+        basis = {r["item"]: Basis(r["image_sha256"], r["attempted"]) for r in records}
+    except CellFailure:
+        return None
+    return None if silent else basis or None
+
+
+def forget(cell: Cell, folder: Path) -> None:
+    """Remove the result of ``cell`` in ``folder``: it describes images that are not there any more."""
+    # the result last: who finds it without scores takes it for one that rests on everything
+    for name in (cell.official.name, cell.scores.name, cell.result.name):
+        path = folder / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    if folder != cell.folder:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -6,34 +6,43 @@ import json
 import reprlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
 from typing import Any
 
 from imageevalkit.benchmark.contract import Answers, Benchmark, ScoredItem, Scores, benchmark_code
 from imageevalkit.benchmark.question import Picture
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.result_files import leave, standing
-from imageevalkit.cell.results import Coverage, Evaluator, Result, as_object, check_within_scale, validate
+from imageevalkit.cell.jsonl import is_number
+from imageevalkit.cell.results import (
+    Coverage,
+    Evaluator,
+    Metric,
+    Result,
+    as_object,
+    check_files,
+    check_within_scale,
+    leave,
+    standing,
+    validate,
+)
 from imageevalkit.cell.scores import Score
+from imageevalkit.cell.states import (
+    BLANK,
+    CORRUPT,
+    FAILED,
+    GENERATED,
+    REFUSED,
+    ImageState,
+    scorable,
+    survey_images,
+)
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.evaluator import Answerers
 from imageevalkit.evaluation.interview import AskOptions, Interview
 from imageevalkit.evaluation.judgements import JUDGE_FAILED, JUDGED, UNPARSED
 from imageevalkit.evaluation.provenance import provenance
-from imageevalkit.evaluation.survey import (
-    BLANK,
-    CORRUPT,
-    FAILED,
-    GENERATED,
-    REFUSED_ITEM,
-    ImageState,
-    scorable,
-    survey_images,
-)
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.jobs import FAILED as JOB_FAILED
-from imageevalkit.json_values import is_number
 from imageevalkit.money import dollars
 from imageevalkit.progress import ProgressWriter
 
@@ -63,11 +72,7 @@ def evaluate_cell(
     data_sha256 = benchmark.files().sha256()
     states = survey_images(cell, items)
     corrupt = _corrupt(states)
-    pixels = benchmark.pixels if benchmark.backend else None
-    pictures = {
-        item: Picture(s.path, s.sha256, pixels=pixels, plain=s.plain, flat=s.flat)
-        for item, s in scorable(states, official_treatment and benchmark.scores_blank).items()
-    }
+    pictures = pictures_of(benchmark, scorable(states, official_treatment and benchmark.scores_blank))
     if not pictures:
         counts = Counter(state.status for state in states.values())
         raise CellFailure(
@@ -93,6 +98,7 @@ def evaluate_cell(
         raise CellFailure(_nothing_judged(scores, interview.problem, coverage))
     with benchmark_code(benchmark.name, "metrics()"):
         metrics = dict(benchmark.metrics(scores))
+    _check_metrics(metrics, f"benchmark {benchmark.name}: metrics()")
     with benchmark_code(benchmark.name, "notes()"):
         notes = [*benchmark.notes(scores)]
     headline = (official_treatment and benchmark.official_headline) or benchmark.headline
@@ -133,9 +139,18 @@ def evaluate_cell(
         )
     with benchmark_code(benchmark.name, "official_files()"):
         official = dict(benchmark.official_files(scores))
-    _check_official(official, cell)
+    check_files(official, f"benchmark {benchmark.name}: official_files()")
     leave(cell, result, _scores_text(evaluator, states, scores), official)
     return _outcome(result, interview, scores, corrupt)
+
+
+def pictures_of(benchmark: Benchmark, states: Mapping[str, ImageState]) -> dict[str, Picture]:
+    """The images of ``states`` as the questions of ``benchmark`` show them."""
+    pixels = benchmark.shown_pixels
+    return {
+        item: Picture(state.path, state.sha256, pixels=pixels, plain=state.plain, flat=state.flat)
+        for item, state in states.items()
+    }
 
 
 def _scored(
@@ -162,20 +177,27 @@ def _check_score(score: Any, where: str) -> None:
     """Whether it is one, and its points are. Raises CellFailure."""
     if not isinstance(score, Score):
         raise CellFailure(f"{where} returns {reprlib.repr(score)}, and must return a Score")
-    for one in (score, *score.points):
+    for n, one in enumerate((score, *score.points)):
+        what = f"{where}, points[{n - 1}]" if n else where
+        if not isinstance(one, Score):
+            raise CellFailure(f"{what} is {reprlib.repr(one)}, and must be a Score")
         for name, value in one.values.items():
             if not (is_number(value) or isinstance(value, bool)):
-                raise CellFailure(f"{where}: '{name}' is {reprlib.repr(value)}, and must be a finite number")
+                raise CellFailure(f"{what}: '{name}' is {reprlib.repr(value)}, and must be a finite number")
+        for name, value in {**one.keys, **one.detail}.items():
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError):
+                raise CellFailure(
+                    f"{what}: '{name}' is {reprlib.repr(value)}, and must be a JSON value"
+                ) from None
 
 
-def _check_official(files: Mapping[str, str | bytes], cell: Cell) -> None:
-    """Whether all are files for the folder ``official/`` itself. Raises CellFailure."""
-    for name, content in files.items():
-        where = f"benchmark {cell.benchmark}: official_files() has '{name}'"
-        if name in ("", "..") or PurePath(name).name != name:
-            raise CellFailure(f"{where}: give a file name without a folder")
-        if not isinstance(content, str | bytes):
-            raise CellFailure(f"{where}, which is {reprlib.repr(content)}: give its text or bytes")
+def _check_metrics(metrics: Mapping[str, Any], where: str) -> None:
+    """Whether all are. Raises CellFailure."""
+    for name, metric in metrics.items():
+        if not isinstance(metric, Metric):
+            raise CellFailure(f"{where} has '{name}', which is {reprlib.repr(metric)}, and must be a Metric")
 
 
 def _nothing_judged(scores: Scores, problem: str, coverage: Coverage) -> str:
@@ -220,7 +242,7 @@ def _coverage(states: Mapping[str, ImageState], scores: Scores) -> Coverage:
     return Coverage(
         expected=len(states),
         generated=counts[GENERATED],
-        refused=counts[REFUSED_ITEM],
+        refused=counts[REFUSED],
         failed=counts[FAILED],
         blank=counts[BLANK],
         corrupt=counts[CORRUPT],

@@ -8,7 +8,7 @@ from typing import Any
 
 from imageevalkit import registry
 from imageevalkit.benchmark.answerer import Answerer, digest
-from imageevalkit.benchmark.contract import JUDGE, Benchmark, Measurer
+from imageevalkit.benchmark.contract import JUDGE, Benchmark
 from imageevalkit.benchmark.question import Answer, Question
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure
@@ -27,7 +27,8 @@ class Answerers:
         self._benchmark = benchmark
         made: dict[str, Answerer] = {}
         self._groups: dict[str, Answerer] = {}
-        for group, measurer in (benchmark.measurers or {_JUDGE_GROUP: JUDGE}).items():
+        groups = benchmark.measurers or ({_JUDGE_GROUP: JUDGE} if benchmark.judge else {})
+        for group, measurer in groups.items():
             if (key := repr(measurer)) not in made:
                 made[key] = _judge(benchmark) if measurer == JUDGE else registry.measurer(*measurer)
             self._groups[group] = made[key]
@@ -62,7 +63,7 @@ class Answerers:
             [part] = set(self._groups.values())
             return _by_rules(part.evaluator, identity)
         ids = {group: part.id for group, part in parts.items()}
-        label = self.judge.label if self.judge else f"{registry.measurer_kind(self._first.name)}s"
+        label = self.judge.label if self.judge else self._kind
         rules = identity.get("rules", "official")
         return Evaluator(
             id=f"{label}/{rules}/{digest({'answerers': ids, **identity})[:8]}",
@@ -75,8 +76,10 @@ class Answerers:
         )
 
     @property
-    def _first(self) -> Measurer:
-        return next(iter(self._benchmark.measurers.values()))
+    def _kind(self) -> str:
+        for measurer in self._benchmark.measurers.values():
+            return f"{registry.measurer_kind(measurer.name)}s"
+        return "script"
 
     def _evaluators(self) -> dict[str, Evaluator]:
         parts, problems = {}, []
@@ -125,6 +128,10 @@ def _by_rules(evaluator: Evaluator, identity: Mapping[str, Any]) -> Evaluator:
 
 
 def _judge(benchmark: Benchmark) -> Answerer:
+    if not benchmark.judge:
+        raise CellFailure(
+            f"benchmark {benchmark.name} says of nobody that he answers: name its judge, or measurers, in benchmark.py"
+        )
     if benchmark.backend:
         return registry.judge(benchmark.judge, benchmark.prompts, benchmark.official, benchmark.pixels)
     return registry.measurer(benchmark.judge, {})  # a reader in the place of a judge

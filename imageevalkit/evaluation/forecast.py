@@ -4,32 +4,35 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imageevalkit import registry
-from imageevalkit.adoption.forecast import found_images
-from imageevalkit.adoption.found import Found, Missing, Piece
+from imageevalkit.adoption import forecast as adoption
+from imageevalkit.adoption.places import places_of_job
 from imageevalkit.benchmark.contract import Benchmark
 from imageevalkit.benchmark.question import Picture, Question
 from imageevalkit.benchmark_settings import settings_of
 from imageevalkit.cell import Cell
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.records import OK, REFUSED, last_records
+from imageevalkit.cell.states import images_to_come, scorable, survey_images
 from imageevalkit.errors import ExitStatus, run_main
+from imageevalkit.evaluation.engine import pictures_of
 from imageevalkit.evaluation.evaluator import Answerers
 from imageevalkit.evaluation.interview import AskOptions
 from imageevalkit.evaluation.judgements import Judgements
-from imageevalkit.evaluation.money import effort
-from imageevalkit.evaluation.survey import scorable, survey_images
 from imageevalkit.forecasting import Datasets, Forecast, tell_forecasts
-from imageevalkit.generation.survey import survey
-from imageevalkit.images import CorruptImage, is_plain, opened, sha256_file
+from imageevalkit.judges.choice import JudgeOptions
+from imageevalkit.judges.settings import ApiSettings
+from imageevalkit.money import dollars
 
-Pictures = Mapping[str, Picture]
-"""The images that a job will find, by item id; of those that are still to come the bytes are not known."""
+# What a judge's text costs is known well enough, what an image costs is up to the provider: 1024 px are about a
+# thousand tokens for Qwen-VL (spec of GenEval 2, section 9) and for GPT-4o.
+_CHARACTERS_PER_TOKEN = 4
+_TOKENS_PER_IMAGE = 1000
+# A verdict in a few words; protocols allow for many more. A judge that thinks before it answers writes more.
+_TOKENS_PER_REPLY = 50
 
 
 def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
@@ -73,7 +76,7 @@ def questions_to_ask(
     benchmark: Benchmark,
     answerers: Answerers,
     items: Sequence[Item],
-    pictures: Pictures,
+    pictures: Mapping[str, Picture],
     options: AskOptions,
 ) -> tuple[int, list[Question]]:
     """How many questions there are about ``pictures``, and those that a job with ``options`` would ask.
@@ -81,111 +84,56 @@ def questions_to_ask(
     A reply that holds no score may cost more tries, and an answer may lead to another question.
     """
     by_id = {item.id: item for item in items}
-    pixels = benchmark.pixels if benchmark.backend else None
-    shown = {item: picture._replace(pixels=pixels) for item, picture in pictures.items()}
-    judgements = Judgements(cell, benchmark, answerers.evaluator_of, by_id, shown, options.retry_unparsed)
+    judgements = Judgements(cell, benchmark, answerers.evaluator_of, by_id, pictures, options.retry_unparsed)
     return judgements.requests, judgements.open() if options.ask else []
 
 
 def _pictures(
     cell: Cell, benchmark: Benchmark, request: Mapping[str, Any], datasets: Datasets
-) -> tuple[Sequence[Item], Pictures]:
+) -> tuple[Sequence[Item], Mapping[str, Picture]]:
     images = request["images"]
     if images and images["stage"] == "adopt":
-        items, _, found = found_images(cell, images, datasets)
-        return items, pictures_elsewhere(cell, items, found)
-    items = datasets.items(cell, request["limit"])
-    if images:
-        anew = _made_anew(cell, items, images, datasets) if "settings" in images else set()
-        return items, pictures_made(cell, items, images["retry_refused"], anew)
-    states = survey_images(cell, items)
-    official = os.environ.get("IMAGEEVALKIT_MISSING_ITEMS") == "official"
-    return items, {
-        item: Picture(state.path, state.sha256, plain=state.plain, flat=state.flat)
-        for item, state in scorable(states, official and benchmark.scores_blank).items()
-    }
-
-
-def _made_anew(cell: Cell, items: Sequence[Item], options: Mapping[str, Any], datasets: Datasets) -> set[str]:
-    """The items whose outcome on record gives way to another: failed, damaged, or of other settings, if so wished."""
-    task = datasets[cell.benchmark].dataset_task
-    found = survey(cell, items, fp.settings_of(task, options["settings"][task]), repair=False)
-    stale = [item for item, _ in found.stale] if options["overwrite"] else []
-    return {item.id for item in (*found.make, *found.repair, *stale)}
-
-
-def pictures_made(
-    cell: Cell, items: Sequence[Item], retry_refused: bool, anew: Collection[str] = ()
-) -> Pictures:
-    """Those that there are after ``items`` are made, some ``anew``; a refused one has none unless it is sent again."""
-    records = last_records(cell)
-    made = {}
-    for item in items:
-        record = records.get(item.id)
-        if item.id in anew:
-            made[item.id] = _to_come(item)
-        elif record and record.get("status") == REFUSED and not retry_refused:
-            continue
-        elif record and record.get("status") == OK:
-            made[item.id] = _recorded(item, record)
-        elif record is None and cell.folder.exists() and item.path.is_file():  # made elsewhere
-            made[item.id] = Picture(item.path, sha256_file(item.path), plain=_is_plain(item.path))
+        items, _, places = places_of_job(cell, images, datasets)
+        states = adoption.images_to_come(cell, items, places)
+    else:
+        items = datasets.items(cell, request["limit"])
+        if images:
+            task = datasets[cell.benchmark].dataset_task
+            settings = fp.settings_of(task, images["settings"][task]) if "settings" in images else None
+            states = images_to_come(cell, items, settings, images["overwrite"], images["retry_refused"])
         else:
-            made[item.id] = _to_come(item)
-    return made
+            official = os.environ.get("IMAGEEVALKIT_MISSING_ITEMS") == "official"
+            found = survey_images(cell, items, mend=False)
+            states = scorable(found, official and benchmark.scores_blank)
+    return items, pictures_of(benchmark, states)
 
 
-def pictures_elsewhere(cell: Cell, items: Sequence[Item], found: Mapping[str, Found]) -> Pictures:
-    """Those that there are after ``found`` was taken, with the black cells of a new grid, which hold no image.
+def effort(judge: str, questions: Sequence[Question]) -> str:
+    """Tokens and money that ``questions`` take if each is asked once, in words.
 
-    Of a new file only the header is read: one that ends early counts.
+    A text of n characters counts as n / 4 tokens, an image as 1000, a reply as 50 or what it may have at most; the
+    tokens told are those sent. Money is told of judges behind an API only. ``judge`` is its full name, its options
+    are those of this process's environment.
+
+    Raises:
+        UserError: the judge's settings are malformed.
     """
-    records = last_records(cell)
-    sha256_of = functools.cache(sha256_file)
-    taken = {}
-    for item in items:
-        one, record = found.get(item.id), records.get(item.id)
-        if one is None or isinstance(one, Missing):
-            continue
-        path, n = (one.path, one.index) if isinstance(one, Piece) else (one, None)
-        if not record or not _is_of(record, path, n) or sha256_of(path) not in _hashes(record):
-            if n is not None or _is_image(path):
-                taken[item.id] = _to_come(item)
-        elif record["status"] == OK and record.get("size") is not None:
-            taken[item.id] = _recorded(item, record)
-    return taken
+    choice = registry.choose_judge(judge)
+    sent = round(sum(map(_tokens, questions)))
+    written = sum(min(question.sampling.max_tokens, _TOKENS_PER_REPLY) for question in questions)
+    said = f"about {sent / 1e6:.2f} million tokens"
+    if choice.setting.backend != "openai":
+        return said
+    kwargs = {**choice.setting.kwargs, **JudgeOptions.from_environment().kwargs}
+    price = ApiSettings(**kwargs).price_of(choice.setting.model_path)
+    cost = price.cost({"prompt_tokens": sent, "completion_tokens": written}) if price else None
+    if price is None or cost is None:
+        return f"{said}, price unknown"
+    return f"{said}, about {dollars(cost)} at {price.basis} (up to {_TOKENS_PER_REPLY} tokens a reply)"
 
 
-def _is_of(record: Mapping[str, Any], path: Path, n: int | None) -> bool:
-    return bool(record.get("source") == str(path.absolute()) and record.get("cell") == n)
-
-
-def _is_image(path: Path) -> bool:
-    try:
-        opened(path).close()
-    except (OSError, CorruptImage):
-        return False
-    return True
-
-
-def _hashes(record: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    return record.get("source_sha256"), record.get("image_sha256")
-
-
-def _recorded(item: Item, record: Mapping[str, Any]) -> Picture:
-    sha256, flat = record.get("image_sha256") or "", bool(record.get("flat"))
-    return Picture(item.path, sha256, plain=_is_plain(item.path), flat=flat)
-
-
-def _to_come(item: Item) -> Picture:
-    return Picture(item.path, f"to come: {item.id}")  # like no other
-
-
-def _is_plain(path: Path) -> bool:
-    try:
-        return is_plain(path)
-    except (OSError, CorruptImage):
-        return True  # nothing will be asked about it
+def _tokens(question: Question) -> float:
+    return len(question.text) / _CHARACTERS_PER_TOKEN + _TOKENS_PER_IMAGE * len(question.pictures)
 
 
 def main() -> ExitStatus:

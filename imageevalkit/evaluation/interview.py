@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -99,10 +99,12 @@ class Interview:
 
     def _ask(self, waiting: Sequence[Question], writer: KeptTwiceWriter) -> str:
         """Ask ``waiting``; why somebody stopped answering, if so."""
+        left = len(waiting)
         try:
-            with closing(self._answerers.ask(waiting, self._options.workers)) as answers:
+            with closing(self._answers(waiting)) as answers:
                 for answer in answers:
                     self._note_answer(answer, writer)
+                    left -= 1
                     self._report()
                     who = self._answerers.evaluator_of(answer.question).id
                     if self._failed[who] >= _FIRST_FAILURES and who not in self._answered:
@@ -112,7 +114,10 @@ class Interview:
             problem = redact(one_line(error))
             say(f"the judge stopped answering: {problem}")
             return problem
-        return ""
+        return f"{left} of {len(waiting)} questions got neither an answer nor an error" if left else ""
+
+    def _answers(self, waiting: Sequence[Question]) -> Generator[Answer, None, None]:
+        yield from self._answerers.ask(waiting, self._options.workers)
 
     def _note_answer(self, answer: Answer, writer: KeptTwiceWriter) -> None:
         question = answer.question

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import reprlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,11 +15,10 @@ from imageevalkit.benchmark.contract import Answers, Benchmark, Unparsed, benchm
 from imageevalkit.benchmark.question import Answer, Picture, Question
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
+from imageevalkit.cell.jsonl import Shape, Tell, is_number, is_text, mapping_of, one_of, or_null, tell_nobody
 from imageevalkit.cell.kept_twice import KeptTwiceWriter, copy_of, read_kept
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure
-from imageevalkit.json_values import Shape, is_number, is_text, mapping_of, one_of, or_null
-from imageevalkit.jsonl import Tell, tell_nobody
 
 OK, UNPARSED, FAILED = "ok", "unparsed", "failed"
 JUDGED, JUDGE_FAILED = "judged", "judge_failed"
@@ -66,8 +67,12 @@ class ItemAnswers(NamedTuple):
     texts: Mapping[str, str]
 
 
-_Reply = tuple[Answer, str]  # an answer with its value, or with what it lacks
-_Record = Mapping[str, Any]
+class _Reply(NamedTuple):
+    """What is kept of an answer, so that it is worth the same in every run."""
+
+    text: str
+    probabilities: Mapping[str, float] | None
+    outside: float | None
 
 
 @dataclass
@@ -116,12 +121,14 @@ class Judgements:
         self._items, self._pictures = items, pictures
         self._retry_unparsed = retry_unparsed
         self._places: dict[str, dict[str, _Place]] = {item: {} for item in pictures}
-        self._items_of: dict[str, set[str]] = defaultdict(set)
+        # by request; of the items the keys, for their order
+        self._items_of: dict[str, dict[str, None]] = defaultdict(dict)
         self._open: dict[str, Question] = {}
-        self._replies: dict[str, list[_Reply | _Record]] = defaultdict(list)
+        self._replies: dict[str, list[_Reply]] = defaultdict(list)
         for record in judgement_records(cell, tell):
             if record["status"] in (OK, UNPARSED) and record.get("raw") is not None:
-                self._replies[record["request"]].append(record)
+                reply = _Reply(record["raw"], record.get("probabilities"), record.get("outside"))
+                self._replies[record["request"]].append(reply)
         for item in pictures:
             self._advance(item)
 
@@ -158,25 +165,36 @@ class Judgements:
         return self._places[question.item][question.name].request
 
     def add(self, answer: Answer) -> tuple[str, Answer, str]:
-        """Note the answer to an open question: its status in records, itself with its value, and why it has none."""
-        request = self.request(answer.question)
-        problem = answer.error
+        """Note the answer to an open question: its status in records, itself with its value, and why it has none.
+
+        Raises:
+            CellFailure: the question was not open, or the benchmark breaks its contract.
+        """
+        asked = self._places[answer.question.item][answer.question.name]
+        request = asked.request
+        if self._open.pop(request, None) is None:
+            raise CellFailure(
+                f"{self._evaluator_of(asked.question).id} answers {asked.question.name} of item "
+                f"{asked.question.item} twice"
+            )
         if answer.text is not None:
-            answer, problem = self._read(answer)
-            self._replies[request].append((answer, problem))
-        del self._open[request]
-        for item in self._items_of[request]:
-            places = self._places[item].values()
-            for place in places:
-                if place.request == request:
-                    place.is_open = False
-                    if answer.text is None:
-                        place.failure = answer.error
-                    else:
-                        self._take(place)
-            if not any(place.is_open for place in places):
+            self._replies[request].append(_Reply(answer.text, answer.probabilities, answer.outside))
+        items = list(self._items_of[request])
+        for place in (place for item in items for place in self._places[item].values()):
+            if place.request == request:
+                place.is_open = False
+                if answer.text is None:
+                    place.failure = answer.error or "there is no answer, and no reason why"
+                else:
+                    self._take(place)
+        status, problem = FAILED, asked.failure
+        if answer.text is not None:
+            status, problem = (UNPARSED, asked.problem) if asked.answer is None else (OK, "")
+            answer = replace(answer, value=asked.answer.value if asked.answer else None)
+        for item in items:
+            if not any(place.is_open for place in self._places[item].values()):
                 self._advance(item)
-        return (FAILED if answer.text is None else UNPARSED if problem else OK), answer, problem
+        return status, answer, problem
 
     def result(self, item: str, unasked: str) -> ItemAnswers | None:
         """What is known of an item with a picture; ``unasked`` is why the questions without a reply have none."""
@@ -203,13 +221,13 @@ class Judgements:
             moved = False
             for question in self._questions(item):
                 place = places.get(question.name)
-                if place is None or (place.answer is None and place.question != question):
-                    request = question.request_hash(self._evaluator_of(question))
-                    self._items_of[request].add(item)
-                    if place is None:
-                        place = places[question.name] = _Place(question, request)
-                        fresh.append(place)
-                    place.question, place.request = question, request
+                if place is None:
+                    place = places[question.name] = _Place(question, self._request_of(question))
+                    fresh.append(place)
+                elif place.answer is None and place.question != question:
+                    before = place.request
+                    place.question, place.request = question, self._request_of(question)
+                    self._give_up(item, before)
                 moved |= self._take(place)
         for place in fresh if self._retry_unparsed else ():
             place.forgiven = place.attempts
@@ -219,55 +237,61 @@ class Judgements:
             if place.is_open:
                 self._open[place.request] = place.question
 
+    def _request_of(self, question: Question) -> str:
+        request = question.request_hash(self._evaluator_of(question))
+        self._items_of[request][question.item] = None
+        return request
+
+    def _give_up(self, item: str, request: str) -> None:
+        """``item`` has asked that in other words."""
+        if not any(place.request == request for place in self._places[item].values()):
+            del self._items_of[request][item]
+            if not self._items_of[request]:
+                del self._items_of[request]
+
     def _questions(self, item: str) -> list[Question]:
-        places = self._places[item]
+        places, where = self._places[item], f"questions() of item {item}"
         answers = Answers(
             {name: place.answer for name, place in places.items() if place.answer},
             {name: place.attempts for name, place in places.items()},
         )
-        with benchmark_code(self._benchmark.name, f"questions() of item {item}"):
-            found = self._benchmark.questions(self._items[item], self._pictures[item], answers)
-            questions = [replace(question, item=item) for question in found]
-        (name, count) = (
-            Counter(question.name for question in questions).most_common(1)[0] if questions else ("", 0)
-        )
-        if count > 1:
-            raise CellFailure(
-                f"benchmark {self._benchmark.name}: questions() of item {item} has {count} of the name '{name}': give "
-                "each a name of its own"
-            )
-        return questions
+        with benchmark_code(self._benchmark.name, where):
+            found = list(self._benchmark.questions(self._items[item], self._pictures[item], answers))
+        names: set[str] = set()
+        for question in found:
+            if not isinstance(question, Question):
+                problem = f"{reprlib.repr(question)}, which is no Question: give those of ask() or measure()"
+            elif question.name in names:
+                problem = f"more than one of the name '{question.name}': give each a name of its own"
+            else:
+                names.add(question.name)
+                continue
+            raise CellFailure(f"benchmark {self._benchmark.name}: {where} has {problem}")
+        return [replace(question, item=item) for question in found]
 
     def _take(self, place: _Place) -> bool:
         """Look at the next reply to the place's request; False where there is none."""
-        replies = self._replies.get(place.request, [])
-        number = place.seen[place.request]
+        replies, number = self._replies.get(place.request, ()), place.seen[place.request]
         if place.answer or number == len(replies):
             return False
         place.seen[place.request] += 1
-        reply = replies[number]
-        if not isinstance(reply, tuple):
-            # parsed anew at every run: a mended parser counts without asking again
-            reply = replies[number] = self._read(
-                Answer(
-                    place.question,
-                    reply["raw"],
-                    probabilities=reply.get("probabilities"),
-                    outside=reply.get("outside"),
-                )
-            )
-        answer, place.problem = reply
-        place.text = answer.text
-        if place.problem:
-            place.attempts += 1
-        else:
-            place.answer = answer
-        return True
-
-    def _read(self, answer: Answer) -> _Reply:
-        question = answer.question
+        reply, question = replies[number], place.question
+        place.text = reply.text
+        answer = Answer(question, reply.text, probabilities=reply.probabilities, outside=reply.outside)
+        where = f"parse() of item {question.item}, {question.name}"
         try:
-            with benchmark_code(self._benchmark.name, f"parse() of item {question.item}, {question.name}"):
-                return replace(answer, value=self._benchmark.parse(question, answer)), ""
+            # anew at every run: a mended parser counts without asking again
+            with benchmark_code(self._benchmark.name, where):
+                value = self._benchmark.parse(question, answer)
         except Unparsed as error:
-            return answer, str(error)
+            place.attempts += 1
+            place.problem = str(error) or "it holds no value"
+            return True
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
+            raise CellFailure(
+                f"benchmark {self._benchmark.name}: {where} returns {reprlib.repr(value)}, and must return a JSON value"
+            ) from None
+        place.answer = replace(answer, value=value)
+        return True

@@ -16,7 +16,7 @@ from imageevalkit import __version__
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.records import OK, last_records, spent_since
+from imageevalkit.cell.records import OK, Record, last_records, spent_since
 from imageevalkit.environment_hash import environment_hash
 from imageevalkit.evaluation.judgements import judgement_records
 
@@ -32,10 +32,10 @@ def provenance(cell: Cell, items: Sequence[Item], data_sha256: dict[str, str], j
     return {
         "imageevalkit": __version__,
         "git_commit": _git_commit(),
-        "model_settings": [known.get(key, {}) for key in sorted({r.get("fingerprint", "") for r in mine})],
+        "model_settings": [known.get(key, {}) for key in sorted({r.fingerprint for r in mine})],
         "model_packages": fp.packages_of(cell.fingerprints),
-        "seeds_honoured": dict(Counter(str(r.get("seed_honoured")).lower() for r in mine)),
-        "generation_seconds": round(sum(r.get("seconds", 0.0) for r in mine), 2),
+        "seeds_honoured": dict(Counter(str(r.seed_honoured).lower() for r in mine)),
+        "generation_seconds": round(sum(r.seconds for r in mine), 2),
         **_money(cell, mine, known),
         **_judging(cell, judge),
         "data_sha256": data_sha256,
@@ -48,14 +48,12 @@ def provenance(cell: Cell, items: Sequence[Item], data_sha256: dict[str, str], j
     }
 
 
-def _money(
-    cell: Cell, records: Sequence[Mapping[str, Any]], known: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
+def _money(cell: Cell, records: Sequence[Record], known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """USD of all runs, lost and failed requests included; None as soon as one image of an API has no price."""
     prices = [
-        record.get("price")
+        record.price
         for record in records
-        if record["status"] == OK and "host" in known.get(record.get("fingerprint", ""), {})
+        if record.status == OK and "host" in known.get(record.fingerprint, {})
     ]
     if unpriced := prices.count(None):
         return {"generation_usd": None, "generation_usd_unpriced": unpriced}

@@ -11,11 +11,11 @@ from typing import Any
 from imageevalkit.cell import Cell
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.records import OutcomeWriter
+from imageevalkit.cell.records import RecordWriter
+from imageevalkit.cell.states import Survey, survey
 from imageevalkit.errors import CellFailure
 from imageevalkit.generation.making import Making
 from imageevalkit.generation.model import ImageModel
-from imageevalkit.generation.survey import Survey, survey
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE, Outcome
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.secrets import one_line
@@ -55,33 +55,28 @@ class CellRun:
         self.cell, self.task, self.setting, self.log_path = cell, task, setting, log_path
         self.outcome: Outcome | None = None
         self._settings = fp.settings_of(task, setting)
-        self._found = found = survey(cell, items, self._settings, tell=log)
+        found = survey(cell, items, self._settings, mend=True, tell=log)
+        self._reused, refused, stale = found.of("reuse"), found.of("refused"), found.explain_stale()
         self._failure: BaseException | None = None
         self._model = ImageModel()
-        log(_what_is_there(found, len(items)))
-        if found.stale:
-            log(found.explain_stale())
-        if found.stale and not options.overwrite:
-            self.outcome = Outcome(
-                STALE, f"{found.explain_stale()}; nothing was changed: add --overwrite to make them again"
-            )
-        asked_before = [] if options.retry_refused else found.refused
-        todo = [*found.make, *found.repair, *(item for item, _ in found.stale)]
-        if options.retry_refused:
-            todo += found.refused
-        order = {item.id: n for n, item in enumerate(items)}
-        self.todo: list[Item] = sorted(todo, key=lambda item: order[item.id])
+        log(_what_is_there(found))
+        if stale:
+            log(stale)
+        if stale and not options.overwrite:
+            self.outcome = Outcome(STALE, f"{stale}; nothing was changed: add --overwrite to make them again")
+        asked_before = [] if options.retry_refused else refused
+        self.todo: list[Item] = found.to_make(options.overwrite, options.retry_refused)
         self.making = Making(
             cell=cell,
             total=len(items),
-            reused=len(found.reuse) + len(asked_before),
+            reused=len(self._reused) + len(asked_before),
             refused=len(asked_before),
             blank_on_error=options.blank_on_error,
             default_size=requested_size(setting.get("model_kwargs", {})),
             progress=progress,
             log=log,
             workers=options.workers,
-            has_worked=bool(found.reuse),
+            has_worked=bool(self._reused),
         )
 
     def begin(self, model: ImageModel) -> None:
@@ -92,10 +87,10 @@ class CellRun:
         """
         _make_folders({item.path.parent for item in self.todo})
         self._model = model
-        if self._found.reuse:
+        if self._reused:
             model.has_made_images()
         model.begin_cell(self)
-        self.making.start(OutcomeWriter(self.cell, self.remember(model.packages())))
+        self.making.start(RecordWriter(self.cell, self.remember(model.packages())))
 
     def remember(self, packages: Mapping[str, str]) -> str:
         """Keep what makes the images, of one of several workers perhaps; returns the settings' fingerprint."""
@@ -120,14 +115,14 @@ class CellRun:
         self.making.report(force=True)
         if self._failure:
             raise self._failure
-        made = [*self.making.images, *(item.path for item in self._found.reuse)]
+        made = [*self.making.images, *(item.path for item in self._reused)]
         if gone := sum(not path.is_file() for path in made):
             return Outcome(
                 FAILED,
                 f"{gone} of {len(made)} images were removed from {self.cell.folder} while this run was at work; "
                 "the same command makes them again",
             )
-        return _outcome(self.making, len(self._found.reuse))
+        return _outcome(self.making, len(self._reused))
 
 
 def _make_folders(folders: set[Path]) -> None:
@@ -154,12 +149,13 @@ def requested_size(model_kwargs: Mapping[str, Any]) -> tuple[int, int]:
     return 1024, 1024
 
 
-def _what_is_there(found: Survey, total: int) -> str:
-    parts = [f"{len(found.reuse)} of {total} images are there", f"{len(found.make)} to make"]
-    if found.repair:
-        parts.append(f"{len(found.repair)} to repair (missing, truncated or altered)")
-    if found.refused:
-        parts.append(f"{len(found.refused)} refused before")
+def _what_is_there(found: Survey) -> str:
+    parts = [f"{len(found.of('reuse'))} of {len(found.states)} images are there"]
+    parts.append(f"{len(found.of('make'))} to make")
+    if repair := found.of("repair"):
+        parts.append(f"{len(repair)} to repair (missing, truncated or altered)")
+    if refused := found.of("refused"):
+        parts.append(f"{len(refused)} refused before")
     return ", ".join(parts)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from PIL import Image
 from imageevalkit.api.money import Bill
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.records import FAILED, REFUSED, OutcomeWriter, encoded
+from imageevalkit.cell.records import FAILED, OK, REFUSED, Record, RecordWriter
 from imageevalkit.errors import CellFailure
 from imageevalkit.generation.contract import (
     Generated,
@@ -26,6 +26,7 @@ from imageevalkit.generation.contract import (
     name_of,
 )
 from imageevalkit.guest_code import guest_code
+from imageevalkit.images import encode, encoded
 from imageevalkit.money import dollars
 from imageevalkit.open_files import when_one_is_free
 from imageevalkit.progress import Progress, ProgressWriter
@@ -67,9 +68,9 @@ class Making:
     """Requests without an image that may have been billed; they are in ``cost`` by estimate."""
     _lost_in_a_row: int = 0
     _outages_in_a_row: int = 0
-    _writer: OutcomeWriter | None = None
+    _writer: RecordWriter | None = None
 
-    def start(self, writer: OutcomeWriter) -> None:
+    def start(self, writer: RecordWriter) -> None:
         """Outcomes go to ``writer`` from now on."""
         self._writer = writer
 
@@ -85,12 +86,22 @@ class Making:
         try:
             generated = _as_generated(returned)
             with guest_code():  # a picture may be of a class of the model's own; libraries are loaded late
-                image = when_one_is_free(lambda: encoded(generated, item.path))
+                image = when_one_is_free(lambda: encoded(generated.image, item.path, generated.proven))
         except Exception as error:  # a picture that does not decode or encode is this item's failure only
             return error
+        record = replace(
+            _paid(Record.of(item, OK), generated.bill),
+            seconds=seconds,
+            attempts=generated.attempts,
+            seed_honoured=generated.seed_honoured,
+            requested_size=generated.requested_size,
+            size=image.size,
+            flat=image.flat,
+            extra=generated.extra or None,
+        )
         writer = self._writer
         # it is paid for: only the last steps leave a record, and they open nothing
-        when_one_is_free(lambda: writer.save_image(item, generated, image, seconds))
+        when_one_is_free(lambda: writer.save(item, record, image.data))
         return None
 
     def stored(self, item: Item, returned: Any, error: Exception | None, seconds: float) -> None:
@@ -125,9 +136,18 @@ class Making:
         if not isinstance(error, GenerationError):
             trace = error.trace if isinstance(error, Raised) else "".join(traceback.format_exception(error))
             self.log(redact(trace))
-        blank = self._blank_size(item) if self.blank_on_error and not refused else None
-        writer, status = self._writer, REFUSED if refused else FAILED
-        when_one_is_free(lambda: writer.save_failure(item, error, status, seconds, blank))
+        record = replace(
+            Record.of(item, REFUSED if refused else FAILED),
+            seconds=seconds,
+            attempts=error.attempts if isinstance(error, GenerationError) else 1,
+            error={"class": name_of(error), "text": one_line(error)},
+        )
+        if isinstance(error, GenerationError):
+            record = _paid(record, error.bill)
+        writer, placeholder = self._writer, None
+        if self.blank_on_error and not refused:
+            placeholder = encode(Image.new("RGB", self._blank_size(item), "white"), item.path)
+        when_one_is_free(lambda: writer.save(item, record, placeholder))
         if refused:
             self.refused += 1
         else:
@@ -152,7 +172,7 @@ class Making:
         return f"{dollars(self.cost)}{lost}"
 
     def commit(self) -> None:
-        """See :meth:`OutcomeWriter.commit`. May run in any thread."""
+        """See :meth:`RecordWriter.commit`. May run in any thread."""
         if self._writer:
             self._writer.commit()
 
@@ -199,6 +219,13 @@ class Making:
     def _blank_size(self, item: Item) -> tuple[int, int]:
         pictures: Sequence[Any] = [p for p in item.input_list or [] if isinstance(p, Image.Image)]
         return pictures[0].size if pictures else self.default_size
+
+
+def _paid(record: Record, bill: Bill | None) -> Record:
+    """``record`` with what the requests of its item cost."""
+    if bill is None:
+        return record
+    return replace(record, tokens=bill.tokens or None, price=bill.cost, maybe_billed=bill.maybe_billed)
 
 
 def _as_generated(returned: Any) -> Generated:

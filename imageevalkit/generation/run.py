@@ -12,8 +12,7 @@ from imageevalkit.cell import Cell
 from imageevalkit.errors import CellFailure
 from imageevalkit.generation.cell_run import CellRun
 from imageevalkit.generation.concurrent import Asker, drain
-from imageevalkit.guest_code import guest_code
-from imageevalkit.jobs import FAILED, Outcome
+from imageevalkit.jobs import FAILED, Outcome, outcome_of
 from imageevalkit.secrets import one_line, redact
 
 Load = Callable[[CellRun], Any]
@@ -26,17 +25,6 @@ class Planned(NamedTuple):
     cell: Cell
     open: Callable[[], CellRun]
     log: Callable[[str], None]
-
-    def outcome_of(self, step: Callable[[], Outcome]) -> Outcome:
-        """What ``step`` returns; a fault in one benchmark's or model's code must not take the other cells along."""
-        try:
-            with guest_code():
-                return step()
-        except CellFailure as error:
-            return Outcome(FAILED, one_line(error))
-        except Exception as error:
-            self.log(redact(traceback.format_exc()))
-            return Outcome(FAILED, f"{type(error).__name__}: {one_line(error, 300)}")
 
 
 async def generate_together(
@@ -84,7 +72,7 @@ class _Model:
         self._settle(cell, outcome)
 
     def _end(self, run: CellRun) -> None:
-        self._done(run.cell, self._unsettled[run.cell].outcome_of(run.end))
+        self._done(run.cell, outcome_of(run.end, self._unsettled[run.cell].log))
 
     async def _opened(self) -> AsyncIterator[tuple[CellRun, Asker]]:
         for planned in self._cells:
@@ -116,7 +104,7 @@ class _Model:
             runs.append(run)
             return Outcome("")
 
-        outcome = planned.outcome_of(begin)
+        outcome = outcome_of(begin, planned.log)
         if runs:
             return runs[0]
         self._done(planned.cell, outcome)

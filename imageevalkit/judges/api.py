@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imageevalkit.api.clients import Request
@@ -21,9 +23,14 @@ from imageevalkit.api.replies import (
     tokens_of,
 )
 from imageevalkit.benchmark.question import Answer, Picture, Question
-from imageevalkit.judges.pictures import DataUrl
+from imageevalkit.cpu import on_cpu
+from imageevalkit.judges.pictures import sent_picture
 from imageevalkit.judges.settings import ApiSettings
 from imageevalkit.secrets import one_line
+
+# The questions about one picture come together; where they do not, reading it again is cheaper than the memory.
+_MOST_KEPT = 16
+_ROUNDING = 1e-4  # of a sum of probabilities that are sent as logarithms
 
 
 def request_parameters(question: Question, settings: ApiSettings) -> dict[str, Any]:
@@ -156,9 +163,6 @@ def _sums(counts: Mapping[str, int]) -> dict[str, int] | None:
     return {"input": sum(tokens) - output, "output": output}
 
 
-_ROUNDING = 1e-4  # of a sum of probabilities that are sent as logarithms
-
-
 class FirstToken(NamedTuple):
     """The probability (0-1) of each ``listed`` first token by its bytes, and the one that was ``sampled``.
 
@@ -234,3 +238,43 @@ def _first_tokens(string: str) -> Iterator[bytes]:
     yield string.encode()
     if len(string) > 1 and string.removeprefix(" ").isdecimal():
         yield string[0].encode()
+
+
+class DataUrl(NamedTuple):
+    """A data URL inside a JSON string: the opening quote and what stands before the base64, then the base64."""
+
+    head: str
+    base64: bytes
+
+
+class PictureCache:
+    """Keeps a picture for as long as further ``questions`` need it. Belongs to one event loop."""
+
+    def __init__(self, questions: Iterable[Question]) -> None:
+        self._uses = Counter(picture for question in questions for picture in question.pictures)
+        self._kept: dict[Picture, asyncio.Task[DataUrl]] = {}
+
+    async def get(self, picture: Picture) -> DataUrl:
+        """``picture`` as it is sent, made off the event loop. Raises as ``sent_picture`` does."""
+        if picture not in self._kept and self._uses[picture] < 2:
+            return await on_cpu(_data_url, picture)
+        if picture not in self._kept:
+            self._kept[picture] = asyncio.create_task(on_cpu(_data_url, picture))
+            if len(self._kept) > _MOST_KEPT:
+                del self._kept[next(iter(self._kept))]
+        return await asyncio.shield(self._kept[picture])
+
+    def answered(self, question: Question) -> None:
+        """``question`` needs its pictures no more."""
+        for picture in question.pictures:
+            self._uses[picture] -= 1
+            if not self._uses[picture]:
+                self._kept.pop(picture, None)
+
+
+def _data_url(picture: Picture) -> DataUrl:
+    import pybase64  # base64 of the standard library takes ten times as long and holds the interpreter lock
+
+    data, media_type = sent_picture(picture)
+    head = json.dumps(f"data:{media_type};base64,")[:-1]
+    return DataUrl(head, pybase64.b64encode(data))

@@ -23,9 +23,15 @@ from imageevalkit.benchmark.question import Answer, JudgeUnusable, PixelRule, Qu
 from imageevalkit.errors import CellFailure, UserError, say
 from imageevalkit.images import CorruptImage
 from imageevalkit.judges.answerer import WEIGHTS_USER, Judge
-from imageevalkit.judges.api import FEW_LOGPROBS, NO_LOGPROBS, chat_request, read_reply, request_parameters
+from imageevalkit.judges.api import (
+    FEW_LOGPROBS,
+    NO_LOGPROBS,
+    PictureCache,
+    chat_request,
+    read_reply,
+    request_parameters,
+)
 from imageevalkit.judges.choice import JudgeChoice, JudgeOptions
-from imageevalkit.judges.pictures import PictureCache
 from imageevalkit.judges.server import edition, is_away, problem, split_kwargs, wait_for_address
 from imageevalkit.judges.settings import ApiSettings
 from imageevalkit.open_files import requests_that_fit

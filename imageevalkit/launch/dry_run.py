@@ -14,6 +14,7 @@ from imageevalkit.errors import ExitStatus
 from imageevalkit.jobs import Job, Plan, cell_of
 from imageevalkit.judges.choice import is_judge
 from imageevalkit.launch.environments import DRIVER_ENV, python_of
+from imageevalkit.launch.process import with_our_paths
 from imageevalkit.launch.serving_jobs import describe_server
 from imageevalkit.secrets import environ_with
 from imageevalkit.text_output import counted
@@ -90,8 +91,8 @@ def _evaluation(job: Job, cell: str, before: Job | None) -> _Request:
     own = job.options.get("cells", {}).get(cell, {})
     environ, command = own.get("environ", job.environ), own.get("command", job.command)
     judge, limit = environ.get("IMAGEEVALKIT_JUDGE", ""), environ.get("IMAGEEVALKIT_LIMIT")
-    # bash, script, model, environments: who judges with a model of its own tells its versions there
-    environment = (command[3].split() or [""])[0]
+    # its last word are the environments: who judges with a model of its own tells its versions there
+    environment = (command[-1].split() or [""])[0]
     return _Request(
         "imageevalkit.evaluation.forecast",
         python_of(environment, cell, "bash utils/make_env.sh"),
@@ -107,7 +108,7 @@ def _evaluation(job: Job, cell: str, before: Job | None) -> _Request:
 
 
 def _environ(secrets: Collection[str], own: Mapping[str, str]) -> dict[str, str]:
-    return {**environ_with(secrets), **own}
+    return with_our_paths({**environ_with(secrets), **own})
 
 
 def _images_of(job: Job, cell: Cell) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from imageevalkit.judges.server import ServerSettings, split_kwargs
 from imageevalkit.judges.settings import ApiSettings, TransformersSettings
 from imageevalkit.launch import gpu_needs
 from imageevalkit.launch.benchmarks import BenchmarkChoice
-from imageevalkit.launch.environments import python_of
+from imageevalkit.launch.environments import DRIVER_ENV, python_of
 from imageevalkit.launch.generate_jobs import Run
 from imageevalkit.launch.judges import ConfiguredJudge
 from imageevalkit.launch.serving_jobs import Server, server_of, serving_jobs
@@ -67,13 +67,16 @@ def evaluate_jobs(run: Run, cells: Sequence[Cell], after: Mapping[str, str]) -> 
 
 def _job(run: Run, cell: Cell, needs: JudgeNeeds, after: Mapping[str, str]) -> Job:
     options, benchmark = run.options, run.benchmarks[cell.benchmark]
-    ours = benchmark.benchmark is not None
     environment = benchmark.environment(run.config)
     for part in environment.split():
         python_of(part, f"benchmark {benchmark.name}", f"bash utils/make_env.sh --benchmark {benchmark.name}")
     if not environment and needs.environment:
         environment = needs.environment
         python_of(environment, f"{benchmark.name}'s judge", "bash utils/make_env.sh --judge transformers")
+    command, retries = benchmark.evaluation(cell.model, environment), _RETRIES
+    if benchmark.benchmark is None:
+        command = [str(DRIVER_ENV / "bin" / "python"), "-m", "imageevalkit.evaluation.foreign", *command]
+        retries = 0  # it may begin anew, for hours and judge money
     environ = {
         "IMAGEEVALKIT_RUN_FOLDER": str(run.folder),
         "IMAGEEVALKIT_MISSING_ITEMS": options.missing_items,
@@ -89,7 +92,7 @@ def _job(run: Run, cell: Cell, needs: JudgeNeeds, after: Mapping[str, str]) -> J
     return Job(
         name=f"evaluate:{cell.key}",
         stage="evaluate",
-        command=benchmark.evaluation(cell.model, environment),
+        command=command,
         cells=[cell.key],
         logs=run.logs([cell], "evaluate"),
         environ=environ,
@@ -98,9 +101,7 @@ def _job(run: Run, cell: Cell, needs: JudgeNeeds, after: Mapping[str, str]) -> J
         gpus=_gpus(run, benchmark, needs),
         turns=[needs.turn] if needs.turn else [],
         cores=run.cores,
-        # a foreign script may begin anew, for hours and judge money
-        retries=_RETRIES if ours else 0,
-        leaves_outcomes=ours,
+        retries=retries,
         options={"uses_encoders": benchmark.uses_encoders},
     )
 

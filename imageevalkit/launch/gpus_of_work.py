@@ -11,6 +11,7 @@ from imageevalkit.cell import REPO
 from imageevalkit.errors import say
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch.environments import DRIVER_ENV
+from imageevalkit.launch.process import with_our_paths
 from imageevalkit.secrets import environ_with
 
 _TELL_AFTER = 2.0
@@ -57,12 +58,12 @@ def _calls_left(jobs: Sequence[Job]) -> Mapping[str, int | None]:
 
 def _answer(request: str, environ: dict[str, str]) -> str:
     with subprocess.Popen(
-        [str(DRIVER_ENV / "bin" / "python"), "-m", "imageevalkit.images_left"],
+        [str(DRIVER_ENV / "bin" / "python"), "-m", "imageevalkit.generation.forecast", "--calls"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env=environ,
+        env=with_our_paths(environ),
         cwd=REPO,
     ) as counting:
         try:

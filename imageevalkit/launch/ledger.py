@@ -124,15 +124,12 @@ class Ledger:
         shared = len({cell_of(cell).model for cell in job.cells}) > 1
         said = "" if end.status is None or shared else last_line(log)
         told = (end.problem or how) + (f": {said}" if said else "")
-        foreign_success = end.status == 0 and not job.leaves_outcomes
-        lacks_outcomes = self.lacks_outcomes(job) and not foreign_success
+        lacks_outcomes = self.lacks_outcomes(job)
         why = f": {logs.full_words(log_root())}" if lacks_outcomes and logs.is_full(self._folder) else ""
         for cell in _owed(job):
             outcome = self._outcome(job, cell)
             if outcome is None and end.stopped_by:
                 outcome = Outcome(INTERRUPTED, end.problem or f"stopped by {end.stopped_by}")
-            elif outcome is None and foreign_success:
-                outcome = Outcome(COMPLETE, "the script ended with status 0; its log has the scores")
             elif outcome is None:
                 outcome = Outcome(FAILED, told if end.status is None else f"left no outcome{why}, {told}")
             self._record(job, cell, outcome, end.attempts, log_of(job, cell))

@@ -267,10 +267,10 @@ class _Run:
     def _worth_retry(self, job: Job, status: int) -> bool:
         if status in CANNOT_START:
             return False
-        if job.leaves_outcomes and not job.always:
+        if not job.always:
             # whatever status it has: code of others may have ended it with that of one that is done
             return self._ledger.lacks_outcomes(job) and not logs.is_full(Path(self._plan.run_folder))
-        return status not in FINAL and (status != ExitStatus.FAILED or not job.always)
+        return status not in {*FINAL, ExitStatus.FAILED}
 
     def _reap(self) -> None:
         for active in self._active.values():

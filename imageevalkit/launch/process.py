@@ -20,6 +20,7 @@ from imageevalkit.progress import PROGRESS_ENV
 from imageevalkit.secrets import environ_with
 from imageevalkit.text_output import plain
 
+OUR_PATHS = (REPO, REPO / "infer")
 CORES_ENV = "IMAGEEVALKIT_CORES"
 LOG_HEADER = "# imageevalkit: "
 """Begins the line that the launcher itself writes into a job's log."""
@@ -37,14 +38,18 @@ def progress_path(plan: Plan, job: Job) -> Path:
 
 def job_environ(plan: Plan, job: Job, gpus: dict[str, str], cores: int) -> dict[str, str]:
     """The environment of ``job``: the launcher's without secrets of others, its own additions, what it was given."""
-    environ = environ_with(job.secrets) | job.environ | gpus
-    paths = [str(REPO), *filter(None, [environ.get("PYTHONPATH")])]
-    environ["PYTHONPATH"] = os.pathsep.join(paths)
+    environ = with_our_paths(environ_with(job.secrets) | job.environ | gpus)
     environ[PROGRESS_ENV] = str(progress_path(plan, job).absolute())
     environ[CORES_ENV] = str(cores)
     # else the last words of a killed job die in its buffer
     environ.setdefault("PYTHONUNBUFFERED", "1")
     return environ
+
+
+def with_our_paths(environ: dict[str, str]) -> dict[str, str]:
+    """``environ`` with the folders in which Python finds the toolkit and what ``infer/`` registers."""
+    paths = [*map(str, OUR_PATHS), *filter(None, [environ.get("PYTHONPATH")])]
+    return environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 def start_guarded(

@@ -28,7 +28,7 @@ from imageevalkit.jobs import (
 )
 from imageevalkit.judges.server import Address
 from imageevalkit.launch.judge_server import JudgeServer
-from imageevalkit.launch.process import FINAL, describe_exit, guarded, last_line, progress_path
+from imageevalkit.launch.process import FINAL, OUR_PATHS, describe_exit, guarded, last_line, progress_path
 from imageevalkit.progress import Progress, ProgressReader, ProgressWriter
 from imageevalkit.secrets import environ_with
 
@@ -128,7 +128,7 @@ def _server_environ(executable: Path, secrets: Sequence[str]) -> dict[str, str]:
     environ = environ_with(secrets)
     environ["PATH"] = os.pathsep.join([str(executable.parent), *filter(None, [environ.get("PATH")])])
     # our folders (tests, utils) must not shadow packages of its environment
-    ours = ("", str(REPO), str(REPO / "infer"))
+    ours = {"", *map(str, OUR_PATHS)}
     paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ours]
     environ["PYTHONPATH"] = os.pathsep.join(paths)
     return environ

@@ -15,6 +15,7 @@ from imageevalkit.errors import CellFailure, ExitStatus, run_main, show
 from imageevalkit.jobs import USABLE, read_outcome
 from imageevalkit.locks import open_lock, take_lock
 from imageevalkit.report.collect import CellReport, collect
+from imageevalkit.report.comparisons import write_comparisons
 from imageevalkit.report.html import render
 from imageevalkit.report.leaderboard import csv_text, markdown_text
 from imageevalkit.report.table import format_table
@@ -44,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> ExitStatus:
             cells = collect(unreadable.append)
             _print(cells, unreadable, wanted, args.run_folder)  # first: a full disk must not hide the scores
             paths = write_reports(cells, unreadable)
+            paths += write_comparisons(cells, lambda line: show(plain(line)))
     except OSError as error:
         reason = error.strerror or error
         where = error.filename2 or error.filename or output_root()

@@ -6,21 +6,22 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from imageevalkit import registry
 from imageevalkit.cell import Cell, output_root, short_path
+from imageevalkit.cell.jsonl import Tell, is_number, read_jsonl, tell_nobody
 from imageevalkit.cell.kept_twice import copy_of
-from imageevalkit.cell.records import is_corrupt, last_records
-from imageevalkit.cell.result_files import SCORE, others
-from imageevalkit.cell.results import Result, read_result
+from imageevalkit.cell.metrics_file import no_score
+from imageevalkit.cell.records import CORRUPT, FAILED, GENERATED, OK, Record, Status, last_records
+from imageevalkit.cell.results import Result, others, read_result
+from imageevalkit.cell.scores import SCORE
 from imageevalkit.errors import CellFailure
 from imageevalkit.images import IMAGE_SUFFIXES, sha256_file
-from imageevalkit.json_values import is_number
-from imageevalkit.jsonl import Tell, read_jsonl, tell_nobody
 from imageevalkit.secrets import one_line
 from imageevalkit.text_output import to_bytes
 
@@ -30,9 +31,8 @@ _LONGEST_NAME = 255  # bytes, of every file system
 _GENERATION = "generation.jsonl"
 _OF_A_CELL = {_GENERATION, copy_of(Path(_GENERATION)).name, "result.json"}  # any of them makes a folder one
 
-Records = dict[str, dict[str, Any]]
+Scores = dict[str, dict[str, Any]]
 
-GENERATED, REFUSED, FAILED, BLANK, CORRUPT = "generated", "refused", "failed", "blank", "corrupt"
 # Of a result or a score: measured on an image that is not there any more.
 STALE = "stale"
 
@@ -153,7 +153,7 @@ def _read_result(cell: Cell, path: Path, tell: Tell) -> tuple[Result | None, str
         result = read_result(path)
     except (OSError, ValueError) as error:
         if isinstance(error, FileNotFoundError) and not path.is_symlink():
-            return None, "not evaluated"
+            return None, no_score(cell) if registry.is_foreign(cell.benchmark) else "not evaluated"
         why = error.strerror if isinstance(error, OSError) else one_line(error)
         problem = f"{short_path(path)} is not readable: {why}"
         tell(problem)
@@ -165,13 +165,13 @@ def _read_result(cell: Cell, path: Path, tell: Tell) -> tuple[Result | None, str
     return result, ""
 
 
-def _without_stale(result: Result, made: Records, scored: Records) -> tuple[Result, Records]:
+def _without_stale(result: Result, made: Mapping[str, Record], scored: Scores) -> tuple[Result, Scores]:
     """``result`` and ``scored`` without the numbers of images that were made again after the measurement."""
     measured = _time(result.provenance.get("time"))
     stale = {
         id: {**score, "status": STALE, "values": {}, "detail": {}, "reason": "made again after it was judged"}
         for id, score in scored.items()
-        if measured and _is_newer(made.get(id, {}), score, measured)
+        if measured and _is_newer(made.get(id), score, measured)
     }
     if not stale:
         return result, scored
@@ -181,12 +181,14 @@ def _without_stale(result: Result, made: Records, scored: Records) -> tuple[Resu
     return replace(result, headline=[], withheld=reason), {**scored, **stale}
 
 
-def _is_newer(record: dict[str, Any], score: dict[str, Any], measured: datetime) -> bool:
-    if record.get("status") != "ok" and score.get("status") == "not_generated":
+def _is_newer(record: Record | None, score: dict[str, Any], measured: datetime) -> bool:
+    if record is None:
+        return False
+    if record.status != OK and score.get("status") == "not_generated":
         return False  # it had no image then and has none now: another try that failed changes no score
-    if record.get("status") == "ok" and score.get("image_sha256"):
-        return bool(score["image_sha256"] != record.get("image_sha256"))  # it may be the same again
-    time = _time(record.get("time"))
+    if record.status == OK and score.get("image_sha256"):
+        return bool(score["image_sha256"] != record.image_sha256)  # it may be the same again
+    time = _time(record.time)
     return bool(time and time > measured)
 
 
@@ -199,7 +201,7 @@ def _time(value: Any) -> datetime | None:
     return time.replace(microsecond=0) if time.tzinfo else None
 
 
-def _scores(path: Path, tell: Tell) -> Records:
+def _scores(path: Path, tell: Tell) -> Scores:
     return {record["item"]: record for record in read_jsonl(path, SCORE, tell)}
 
 
@@ -210,21 +212,21 @@ def natural(id: str) -> list[tuple[int, str, str]]:
     return [(len(number), number, part) for number, part in zip(digits, parts, strict=True)]
 
 
-def _item(cell: Cell, id: str, made: dict[str, Any] | None, score: dict[str, Any]) -> ItemView:
-    record = _unrecorded(cell, id, score) if made is None else made
-    error = record.get("error")
+def _item(cell: Cell, id: str, made: Record | None, score: dict[str, Any]) -> ItemView:
+    record = made or _unrecorded(cell, id, score)
+    error = record.error
     return ItemView(
         id=id,
         outcome=_outcome(record, score),
-        path=_inside(record.get("path")),
-        image_sha256=_sha256(record.get("image_sha256")),
-        size=_size(record.get("size")),
-        prompt=_text(record.get("prompt")),
-        prompt_sha256=_text(record.get("prompt_sha256")),
-        seed=record["seed"] if isinstance(record.get("seed"), int) else None,
-        seed_honoured=record["seed_honoured"] if isinstance(record.get("seed_honoured"), bool) else None,
-        error=(_text(error.get("class")), _text(error.get("text"))) if isinstance(error, dict) else None,
-        facts=_facts(record),
+        path=_inside(record.path),
+        image_sha256=_sha256(record.image_sha256),
+        size=record.size,
+        prompt=_text(record.prompt),
+        prompt_sha256=_text(record.prompt_sha256),
+        seed=record.seed,
+        seed_honoured=record.seed_honoured,
+        error=(_text(error["class"]), _text(error["text"])) if error else None,
+        facts=_facts(record) if made else {},
         judged=_text(score.get("status")),
         reason=_text(score.get("reason")),
         evaluator=_text(score.get("evaluator")),
@@ -234,39 +236,34 @@ def _item(cell: Cell, id: str, made: dict[str, Any] | None, score: dict[str, Any
     )
 
 
-def _unrecorded(cell: Cell, id: str, score: dict[str, Any]) -> dict[str, Any]:
+def _unrecorded(cell: Cell, id: str, score: dict[str, Any]) -> Record:
     """What stands for the record of an item that has none: never attempted, or an image made elsewhere."""
     if score.get("status") in ("judged", "unparsed", "judge_failed") and _inside(id):
         for suffix in sorted(IMAGE_SUFFIXES):
             path = cell.folder / f"{id}{suffix}"
             if path.is_file():
-                return {"status": "ok", "path": f"{id}{suffix}", "image_sha256": sha256_file(path)}
-    return {"error": {"class": "not attempted", "text": "there is no generation record of this item"}}
+                return Record(id, OK, f"{id}{suffix}", image_sha256=sha256_file(path))
+    return Record(
+        id, FAILED, error={"class": "not attempted", "text": "there is no generation record of this item"}
+    )
 
 
-def _outcome(record: dict[str, Any], score: dict[str, Any]) -> str:
-    # a refusal stays a refusal: a placeholder beside it does not make the item blank
-    if record.get("status") == REFUSED:
-        return REFUSED
-    if record.get("placeholder"):
-        return BLANK
-    if record.get("status") != "ok":
-        return CORRUPT if is_corrupt(record) else FAILED
-    corrupt = score.get("status") == "not_generated" and _text(score.get("reason")).startswith(CORRUPT)
-    return CORRUPT if corrupt else GENERATED
+def _outcome(record: Record, score: dict[str, Any]) -> Status:
+    is_lost = score.get("status") == "not_generated" and _text(score.get("reason")).startswith(CORRUPT)
+    return CORRUPT if record.outcome == GENERATED and is_lost else record.outcome
 
 
-def _facts(record: dict[str, Any]) -> dict[str, str]:
-    size, requested = _size(record.get("size")), _size(record.get("requested_size"))
+def _facts(record: Record) -> dict[str, str]:
+    size, requested = record.size, record.requested_size
     facts = {
         "size": f"{size[0]} × {size[1]} px" if size else "",
         "requested size": f"{requested[0]} × {requested[1]} px" if requested and requested != size else "",
-        "seconds": f"{record['seconds']:.2f}" if is_number(record.get("seconds")) else "",
-        "attempts": _text(record.get("attempts")),
-        "tokens": ", ".join(f"{k} {_text(v)}" for k, v in _dict(record.get("tokens")).items()),
-        "price": _text(record.get("price")),
-        "made": _text(record.get("time")),
-        "settings": _text(record.get("fingerprint")),
+        "seconds": f"{record.seconds:.2f}",
+        "attempts": str(record.attempts),
+        "tokens": ", ".join(f"{k} {_text(v)}" for k, v in (record.tokens or {}).items()),
+        "price": _text(record.price),
+        "made": record.time,
+        "settings": _text(record.fingerprint),
     }
     return {name: text for name, text in facts.items() if text}
 
@@ -283,12 +280,6 @@ def _text(value: Any) -> str:
         value = "\n".join(value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} … (cut: {len(text)} characters)"
-
-
-def _size(value: Any) -> tuple[int, int] | None:
-    if isinstance(value, list) and len(value) == 2 and all(isinstance(v, int) and v > 0 for v in value):
-        return value[0], value[1]
-    return None
 
 
 def _sha256(value: Any) -> str:

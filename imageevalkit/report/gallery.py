@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from imageevalkit.report.collect import CORRUPT, GENERATED, CellReport, ItemView, natural
+from imageevalkit.cell.records import CORRUPT, GENERATED
+from imageevalkit.report.collect import CellReport, ItemView, natural
 
 # A page that a laptop's browser opens in a few seconds and that still goes through e-mail or a chat.
 BUDGET = 40_000_000

@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 from benchmarks.oneig import layout
-from imageevalkit.adoption.found import Found
+from imageevalkit.adoption.places import Place
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.generation.contract import Refused
@@ -50,7 +50,7 @@ class TinyOneIG:
             for class_item, id in PROMPTS
         ]
 
-    def find_images(self, source: Path, wanted: Sequence[Item]) -> dict[str, Found]:
+    def find_images(self, source: Path, wanted: Sequence[Item]) -> dict[str, Place]:
         return layout.find_images(source, wanted, self.grid, CELL.model, self.images_per_prompt)
 
     def items(self, limit: int | None = None) -> list[Item]:

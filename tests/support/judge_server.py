@@ -201,6 +201,16 @@ class JudgeServer(ImageServer):
             print(json.dumps(line, ensure_ascii=False), file=self._log, flush=True)
 
 
+class ReplyServer(JudgeServer):
+    """Replies what ``reply`` says to a request."""
+
+    reply: Callable[[Received], str] = staticmethod(lambda request: "Yes")
+
+    @property
+    def faults(self) -> Mapping[str, Fault]:
+        return {**JUDGE_FAULTS, "ok": lambda h, r: h.send_json(200, completion(r, self.reply(r)))}
+
+
 def _forget_images(request: Received) -> None:
     """Put the SHA-256 of each image in its place."""
     for part in request.files:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from imageevalkit import assets
 from imageevalkit.cell import REPO
+from imageevalkit.prefetching.benchmark_files import fetch
 
 
 def shared_mirror() -> Path:
@@ -17,6 +19,17 @@ def shared_mirror() -> Path:
     if not folder.is_dir():
         pytest.skip("no SHARED_MIRROR and no ../shared/mirror")
     return folder
+
+
+def use_official_data(benchmark: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the files of ``benchmark`` below ``folder``, where benchmarks are then looked for; skips like the above."""
+    mirror = shared_mirror()
+    monkeypatch.setattr(assets, "BENCHMARKS", REPO / "benchmarks")
+    manifest = assets.manifest_path(benchmark).read_bytes()
+    monkeypatch.setattr(assets, "BENCHMARKS", folder)
+    assets.manifest_path(benchmark).parent.mkdir(parents=True)
+    assets.manifest_path(benchmark).write_bytes(manifest)
+    assert fetch(benchmark, mirror) == []
 
 
 def official_source(repo: str, commit: str, path: str) -> str:

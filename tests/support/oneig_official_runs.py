@@ -9,19 +9,18 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from PIL import Image
 
-from benchmarks.oneig.editions import CHINESE, ENGLISH, FOLDERS, Edition
-from benchmarks.oneig.fine_grained import STYLE_GROUPS, STYLES
-from benchmarks.oneig.scored import Prompt, ScoredImage, ScoredPrompt, Task
+from benchmarks.oneig.data import CHINESE, ENGLISH, FOLDERS, Edition, Prompt, Task
+from benchmarks.oneig.scores import STYLE_GROUPS, STYLES
+from imageevalkit.benchmark.contract import Rules
 from imageevalkit.cell import REPO
 from tests.support.official_oneig import official_source
 from tests.support.oneig_programs import CELL, paint
-from tests.support.oneig_scored import image_of, real_prompts
+from tests.support.oneig_scored import BLACK, GONE, PromptImages, image_of, image_values, real_prompts
 
 MODEL = "m"
 IMAGES = 4
@@ -69,7 +68,7 @@ class OfficialRun(NamedTuple):
     ``raised`` is the class of a program's error, if any; ``tokens`` is the token limit asked for, by text prompt."""
 
     edition: Edition
-    scored: Sequence[ScoredPrompt]
+    scored: Sequence[PromptImages]
     tables: Mapping[str, str]
     fine_grained: Mapping[str, Mapping[str, str]]
     raised: Mapping[str, str]
@@ -87,14 +86,14 @@ def official_runs(folder: Path) -> dict[str, OfficialRun]:
     codes: dict[tuple[str, Key, int], int] = {}
     facts: dict[int, dict[str, Any]] = {}
     runs: dict[str, Any] = {}
-    scored: dict[str, list[ScoredPrompt]] = {}
+    scored: dict[str, list[PromptImages]] = {}
     for edition in (ENGLISH, CHINESE):
         prompts = _chosen(real_prompts(edition))
         _write_data(folder, edition, prompts)
         for prompt in prompts:
             for place in range(IMAGES):
                 code = codes[edition.name, _key(prompt), place] = len(codes)
-                facts[code] = _facts(prompt, image_of(prompt, place))
+                facts[code] = _facts(prompt, place)
         for kind in _FAILED:
             run = f"{edition.name}/{kind}"
             scored[run] = scored_prompts(edition, kind)
@@ -140,9 +139,10 @@ def official_runs(folder: Path) -> dict[str, OfficialRun]:
     }
 
 
-def scored_prompts(edition: Edition, kind: str) -> list[ScoredPrompt]:
+def scored_prompts(edition: Edition, kind: str, rules: Rules = "official") -> list[PromptImages]:
     """What our side is given in a run; skips the test where the official data is not at hand."""
-    return [_scored(prompt, number, kind) for number, prompt in enumerate(_chosen(real_prompts(edition)))]
+    prompts = _chosen(real_prompts(edition))
+    return [_scored(prompt, number, kind, rules) for number, prompt in enumerate(prompts)]
 
 
 def _key(prompt: Prompt) -> Key:
@@ -164,31 +164,33 @@ def _chosen(prompts: Sequence[Prompt]) -> list[Prompt]:
     return kept
 
 
-def _facts(prompt: Prompt, image: ScoredImage) -> dict[str, Any]:
-    assert image.answers is not None and image.similarity and image.style
+def _facts(prompt: Prompt, place: int) -> dict[str, Any]:
+    said = image_values(prompt, place)
+    csd, se, _ = said["style"]
     return {
-        "answers": {question: image.answers[number] for number, question in prompt.questions.items()},
-        "reading": image.reading,
-        "similarity": image.similarity.official,
-        "csd": image.style.csd,
-        "se": image.style.se,
-        "embedding": image.embedding,
+        "answers": {question: said["alignment"][number] for number, question in prompt.questions.items()},
+        "reading": said["text"],
+        "similarity": said["reasoning"][0],
+        "csd": csd,
+        "se": se,
+        "embedding": said["diversity"],
     }
 
 
-def _scored(prompt: Prompt, number: int, kind: str) -> ScoredPrompt:
+def _scored(prompt: Prompt, number: int, kind: str, rules: Rules) -> PromptImages:
     in_groups = kind == "groups"
     if _key(prompt) in _MISSING[kind] or (in_groups and prompt.label == _NO_SUBJECT):
-        return ScoredPrompt(prompt, ())
+        return PromptImages(prompt, ())
     lost = IMAGES if _key(prompt) in _FAILED[kind] else (0, 0, 1, 0, 2, 3)[number % 6]
     if in_groups and prompt.length == _NO_PAIRS:
         lost = max(lost, IMAGES - 1)
     images = [image_of(prompt, place) for place in range(IMAGES)]
     for place in range(lost):
-        # official rules take no notice of what was said of a black image
-        path = images[place].path if (place + number) % 2 else None
-        images[place] = replace(images[place], path=path, black=path is not None)
-    return ScoredPrompt(prompt, images)
+        if (place + number) % 2 == 0:
+            images[place] = GONE
+        elif rules == "official":  # to corrected rules a black image is one like others
+            images[place] = BLACK._replace(image=images[place].image)
+    return PromptImages(prompt, images)
 
 
 def _write_data(folder: Path, edition: Edition, prompts: Sequence[Prompt]) -> None:
@@ -218,7 +220,7 @@ def _write_run(
     folder: Path,
     run: Path,
     edition: Edition,
-    scored: Sequence[ScoredPrompt],
+    scored: Sequence[PromptImages],
     codes: Mapping[tuple[str, Key, int], int],
 ) -> None:
     for one in scored:
@@ -227,7 +229,7 @@ def _write_run(
             path.parent.mkdir(parents=True, exist_ok=True)
             grid = Image.new("RGB", (2 * CELL[0], 2 * CELL[1]))
             for place, image in enumerate(one.images):
-                if image.path and not image.black:
+                if image is not GONE and image.score is None:
                     cell = paint(codes[edition.name, _key(one.prompt), place])
                     grid.paste(cell, (place % 2 * CELL[0], place // 2 * CELL[1]))
             grid.save(path)

@@ -1,4 +1,4 @@
-"""Prompts of OneIG-Bench as they are, and what evaluators might say of their images."""
+"""OneIG-Bench on its real prompts, and what evaluators might say of their images."""
 
 from __future__ import annotations
 
@@ -6,15 +6,25 @@ import ast
 import functools
 import json
 import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
-from benchmarks.oneig.data import read_prompts
-from benchmarks.oneig.editions import CHINESE, ENGLISH, Edition
-from benchmarks.oneig.scored import Prompt, ScoredImage, Similarity, StyleSimilarities
+from benchmarks.oneig.benchmark import OneIG, OneIGSettings, OneIGZh
+from benchmarks.oneig.data import CHINESE, QUESTION_TEXT, READING_TEXT, Edition, Prompt, Task
+from benchmarks.oneig.scores import Run, ScoredPrompt, in_order
+from eval_models.encoders.dreamsim import embedding_text
+from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem
+from imageevalkit.benchmark.question import Answer, measure
 from imageevalkit.cell import REPO
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.scores import Score
 from tests.support.mirror import shared_mirror
 
+RULES: tuple[Rules, ...] = ("official", "corrected")
+TEXTS = {QUESTION_TEXT: "{question}. Yes or no?", READING_TEXT: "Read."}
+NOTHING = ("No text recognized", "No text recognized.")
 _ANSWERS = ("Yes", "Yes", "Yes", "Yes", "No", "No", "Yes.", "yes", "是", "")
 # of length 1, with inner products that are exact in binary
 _EMBEDDINGS = (
@@ -24,7 +34,51 @@ _EMBEDDINGS = (
     (0.5, -0.5, 0.5, -0.5),
     (0.5, 0.5, -0.5, -0.5),
 )
-NOTHING = ("No text recognized", "No text recognized.")
+_HERE = Path("0.png")
+_ITEM = Item("images/object/000_1", _HERE, 43, "a cat", None, {})
+
+GONE = ScoredItem(_ITEM, None, Answers({}), {}, None)
+"""An image that is not there."""
+BLACK = ScoredItem(_ITEM, _HERE, Answers({}), {}, Score({}))
+"""An image of which official rules ask nothing, since it is black."""
+
+
+class PromptImages(NamedTuple):
+    """A prompt, and what was said of each of its images."""
+
+    prompt: Prompt
+    images: Sequence[ScoredItem]
+
+
+def image(path: Path = _HERE, **values: Any) -> ScoredItem:
+    """An image with the ``values`` by task: of alignment the answers by number, of diversity the embedding."""
+    answers: dict[str, Answer] = {}
+    for task, value in values.items():
+        said = {f"{task}/{n}": text for n, text in value.items()} if task == "alignment" else {task: value}
+        for name, one in said.items():
+            text = embedding_text(one) if task == "diversity" else json.dumps(one)
+            answers[name] = Answer(measure(name), text, value=one)
+    return ScoredItem(_ITEM, path, Answers(answers), {}, None)
+
+
+def run_of(
+    prompts: Sequence[PromptImages],
+    tasks: Sequence[Task],
+    rules: Rules,
+    edition: Edition,
+    model: str = "m",
+) -> Run:
+    """The run that made ``prompts``."""
+    scored = [ScoredPrompt(one.prompt, one.images, rules, edition.language) for one in prompts]
+    return Run(in_order(scored), tasks, rules, edition, model)
+
+
+def real_benchmark(edition: Edition, judge: str = "", **settings: Any) -> OneIG:
+    """The benchmark on its real prompts, asking with :data:`TEXTS`; skips the test without the official files."""
+
+    found = (OneIGZh if edition is CHINESE else OneIG)(OneIGSettings(**settings), judge)
+    vars(found).update(prompts=TEXTS, _prompts={prompt.key: prompt for prompt in real_prompts(edition)})
+    return found
 
 
 def real_prompts(edition: Edition) -> list[Prompt]:
@@ -33,15 +87,19 @@ def real_prompts(edition: Edition) -> list[Prompt]:
 
 
 @functools.lru_cache
-def _read(benchmark: str, mirror: Path) -> list[Prompt]:
-    entries = json.loads((REPO / "benchmarks" / benchmark.replace("-", "_") / "assets.json").read_text())
+def _read(name: str, mirror: Path) -> list[Prompt]:
+    entries = json.loads((REPO / "benchmarks" / name.replace("-", "_") / "assets.json").read_text())
     with TemporaryDirectory() as folder:
         for entry in entries:
             source = entry.get("source", {})
             if "path" in source:
                 there = mirror / source["repo"] / source["commit"] / source["path"]
                 (Path(folder) / entry["path"]).symlink_to(there)
-        return read_prompts(Path(folder), {one.name: one for one in (ENGLISH, CHINESE)}[benchmark])
+
+        class OnMirror(OneIGZh if name == CHINESE.name else OneIG):  # type: ignore[misc]
+            data = Path(folder)
+
+        return list(OnMirror()._prompts.values())
 
 
 def transcriptions(raw: str, seed: int) -> list[str]:
@@ -69,20 +127,25 @@ def transcriptions(raw: str, seed: int) -> list[str]:
     ]
 
 
-def image_of(prompt: Prompt, place: int) -> ScoredImage:
-    """An image with answers of every task; the same each time."""
+def image_values(prompt: Prompt, place: int) -> Mapping[str, Any]:
+    """What is said of an image in every task (see :func:`image`); the same each time."""
     rng = random.Random(f"{prompt.class_item}/{prompt.id}/{place}")
     of_question = {question: rng.choice(_ANSWERS) for question in prompt.questions.values()}
     low = -0.6 if rng.random() < 0.2 else 0.0
-    return ScoredImage(
-        REPO / f"output/m/oneig/images/{prompt.class_item}/{prompt.id}_{place + 1}.png",
-        answers={number: of_question[question] for number, question in prompt.questions.items()},
-        reading=rng.choice(transcriptions(prompt.expected_text, place)) if prompt.expected_text else "",
-        similarity=Similarity(rng.uniform(-0.1, 0.5), rng.uniform(-0.1, 0.5)),
-        style=StyleSimilarities(
+    return {
+        "alignment": {number: of_question[question] for number, question in prompt.questions.items()},
+        "text": rng.choice(transcriptions(prompt.expected_text, place)) if prompt.expected_text else "",
+        "reasoning": [rng.uniform(-0.1, 0.5), rng.uniform(-0.1, 0.5)],
+        "style": [
             [rng.uniform(low, low + 0.6) for _ in range(3)],
             [rng.randrange(256) / 256 + low for _ in range(3)],
             [rng.uniform(low, low + 0.6) for _ in range(3)],
-        ),
-        embedding=rng.choice(_EMBEDDINGS),
-    )
+        ],
+        "diversity": rng.choice(_EMBEDDINGS),
+    }
+
+
+def image_of(prompt: Prompt, place: int) -> ScoredItem:
+    """An image with answers of every task; the same each time."""
+    path = REPO / f"output/m/oneig/images/{prompt.class_item}/{prompt.id}_{place + 1}.png"
+    return image(path, **image_values(prompt, place))

@@ -6,14 +6,17 @@ comments name.
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from benchmarks.oneig.scored import Language, Prompt
+from benchmarks.oneig.data import Language, Prompt
 from imageevalkit.benchmark.contract import Rules
+from imageevalkit.errors import CellFailure
 
 _ACCENTED = "àâäéèêëîïôöùûüç"
 _IGNORED = re.compile(rf"[^\u4e00-\u9fa5a-zA-Z0-9\s{_ACCENTED}{_ACCENTED.upper()}]")
@@ -65,6 +68,16 @@ class TextScores(NamedTuple):
         top = LARGEST_DISTANCE[language]
         # in the official order of operations, for the same last digit
         return 1 - min(top, self.ed) * (1 - self.cr) * (1 - self.wac) / top
+
+
+@functools.cache
+def check_package(benchmark: str) -> None:
+    """Before a reading is paid for. Raises CellFailure: rapidfuzz, which compares them, is not there."""
+    if not importlib.util.find_spec("rapidfuzz"):
+        raise CellFailure(
+            f"{benchmark}: package rapidfuzz is missing in this environment; bring it up to date with "
+            "bash utils/make_env.sh"
+        )
 
 
 def clean_reading(reading: str, rules: Rules) -> str:

@@ -1,0 +1,278 @@
+"""Copy the images of one cell that were made elsewhere: on record where they came from, with notice of what changed."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+from imageevalkit.adoption.places import Missing, Piece, Places
+from imageevalkit.cell import Cell
+from imageevalkit.cell import fingerprint as fp
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.jsonl import Tell, tell_nobody
+from imageevalkit.cell.records import CORRUPT, FAILED, OK, Record, RecordWriter, last_records, whole_image
+from imageevalkit.cores import available_cores
+from imageevalkit.errors import CellFailure, say
+from imageevalkit.grids import Grid, is_black
+from imageevalkit.images import IMAGE_FORMATS, CorruptImage, decode, facts, is_flat, map_threads
+from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
+from imageevalkit.progress import Progress, ProgressWriter
+from imageevalkit.secrets import one_line
+
+STAGE = "adopt"
+# Of Pillow's compressed settings the fastest for pictures: a third less time than its defaults at the same size.
+# (Flat graphics are three times as large, but small all the same.)
+FAST_PNG = {"compress_level": 1, "compress_type": zlib.Z_RLE}
+_MOST_THREADS = 8
+_COMMIT_EVERY = 64  # images; what is lost of them is copied again
+
+
+def settings_of(source: Path, places: Places) -> dict[str, Any]:
+    """What stands in the place of a model's settings: images of two places, or cut in two ways, are never one score."""
+    grids = sorted({str(one.grid) for one in places.values() if isinstance(one, Piece)})
+    return {
+        "images": "made elsewhere",
+        "source": str(source.absolute()),
+        **({"grid": "; ".join(grids)} if grids else {}),
+    }
+
+
+def adopt_cell(
+    cell: Cell,
+    items: Sequence[Item],
+    source: Path,
+    places: Places,
+    progress: ProgressWriter,
+    overwrite: bool = False,
+    log: Callable[[str], None] = say,
+) -> Outcome:
+    """Make the images of ``cell`` those at ``places`` (below ``source``).
+
+    Files are copied byte for byte, cells of a file as PNG. What is the same as before is left alone; an item without
+    an image, with a black cell, or with a file that is no whole image (which coverage counts as corrupt), is recorded
+    as failed, never as blank. Images of another source are replaced only with ``overwrite``.
+
+    Raises:
+        CellFailure: nothing was found, or the cell holds images that nobody said to replace, or the disk is full.
+    """
+    settings = check_cell(cell, items, source, places, overwrite, log)
+    key = fp.remember(cell.fingerprints, settings, {})
+    before = {id: record for id, record in last_records(cell).items() if record.fingerprint == key}
+    copied, uneven, lost = 0, 0, dict[str, Record]()
+    writer = RecordWriter(cell, key)
+    try:
+        for n, copy in enumerate(_copies(items, source, places, before), 1):
+            if copy.new:
+                writer.save(copy.item, copy.record, copy.data)
+                if n % _COMMIT_EVERY == 0:
+                    writer.commit()
+            if copy.record.status == OK:
+                copied += copy.new
+                uneven += bool(copy.record.uneven)
+            else:
+                lost[copy.item.id] = copy.record
+            progress.report(Progress(cell.key, STAGE, n, len(items), n - copied, len(lost)), n == len(items))
+    finally:
+        writer.close()
+    log(f"{cell.key}: {copied} images copied from {source}, {len(items) - len(lost) - copied} were here")
+    missing = {id: record for id, record in lost.items() if record.outcome != CORRUPT}
+    corrupt = {id: record for id, record in lost.items() if record.outcome == CORRUPT}
+    for word, records in (("missing", missing), ("corrupt", corrupt)):
+        for id, record in records.items():
+            log(f"{word}: {id}: {record.reason}")
+    doubt = f"; {uneven} are of grids that do not divide evenly: is the grid right?" if uneven else ""
+    problems = [
+        *_problem(items, missing, "images are not to be had"),
+        *_problem(items, corrupt, "images are corrupt and not taken"),
+    ]
+    if problems:
+        return Outcome(INCOMPLETE, "; ".join(problems) + doubt)
+    return Outcome(COMPLETE, f"{len(items)} images of {source}{doubt}")
+
+
+def _problem(items: Sequence[Item], records: Mapping[str, Record], what: str) -> Iterator[str]:
+    """Of how many of ``items`` that is said, and of which; nothing where there are no ``records``."""
+    lacking = [item for item in items if item.id in records]
+    if lacking:
+        names = [item.id.removeprefix("images/") + item.path.suffix for item in lacking[:3]]
+        named = ", ".join(names) + (", …" if len(lacking) > 3 else "")
+        first = records[lacking[0].id].reason
+        yield f"{len(lacking)} of {len(items)} {what}: {named} (the first: {first})"
+
+
+def check_cell(
+    cell: Cell, items: Sequence[Item], source: Path, places: Places, overwrite: bool, tell: Tell = tell_nobody
+) -> dict[str, Any]:
+    """The settings that ``cell`` gets with the images at ``places``; what is no record of it is told.
+
+    Raises:
+        CellFailure: ``source`` holds no image of the benchmark, or the cell images that nobody said to replace.
+    """
+    _check_source(cell, items, source, places)
+    settings = settings_of(source, places)
+    known, records = fp.known(cell.fingerprints, tell), last_records(cell, tell)
+    for record in records.values():
+        before = known.get(record.fingerprint, {})
+        if record.status != OK or before == settings:
+            continue
+        if "source" not in before:
+            raise CellFailure(
+                f"{cell.key} holds images that were generated here; give the images of --images a model name of "
+                "their own"
+            )
+        if not overwrite:
+            cut = f" cut as grid={before['grid']}" if "grid" in before else ""
+            raise CellFailure(
+                f"{cell.key} holds the images of {before['source']}{cut}; --overwrite replaces them, another model "
+                "name keeps both"
+            )
+    unrecorded = sum(item.id not in records and item.path.exists() for item in items)
+    if unrecorded and not overwrite:
+        raise CellFailure(
+            f"{cell.key} holds {unrecorded} images that were put there by hand; --overwrite replaces them, another "
+            "model name keeps both"
+        )
+    return settings
+
+
+def _check_source(cell: Cell, items: Sequence[Item], source: Path, places: Places) -> None:
+    reasons = [place.reason for place in places.values() if isinstance(place, Missing)]
+    if len(reasons) < len(places):
+        return
+    if reasons:
+        raise CellFailure(reasons[0])
+    if source.is_file():
+        raise CellFailure(f"no prompt of {cell.benchmark} is in {source}")
+    names = ", ".join(str(item.path.relative_to(cell.folder / "images")) for item in items[:3])
+    raise CellFailure(
+        f"no image of {cell.benchmark} is in {source}: {IMAGE_FORMATS} files are taken, named as in the official "
+        f"layout; the {len(items)} items of this run begin with {names}"
+    )
+
+
+class _Copy(NamedTuple):
+    """What stands for an item: its ``record``, and the bytes of its image where both are ``new``."""
+
+    item: Item
+    record: Record
+    new: bool = True
+    data: bytes | None = None
+
+
+class _Part(NamedTuple):
+    """An item whose image is a file or the cell ``n`` of it; ``before`` is its last record, of the same source."""
+
+    item: Item
+    n: int | None
+    before: Record | None
+
+
+def _copies(
+    items: Sequence[Item], source: Path, places: Places, before: Mapping[str, Record]
+) -> Iterator[_Copy]:
+    """What is to be kept of each item, in the order of the files: each is read once for all of its cells."""
+    nothing, files = [], dict[tuple[Path, Grid | None], list[_Part]]()
+    for item in items:
+        place, old = places.get(item.id), before.get(item.id)
+        if isinstance(place, Piece):
+            files.setdefault((place.path, place.grid), []).append(_Part(item, place.index, old))
+        elif isinstance(place, Path):
+            files.setdefault((place, None), []).append(_Part(item, None, old))
+        else:
+            reason = place.reason if place else f"there is no image of it in {source.absolute()}"
+            if old and old.status != OK and (old.reason, old.source) == (one_line(reason), ""):
+                nothing.append(_Copy(item, old, new=False))
+            else:
+                # an empty source: the survey tells what is not there from what failed
+                nothing.append(
+                    _Copy(item, _lost(replace(Record.of(item, OK), source=""), "ItemFailed", reason))
+                )
+    threads = min(_MOST_THREADS, available_cores())
+    return chain(
+        nothing,
+        chain.from_iterable(map_threads(lambda file: _read(*file[0], file[1]), files.items(), threads)),
+    )
+
+
+def _read(path: Path, grid: Grid | None, parts: Sequence[_Part]) -> list[_Copy]:
+    """The images of ``parts`` in ``path``: its bytes as they are, or its cells as RGB PNG where it is a ``grid``.
+
+    A file that is as it was at the last time is not decoded. Touches nothing, so that threads do it side by side.
+
+    Raises:
+        CellFailure: the file cannot be read.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CellFailure(f"{path} cannot be read: {error.strerror}") from None
+    sha256 = hashlib.sha256(data).hexdigest()
+    copies = [
+        _Copy(item, old, new=False)
+        for item, n, old in parts
+        if old and is_of(old, path, n, sha256) and _stands(old, item)
+    ]
+    known = {copy.item.id for copy in copies}
+    fresh = [part for part in parts if part.item.id not in known]
+    if not fresh:
+        return copies
+    records = [
+        replace(Record.of(item, OK), source=str(path.absolute()), source_sha256=sha256, cell=n)
+        for item, n, _ in fresh
+    ]
+    try:
+        images = _cells(data, grid, records) if grid else [_whole(data, record) for record in records]
+    except CorruptImage as error:
+        failure = f"{path} does not decode ({error})"
+        images = [(_lost(record, CorruptImage.__name__, failure), None) for record in records]
+    except ValueError as error:
+        images = [(_lost(record, "ItemFailed", f"{path}: {error}"), None) for record in records]
+    return copies + [
+        _Copy(part.item, record, data=image) for part, (record, image) in zip(fresh, images, strict=True)
+    ]
+
+
+def is_of(record: Record, path: Path, n: int | None, sha256: str) -> bool:
+    """Whether ``record`` tells of the cell ``n`` of the file ``path`` (None: of all of it) with these bytes."""
+    original = record.source_sha256 or record.image_sha256
+    return (record.source, record.cell, original) == (str(path.absolute()), n, sha256)
+
+
+def _stands(record: Record, item: Item) -> bool:
+    # earlier versions took what is no image too, and said nothing of its colours
+    is_known = record.flat is not None and whole_image(item.path, record, mend=True) is not None
+    return record.status != OK or is_known
+
+
+def _lost(record: Record, kind: str, text: str) -> Record:
+    return replace(record, status=FAILED, error={"class": kind, "text": one_line(text)})
+
+
+def _whole(data: bytes, record: Record) -> tuple[Record, bytes | None]:
+    """The image, of which nobody knows how, and with which seed, it was made."""
+    known = facts(data)
+    return replace(record, seed=None, source_sha256=None, size=known.size, flat=known.flat), data
+
+
+def _cells(data: bytes, grid: Grid, records: Sequence[Record]) -> list[tuple[Record, bytes | None]]:
+    whole = decode(data)
+    cells, uneven = grid.split(whole), bool(whole.width % grid.cols or whole.height % grid.rows) or None
+    return [_cell(replace(record, uneven=uneven), cells[record.cell or 0]) for record in records]
+
+
+def _cell(record: Record, cell: Image.Image) -> tuple[Record, bytes | None]:
+    if is_black(cell):
+        place = f"cell {(record.cell or 0) + 1} of {record.source}"
+        text = f"{place} is black: the official padding for an image that was not made"
+        return _lost(record, "ItemFailed", text), None
+    buffer = io.BytesIO()
+    cell.save(buffer, "PNG", **FAST_PNG)
+    return replace(record, seed=None, size=cell.size, flat=is_flat(cell)), buffer.getvalue()

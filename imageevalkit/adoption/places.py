@@ -1,0 +1,206 @@
+"""Which file of a folder made elsewhere is the image of which item."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from imageevalkit.cell import Cell
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.jsonl import parse
+from imageevalkit.errors import CellFailure
+from imageevalkit.forecasting import Datasets
+from imageevalkit.grids import Grid
+from imageevalkit.images import IMAGE_FORMATS, IMAGE_SUFFIXES
+from imageevalkit.registry import image_finder
+from imageevalkit.secrets import one_line
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One cell of a file that holds several images; ``index`` is from 0, row by row."""
+
+    path: Path
+    grid: Grid
+    index: int
+
+
+@dataclass(frozen=True)
+class Missing:
+    """There are files, but none of them can be taken, for this ``reason``."""
+
+    reason: str
+
+
+Place = Path | Piece | Missing
+"""Where the image of an item is: a file, a cell of a file, or nowhere for a reason."""
+Places = Mapping[str, Place]
+"""By item id; an item without a place has no image either."""
+Finder = Callable[[Path, Sequence[Item]], Places | None]
+"""Knows layouts of its own (several images in one file); gives None for one that it does not know."""
+
+
+def file_of(place: Place | None) -> Path | None:
+    """The file that the image is in; None where there is none."""
+    if isinstance(place, Piece):
+        return place.path
+    return place if isinstance(place, Path) else None
+
+
+def several(files: Sequence[Path]) -> Missing:
+    """What is said of an item that each of ``files`` may be the image of."""
+    names = ", ".join(path.name for path in files[:3]) + (", …" if len(files) > 3 else "")
+    return Missing(f"{len(files)} files in {files[0].parent} may be it ({names}): leave one")
+
+
+def places_of_job(
+    cell: Cell, options: Mapping[str, Any], datasets: Datasets
+) -> tuple[list[Item], Path, dict[str, Place]]:
+    """The items of ``cell``, where a job with ``options`` looks for their images, and what it finds there.
+
+    Raises:
+        CellFailure: as :func:`find_images`; or an entry of the benchmark breaks the contract.
+    """
+    items, dataset = datasets.own_items(cell, options["limit"]), datasets[cell.benchmark]
+    source = Path(options["sources"][cell.benchmark])
+    among = Path(options["among"]) if options["among"] else None
+    return items, source, find_images(source, items, dataset.data, image_finder(dataset), among)
+
+
+def find_images(
+    source: Path,
+    items: Sequence[Item],
+    entries: Sequence[Mapping[str, Any]],
+    find: Finder | None = None,
+    among: Path | None = None,
+) -> dict[str, Place]:
+    """The places of the images of ``items`` in ``source``, by item id; items without one are left out.
+
+    ``find`` knows the benchmark's own layouts. Else a file is a JSON of paths by prompt, and of a folder the official
+    layout counts: the item's path below ``images/``, with any suffix of an image, in ``source`` or in
+    ``source/images``, whichever holds more of them. ``entries`` are all of the benchmark, whatever the limit. ``among``
+    holds the images of several models: then each has a folder of its own somewhere on the way to its files.
+
+    Raises:
+        CellFailure: ``source`` is there but cannot be read as what it seems to be; or the images may be another
+            model's.
+    """
+    own = find(source, items) if find else None
+    if source.is_file() and not own:
+        places = _listed(source, items, Counter(entry.get("prompt") for entry in entries))
+    elif own is not None:
+        places = dict(own)
+    else:
+        places = max((_in_layout(root, items) for root in (source, source / "images")), key=len)
+    places |= _instead(source, [item for item in items if item.id not in places], places)
+    if among is not None:
+        _check_model(places, items[0].model, among)
+    return places
+
+
+def read_filepaths(path: Path) -> dict[str, Path]:
+    """The image of each prompt, from a JSON file ``{prompt: path}`` (as GenEval 2's official script reads it).
+
+    A relative path is relative to the folder of the file; if nothing is there, to the working directory, as the
+    official script takes it. Whether an image is there at all is not looked at.
+
+    Raises:
+        CellFailure: the file cannot be read, or is no JSON object of texts.
+    """
+    try:
+        raw = parse(path.read_bytes())
+    except OSError as error:
+        raise CellFailure(f"{path} cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise CellFailure(f"{path} is no JSON ({one_line(error)})") from None
+    if not isinstance(raw, dict) or not raw or not all(isinstance(p, str) and p for p in raw.values()):
+        raise CellFailure(
+            f'{path} is no JSON object of image paths by prompt: {{"a red dog": "images/0.png", …}}'
+        )
+    near = {prompt: path.parent / image for prompt, image in raw.items()}
+    return {prompt: near[prompt] if near[prompt].is_file() else Path.cwd() / raw[prompt] for prompt in raw}
+
+
+def _listed(source: Path, items: Sequence[Item], sharing: Mapping[str | None, int]) -> dict[str, Place]:
+    """The images that the JSON file ``source`` names; ``sharing`` counts the entries that have a prompt."""
+    path_of, places = read_filepaths(source), dict[str, Place]()
+    for item in items:
+        if item.prompt is None or item.prompt not in path_of:
+            continue
+        path = path_of[item.prompt]
+        if sharing[item.prompt] > 1:
+            places[item.id] = Missing(
+                f"{source} names one image for a prompt that {sharing[item.prompt]} images are made of: give a "
+                "folder in the official layout"
+            )
+        else:
+            places[item.id] = path if path.is_file() else Missing(f"{path}, named in {source}, is not there")
+    return places
+
+
+def _in_layout(root: Path, items: Sequence[Item]) -> dict[str, Place]:
+    there = dict[str, list[Path]]()
+    for path, stem in _files(root):
+        if _is_image(path):
+            there.setdefault(stem, []).append(path)
+    files = {item.id: there[_name(item)] for item in items if _name(item) in there}
+    return {item: paths[0] if len(paths) == 1 else several(paths) for item, paths in files.items()}
+
+
+def _instead(source: Path, items: Sequence[Item], places: Places) -> dict[str, Place]:
+    """What is in ``source`` in place of the images of ``items``, which have none among ``places``.
+
+    That is: files of their names with the suffix of another format, or image files of nearly their names.
+    """
+    if not items:
+        return {}
+    used = {file_of(place) for place in places.values()}
+    others, alike = dict[str, Path](), dict[str, Path]()
+    for path, stem in _files(source):
+        name = stem.removeprefix("images/")
+        if not _is_image(path):
+            others.setdefault(name, path)
+        elif path not in used:
+            alike.setdefault(_loosely(name), path)
+    instead = dict[str, Place]()
+    for item in items:
+        name = _name(item)
+        if name in others:
+            instead[item.id] = Missing(f"there is {others[name]}, but only {IMAGE_FORMATS} files are taken")
+        elif near := alike.get(_loosely(name)):
+            instead[item.id] = Missing(f"there is {near}, nearly {name}: rename it if it is the image")
+    return instead
+
+
+def _check_model(places: Places, model: str, among: Path) -> None:
+    for path in filter(None, map(file_of, places.values())):
+        below = path.relative_to(among) if path.is_relative_to(among) else path
+        if f"/{model}/" not in f"/{below.as_posix()}":
+            raise CellFailure(
+                f"{path} is in no folder of its model: with several models in --model_names, each has a folder below "
+                f"{among} ({model}/)"
+            )
+
+
+def _loosely(stem: str) -> str:
+    """``stem`` without what is easily mistaken: zeros before a number, upper case, kinds of separators."""
+    return re.sub(r"(?<!\d)0+(?=\d)", "", re.sub(r"[\s_-]+", "_", stem.casefold()))
+
+
+def _name(item: Item) -> str:
+    return item.id.removeprefix("images/")
+
+
+def _files(root: Path) -> Iterator[tuple[Path, str]]:
+    """All files below ``root``, each with its path there without suffix."""
+    for path in sorted(root.rglob("*")):
+        if path.is_file():
+            yield path, PurePosixPath(path.relative_to(root)).with_suffix("").as_posix()
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in IMAGE_SUFFIXES

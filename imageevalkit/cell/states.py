@@ -1,0 +1,259 @@
+"""What became of each item of a cell, and what is left to do: the one survey for all who ask.
+
+Generation resumes by it, evaluation takes the images from it, dry runs count with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from imageevalkit import images
+from imageevalkit.cell import Cell
+from imageevalkit.cell import fingerprint as fp
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.jsonl import Tell, tell_nobody
+from imageevalkit.cell.kept_twice import mend as mend_kept
+from imageevalkit.cell.records import (
+    BLANK,
+    CORRUPT,
+    FAILED,
+    GENERATED,
+    OK,
+    RECORD,
+    REFUSED,
+    Record,
+    Status,
+    last_records,
+    whole_image,
+)
+from imageevalkit.cores import available_cores
+from imageevalkit.errors import CellFailure, say
+
+Step = Literal["reuse", "refused", "make", "repair", "stale"]
+"""What generation does with an item: ``reuse`` a whole image of today's settings; leave a ``refused`` one unless asked
+to; ``make`` what is not there or failed; ``repair`` an image that is missing, truncated or altered; replace a ``stale``
+one, which is whole but of other settings, only on request."""
+
+
+@dataclass(frozen=True)
+class ImageState:
+    """What became of one item.
+
+    ``status`` is one of coverage's five words, and ``reason`` says why it is not ``generated``. ``mismatch`` says why
+    the outcome on ``record`` is not one of the settings that were asked about; empty when it is, or none were.
+
+    ``sha256`` is that of the file. ``plain`` and ``flat`` are as in :class:`imageevalkit.benchmark.question.Picture`,
+    and known where pixels were asked for.
+    """
+
+    item: Item
+    status: Status
+    record: Record | None = None
+    reason: str = ""
+    mismatch: str = ""
+    sha256: str = ""
+    plain: bool = True
+    flat: bool = False
+
+    @property
+    def path(self) -> Path:
+        """Where the image belongs."""
+        return self.item.path
+
+    @property
+    def made_here(self) -> bool:
+        """Whether it is on record how the image was made."""
+        return self.record is not None and not self.record.is_elsewhere
+
+    @property
+    def attempted(self) -> bool:
+        """False where nobody has tried to make an image here, and there was none elsewhere."""
+        return self.status != FAILED if self.record is None else self.record.source != ""
+
+    @property
+    def step(self) -> Step:
+        """What generation does with it."""
+        if self.status == GENERATED or (self.record is None and self.status != FAILED):
+            return "stale" if self.mismatch else "reuse"
+        if self.status == REFUSED and not self.mismatch:
+            return "refused"
+        return "repair" if self.record and self.record.status == OK else "make"
+
+
+class Survey(NamedTuple):
+    """The states of the items of a cell, in the order of the benchmark."""
+
+    states: Sequence[ImageState]
+
+    def of(self, step: Step) -> list[Item]:
+        """The items with which generation does that."""
+        return [state.item for state in self.states if state.step == step]
+
+    def to_make(self, overwrite: bool, retry_refused: bool) -> list[Item]:
+        """What is left to make; stale images only to ``overwrite`` them."""
+        steps = {"make", "repair", *["stale"] * overwrite, *["refused"] * retry_refused}
+        return [state.item for state in self.states if state.step in steps]
+
+    def explain_stale(self) -> str:
+        """``"guidance_scale 4.0 → 5.0: 553 images are stale"``, reasons joined by semicolons; empty if none is."""
+        counts = Counter(state.mismatch for state in self.states if state.step == "stale")
+        return "; ".join(
+            f"{reason}: {n} image{'s are' if n > 1 else ' is'} stale" for reason, n in counts.most_common()
+        )
+
+
+def survey(
+    cell: Cell,
+    items: Sequence[Item],
+    settings: Mapping[str, Any] | None = None,
+    *,
+    mend: bool = False,
+    pixels: bool = False,
+    tell: Tell = tell_nobody,
+) -> Survey:
+    """Hold what is on disk of ``items`` against their records; what is no record is told.
+
+    ``settings`` are those that images should be of; None: of any. With ``mend`` an interrupted rename is finished, and
+    records that only their copy still has are taken back; else nothing is touched. ``pixels``: what a judge must know
+    of them; a file that no record vouches for is decoded then.
+
+    Raises:
+        CellFailure: a file of the cell cannot be read.
+    """
+    if not cell.folder.exists():
+        return Survey([ImageState(item, FAILED, reason="never generated") for item in items])
+    if mend:
+        mend_kept(cell.generation, RECORD, tell)
+        mend_kept(cell.fingerprints, fp.KEPT, tell)
+    records = last_records(cell, tell)
+    settled = _Settled(settings, fp.known(cell.fingerprints, tell)) if settings is not None else None
+
+    def state(item: Item) -> ImageState:
+        record = records.get(item.id)
+        found = _state(item, record, mend, pixels)
+        return replace(found, mismatch=settled.mismatch(item, record)) if settled else found
+
+    # hashing releases the interpreter lock, so threads read and hash side by side
+    return Survey(list(images.map_threads(state, items, min(8, available_cores()))))
+
+
+class _Settled:
+    """The settings that are asked about, beside all that are ``known``, by fingerprint."""
+
+    def __init__(self, settings: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]]) -> None:
+        self._settings, self._known = settings, known
+        self._fingerprint = fp.fingerprint(settings)
+
+    def mismatch(self, item: Item, record: Record | None) -> str:
+        """Why the record does not fit today's request; empty when it does."""
+        if record is None:
+            return "no record says how the image was made"
+        if record.fingerprint != self._fingerprint:
+            old = self._known.get(record.fingerprint)
+            return fp.explain(old, self._settings) if old else "model settings unknown"
+        if record.seed != item.seed:
+            return f"seed {record.seed} → {item.seed}"
+        if record.prompt_sha256 != item.prompt_sha256:
+            return "the benchmark's prompt changed"
+        return ""
+
+
+def _state(item: Item, record: Record | None, mend: bool, pixels: bool) -> ImageState:
+    try:
+        if record is not None and record.status != OK:
+            return _without_image(item, record)
+        if record is None and not item.path.exists():
+            return ImageState(item, FAILED, reason="never generated")
+        if record is None and not pixels:
+            return ImageState(item, GENERATED)
+        data = whole_image(item.path, record, mend) if record else item.path.read_bytes()
+        if data is None:
+            lost = "the file was changed or truncated" if item.path.exists() else "the image is gone"
+            return ImageState(item, CORRUPT, record, f"{lost} since it was generated")
+        return _with_pixels(item, record, data) if pixels else ImageState(item, GENERATED, record)
+    except OSError as error:
+        if not pixels:  # generation must not take it for lost, and pay for another
+            raise CellFailure(f"{item.path} cannot be read: {error.strerror}") from None
+        return ImageState(item, CORRUPT, record, f"the image cannot be read: {error.strerror}")
+    except images.CorruptImage as error:
+        return ImageState(item, CORRUPT, record, f"the image does not decode ({error})")
+
+
+def _without_image(item: Item, record: Record) -> ImageState:
+    status = record.outcome
+    if status == CORRUPT:
+        return ImageState(item, CORRUPT, record, record.reason)
+    reason = f"{record.error['class']}: {record.reason}" if record.error else ""
+    if status == BLANK and item.path.is_file():
+        return ImageState(item, BLANK, record, reason, sha256=images.sha256_file(item.path))
+    return ImageState(item, REFUSED if status == REFUSED else FAILED, record, reason)
+
+
+def _with_pixels(item: Item, record: Record | None, data: bytes) -> ImageState:
+    sha256 = (record and record.image_sha256) or hashlib.sha256(data).hexdigest()
+    flat = record.flat if record else None
+    if flat is None:  # else these very bytes were proven when they were saved
+        flat = images.facts(data).flat
+    return ImageState(item, GENERATED, record, sha256=sha256, plain=images.is_plain(data), flat=flat)
+
+
+def survey_images(cell: Cell, items: Sequence[Item], mend: bool = True) -> dict[str, ImageState]:
+    """The state of every item, by id, for who judges the images; ``mend`` as in :func:`survey`.
+
+    Raises:
+        CellFailure: the images were made with different settings, so that no score would describe a model.
+    """
+    states = survey(cell, items, mend=mend, pixels=True, tell=say).states
+    prints = Counter(s.record.fingerprint for s in states if s.record and s.record.status == OK)
+    if len(prints) > 1:
+        known = fp.known(cell.fingerprints, say)
+        (first, n), (second, m) = prints.most_common(2)
+        change = fp.explain(known.get(second, {}), known.get(first, {}))
+        raise CellFailure(
+            f"{cell.key}: images were made with {len(prints)} different settings ({change}: {m} and {n} images); "
+            "run the generation again with --overwrite"
+        )
+    return {state.item.id: state for state in states}
+
+
+def scorable(states: Mapping[str, ImageState], blank: bool) -> dict[str, ImageState]:
+    """Those of ``states`` with an image to judge; ``blank``: placeholders of images that were not made count too."""
+    statuses = {GENERATED, BLANK} if blank else {GENERATED}
+    return {item: state for item, state in states.items() if state.status in statuses}
+
+
+def to_come(item: Item) -> ImageState:
+    """Of an image of which nobody knows the bytes yet: its hash is like no other."""
+    return ImageState(item, GENERATED, sha256=f"to come: {item.id}")
+
+
+def recorded(item: Item, record: Record) -> ImageState:
+    """What ``record`` tells of an item, which may not be on disk as it tells; of the pixels, what is there does."""
+    plain = True
+    with contextlib.suppress(OSError, images.CorruptImage):
+        plain = images.is_plain(item.path)
+    sha256 = record.image_sha256 or ""
+    return ImageState(item, record.outcome, record, sha256=sha256, plain=plain, flat=bool(record.flat))
+
+
+def images_to_come(
+    cell: Cell,
+    items: Sequence[Item],
+    settings: Mapping[str, Any] | None,
+    overwrite: bool = False,
+    retry_refused: bool = False,
+) -> dict[str, ImageState]:
+    """The images that there will be, by item id, after generation with ``settings`` made what is left; only reads."""
+    found = survey(cell, items, settings, pixels=True)
+    anew = {item.id for item in found.to_make(overwrite, retry_refused)}
+    return {
+        state.item.id: to_come(state.item) if state.item.id in anew else state
+        for state in found.states
+        if state.item.id in anew or state.status == GENERATED
+    }

@@ -1,0 +1,79 @@
+"""What benchmarks say of several models at once: ``output/comparisons/<benchmark>/<evaluator>/``."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from imageevalkit import registry
+from imageevalkit.benchmark.contract import Benchmark, benchmark_code, grouped
+from imageevalkit.cell import output_root
+from imageevalkit.cell.jsonl import Tell
+from imageevalkit.cell.results import Result, check_files, folder_name, write_files
+from imageevalkit.cell.scores import read_scores
+from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.report.collect import CellReport
+
+_FOLDER = "comparisons"
+
+
+def write_comparisons(cells: Sequence[CellReport], tell: Tell) -> list[Path]:
+    """Write what each benchmark says of its models (:meth:`Benchmark.compare`); the folders that hold it.
+
+    Models are compared where they were measured alike: by one evaluator, on the same items, and none withheld. What a
+    benchmark cannot say is told in one line.
+
+    Raises:
+        OSError, CellFailure: a file cannot be written.
+    """
+    if any(cell.cell.folder.is_relative_to(output_root() / _FOLDER) for cell in cells):
+        tell(
+            f"models are not compared: {_FOLDER}/ is where that goes, and a model is called so; rename its folder"
+        )
+        return []
+    measured = [(cell, cell.result) for cell in cells if cell.result and cell.result.headline]
+    folders = []
+    for name, of_benchmark in grouped(measured, lambda one: one[0].cell.benchmark).items():
+        try:
+            cls = registry.benchmark_class(name)
+        except UserError as error:
+            tell(str(error))
+            continue
+        if cls is None or cls.compare is Benchmark.compare:
+            continue
+        found = list(_compared(registry.make_benchmark(name, {}, ""), of_benchmark, tell))
+        for folder in (output_root() / _FOLDER / name).glob("*"):
+            if folder not in found:  # of models that are not there any more
+                shutil.rmtree(folder)
+        folders += found
+    return folders
+
+
+def _compared(
+    benchmark: Benchmark, measured: Sequence[tuple[CellReport, Result]], tell: Tell
+) -> Iterator[Path]:
+    for how, alike in grouped(measured, lambda one: _how(one[1])).items():
+        if len(alike) < 2:
+            continue
+        where = f"benchmark {benchmark.name}: compare()"
+        try:
+            scores = {
+                cell.cell.model: read_scores(cell.source.with_name("scores.jsonl")) for cell, _ in alike
+            }
+            with benchmark_code(benchmark.name, "compare()"):
+                files = dict(benchmark.compare(scores))
+            check_files(files, where)
+        except CellFailure as error:
+            tell(str(error))
+            continue
+        if files:
+            folder = output_root() / _FOLDER / benchmark.name / folder_name(how)
+            write_files(folder, files)
+            yield folder
+
+
+def _how(result: Result) -> str:
+    """How ``result`` was measured, in words."""
+    limit = f" limit {result.limit}" if result.limit else ""
+    return f"{result.evaluator.id} version {result.benchmark_version} {result.treatment}{limit}"

@@ -1,0 +1,623 @@
+"""What a benchmark may need of the contract, each need by a small benchmark of that shape, with a judge behind HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import io
+import json
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from PIL import Image
+
+from imageevalkit.benchmark.answerer import Answerer
+from imageevalkit.benchmark.contract import (
+    JUDGE,
+    Answers,
+    Benchmark,
+    Measurer,
+    Sample,
+    Scores,
+    Unparsed,
+    grouped,
+)
+from imageevalkit.benchmark.question import QWEN_VL_UTILS, Answer, Picture, Question, ask, measure
+from imageevalkit.cell import Cell, output_root
+from imageevalkit.cell.items import Item, items_of
+from imageevalkit.cell.results import Evaluator, Metric, Result, read_result
+from imageevalkit.cell.scores import Score
+from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.evaluation.engine import evaluate_cell
+from imageevalkit.evaluation.interview import AskOptions
+from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
+from imageevalkit.metrics import mean, mean_by, points
+from imageevalkit.progress import ProgressWriter
+from imageevalkit.registry import BenchmarkDataset
+from tests.support.checkout import environ, make_checkout
+from tests.support.generation import picture
+from tests.support.image_server import KEY
+from tests.support.judge_server import ReplyServer
+
+_ASK = AskOptions()
+
+
+@pytest.fixture
+def judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReplyServer]:
+    """A judge behind an API, which says yes."""
+    with ReplyServer() as server:
+        monkeypatch.setenv("API_KEY", KEY)
+        monkeypatch.setenv("BASE_URL", server.base_url)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        yield server
+
+
+def evaluate(
+    benchmark: Benchmark, model: str = "m", options: AskOptions = _ASK
+) -> tuple[Outcome, Result, list[dict[str, Any]]]:
+    """Images of ``model`` for the benchmark, unless there are some, and what they are worth."""
+    cell = Cell(model, benchmark.name)
+    items = items_of(BenchmarkDataset(benchmark), cell)
+    for item in items:
+        item.path.parent.mkdir(parents=True, exist_ok=True)
+        if not item.path.exists():
+            picture(f"{model}{item.id}{item.prompt}", item.seed).save(item.path)
+    outcome = evaluate_cell(cell, benchmark, items, None, False, ProgressWriter(), options)
+    scores = [json.loads(line) for line in cell.scores.read_text().splitlines()]
+    return outcome, read_result(cell.result), scores
+
+
+class Described(Benchmark):
+    """As T2I-ReasonBench: the judge describes the image, then grades its own description."""
+
+    name, version, judge, headline = "described", "1", "openai:judge-1", ("grade",)
+
+    def samples(self) -> Iterable[Sample]:
+        return [Sample(f"images/{n}.png", f"prompt {n}", n) for n in range(3)]
+
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
+        yield ask("description", image, f"Describe this image of {item.prompt}.")
+        if "description" in answers:
+            yield ask(
+                "grade", f"An image of {item.prompt} shows: {answers['description'].text} Grade it, 0-2."
+            )
+
+    def parse(self, question: Question, answer: Answer) -> Any:
+        return answer.text if question.name == "description" else int(answer.text or "")
+
+    def score(self, item: Item, answers: Answers) -> Score:
+        return Score({"grade": answers["grade"].value}, detail={"seen": answers["description"].text})
+
+    def metrics(self, scores: Scores) -> Mapping[str, Metric]:
+        return {"grade": mean(scores, "grade", top=2)}
+
+
+def test_a_later_question_quotes_an_earlier_reply_and_a_resumed_run_asks_nothing_twice(
+    judge: ReplyServer,
+) -> None:
+    judge.reply = lambda request: "2" if "Grade" in request.prompt else f"a view ({request.prompt[-9:]})"
+    judge.choose = lambda request, attempt: "401" if "Grade" in request.prompt else "ok"
+    with pytest.raises(CellFailure, match=r"0 of 3 judged; run again to go on"):
+        evaluate(Described())
+    assert sum("Describe" in request.prompt for request in judge.requests) == 3
+    judge.requests.clear()
+    judge.choose = lambda request, attempt: "ok"
+    outcome, result, scores = evaluate(Described())
+    assert outcome.state == COMPLETE
+    assert sorted(request.prompt for request in judge.requests) == [
+        f"An image of prompt {n} shows: a view (prompt {n}.) Grade it, 0-2." for n in range(3)
+    ]
+    assert result.metrics["grade"] == Metric(2.0, 3, scale=2)
+    assert scores[0]["detail"] == {"seen": "a view (prompt 0.)"}
+    judge.requests.clear()
+    assert evaluate(Described())[0].state == COMPLETE
+    assert judge.requests == []
+
+
+class Reworded(Described):
+    """As TIIF: the question is put in other words at every attempt, drawn anew for each item."""
+
+    name, tries = "reworded", 3
+
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
+        words = random.Random(f"{item.id} {answers.attempt('grade')}").sample(["dog", "cat", "owl", "fox"], 4)
+        yield ask("grade", image, f"{item.prompt}: {' or '.join(words)}?")
+
+    def parse(self, question: Question, answer: Answer) -> int:
+        if not (answer.text or "").isdigit():
+            raise Unparsed(f"'{answer.text}' is no grade")
+        return int(answer.text or "")
+
+    def score(self, item: Item, answers: Answers) -> Score:
+        return Score({"grade": answers["grade"].value})
+
+
+def test_the_words_of_a_question_change_with_the_attempt_and_not_with_a_restart(judge: ReplyServer) -> None:
+    replies: dict[str, list[str]] = {}
+
+    def reply(request: Any) -> str:
+        said = replies.setdefault(request.prompt[:8], [])
+        said.append(request.prompt)
+        return "1" if len(said) == 3 else "hm"
+
+    judge.reply = reply
+    assert evaluate(Reworded())[0].state == COMPLETE
+    uninterrupted = dict(replies)
+    assert [len(set(asked)) for asked in uninterrupted.values()] == [3, 3, 3]
+    replies.clear()
+    judge.choose = lambda request, attempt: "401" if len(judge.requests) % 3 == 0 else "ok"
+    judge.requests.clear()
+    cell = Cell("again", "reworded")
+    for _ in range(40):  # the key is rejected again and again
+        try:
+            if evaluate(Reworded(), "again")[0].state == COMPLETE:
+                break
+        except CellFailure as error:
+            assert "run again to go on" in str(error)
+    assert replies == uninterrupted
+    assert len(cell.judgements.read_text().splitlines()) == 9
+
+
+def test_what_no_attempt_answers_is_unparsed_and_asked_in_new_words_if_the_user_wishes(
+    judge: ReplyServer,
+) -> None:
+    judge.reply = lambda request: "1" if request.prompt.startswith("prompt 0") else "hm"
+    outcome, result, _ = evaluate(Reworded())
+    assert (outcome.state, result.coverage.unparsed, len(judge.requests)) == (INCOMPLETE, 2, 7)
+    evaluate(Reworded())
+    assert len(judge.requests) == 7
+    evaluate(Reworded(), options=AskOptions(retry_unparsed=True))
+    asked = [request.prompt for request in judge.requests]
+    assert len(asked) == 7 + 2 * 3
+    evaluate(Reworded())
+    assert len(judge.requests) == len(asked)
+
+
+class Points(Benchmark):
+    """As DPG-Bench: yes or no to each of an item's questions, which have categories of their own."""
+
+    name, version, judge, headline = "points", "1", "openai:judge-1", ("dpg",)
+
+    def samples(self) -> Iterable[Sample]:
+        asked = [("entity", "Is there a dog?"), ("colour", "Is it red?"), ("entity", "Is there a cat?")]
+        return [Sample(f"images/{n}.png", f"prompt {n}", n, {"asked": asked[n:]}) for n in range(3)]
+
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
+        return [ask(f"q/{n}", image, f"{text} {item.id}") for n, (_, text) in enumerate(item.data["asked"])]
+
+    def parse(self, question: Question, answer: Answer) -> int:
+        return int(answer.text == "Yes")
+
+    def score(self, item: Item, answers: Answers) -> Score:
+        parts = [
+            Score({"yes": answers[f"q/{n}"].value}, {"category": category})
+            for n, (category, _) in enumerate(item.data["asked"])
+        ]
+        return Score({"dpg": sum(part.values["yes"] for part in parts) / len(parts)}, points=parts)
+
+    def metrics(self, scores: Scores) -> Mapping[str, Metric]:
+        by_category = mean_by(points(scores), "yes", "category", prefix="category/", interval=False)
+        return {"dpg": mean(scores, "dpg", interval=False), **by_category}
+
+
+def test_test_points_have_scores_and_groups_of_their_own(judge: ReplyServer) -> None:
+    judge.reply = lambda request: "Yes" if "dog" in request.prompt or "red" in request.prompt else "No"
+    outcome, result, scores = evaluate(Points())
+    assert outcome.state == COMPLETE
+    assert result.metrics == {
+        "dpg": Metric((2 / 3 + 1 / 2 + 0) / 3, 3),
+        "category/entity": Metric(1 / 4, 3),
+        "category/colour": Metric(1.0, 2),
+    }
+    assert scores[1]["points"] == [
+        {"values": {"yes": 1}, "keys": {"category": "colour"}},
+        {"values": {"yes": 0}, "keys": {"category": "entity"}},
+    ]
+
+
+class Gauge(Answerer):
+    """Stands for a detector (boxes) or an encoder (a vector and a number); ``calls`` are the items it has seen."""
+
+    calls: ClassVar[list[str]] = []
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    @property
+    def evaluator(self) -> Evaluator:
+        return Evaluator(f"{self._what}/v1", official=True, details={"threshold": 0.3})
+
+    def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
+        for question in questions:
+            self.calls.append(f"{self._what} {question.item}")
+            with Image.open(question.pictures[0].path) as image:
+                red, green, _ = image.convert("RGB").getpixel((4, 4))  # type: ignore[misc]
+            box = [{"label": "dog", "box": [0, 0, 4, 4.5], "confidence": red / 255}]
+            yield Answer(question, json.dumps(box if self._what == "detector" else [red / 255, green / 255]))
+
+
+class Measured(Benchmark):
+    """As GenEval and HPSv2 at once: boxes, a vector, and a word of the judge about the same image."""
+
+    name, version, judge, headline = "measured", "1", "openai:judge-1", ("right",)
+
+    @property
+    def measurers(self) -> Mapping[str, Measurer]:
+        gauge = f"{__name__}:Gauge"
+        return {
+            "boxes": Measurer(gauge, {"what": "detector"}),
+            "vector": Measurer(gauge, {"what": "encoder"}),
+            "word": JUDGE,
+        }
+
+    def samples(self) -> Iterable[Sample]:
+        return [Sample(f"images/{n}.png", f"prompt {n}", n) for n in range(3)]
+
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
+        return [
+            measure("boxes", image, "dog"),
+            measure("vector", image),
+            ask("word", image, f"Is it {item.prompt}?"),
+        ]
+
+    def score(self, item: Item, answers: Answers) -> Score:
+        of = answers.values_by_name
+        right = float(of["boxes"][0]["label"] == "dog" and of["word"] == "Yes")
+        return Score({"right": right, "sum": sum(of["vector"])}, detail={"boxes": of["boxes"]})
+
+    def metrics(self, scores: Scores) -> Mapping[str, Metric]:
+        return {"right": mean(scores, "right"), "sum": mean(scores, "sum", top=2, interval=False)}
+
+
+def test_boxes_vectors_and_words_about_one_image_come_of_several_measurers(judge: ReplyServer) -> None:
+    Gauge.calls.clear()
+    outcome, result, scores = evaluate(Measured())
+    assert (outcome.state, result.metrics["right"].value) == (COMPLETE, 1.0)
+    assert scores[2]["detail"]["boxes"] == [{"label": "dog", "box": [0, 0, 4, 4.5], "confidence": 44 / 255}]
+    assert result.metrics["sum"].value == pytest.approx(sum(score["values"]["sum"] for score in scores) / 3)
+    assert len(judge.requests) == 3
+    assert Gauge.calls == [f"{what} images/{n}" for what in ("detector", "encoder") for n in range(3)]
+    whole = result.evaluator
+    assert whole.id.startswith("judge-1/openai/official/")
+    assert {group: of["id"] for group, of in whole.details["answerers"].items() if group != "word"} == {
+        "boxes": "detector/v1",
+        "vector": "encoder/v1",
+    }
+    assert evaluate(Measured())[1].metrics == result.metrics
+    assert (len(judge.requests), len(Gauge.calls)) == (3, 6)
+
+
+@pytest.mark.parametrize(
+    ("measurer", "says"),
+    [
+        ("dreamsin", "unknown measurer 'dreamsin' (did you mean 'dreamsim'?); known: ppocr, "),
+        (
+            "benchmarks.nowhere:Gauge",
+            "measurer 'benchmarks.nowhere:Gauge' cannot be made: ModuleNotFoundError",
+        ),
+        (f"{__name__}:Measured", "' is no Answerer"),
+        (f"{__name__}:Gauge", "' cannot be made: TypeError: Gauge.__init__() missing 1 required"),
+    ],
+)
+def test_a_measurer_that_is_none_is_a_line(measurer: str, says: str) -> None:
+    class Other(Measured):
+        @property
+        def measurers(self) -> Mapping[str, Measurer]:
+            return {"boxes": Measurer(measurer)}
+
+    with pytest.raises(UserError) as caught:
+        evaluate(Other())
+    assert says in str(caught.value)
+
+
+def test_a_benchmark_that_names_neither_judge_nor_measurers_is_a_line() -> None:
+    class Nobody(Described):
+        judge = ""
+
+    with pytest.raises(CellFailure, match=r"name its judge, or measurers, in benchmark\.py"):
+        evaluate(Nobody())
+
+
+class Edited(Benchmark):
+    """As ImgEdit: the judge sees the source images before the one that was made of them."""
+
+    name, version, task, judge, headline = "edited", "1", "edit", "openai:judge-1", ("kept",)
+    pixels = QWEN_VL_UTILS
+    inputs: Sequence[Any] = ()
+
+    def samples(self) -> Iterable[Sample]:
+        return [Sample("images/0.png", input_list=self.inputs)]
+
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
+        yield ask("kept", *self.sources(item), image, "Is the last image made of the others?")
+
+    def score(self, item: Item, answers: Answers) -> Score:
+        return Score({"kept": float(answers["kept"].value == "Yes")})
+
+    def metrics(self, scores: Scores) -> Mapping[str, Metric]:
+        return {"kept": mean(scores, "kept")}
+
+
+def _png(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def test_the_source_images_of_an_item_are_shown_beside_the_one_that_was_made(
+    judge: ReplyServer, tmp_path: Path
+) -> None:
+    plain, clear = tmp_path / "plain.jpg", tmp_path / "clear.png"
+    picture("plain", 1).save(plain)
+    Image.new("RGBA", (8, 8), (255, 0, 0, 0)).save(clear)
+    memory = picture("memory", 2)
+    benchmark = Edited()
+    benchmark.inputs = ["mix them", Image.open(plain), Image.open(clear), memory]
+    assert evaluate(benchmark)[0].state == COMPLETE
+    [request] = judge.requests
+    made = Cell("m", "edited").folder / "images/0.png"
+    # the protocol lays transparency on white, which no server must be left to guess
+    shown = [plain.read_bytes(), _png(Image.new("RGB", (8, 8), "white")), _png(memory), made.read_bytes()]
+    assert [part.data.decode() for part in request.files] == [
+        hashlib.sha256(data).hexdigest() for data in shown
+    ]
+    again = Edited()
+    again.inputs = [Image.open(plain), "mix them", Image.open(clear), memory]
+    evaluate(again)
+    assert len(judge.requests) == 1, "the same pictures are the same question"
+    picture("another", 3).save(plain)
+    other = Edited()
+    other.inputs = ["mix them", Image.open(plain), Image.open(clear), memory]
+    evaluate(other)
+    assert len(judge.requests) == 2
+
+
+def test_a_source_image_that_is_gone_is_a_line(judge: ReplyServer, tmp_path: Path) -> None:
+    source = tmp_path / "source.png"
+    picture("source", 1).save(source)
+    benchmark = Edited()
+    benchmark.inputs = ["mend it", Image.open(source)]
+    source.unlink()
+    with pytest.raises(CellFailure, match="benchmark edited: source image 0 of item images/0 cannot be read"):
+        evaluate(benchmark)
+
+
+class Spread(Benchmark):
+    """As OneIG's diversity and TRIG's relations: over all images of a prompt, and over all models of a run."""
+
+    name, version, judge, headline = "spread", "1", "openai:judge-1", ("spread",)
+
+    def samples(self) -> Iterable[Sample]:
+        return [Sample(f"images/{n}_{k}.png", f"prompt {n}", k, {"n": n}) for n in range(2) for k in range(3)]
+
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
+        yield ask("grade", image, f"Grade {item.model} {item.id}, 0-1.")
+
+    def score(self, item: Item, answers: Answers) -> Score:
+        return Score(
+            {"grade": float(answers["grade"].value)}, {"n": item.data["n"]}, points=[Score({"x": 1})]
+        )
+
+    def metrics(self, scores: Scores) -> Mapping[str, Metric]:
+        prompts = grouped(scores, lambda score: score.keys["n"]).values()
+        grades = [[score.values["grade"] for score in prompt] for prompt in prompts]
+        spread = [Score({"spread": max(of) - min(of)}).of_item(str(n)) for n, of in enumerate(grades)]
+        return {"spread": mean(spread, "spread", interval=False)}
+
+    def official_files(self, scores: Scores) -> Mapping[str, str | bytes]:
+        return {"spread.png": _png(Image.new("RGB", (len(scores), 1), "red"))}
+
+    def compare(self, scores: Mapping[str, Sequence[Score]]) -> Mapping[str, str | bytes]:
+        means = {model: sum(score.values["grade"] for score in of) / len(of) for model, of in scores.items()}
+        points = sum(len(score.points) for of in scores.values() for score in of)
+        return {
+            "means.json": json.dumps([means, points]),
+            "means.png": _png(Image.new("RGB", (len(means), 1))),
+        }
+
+
+def test_metrics_may_be_of_all_images_of_a_prompt_and_official_files_pictures(judge: ReplyServer) -> None:
+    judge.reply = lambda request: "0.25" if "0_1" in request.prompt else "1"
+    outcome, result, _ = evaluate(Spread())
+    assert (outcome.state, result.metrics["spread"]) == (COMPLETE, Metric((0.75 + 0) / 2, 2))
+    with Image.open(Cell("m", "spread").official / "spread.png") as image:
+        assert image.size == (6, 1)
+
+
+_SPREAD = f"""
+import io, json
+from PIL import Image
+from imageevalkit.benchmark.contract import Benchmark, Sample, grouped
+from imageevalkit.benchmark.question import ask
+from imageevalkit.cell.scores import Score
+from imageevalkit.metrics import mean
+
+{inspect.getsource(_png)}
+{inspect.getsource(Spread)}"""
+
+
+def report(checkout: Path) -> str:
+    """What the report of the checkout prints about the results of this test."""
+    environment = environ(checkout, IMAGEEVALKIT_OUTPUT=str(output_root()))
+    command = [sys.executable, "-m", "imageevalkit.report"]
+    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_the_report_writes_what_a_benchmark_says_of_models_that_were_measured_alike(
+    judge: ReplyServer, tmp_path: Path
+) -> None:
+    checkout = make_checkout(tmp_path / "checkout")
+    code = checkout / "benchmarks/spread/benchmark.py"
+    code.parent.mkdir()
+    code.write_text(f"from __future__ import annotations\n{_SPREAD}")
+    judge.reply = lambda request: "1" if "Grade a" in request.prompt else "0"
+    judge.choose = lambda request, attempt: "bad_image" if "Grade c images/0_0" in request.prompt else "ok"
+    assert [evaluate(Spread(), model)[0].state for model in "abc"] == [COMPLETE, COMPLETE, INCOMPLETE]
+    report(checkout)
+    [folder] = (output_root() / "comparisons/spread").iterdir()
+    assert json.loads((folder / "means.json").read_text()) == [{"a": 1.0, "b": 0.0}, 12]
+    with Image.open(folder / "means.png") as image:
+        assert image.size == (2, 1)
+    assert not list(output_root().rglob("*.part"))
+
+    code.write_text(code.read_text().replace('"means.json":', '"../means.json":'))
+    assert "compare() has '../means.json': give a file name without a folder" in report(checkout)
+    code.write_text(code.read_text().replace("/ len(of)", "/ 0"))
+    assert "benchmark spread: compare() fails: ZeroDivisionError" in report(checkout)
+    code.write_text(f"from __future__ import annotations\n{_SPREAD}")
+    report(checkout)
+    shutil.rmtree(Cell("b", "spread").folder)
+    report(checkout)
+    assert list((output_root() / "comparisons/spread").iterdir()) == [], "no longer of two models"
+
+
+def load(folder: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> Benchmark:
+    """The one benchmark in ``code``, as a file in ``folder``."""
+    file = folder / "benchmark.py"
+    file.write_text(code)
+    spec = importlib.util.spec_from_file_location(f"loaded_{folder.name}", file)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    [cls] = (c for c in vars(module).values() if isinstance(c, type) and c.__module__ == spec.name)
+    made: Benchmark = cls()
+    return made
+
+
+_YES_NO = """
+from imageevalkit.benchmark.shapes import YesNo
+
+
+class Spelling(YesNo):
+    name = "spelling"
+    version = "1"
+    judge = "openai:judge-1"
+    by = ("language",)
+    question = "Does the image show the words '{words}' without a mistake? Answer yes or no."
+"""
+
+
+def prompts_in(folder: Path, count: int, **more: Any) -> list[dict[str, Any]]:
+    """Prompts in the file of ``folder``."""
+    rows = [
+        {"prompt": f"prompt {n}", "words": f"w{n}", "language": ("en", "zh")[n % 2], **more}
+        for n in range(count)
+    ]
+    (folder / "prompts.json").write_text(json.dumps(rows))
+    return rows
+
+
+def test_a_yes_or_no_benchmark_on_prompts_of_its_own_is_a_dozen_lines(
+    judge: ReplyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts_in(tmp_path, 4)
+    judge.reply = lambda request: "No" if "w3" in request.prompt else "Yes, it does."
+    assert len(_YES_NO.splitlines()) <= 20
+    outcome, result, scores = evaluate(load(tmp_path, _YES_NO, monkeypatch))
+    assert outcome.state == COMPLETE
+    assert {name: (of.value, of.n) for name, of in result.metrics.items()} == {
+        "accuracy": (0.75, 4),
+        "accuracy/language/en": (1.0, 2),
+        "accuracy/language/zh": (0.5, 2),
+    }
+    assert scores[3]["values"] == {"accuracy": 0} and scores[3]["detail"] == {"answer": "No"}
+    asked = "Does the image show the words 'w0' without a mistake? Answer yes or no."
+    assert asked in {request.prompt for request in judge.requests}
+
+
+@pytest.mark.parametrize(
+    ("reply", "value"),
+    [
+        ("**YES**", 1),
+        (" no.", 0),
+        ('{"": true}', 1),
+        ("1. False", 0),
+        ("是", 1),
+        ("不是。", 0),
+        ("Yesterday", None),
+        ("", None),
+        ("The answer is yes.", None),
+        ("12", None),
+    ],
+)
+def test_the_first_word_of_a_reply_says_yes_or_no_or_it_is_unparsed(
+    reply: str, value: int | None, judge: ReplyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts_in(tmp_path, 2)
+    judge.reply = lambda request: reply if "w1" in request.prompt else "yes"
+    _, result, scores = evaluate(load(tmp_path, _YES_NO, monkeypatch))
+    assert scores[1]["values"] == ({} if value is None else {"accuracy": value})
+    if value is None:
+        assert (scores[1]["status"], result.coverage.unparsed) == ("unparsed", 1)
+        assert scores[1]["reason"] == f"neither yes nor no in '{reply}'"
+
+
+_GRADES = """
+from imageevalkit.benchmark.shapes import Grades
+
+
+class Looks(Grades):
+    name, version, judge = "looks", "1", "openai:judge-1"
+    images_per_prompt, by = 2, ("language",)
+    grades, scale = ("Beauty", "Detail"), (1, 5)
+    question = "Grade beauty and detail of this image of {prompt} from 1 to 5."
+"""
+
+
+def test_grades_in_a_reply_are_means_with_the_scale_that_they_have(
+    judge: ReplyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts_in(tmp_path, 2)
+    judge.reply = lambda request: (
+        "Beauty: 4\nDetail: 2" if "prompt 0" in request.prompt else "beauty=5, detail 3/5"
+    )
+    outcome, result, _ = evaluate(load(tmp_path, _GRADES, monkeypatch))
+    assert (outcome.state, result.coverage.expected) == (COMPLETE, 4)
+    values = {name: (of.value, of.scale) for name, of in result.metrics.items()}
+    assert (values["overall"], values["Beauty"], values["Detail"]) == ((3.5, 5), (4.5, 5), (2.5, 5))
+    assert values["Detail/language/zh"] == (3.0, 5)
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        ("Beauty: 4", "no Detail in 'Beauty: 4'"),
+        ("Beauty: 4, Detail: high", "no Detail in 'Beauty: 4, Detail: high'"),
+        ("Beauty: 4, Detail: 6", "Detail 6 is not on the scale of 1 to 5"),
+        ("Beauty: -2, Detail: 3", "Beauty -2 is not on the scale of 1 to 5"),
+        ("Beautyful 4, Details 3", "no Beauty in 'Beautyful 4, Details 3'"),
+        ("", "no Beauty in ''"),
+        ('{"Beauty": 4, "Detail": 2.5}', ""),
+        ("**Beauty:** 3 of 5. On reflection **Beauty:** 4\nDetail：2.5", ""),
+    ],
+)
+def test_a_reply_without_each_grade_on_the_scale_is_unparsed(
+    reply: str, says: str, judge: ReplyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts_in(tmp_path, 2)
+    judge.reply = lambda request: reply if "prompt 1" in request.prompt else "Beauty: 5, Detail: 5"
+    scores = evaluate(load(tmp_path, _GRADES, monkeypatch))[2]
+    assert scores[-1]["reason"] == says
+    assert scores[-1]["values"] == ({} if says else {"Beauty": 4.0, "Detail": 2.5, "overall": 3.25})
+
+
+def test_a_prompt_that_lacks_what_it_is_grouped_by_is_named_before_anything_is_asked(
+    judge: ReplyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = prompts_in(tmp_path, 3)
+    del rows[2]["language"]
+    (tmp_path / "prompts.json").write_text(json.dumps(rows))
+    with pytest.raises(
+        CellFailure, match=r"spelling: prompts\.json, entry 2 \(counted from 0\) lacks language"
+    ):
+        evaluate(load(tmp_path, _YES_NO, monkeypatch))
+    assert judge.requests == []

@@ -1,0 +1,384 @@
+"""LongText-Bench and quicktext: what a reader is asked, the score, the metrics, and the prompts.
+
+Worked examples and official numbers are data here, not re-derived.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.longtext.benchmark import LongText, units
+from benchmarks.quicktext.benchmark import QuickText
+from imageevalkit.benchmark.contract import Answers, Benchmark, Scores
+from imageevalkit.benchmark.question import QWEN_VL_UTILS, Answer, Picture, Question, Sampling
+from imageevalkit.cell import Cell
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.results import Metric
+from imageevalkit.cell.scores import Score
+from imageevalkit.errors import CellFailure
+from imageevalkit.jobs import COMPLETE
+from tests.support.function_judge import evaluate, items, scores_of, use_function_judge, write_images
+from tests.support.mirror import use_official_data
+
+CATEGORIES = ["sign", "label", "print", "webpage", "slide", "poster", "caption", "dialogue"]
+Text = tuple[Sequence[str], str, str]
+"""What is expected, what was read, and the language."""
+
+
+def item(expected: Sequence[str], language: str, n: int = 0, prompt_id: int = 0, **keys: str) -> Item:
+    groups = {"category": "sign", "length": "short", **keys, "language": language, "prompt_id": prompt_id}
+    path = Cell("m", "longtext").folder / f"images/{n}.jpg"
+    return Item(f"images/{n}", path, 43, "a sign", None, {**groups, "expected": expected})
+
+
+def scores(texts: Sequence[Text], judge: str = "ppocr") -> Scores:
+    """Of images with such texts, each of a prompt of its own."""
+    made = [item(expected, language, n, n) for n, (expected, _, language) in enumerate(texts)]
+    return scores_of(LongText(judge=judge), made, lambda asked: texts[int(asked.item.rpartition("/")[2])][1])
+
+
+def counts(expected: Sequence[str], read: str, language: str) -> tuple[float, ...]:
+    """How many units match, are expected, and were read."""
+    [score] = scores([(expected, read, language)])
+    return tuple(score.values[name] for name in ("match", "total", "read"))
+
+
+# ---- what is asked -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("judge", "sampling"),
+    [
+        ("", Sampling(1024, temperature=None)),
+        ("transformers:qwen2.5-vl-32b", Sampling(1024, temperature=None)),
+        ("vllm:qwen2.5-vl-7b", Sampling(1024, 0.0, extra={"repetition_penalty": 1.05})),
+        ("openai:gpt-4o", Sampling(1024, 0.0)),
+        ("ppocr", Sampling(0)),
+    ],
+)
+@pytest.mark.parametrize("cls", [LongText, QuickText])
+def test_one_message_with_the_image_first(
+    cls: type[LongText], judge: str, sampling: Sampling, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_official_data("longtext", tmp_path, monkeypatch)
+    benchmark = cls(judge=judge or LongText.judge)
+    picture = Picture(Path("a.jpg"), "ab" * 32)
+    [asked] = benchmark.questions(item(["x"], "en"), picture, Answers({}))
+    [message] = asked.messages
+    assert message.role == "user" and message.parts[0] == picture
+    if judge == "ppocr":
+        assert len(message.parts) == 1
+    else:
+        [text] = message.parts[1:]
+        assert isinstance(text, str) and "No text recognized" in text
+    assert asked.sampling == sampling
+
+
+def test_a_judge_reads_in_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_official_data("longtext", tmp_path, monkeypatch)
+    benchmark = LongText()
+    made = items(benchmark, 2)
+    texts = {made[0].id: "No text recognized.", made[1].id: "".join(made[1].data["expected"])}
+    asked = use_function_judge(lambda question: texts[question.item], monkeypatch)
+    write_images(made)
+    outcome, result = evaluate(benchmark, made, limit=2)
+    assert outcome.state == COMPLETE
+    assert {picture.pixels for question in asked for picture in question.pictures} == {QWEN_VL_UTILS}
+    assert (result.metrics["en"].value, result.metrics["zh"].value) == (0, 1)
+    assert result.evaluator.official and result.headline == ["en", "zh"]
+    assert result.evaluator.id.startswith("qwen2.5-vl-7b/transformers/")
+    records = [json.loads(line) for line in Cell("m", "longtext").scores.read_text().splitlines()]
+    assert records[0]["detail"] == {"expected": "\n".join(made[0].data["expected"]), "read": ""}
+    assert records[0]["keys"] == {
+        key: made[0].data[key] for key in ("language", "category", "length", "prompt_id")
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        ("FRESH BREWS\nEvery Morning", "FRESH BREWS\nEvery Morning"),
+        ("No text recognized.", ""),
+        ("a\nNo text recognized.\nb", "a\n\nb"),
+        ("No text recognized", "No text recognized"),
+        ("no text recognized.", "no text recognized."),
+        ("addCriterion\nOPEN", "addCriterion\nOPEN"),
+        ("", ""),
+    ],
+)
+def test_the_official_clean_up_with_its_quirk(said: str, read: str) -> None:
+    question = Question("read the text", (), Sampling(0))
+    assert LongText(judge="openai:gpt-4o").parse(question, Answer(question, said)) == read
+    assert LongText(judge="ppocr").parse(question, Answer(question, said)) == said
+
+
+# ---- the score -----------------------------------------------------------------------------------------------
+
+EN_A: Text = (
+    ["FRESH BREWS, EVERY MORNING, EVERY DAY", "Don't stop!"],
+    "Fresh brews every morning\nday – dont stop now",
+    "en",
+)
+EN_B: Text = (["CENTRAL PARK - 2 BLOCKS"], "No text recognized", "en")
+
+
+def test_worked_examples_of_the_spec() -> None:
+    assert counts(*EN_A) == (7, 8, 8)
+    assert counts(*EN_B) == (0, 4, 3)
+    assert counts(["本地烘焙，始于1998"], "本地烘培 始于1989", "zh") == (9, 10, 10)
+    assert counts(["开放 Wi-Fi"], "开放 WIFI", "zh") == (4, 6, 6)
+
+
+# (expected, read, language, match, total): match and total as the official summary script printed them
+OFFICIAL = [
+    (["Café Noël", "crème brûlée"], "CAFÉ NOËL creme brulee", "en", 2, 4),
+    (["9-5 daily", "two-block walk"], "9 5 daily twoblock walk", "en", 3, 4),
+    (["the the the cat"], "the cat the dog the the", "en", 4, 4),
+    (["a  b\tc\nd"], "d\u00a0c\u3000b\u2003a", "en", 4, 4),
+    (["Hello World"], "", "en", 0, 2),
+    (["Hello World"], "No text recognized.", "en", 0, 2),
+    (["No Entry"], "No text recognized", "en", 1, 2),
+    (["Ｆull width １２"], "Full width 12", "en", 1, 2),
+    (["zero\u200bwidth"], "zero width", "en", 0, 1),
+    (["naïve Über straße"], "NAÏVE über strasse", "en", 2, 3),
+    (["欢迎光临"], "欢迎 光临", "zh", 4, 4),
+    (["欢迎光临"], "歡迎光臨", "zh", 2, 4),
+    (["二〇二五年 〇"], "二零二五年〇", "zh", 4, 4),
+    (["全场8折"], "全场８折", "zh", 3, 4),
+    (["好好学习"], "好学习习习", "zh", 3, 4),
+    (["Wi-Fi密码abc"], "wifi密码ABC", "zh", 4, 9),
+    (["新品上市，敬请期待！"], "新品上市。敬请期待", "zh", 8, 8),
+    (["不含文字"], "No text recognized", "zh", 0, 4),
+    (["关于Note"], "No text recognized", "zh", 4, 6),
+    (["\u3400\u9fa6龥一"], "一龥\u9fa6", "zh", 2, 2),
+    (["你好"], "No text recognized.你好", "zh", 2, 2),
+]
+
+
+@pytest.mark.parametrize(("expected", "read", "language", "match", "total"), OFFICIAL)
+def test_counts_equal_the_official_script(
+    expected: list[str], read: str, language: str, match: int, total: int
+) -> None:
+    assert counts(expected, read, language)[:2] == (match, total)
+
+
+def test_white_list_is_exact() -> None:
+    accented = "àâäéèêëîïôöùûüç"
+    inside = "一龥azAZ09" + accented + accented.upper()
+    outside = "\u4dff\u9fa6〇áñõøßœÿ_@-'’.０Ａあ한я"
+    assert "".join(units(inside + outside, "zh")) == inside
+    assert units(inside + outside, "en") == [inside.lower()]
+    assert units("cafe\u0301", "en") == ["cafe"], "composed accents only"
+
+
+def test_match_is_bounded_and_order_free() -> None:
+    rng = random.Random(1)
+    alphabet = "ab ,，好 的é\n1-"
+    for _ in range(300):
+        expected = "x" + "".join(rng.choices(alphabet, k=rng.randrange(20)))
+        read = "".join(rng.choices(alphabet, k=rng.randrange(30)))
+        for language in ("en", "zh"):
+            match, total, found = counts([expected], read, language)
+            assert 0 <= match <= min(total, found)
+            assert counts([expected], " ".join(reversed(units(read, language))), language) == (
+                match,
+                total,
+                found,
+            )
+            assert counts([expected], expected, language)[0] == total
+
+
+def test_nothing_to_compare_is_an_error() -> None:
+    with pytest.raises(ValueError, match="nothing that can be compared"):
+        counts(["!?", "——"], "text", "en")
+
+
+# ---- metrics -------------------------------------------------------------------------------------------------
+
+
+def values(found: Mapping[str, Metric]) -> dict[str, float | None]:
+    return {name: metric.value for name, metric in found.items()}
+
+
+def test_the_average_is_micro_not_macro() -> None:
+    assert LongText().metrics(scores([EN_A, EN_B]))["en"].value == pytest.approx(7 / 12)
+    assert LongText().metrics(Scores([])) == {"en": Metric(None, 0), "zh": Metric(None, 0)}
+
+
+def test_surplus_text_is_free_but_costs_precision() -> None:
+    for read, precision in (("one two", 1), ("two one " * 3, 1 / 3), ("", None)):
+        found = LongText().metrics(scores([(["one two"], read, "en")]))
+        assert found["en"].value == bool(read)
+        assert found["en/precision"].value == (precision and pytest.approx(precision))
+
+
+def test_only_groups_that_occur_are_listed() -> None:
+    found = LongText().metrics(scores([(["二人"], "二x大的", "zh")]))
+    groups = {"zh": 0.5, "zh/precision": 0.25, "zh/sign": 0.5, "zh/short": 0.5}
+    assert values(found) == {"en": None, **groups}
+
+
+def run(prompts: int, images: int = 4) -> Scores:
+    """Prompts of 10 to 16 words, of which all images of a prompt show the same share."""
+    rng = random.Random(7)
+    made: list[Item] = []
+    said: dict[str, str] = {}
+    for language in ("en", "zh"):
+        for prompt_id in range(prompts):
+            total = 10 + prompt_id % 7
+            expected = "".join(chr(0x4E00 + n) for n in range(total))
+            expected = " ".join(expected) if language == "en" else expected
+            shown = expected[: (2 if language == "en" else 1) * round(total * (1 - 0.5 * rng.random()))]
+            keys = {"category": f"c{prompt_id % 8}", "length": "short" if prompt_id % 2 else "long"}
+            for _ in range(images):
+                one = item([expected], language, len(made), prompt_id, **keys)
+                made.append(one)
+                said[one.id] = shown
+    return scores_of(LongText(judge="ppocr"), made, lambda question: said[question.item])
+
+
+def english(scores: Scores, every: int = 1) -> list[Score]:
+    return [score for score in scores if score.keys["language"] == "en"][::every]
+
+
+def test_interval_counts_prompts_not_images() -> None:
+    found = LongText().metrics(run(160))["en"]
+    low, high = found.interval or (0, 0)
+    assert found.value is not None and low < found.value < high
+    # identical images of a prompt say nothing new: 4 per prompt give the interval of 1 per prompt
+    assert LongText().metrics(run(160, images=1))["en"].interval == pytest.approx((low, high))
+    # against the closed form: ± 1.96 standard errors of the ratio over prompts
+    prompts = [(score.values["match"], score.values["total"]) for score in english(run(160), every=4)]
+    mean_total = sum(t for _, t in prompts) / len(prompts)
+    variance = sum((m - found.value * t) ** 2 for m, t in prompts) / (len(prompts) - 1) / len(prompts)
+    assert high - low == pytest.approx(2 * 1.96 * math.sqrt(variance) / mean_total, rel=0.1)
+
+
+def test_the_order_of_the_images_changes_nothing() -> None:
+    scores = run(20)
+    shuffled = Scores(random.Random(3).sample(scores.items, len(scores.items)))
+    assert LongText().metrics(shuffled) == LongText().metrics(scores)
+
+
+def test_few_prompts_have_no_interval_and_perfect_ones_are_no_certainty() -> None:
+    assert LongText().metrics(run(10))["en"].interval is not None
+    assert LongText().metrics(run(9))["en"].interval is None
+    perfect = scores([(["x y"], "x y", "en")] * 10)
+    found = LongText().metrics(perfect)["en"]
+    low, high = found.interval or (0, 0)
+    assert found.value == 1 and 0.6 < low < 0.7 and high == 1
+
+
+def test_metrics_of_a_full_run() -> None:
+    scores = run(160)
+    found = LongText().metrics(scores)
+    assert found["en"].n == found["zh"].n == 640
+    groups = {name.removeprefix("en/") for name in found if name.startswith("en/")}
+    assert groups == {"precision", "short", "long", *(f"c{k}" for k in range(8))}
+    assert sum(found[f"en/c{k}"].n for k in range(8)) == 640
+    first = [score.values for score in english(scores) if score.keys["category"] == "c0"]
+    assert found["en/c0"].value == sum(v["match"] for v in first) / sum(v["total"] for v in first)
+    assert all(metric.value is not None and 0 <= metric.value <= 1 for metric in found.values())
+
+
+# ---- the prompts ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def longtext(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LongText:
+    """On the official prompts."""
+    use_official_data("longtext", tmp_path, monkeypatch)
+    return LongText()
+
+
+def total(data: Mapping[str, Any]) -> int:
+    return len(units(" ".join(data["expected"]), data["language"]))
+
+
+def test_longtext_is_the_whole_benchmark(longtext: LongText) -> None:
+    made = items(longtext)
+    assert len({one.path for one in made}) == 1280
+    prompts = {(one.data["language"], one.data["prompt_id"]): one for one in made}
+    assert Counter(language for language, _ in prompts) == {"en": 160, "zh": 160}
+    ids = {*range(80), *range(100, 140), *range(160, 200)}
+    assert {i for language, i in prompts if language == "zh"} == ids
+    per_group = Counter(
+        (language, p.data["category"], p.data["length"]) for (language, _), p in prompts.items()
+    )
+    assert per_group == {(g, c, n): 10 for g in ("en", "zh") for c in CATEGORIES for n in ("short", "long")}
+    for (language, _), one in prompts.items():
+        assert any("\u4e00" <= c <= "\u9fa5" for c in one.prompt or "") == (language == "zh")
+    units_of: Counter[str] = Counter()
+    for one in made:
+        units_of[one.data["language"]] += total(one.data)
+    assert units_of == {"en": 17052, "zh": 31776}, "as the specification counts"
+
+
+def test_longtext_paths_and_seeds(longtext: LongText) -> None:
+    made = items(longtext)
+    assert [(one.id, one.seed) for one in made[:4]] == [
+        ("images/text_prompts/0000_1", 43),
+        ("images/text_prompts_zh/0000_1", 43),
+        ("images/text_prompts/0000_2", 44),
+        ("images/text_prompts_zh/0000_2", 44),
+    ]
+    assert made[-1].id == "images/text_prompts_zh/0199_4"
+    assert all(one.path.suffix == ".jpg" for one in made)
+    # the official evaluator finds the prompt by the digits before the underscore
+    assert all(int(one.path.name.split("_")[0]) == one.data["prompt_id"] for one in made)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (None, "cannot be read"),
+        ("", "holds 159 records, not 160"),
+        ('{"prompt": "cut', "is not what it should be"),
+    ],
+)
+def test_a_damaged_prompt_file_is_one_line(longtext: LongText, damage: str | None, says: str) -> None:
+    path = longtext.data / "text_prompts_zh.jsonl"
+    kept = path.read_text(encoding="utf-8").splitlines(keepends=True)[:-1]
+    path.unlink() if damage is None else path.write_text("".join(kept) + damage, encoding="utf-8")
+    with pytest.raises(CellFailure) as caught:
+        items(longtext)
+    message = str(caught.value)
+    assert f"{path} {says}" in message and "\n" not in message
+
+
+def test_any_line_separator_may_stand_in_a_prompt(longtext: LongText) -> None:
+    path = longtext.data / "text_prompts.jsonl"
+    first, *others = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    record = {**json.loads(first), "prompt": "one\u2028two\x85three"}
+    path.write_text(json.dumps(record, ensure_ascii=False) + "\n" + "".join(others), encoding="utf-8")
+    assert items(longtext)[0].prompt == record["prompt"]
+
+
+def test_quicktext_needs_nothing_but_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    benchmark: Benchmark = QuickText()
+    assert (benchmark.judge, benchmark.assets) == ("ppocr", ())
+    made = items(benchmark)
+    assert [one.id for one in made[:3]] == ["images/en/00", "images/zh/00", "images/en/01"]
+    assert {one.seed for one in made} == {43}
+    assert Counter(one.data["language"] for one in made) == {"en": 24, "zh": 24}
+    assert Counter(one.data["category"] for one in made) == dict.fromkeys(CATEGORIES, 6)
+
+
+def test_quicktext_asks_for_every_text_in_quotes() -> None:
+    quotes = {"en": '"{}"', "zh": "“{}”"}
+    made = items(QuickText())
+    for one, record in zip(made, QuickText().read_jsonl("prompts.jsonl", 48), strict=True):
+        for text in record["text"]:
+            assert quotes[record["language"]].format(text) in (one.prompt or "")
+        assert record["text_length"] == total(one.data)
+        assert record["length"] == ("long" if total(one.data) > 16 else "short")
+    assert len({one.prompt for one in made}) == 48

@@ -1,0 +1,100 @@
+"""A benchmark of ours whose official program is run on the images."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from imageevalkit.benchmark.contract import Answers, Sample, ScoredItem, Scores
+from imageevalkit.benchmark.shapes import OfficialScript
+from imageevalkit.cell import Cell
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.results import Metric
+from imageevalkit.errors import CellFailure
+
+PROGRAM = """
+import json, pathlib, sys
+from PIL import Image
+
+images, output = map(pathlib.Path, sys.argv[1:])
+sizes = {path.relative_to(images).as_posix(): Image.open(path).width for path in sorted(images.rglob("*.png"))}
+(output / "sizes.json").write_text(json.dumps(sizes))
+(output / "metrics.json").write_text(json.dumps({"width": {"value": sum(sizes.values()) / len(sizes), "scale": 64}}))
+"""
+
+
+class Widths(OfficialScript):
+    name = "widths"
+    version = "1"
+    headline = ("width",)
+    folder: Path
+
+    @property
+    def data(self) -> Path:
+        return self.folder
+
+    def samples(self) -> Iterable[Sample]:
+        return [Sample(f"images/deep/{n}.png", f"prompt {n}") for n in range(4)]
+
+    def command(self, images: Path, output: Path) -> Sequence[str]:
+        return [sys.executable, "program.py", str(images), str(output)]
+
+
+@pytest.fixture
+def benchmark(tmp_path: Path) -> Widths:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    benchmark = Widths()
+    benchmark.folder = tmp_path
+    return benchmark
+
+
+@pytest.fixture
+def scores(benchmark: Widths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scores:
+    """Those of a run over the first three images, one of which could not be made; the fourth is of an earlier run."""
+    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
+    cell = Cell("model", "widths")
+    scored = []
+    for n, sample in enumerate(benchmark.samples()):
+        path = cell.folder / sample.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        item = Item(f"images/deep/{n}", path, 42, sample.prompt, None, {})
+        if n != 1:
+            Image.new("RGB", (16 * (n + 1), 8)).save(path)
+        made = path if path.exists() else None
+        answers = Answers({})
+        scored.append(ScoredItem(item, made, answers, {}, benchmark.score(item, answers) if made else None))
+    return Scores(scored[:3])
+
+
+def test_a_program_scores_the_images_of_the_run_alone(benchmark: Widths, scores: Scores) -> None:
+    assert benchmark.metrics(scores) == {"width": Metric((16 + 48) / 2, 2, None, 64)}
+    assert json.loads(benchmark.official_files(scores)["sizes.json"]) == {
+        "images/deep/0.png": 16,
+        "images/deep/2.png": 48,
+    }
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        ("raise SystemExit(5)", "its official program ended with status 5; the log has what it said"),
+        ("", "metrics.json cannot be read: No such file or directory"),
+        (PROGRAM.replace('"scale": 64', '"scale": 1'), "metric 'width': 32 is beyond its scale of 1"),
+    ],
+)
+def test_a_program_that_fails_is_no_score(benchmark: Widths, scores: Scores, program: str, says: str) -> None:
+    (benchmark.folder / "program.py").write_text(program)
+    with pytest.raises(CellFailure) as failure:
+        benchmark.metrics(scores)
+    assert says in str(failure.value)
+
+
+def test_a_program_that_is_not_there_is_named(benchmark: Widths, scores: Scores) -> None:
+    benchmark.command = lambda images, output: ["no-such-program"]  # type: ignore[method-assign]
+    with pytest.raises(CellFailure, match="cannot be run: No such file or directory: no-such-program"):
+        benchmark.metrics(scores)

@@ -1,0 +1,728 @@
+"""WISE's three editions: what is asked, which replies have a score, the metrics, the official files and the data."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from benchmarks.wise.benchmark import Wise, WiseRewrite, WiseVerified
+from imageevalkit import assets, registry
+from imageevalkit.benchmark.contract import Answers, Scores, Settings, Unparsed, spread
+from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
+from imageevalkit.cell import Cell, output_root
+from imageevalkit.cell.items import items_of
+from imageevalkit.cell.results import Metric, Result, standing
+from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.evaluation.evaluator import Answerers
+from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
+from imageevalkit.launch.settings import checked
+from imageevalkit.report import __main__ as report
+from tests.support.function_judge import evaluate, items, scores_of, use_function_judge, write_images
+from tests.support.mirror import use_official_data
+
+EDITIONS: dict[str, type[Wise]] = {cls.name: cls for cls in (Wise, WiseVerified, WiseRewrite)}
+NAMES = list(Wise.categories)
+SYSTEM = "You judge."
+USER = 'Protocol.\nPROMPT: "{Prompt}"\nEXPLANATION: "{Explanation}"\nAnswer.'
+THREE = "Consistency: {}\nRealism: 1\nAesthetic Quality: 0"
+ASK = Question("score", (), Sampling(1))
+
+MakeWise = Callable[..., Wise]
+
+
+@pytest.fixture
+def wise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeWise:
+    """Makes an edition on prompts of our own in the shape of the official files, with five subcategories a category."""
+
+    def make(name: str, judge: str = "", **settings: str) -> Wise:
+        cls = EDITIONS[name]
+        monkeypatch.setattr(assets, "BENCHMARKS", tmp_path)
+        monkeypatch.setattr(cls, "assets", ())
+        data = assets.data_folder(name)
+        if not data.exists():
+            data.mkdir(parents=True)
+            for domain in {category.domain for category in cls.categories.values()}:
+                (data / f"{domain}{cls.suffix}.json").write_text(json.dumps(records(cls, domain)))
+        benchmark = registry.make_benchmark(name, settings, judge)
+        assert isinstance(benchmark, cls)
+        key = f"{cls.program}::build_evaluation_messages#"
+        vars(benchmark)["prompts"] = {key + "system": SYSTEM, key + "user": USER}
+        return benchmark
+
+    return make
+
+
+def records(cls: type[Wise], domain: str) -> list[dict[str, object]]:
+    """The file of a domain."""
+    return [
+        {
+            "Prompt": f"prompt {prompt_id}",
+            "Explanation": f"it means {prompt_id}",
+            "Category": name.title(),
+            # sorted by subcategory, as the official files partly are
+            "Subcategory": f"{name} {5 * n // len(category.ids)}",
+            "prompt_id": prompt_id,
+        }
+        for name, category in cls.categories.items()
+        if category.domain == domain
+        for n, prompt_id in enumerate(category.ids)
+    ]
+
+
+@pytest.fixture(params=list(EDITIONS))
+def edition(request: pytest.FixtureRequest, wise: MakeWise) -> Wise:
+    """Each of them on prompts of our own."""
+    return wise(request.param)
+
+
+# ---- what is asked -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "max_tokens", "extra"),
+    [
+        ("wise", 2000, {}),
+        ("wise-rewrite", 2000, {}),
+        ("wise-verified", 500, {"chat_template_kwargs": {"enable_thinking": False}}),
+    ],
+)
+def test_the_official_request(wise: MakeWise, name: str, max_tokens: int, extra: dict[str, object]) -> None:
+    benchmark = wise(name)
+    [item] = items(benchmark, 1)
+    picture = Picture(item.path, "a" * 64)
+    [question] = benchmark.questions(item, picture, Answers({}))
+    n = item.data["prompt_id"]
+    text = f'Protocol.\nPROMPT: "prompt {n}"\nEXPLANATION: "it means {n}"\nAnswer.'
+    declared = Picture(item.path, "a" * 64, "image/png", None)
+    assert question.messages == (Message("system", (SYSTEM,)), Message("user", (text, declared)))
+    assert question.sampling == Sampling(max_tokens, temperature=0.0, seed=None, extra=extra)
+    assert benchmark.tries == 3
+
+
+def test_texts_are_put_in_as_they_are(wise: MakeWise) -> None:
+    benchmark = wise("wise")
+    [item] = items(benchmark, 1)
+    odd = replace(item, prompt='{Explanation} "{}"', data={"explanation": "{0}\n%s"})
+    [question] = benchmark.questions(odd, Picture(item.path, ""), Answers({}))
+    assert 'PROMPT: "{Explanation} "{}""\nEXPLANATION: "{0}\n%s"\n' in question.text
+
+
+# ---- which replies have a score: the specification's examples, and what the official functions say to odd ones --
+
+
+def read(benchmark: Wise, reply: str) -> Mapping[str, float] | None:
+    """The scores in ``reply``; None: not all are there."""
+    try:
+        return benchmark.parse(ASK, Answer(ASK, reply))
+    except Unparsed:
+        return None
+
+
+@pytest.mark.parametrize("reply", ["<think>" * 60_000, "score" + " " * 60_000, "realism" + " " * 60_000])
+def test_no_reply_keeps_the_parsers_busy(reply: str) -> None:
+    """Minutes, where each tag or blank is followed to the end of the reply."""
+    started = time.perf_counter()
+    assert WiseVerified().clean(reply) == reply.strip()
+    assert read(WiseVerified(), reply) is read(Wise(), reply) is None
+    assert time.perf_counter() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("reply", "score"),
+    [
+        ("Score: 1", 1),
+        ("**Score**: 0", 0),
+        (" 1 ", 1),
+        ("I give Score: 0. Later Score: 1", 0),
+        ("Score: 0.5", 0),
+        ("Score: 0/1", 0),
+        ("score 1", 1),
+        ("Score:\n1", 1),
+        ("***Score***: 1", None),
+        ("**Score:** 1", None),
+        ("Score：1", None),
+        ("Score: 10", None),
+        ("Score: 2", None),
+        ("Score: 2\nScore: 1", 1),
+        ("Score = 1", None),
+        ("Score::1", None),
+        ("Score: **1**", None),
+        ("Score: 1_", None),
+        ("Score 1a", None),
+        ("Score: ١", None),
+        ("The underscore 1", 1),
+        ("ſcore: 1", 1),
+        ("0\n1", None),
+        ("1\n1", None),
+        ("x\r\n1\r\n", 1),
+        ("1\r0", None),
+        ("\u30001\u00a0", 1),
+        ("Score: 10\n\n 1\t\nbecause", 1),
+        ("", None),
+        ("<think>Score: 0</think>\n\nScore: 1\n", 1),
+        ("<think>Score: 0", 0),
+    ],
+)
+def test_verified_replies(reply: str, score: int | None) -> None:
+    assert read(WiseVerified(), reply) == (None if score is None else {"score": score})
+
+
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        ("<think>Score: 0</think>\n\nScore: 1\n", "Score: 1"),
+        ("Score: 0</think>\n Score: 1", "Score: 0Score: 1"),
+        ("a<think>\n1\n</think> b <think>2</think>c", "ab c"),
+        ("<think>Score: 0", "<think>Score: 0"),
+        ("<THINK>0</THINK> 1", "<THINK>0</THINK> 1"),
+    ],
+)
+def test_thoughts_are_removed(reply: str, text: str) -> None:
+    assert WiseVerified().clean(reply) == text
+
+
+@pytest.mark.parametrize("cls", [Wise, WiseRewrite])
+@pytest.mark.parametrize(
+    ("reply", "scores"),
+    [
+        ("Consistency: 2\nRealism: 1\nAesthetic Quality: 0", (2, 1, 0)),
+        ("2\n1\n0", (2, 1, 0)),
+        ("2\n1\n0\n2", (2, 1, 0)),
+        ("3\n2\n1\n0", (2, 1, 0)),
+        ("2\r\n 1 \r\n\r\n0", (2, 1, 0)),
+        ("2\n1", None),
+        ("Consistency: 1\nConsistency: 2\nRealism: 1\nAesthetic Quality: 1", (2, 1, 1)),
+        ("**CONSISTENCY**: 2, *realism* 1, aesthetic quality:0", (2, 1, 0)),
+        ("**Consistency**: 9\nRealism: 12\nAesthetic Quality: 1.5", (9, 1, 1)),
+        ("Inconsistency: 0 Realism: 1 Aesthetic Quality: 2", (0, 1, 2)),
+        ("Consistency: ٢\nRealism: 1\nAesthetic Quality: 0", (2, 1, 0)),
+        ("**Consistency:** 2\n**Realism:** 1\n**Aesthetic Quality:** 0", None),
+        ("Consistency：2\nRealism：1\nAesthetic Quality：0", None),
+        ("Consistency = 2\nRealism = 1\nAesthetic Quality = 0", None),
+        ("I cannot judge this.", None),
+    ],
+)
+def test_legacy_replies(cls: type[Wise], reply: str, scores: tuple[int, int, int] | None) -> None:
+    assert read(cls(), reply) == (None if scores is None else dict(zip(Wise.parts, scores, strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("cls", "reply", "says"),
+    [
+        (Wise, "Never", "no consistency, realism, aesthetic_quality in 'Never'"),
+        # one label rules the bare lines out
+        (Wise, "Consistency: 2\n1\n1\n1", "no realism, aesthetic_quality in 'Consistency: 2 1 1 1'"),
+        (Wise, "Aesthetic  Quality: 1\nConsistency: 1\nRealism: 1", "no aesthetic_quality in "),
+        (Wise, "Realism: one\n2\n2\n2\nAesthetic Quality: 0", "no consistency, realism in "),
+        (WiseVerified, "<think>Score: 1</think>\nI cannot\nsay", "no score in 'I cannot say'"),
+    ],
+)
+def test_what_a_reply_lacks_is_told(cls: type[Wise], reply: str, says: str) -> None:
+    with pytest.raises(Unparsed) as caught:
+        cls().parse(ASK, Answer(ASK, reply))
+    assert str(caught.value).startswith(says)
+
+
+# ---- metrics: published figures, what the official calculators printed, and what missing scores do to them ------
+
+
+def scores(benchmark: Wise, reply_of: Callable[[int], str | None]) -> Scores:
+    """Of the run in which the judge replied ``reply_of(prompt_id)``; None: there is no image."""
+    return scores_of(
+        benchmark, items(benchmark), lambda question: reply_of(int(question.item.removeprefix("images/")))
+    )
+
+
+def rounded(found: Mapping[str, Metric], names: Sequence[str], digits: int) -> list[float]:
+    return [round(value, digits) for name in names if (value := found[name].value) is not None]
+
+
+FLUX = {  # FLUX.1-dev in the paper's tables 3-5: sums by category, and their overall
+    "consistency": ([298, 161, 155, 48, 77, 41], 183.30),
+    "realism": ([585, 269, 181, 179, 161, 146], 351.60),
+    "aesthetic_quality": ([582, 275, 190, 154, 156, 127], 347.69),
+}
+FLUX_REWRITE = {  # tables 6-8
+    "consistency": ([586, 214, 204, 125, 134, 133], 336.47),
+    "realism": ([637, 285, 197, 167, 160, 148], 376.10),
+    "aesthetic_quality": ([640, 282, 194, 162, 159, 133], 374.30),
+}
+
+
+def replies_with_sums(sums: Mapping[str, tuple[list[int], float]]) -> dict[int, str | None]:
+    """A reply about every prompt, whose scores of 0-2 add up to ``sums``."""
+    replies: dict[int, str | None] = {}
+    for n, category in enumerate(Wise.categories.values()):
+        size = len(category.ids)
+        for k, prompt_id in enumerate(category.ids):
+            parts = {part: (k + 1) * of[n] // size - k * of[n] // size for part, (of, _) in sums.items()}
+            replies[prompt_id] = "\n".join(f"{part.replace('_', ' ')}: {p}" for part, p in parts.items())
+    return replies
+
+
+def replies_with_correct(counts: Sequence[int]) -> dict[int, str | None]:
+    """Verified replies with ``counts`` of 1 per category."""
+    return {
+        prompt_id: f"Score: {int(k < count)}"
+        for category, count in zip(WiseVerified.categories.values(), counts, strict=True)
+        for k, prompt_id in enumerate(category.ids)
+    }
+
+
+def test_paper_flux_dev(wise: MakeWise) -> None:
+    benchmark = wise("wise")
+    found = benchmark.metrics(scores(benchmark, replies_with_sums(FLUX).get))
+    assert rounded(found, NAMES, 5) == [0.47975, 0.58084, 0.61541, 0.424, 0.5085, 0.353]
+    assert rounded(found, ["overall", "overall_official", "overall_missing_as_0"], 5) == [0.4993] * 3
+    assert found["overall"].n == 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "sums", "overall"), [("wise", FLUX, 0.50), ("wise-rewrite", FLUX_REWRITE, 0.73)]
+)
+def test_paper_sums(
+    wise: MakeWise, name: str, sums: Mapping[str, tuple[list[int], float]], overall: float
+) -> None:
+    benchmark = wise(name)
+    found = benchmark.metrics(scores(benchmark, replies_with_sums(sums).get))
+    assert rounded(found, ["overall"], 2) == [overall]
+    for part, (totals, weighted) in sums.items():
+        assert rounded(found, [f"{part}_sum/{name}" for name in NAMES], 2) == totals
+        assert rounded(found, [f"{part}_sum"], 2) == [weighted]
+        assert found[f"{part}_sum/culture"].scale == 800
+        assert found[f"{part}/culture"] == Metric(totals[0] / 400, 400, None, 2.0)
+        assert found[part].value == pytest.approx(sum(totals) / 1000), "weights are the categories' shares"
+
+
+def test_leaderboard_nanobanana_pro(wise: MakeWise) -> None:
+    benchmark = wise("wise-verified")
+    found = benchmark.metrics(scores(benchmark, replies_with_correct([359, 98, 112, 98, 104, 105]).get))
+    assert rounded(found, NAMES, 4) == [0.8975, 0.8167, 0.9333, 0.8167, 0.8667, 0.8750]
+    assert rounded(found, ["overall"], 4) == [0.8760]
+    assert found["subcategory/space 0"].n == 24
+    assert not [name for name in found if "sum" in name or "consistency" in name]
+
+
+def digit(prompt_id: int, of: int) -> int:
+    return (prompt_id * prompt_id * 31 + prompt_id * 7 + prompt_id // 90) % of
+
+
+def legacy_reply(prompt_id: int) -> str:
+    consistency = min(2, digit(prompt_id, 11) * (prompt_id // 150 + 1) // 12)
+    return (
+        f"Consistency: {consistency}\nRealism: {digit(prompt_id + 1, 3)}\n"
+        f"Aesthetic Quality: {digit(prompt_id + 2, 3)}"
+    )
+
+
+def verified_reply(prompt_id: int) -> str:
+    return f"Score: {int(digit(prompt_id, 11) < 2 + prompt_id // 130)}"
+
+
+# printed by calculate_verified.py and WISE_legacy/Calculate.py (eb51174) for the files that these replies leave
+PRINTED = {
+    "wise-verified": (verified_reply, "0.18 0.36 0.56 0.60 0.78 0.84 0.45"),
+    "wise": (legacy_reply, "0.33 0.56 0.45 0.62 0.56 0.68 0.47"),
+    "wise-rewrite": (legacy_reply, "0.33 0.56 0.45 0.62 0.56 0.68 0.47"),
+}
+
+
+def test_what_the_official_calculators_print(edition: Wise) -> None:
+    reply, printed = PRINTED[edition.name]
+    found = edition.metrics(scores(edition, reply))
+    assert " ".join(f"{found[key].value:.2f}" for key in [*NAMES, "overall_official"]) == printed
+
+
+def test_without_one_score_the_official_program_gives_none(wise: MakeWise) -> None:
+    benchmark = wise("wise-verified")
+    replies = replies_with_correct([359, 98, 112, 98, 104, 105])
+    assert replies[1000] == "Score: 0"
+    for lost in (None, "I cannot say"):
+        found = benchmark.metrics(scores(benchmark, {**replies, 1000: lost}.get))
+        assert found["overall_official"] == Metric(None, 999)
+        assert found["chemistry"].value == pytest.approx(105 / 119)
+        overall = found["overall"].value
+        assert overall == pytest.approx(0.876 - 0.12 * 105 / 120 + 0.12 * 105 / 119), "weights stay"
+        assert found["overall_missing_as_0"].value == pytest.approx(0.876)
+        assert found["overall_missing_as_0"].n == 1000
+
+
+def test_category_without_scores_leaves_no_overall(wise: MakeWise) -> None:
+    benchmark = wise("wise")
+    space = dict.fromkeys(Wise.categories["space"].ids)
+    found = benchmark.metrics(scores(benchmark, {**replies_with_sums(FLUX), **space}.get))
+    assert found["overall"] == Metric(None, 867)
+    assert "space" not in found and "consistency_sum" not in found and "consistency_sum/space" not in found
+    assert found["consistency"].value is None
+    assert found["consistency_sum/time"].value == 161
+    missing_as_0 = found["overall_missing_as_0"].value
+    assert missing_as_0 == pytest.approx(0.4993 - 0.133 * 0.61541, abs=1e-5)
+
+
+def test_sums_of_a_part_of_a_category_are_not_given(wise: MakeWise) -> None:
+    benchmark = wise("wise")
+    found = benchmark.metrics(scores(benchmark, {**replies_with_sums(FLUX), 1: None}.get))
+    assert "realism_sum/culture" not in found and "realism_sum" not in found
+    assert found["realism/culture"].n == 399
+
+
+def test_nothing_scored_still_has_the_headlines(wise: MakeWise) -> None:
+    benchmark = wise("wise")
+    culture = [item for item in items(benchmark) if item.data["category"] == "culture"]
+    found = benchmark.metrics(scores_of(benchmark, culture[:3], lambda question: None))
+    assert found["overall"] == found["overall_official"] == Metric(None, 0)
+    assert found["overall_missing_as_0"].value is None, "five categories are not in the run"
+
+
+def test_intervals(wise: MakeWise) -> None:
+    benchmark = wise("wise-verified")
+    run = scores(benchmark, replies_with_correct([200, 60, 60, 60, 60, 60]).get)
+    found = benchmark.metrics(run)
+    low, high = found["overall"].interval or (0, 0)
+    # of 1000 tosses of a coin: 1.96 · 0.5 / √1000 = 0.031
+    assert (low, high) == (pytest.approx(0.469, abs=0.004), pytest.approx(0.531, abs=0.004))
+    low, high = found["time"].interval or (0, 0)
+    assert (low, high) == (pytest.approx(0.41, abs=0.015), pytest.approx(0.59, abs=0.015))
+    assert benchmark.metrics(Scores(run.items[::-1])) == found, "the order of the run does not matter"
+
+
+def test_the_ceiling_is_no_certainty_and_few_prompts_have_no_interval(wise: MakeWise) -> None:
+    benchmark = wise("wise-verified")
+    found = benchmark.metrics(scores(benchmark, lambda n: "Score: 1"))
+    for name, lowest in (("time", 0.968), ("culture", 0.990), ("overall", 0.996)):
+        low, high = found[name].interval or (0, 0)
+        assert (low, high) == (pytest.approx(lowest, abs=0.001), 1.0), name
+    few = benchmark.metrics(scores(benchmark, lambda n: None if n in range(410, 521) else f"Score: {n % 2}"))
+    assert few["time"].n == 9 and few["time"].interval is None
+    assert few["overall"].interval is None and few["culture"].interval is not None
+
+
+# ---- a cell: further tries, scores beyond the scale, who is the official judge -----------------------------------
+
+
+def evaluate_first(benchmark: Wise, limit: int) -> tuple[Outcome, Result]:
+    """Evaluate the first items, each with an image of its own."""
+    made = items(benchmark, limit)
+    write_images(made)
+    return evaluate(benchmark, made, limit)
+
+
+def test_a_reply_without_score_is_asked_again_twice(wise: MakeWise, monkeypatch: pytest.MonkeyPatch) -> None:
+    times: Counter[str] = Counter()
+
+    def say(question: Question) -> str:
+        times[question.item] += 1
+        if question.item == "images/1":
+            return "Score: 0" if times[question.item] == 3 else "Score: maybe"
+        return "never" if question.item == "images/401" else "Score: 1"
+
+    use_function_judge(say, monkeypatch)
+    outcome, result = evaluate_first(wise("wise-verified"), 12)
+    assert times.pop("images/1") == times.pop("images/401") == 3
+    assert set(times.values()) == {1}
+    assert outcome.state == INCOMPLETE
+    assert (result.coverage.judged, result.coverage.unparsed) == (11, 1)
+    assert result.headline == [] and result.metrics["overall_official"].value is None
+    official = Cell("m", "wise-verified").official
+    assert sorted(path.name for path in official.iterdir()) == [
+        "cultural_common_sense_full_results.json",
+        "cultural_common_sense_scores_results.jsonl",
+        "natural_science_full_results.json",
+        "natural_science_scores_results.jsonl",
+        "spatio-temporal_reasoning_full_results.json",
+        "spatio-temporal_reasoning_scores_results.jsonl",
+    ]
+    lines = [line for path in official.glob("*.jsonl") for line in path.read_text().splitlines()]
+    ids = [json.loads(line)["prompt_id"] for line in lines]
+    assert len(ids) == 11 and 401 not in ids
+
+
+@pytest.mark.parametrize(("said", "score"), [("7", 7), ("12", 1)])
+def test_a_score_beyond_the_scale_counts_officially_and_every_report_tells(
+    wise: MakeWise,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    said: str,
+    score: int,
+) -> None:
+    asked = use_function_judge(
+        lambda question: THREE.format(said if question.item == "images/401" else 2), monkeypatch
+    )
+    outcome, result = evaluate_first(wise("wise"), 12)
+    assert outcome.state == COMPLETE and len(asked) == 12, "the official program asks no further"
+    assert result.metrics["time"].value == pytest.approx(((0.7 * score + 0.2) / 2 + 0.8) / 2)
+    note = (
+        "1 of the judge's verdicts are beyond its scale of 0 to 2 and count as the official program reads them "
+        f"(the first: consistency {said} of 401); rules=corrected asks again"
+    )
+    assert note in result.notes
+    report.main([])
+    table = capsys.readouterr().out
+    told = [(output_root() / name).read_text() for name in ("leaderboard.md", "report.html")]
+    for text in (table, *(unescape(one).replace("\\_", "_") for one in told)):
+        assert note in text
+    assert f"note: m / wise@{result.evaluator.id}: {note}" in table
+
+
+def test_corrected_rules_ask_again_for_a_score_within_the_scale(
+    wise: MakeWise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times: Counter[str] = Counter()
+
+    def say(question: Question) -> str:
+        times[question.item] += 1
+        if question.item == "images/1":
+            return THREE.format(1 if times[question.item] == 3 else 7)
+        return THREE.format(3 if question.item == "images/401" else 2)
+
+    asked = use_function_judge(say, monkeypatch)
+    _, first = evaluate_first(wise("wise"), 12)
+    corrected = wise("wise", rules="corrected")
+    outcome, _ = evaluate_first(corrected, 12)
+    judge, _, digest = first.evaluator.id.rpartition("/")
+    found = {result.evaluator.id: result for result in standing(Cell("m", "wise"))}
+    result = found[f"{judge}/corrected/{digest}"]
+    assert (times.pop("images/1"), times.pop("images/401")) == (3, 3) and set(times.values()) == {1}
+    assert outcome.state == INCOMPLETE
+    assert (result.coverage.judged, result.coverage.unparsed) == (11, 1)
+    assert "beyond the judge's scale: consistency 3" in outcome.message
+    assert not any("beyond" in note for note in result.notes)
+    assert "overall_official" not in result.metrics and corrected.official_headline == ()
+    assert first.evaluator.official and not result.evaluator.official
+    # what was asked for once more is none of the official program's replies
+    asked.clear()
+    _, same = evaluate_first(wise("wise"), 12)
+    assert asked == [] and same.metrics == first.metrics and same.notes == first.notes
+
+
+def test_a_limited_run_has_an_overall(wise: MakeWise, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_function_judge(
+        lambda question: "2\n1\n0" if question.item == "images/1" else THREE.format(2), monkeypatch
+    )
+    outcome, result = evaluate_first(wise("wise"), 7)
+    assert outcome.state == COMPLETE
+    assert result.headline == ["overall"]
+    assert result.metrics["overall"].value == pytest.approx(0.8)
+    assert result.metrics["overall_official"].value is None
+    assert result.benchmark_version == "wise-eb51174"
+    lines = Cell("m", "wise").scores.read_text().splitlines()
+    [record] = [one for one in map(json.loads, lines) if one["item"] == "images/1"]
+    parts = {"consistency": 2, "realism": 1, "aesthetic_quality": 0}
+    assert record["values"] == pytest.approx({"wiscore": 0.8, **parts})
+    assert record["keys"] == {"category": "culture", "subcategory": "culture 0", "prompt_id": 1}
+    assert record["detail"] == {"explanation": "it means 1", "judge": "2\n1\n0"}
+
+
+def test_wrong_settings_are_told() -> None:
+    with pytest.raises(
+        UserError, match=r"wise: rules must be official or corrected, .*did you mean 'corrected'"
+    ):
+        checked(Wise.settings_class, {"rules": "corect"}, "wise")
+    assert (Wise.has_corrected_rules, WiseVerified.has_corrected_rules) == (True, False)
+    assert not Wise(Settings("corrected")).is_official
+
+
+@pytest.mark.parametrize(
+    ("name", "default"),
+    [
+        ("wise", "openai:gpt-4o-2024-05-13"),
+        ("wise-rewrite", "openai:gpt-4o-2024-05-13"),
+        ("wise-verified", "vllm:qwen3.5-35b-a3b"),
+    ],
+)
+def test_judges(wise: MakeWise, monkeypatch: pytest.MonkeyPatch, name: str, default: str) -> None:
+    use_function_judge(lambda question: "Score: 1", monkeypatch)
+    assert wise(name).judge == default
+    official = Answerers(wise(name)).evaluator
+    other = Answerers(wise(name, judge="transformers:qwen3-vl-8b")).evaluator
+    assert official.official and not other.official
+    assert official.id != other.id
+
+
+def test_missing_prompts_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_official_data("wise-rewrite", tmp_path, monkeypatch)
+    (assets.data_folder("wise-rewrite") / "judge_prompts.json").unlink()
+    says = r"judge_prompts\.json is missing.*--ds_names wise-rewrite"
+    with pytest.raises(CellFailure, match=says) as caught:
+        Answerers(registry.make_benchmark("wise-rewrite", {}, ""))
+    assert "\n" not in str(caught.value)
+
+
+# ---- official files ----------------------------------------------------------------------------------------------
+
+
+def files_with_records(benchmark: Wise, replies: Mapping[int, str | None]) -> dict[str, str]:
+    files = benchmark.official_files(scores(benchmark, replies.get))
+    return {name: text for name, text in files.items() if text.strip("[]\n")}
+
+
+def test_official_files_of_the_verified_protocol(wise: MakeWise) -> None:
+    replies = {2: "<think>1</think> Score: 1 – ß\n", 1: "Score: 0", 3: "none"}
+    assert files_with_records(wise("wise-verified"), replies) == {
+        "cultural_common_sense_full_results.json": """[
+  {
+    "prompt_id": 1,
+    "prompt": "prompt 1",
+    "key": "it means 1",
+    "image_path": "images/1.png",
+    "evaluation": "Score: 0"
+  },
+  {
+    "prompt_id": 2,
+    "prompt": "prompt 2",
+    "key": "it means 2",
+    "image_path": "images/2.png",
+    "evaluation": "Score: 1 – ß"
+  }
+]""",
+        "cultural_common_sense_scores_results.jsonl": (
+            '{"prompt_id": 1, "Subcategory": "culture 0", "score": 0.0}\n'
+            '{"prompt_id": 2, "Subcategory": "culture 0", "score": 1.0}\n'
+        ),
+    }
+
+
+def test_official_files_of_the_legacy_protocol(wise: MakeWise) -> None:
+    aesthetic_first = "Aesthetic Quality: 0\nRealism: 1\nConsistency: 2\n"
+    files = files_with_records(wise("wise-rewrite"), {401: aesthetic_first})
+    # the legacy README leaves "_full" and "_scores" out of this domain's names
+    assert sorted(files) == [
+        "spatio-temporal_reasoning_results.json",
+        "spatio-temporal_reasoning_results.jsonl",
+    ]
+    assert files["spatio-temporal_reasoning_results.jsonl"] == (
+        '{"prompt_id": 401, "Subcategory": "time 0", "consistency": 2.0, "realism": 1.0, '
+        '"aesthetic_quality": 0.0}\n'
+    )
+    [full] = json.loads(files["spatio-temporal_reasoning_results.json"])
+    assert full["evaluation"] == aesthetic_first
+
+
+# ---- the data ----------------------------------------------------------------------------------------------------
+
+LABELS = {  # the Category text of each category in all official files but for one entry
+    "culture": "Cultural knowledge",
+    "time": "time",
+    "space": "Space",
+    "biology": "Biology",
+    "physics": "Physical Knowledge",
+    "chemistry": "Chemistry",
+}
+SUBCATEGORIES = {"wise": 27, "wise-verified": 26}
+
+
+def test_items(edition: Wise) -> None:
+    made = items(edition)
+    assert sorted(item.data["prompt_id"] for item in made) == list(range(1, 1001))
+    for item in made:
+        prompt_id = item.data["prompt_id"]
+        assert item.id == f"images/{prompt_id}" and item.path.suffix == ".png"
+        assert item.seed == 42
+        assert item.prompt == f"prompt {prompt_id}"
+        assert item.data["explanation"] == f"it means {prompt_id}"
+        assert prompt_id in edition.categories[item.data["category"]].ids
+
+
+def test_any_first_items_stand_for_all(edition: Wise) -> None:
+    made = items(edition)
+    assert len({item.data["category"] for item in made[:7]}) == 6
+    of_category: Counter[str] = Counter()
+    for n, item in enumerate(made, start=1):
+        of_category[item.data["category"]] += 1
+        for name, category in edition.categories.items():
+            assert abs(of_category[name] - n * len(category.ids) / 1000) < 2
+    assert len({item.data["subcategory"] for item in made[:50]}) == 30
+
+
+def test_spread() -> None:
+    assert "".join(spread(["aaaa", "bb", "c"])) == "abacaba"
+    assert spread([]) == spread([[], []]) == []
+
+
+@pytest.mark.parametrize("cls", EDITIONS.values())
+def test_weights_are_whole(cls: type[Wise]) -> None:
+    categories = cls.categories.values()
+    assert [category.weight for category in categories] == [
+        pytest.approx(len(category.ids) / 1000) for category in categories
+    ]
+    assert [i for category in categories for i in category.ids] == list(range(1, 1001))
+
+
+@pytest.fixture
+def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[int, Mapping[str, str]]]:
+    """The official entries of all three by prompt id."""
+    found = {}
+    for name in EDITIONS:
+        use_official_data(name, tmp_path, monkeypatch)
+        made = items_of(registry.load_dataset(name, {}), Cell("m", name))
+        found[name] = {item.data["prompt_id"]: item.data for item in made}
+    return found
+
+
+def test_official_ids_categories_and_labels(official: dict[str, dict[int, Mapping[str, str]]]) -> None:
+    for name, entries in official.items():
+        assert sorted(entries) == list(range(1, 1001))
+        categories = EDITIONS[name].categories
+        counts = Counter(entry["category"] for entry in entries.values())
+        assert counts == {key: len(category.ids) for key, category in categories.items()}
+        if expected := SUBCATEGORIES.get(name):
+            assert len({entry["subcategory"] for entry in entries.values()}) == expected
+            # a label belongs to one category
+            keys = {(entry["category"], entry["subcategory"]) for entry in entries.values()}
+            assert len(keys) == expected
+        odd = [
+            (record["prompt_id"], record["Category"])
+            for domain in {category.domain for category in categories.values()}
+            for record in EDITIONS[name]().read_json(f"{domain}{EDITIONS[name].suffix}.json")
+            if record["Category"] != LABELS[entries[record["prompt_id"]]["category"]]
+        ]
+        assert odd == ([(748, "Ecology")] if name == "wise-rewrite" else [])
+
+
+def test_the_editions_are_not_one_another(official: dict[str, dict[int, Mapping[str, str]]]) -> None:
+    legacy, verified, rewrite = official["wise"], official["wise-verified"], official["wise-rewrite"]
+    assert sum(legacy[i]["prompt"] != verified[i]["prompt"] for i in legacy) == 668
+    texts = {entry["prompt"] for entry in legacy.values()} & {entry["prompt"] for entry in verified.values()}
+    assert len(texts) == 513
+    assert all(legacy[i]["prompt"] != rewrite[i]["prompt"] for i in legacy)
+    assert {i for i in legacy if legacy[i]["explanation"] != rewrite[i]["explanation"]} == {287, 442}
+    assert rewrite[985]["subcategory"] == "Colloids/Tyndall Effect"
+    assert rewrite[748]["category"] == "biology"
+    assert len({rewrite[i]["prompt"] for i in range(1, 401)}) == 377
+    assert verified[401]["prompt"] == "The Sydney Opera House when London has just passed midnight."
+    assert verified[401]["subcategory"] == "Horizontal time"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "cannot be read"),
+        ("[{", "is not what it should be"),
+        ("{}", "is no list of prompts"),
+        ("[]", "holds 0 prompts, not those with the ids 1 to 400"),
+        ('[{"prompt_id": "1"}]', "no whole number as prompt_id in entry 0"),
+        ('[{"prompt_id": 1.0}]', "no whole number as prompt_id in entry 0"),
+        (
+            '[{"prompt_id": 1, "Prompt": "x", "Explanation": ""}]',
+            "no text Explanation in the entry of prompt 1",
+        ),
+    ],
+)
+def test_wrong_data_file_is_one_line(wise: MakeWise, content: str | None, says: str) -> None:
+    benchmark = wise("wise-verified")
+    path = benchmark.data / "cultural_common_sense_verified.json"
+    if content is None:
+        path.unlink()
+    else:
+        path.write_text(content)
+    with pytest.raises(CellFailure) as caught:
+        items(benchmark)
+    message = str(caught.value)
+    assert says in message and str(path) in message and "\n" not in message
