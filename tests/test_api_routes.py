@@ -22,7 +22,7 @@ from imageevalkit.api.replies import ImageReply
 from imageevalkit.api.routes import read_content
 from imageevalkit.cell.fingerprint import explain, settings_of
 from imageevalkit.generation.contract import GenerationError, ItemFailed, ModelUnusable, Refused
-from imageevalkit.launch.registry import resolve_model
+from imageevalkit.launch.models import resolve_model
 from tests.support.image_replies import (
     CHATS,
     REFUSAL_WORDS,

@@ -383,16 +383,14 @@ def test_config_of_the_wrong_kind_is_told(checkout: Path) -> None:
     assert "not UTF-8" in run.stderr
 
 
-def test_planning_needs_the_standard_library_only(checkout: Path) -> None:
-    """A fresh machine plans before .venv exists: only the names of evaluators may be needed then."""
+def test_a_list_needs_the_standard_library_only(checkout: Path) -> None:
+    """A fresh machine shows what there is before .venv exists."""
     code = (
-        "import sys; from imageevalkit.launch.options import parse_words, resolve;"
-        "from imageevalkit.launch.config import Config; from imageevalkit.launch.planner import make_plan;"
-        "from imageevalkit.benchmark.contract import check_judge;"
-        "from imageevalkit.launch.registry import benchmark_tasks;"
-        "plan = make_plan(resolve(parse_words(['--quickstart']), Config()), Config());"
-        "[check_judge(name, '', {}) for name in benchmark_tasks()];"
-        "print(len(plan.jobs), [m for m in sys.modules if m.split('.')[0] in ('PIL', 'tqdm', 'numpy', 'openai')])"
+        "import sys; from imageevalkit.launch.listing import listing; from imageevalkit.launch.config import Config;"
+        "given = {'DS_KWARGS_MAP': {'wise': 'rules=corrected'}, 'JUDGE_MAP': {'wise': 'openai:m'}};"
+        "shown = listing(Config(maps=given));"
+        "loaded = ('PIL', 'tqdm', 'numpy', 'openai', 'msgspec');"
+        "print('quicktext' in shown, [m for m in sys.modules if m.split('.')[0] in loaded])"
     )
     run = subprocess.run(
         [sys.executable, "-S", "-c", code],
@@ -402,7 +400,7 @@ def test_planning_needs_the_standard_library_only(checkout: Path) -> None:
         text=True,
         check=False,
     )
-    assert run.stdout == "5 []\n", run.stderr
+    assert run.stdout == "True []\n", run.stderr
 
 
 @needs_driver_env

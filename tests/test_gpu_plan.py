@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from custom_models.load_model import MODEL_SETTINGS
 from imageevalkit.errors import UserError
 from imageevalkit.jobs import Job, Plan
-from imageevalkit.launch import gpu_needs, registry
+from imageevalkit.launch import gpu_needs
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.dry_run import gpus_of
 from imageevalkit.launch.options import parse_words, resolve
@@ -33,7 +34,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uuids = [f"GPU-{n}" for n in range(4)]
     monkeypatch.setenv("PATH", install_fake_nvidia_smi(tmp_path, uuids)["PATH"])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    entries = registry._registry("custom_models.load_model").MODEL_SETTINGS["t2i"]
+    entries = MODEL_SETTINGS["t2i"]
     monkeypatch.setitem(entries, "big", {**entries["diffusers"], "gpus": 2})
 
 

@@ -10,9 +10,10 @@ import pytest
 
 from imageevalkit.errors import UserError
 from imageevalkit.judges.choice import VARIABLE, JudgeOptions
+from imageevalkit.launch.benchmarks import choose_benchmark
 from imageevalkit.launch.config import Config
+from imageevalkit.launch.evaluate_jobs import JudgeNeeds, judge_needs
 from imageevalkit.launch.generate_jobs import Run
-from imageevalkit.launch.judges import JudgeNeeds, judge_needs
 from imageevalkit.launch.options import Options
 from tests.support.fake_vllm import install
 
@@ -24,8 +25,10 @@ def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def needs(tmp_path: Path, judge: str, **kwargs: Any) -> JudgeNeeds:
-    options = Options(judges={"wise": judge}, judge_kwargs=kwargs)
-    return judge_needs(Run(options, Config(), tmp_path, "now", 1, {}, {"wise": {}}), "wise")
+    wise = choose_benchmark(Config(), "wise", judge, kwargs)
+    return judge_needs(
+        Run(Options(judge_kwargs=kwargs), Config(), tmp_path, "now", 1, {}, {"wise": wise}), wise
+    )
 
 
 def told(needs: JudgeNeeds) -> JudgeOptions:

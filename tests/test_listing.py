@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit import assets
-from imageevalkit.launch import registry
+from imageevalkit.assets import BenchmarkFiles
+from imageevalkit.launch.benchmarks import BenchmarkChoice
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.listing import listing
 from tests.support.fake_vllm import install
@@ -16,8 +16,8 @@ from tests.support.fake_vllm import install
 @pytest.fixture(autouse=True)
 def nothing_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONDA_BASE", str(tmp_path))
-    monkeypatch.setattr(assets, "check", lambda benchmark: [])
-    monkeypatch.setattr(registry, "check_dataset", lambda benchmark: None)
+    monkeypatch.setattr(BenchmarkFiles, "problems", lambda files: [])
+    monkeypatch.setattr(BenchmarkChoice, "check_dataset", lambda benchmark: None)
 
 
 def state_of_wise(judge: str, kwargs: str = "", environments: dict[str, str] | None = None) -> str:

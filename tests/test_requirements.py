@@ -15,7 +15,7 @@ import pytest
 
 from custom_models.load_model import MODEL_SETTINGS
 from imageevalkit.cell import REPO
-from imageevalkit.launch.registry import benchmark_tasks
+from imageevalkit.registry import benchmark_tasks
 from tests.support.imports import canonical, distributions_of, modules_below, third_party
 
 LISTS = sorted(

@@ -2,7 +2,8 @@
 # Scores one model's images with a benchmark, that of the link's name where this script is called by a link to it:
 # bash utils/evaluate.sh MODEL_NAME EVAL_ENV BENCHMARK, or bash eval/<benchmark>.sh MODEL_NAME EVAL_ENV
 set -euo pipefail
-name="$(basename "${BASH_SOURCE[0]}" .sh)" usage="bash eval/<benchmark>.sh MODEL_NAME EVAL_ENV"
+name="$(basename "${BASH_SOURCE[0]}" .sh)"
+usage="bash eval/$name.sh MODEL_NAME EVAL_ENV"
 if [[ $name == evaluate ]]; then
   name=${3-} usage="bash utils/evaluate.sh MODEL_NAME EVAL_ENV BENCHMARK"
   set -- "${@:1:2}"

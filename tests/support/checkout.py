@@ -127,7 +127,8 @@ def add_benchmark(checkout: Path, name: str, class_name: str, code: str, task: s
 def environ(checkout: Path, **more: str) -> dict[str, str]:
     """The environment of a user of ``checkout``: its own output and log, no key."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("IMAGEEVALKIT_")}
-    return {**kept, "PYTHONPATH": str(checkout), "PYTHON": sys.executable, **more}
+    paths = f"{checkout}{os.pathsep}{checkout / 'infer'}"
+    return {**kept, "PYTHONPATH": paths, "PYTHON": sys.executable, **more}
 
 
 def run_eval(checkout: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
