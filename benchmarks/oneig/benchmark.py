@@ -12,7 +12,9 @@ from typing import Any
 from benchmarks.oneig import official, summary
 from benchmarks.oneig.data import (
     CHINESE,
+    CHINESE_ASSETS,
     ENGLISH,
+    ENGLISH_ASSETS,
     QUESTION_TEXT,
     READING_TEXT,
     TASKS,
@@ -169,6 +171,7 @@ class OneIG(Benchmark):
     """The English edition. Only prompts that a chosen task looks at are made, ``images_per_prompt`` images of each."""
 
     name = "oneig"
+    assets = ENGLISH_ASSETS
     version = (
         "oneig-41b4983"  # data, prompts and rules are those of OneIG-Bench/OneIG-Benchmark at this commit
     )
@@ -424,6 +427,7 @@ class OneIGZh(OneIG):
     """The Chinese edition: the same tasks and rules, 200 multilingual prompts more."""
 
     name = "oneig-zh"
+    assets = CHINESE_ASSETS
     edition = CHINESE
 
 
