@@ -360,7 +360,7 @@ def test_the_rule_is_part_of_the_name_of_scores_where_the_judge_runs_here(
     checkpoint: Callable[[str], Path],
 ) -> None:
     def evaluator(rule: PixelRule, judge: str) -> Evaluator:
-        return registry.judge(judge, {PROMPT: "Read it."}, pixels=rule).evaluator
+        return registry.judge(judge, {"read": "Read it."}, pixels=rule).evaluator
 
     local = f"transformers:{checkpoint('qwen2_5_vl')}"
     ours, other = (evaluator(rule, local) for rule in (QWEN_VL_UTILS, TRANSFORMERS))
