@@ -89,8 +89,8 @@ class Encoder(Answerer):
     def evaluator(self) -> Evaluator:
         """Named by a hash of weights and settings; versions of packages are among its details only.
 
-        Whether its weights are the official ones is a matter of their content, which is in the identity; ``official`` is
-        a part of every request, so that another value would measure anew what is on record.
+        Whether its weights are the official ones is a matter of their content, which is in the identity; ``official``
+        is a part of every request, so that another value would measure anew what is on record.
         """
         packages = self._package_versions()
         identity = {**self.identity, "packages": packages}
