@@ -89,17 +89,22 @@ class Encoder(Answerer):
     def evaluator(self) -> Evaluator:
         """Named by a hash of weights and settings; versions of packages are among its details only.
 
-        Official unless it computes in another precision than the official code, which runs on CUDA: torch's autocast
-        takes float16 there, and bfloat16 on the CPU. Which weights are official is a matter of their content.
+        Whether its weights are the official ones is a matter of their content, which is in the identity; ``official``
+        is a part of every request, so that another value would measure anew what is on record.
         """
         packages = self._package_versions()
         identity = {**self.identity, "packages": packages}
-        precision = identity["precision"]
-        return Evaluator(
-            f"{self.name}/{digest(without_packages(identity))[:8]}",
-            official=not (isinstance(precision, dict) and precision.get("official") == "bfloat16"),
-            details={"encoder": identity},
-        )
+        name = f"{self.name}/{digest(without_packages(identity))[:8]}"
+        return Evaluator(name, official=False, details={"encoder": identity})
+
+    @property
+    def is_official(self) -> bool:
+        """Unless it computes in another precision than the official code.
+
+        That runs on CUDA, where torch's autocast takes float16; on the CPU it takes bfloat16.
+        """
+        precision = self.evaluator.details["encoder"]["precision"]
+        return not (isinstance(precision, dict) and precision.get("official") == "bfloat16")
 
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
         """Images are prepared on as many cores as the job has. The model is freed when the iterator ends."""
