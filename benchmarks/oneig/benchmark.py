@@ -12,7 +12,9 @@ from typing import Any
 from benchmarks.oneig import official, summary
 from benchmarks.oneig.data import (
     CHINESE,
+    CHINESE_ASSETS,
     ENGLISH,
+    ENGLISH_ASSETS,
     QUESTION_TEXT,
     READING_TEXT,
     TASKS,
@@ -172,6 +174,7 @@ class OneIG(Benchmark):
     version = (
         "oneig-41b4983"  # data, prompts and rules are those of OneIG-Bench/OneIG-Benchmark at this commit
     )
+    assets = ENGLISH_ASSETS
     judge = _JUDGE
     official_judges = (_JUDGE,)
     pixels = PIXELS
@@ -424,6 +427,7 @@ class OneIGZh(OneIG):
     """The Chinese edition: the same tasks and rules, 200 multilingual prompts more."""
 
     name = "oneig-zh"
+    assets = CHINESE_ASSETS
     edition = CHINESE
 
 
