@@ -175,6 +175,7 @@ class OneIG(Benchmark):
     version = (
         "oneig-41b4983"  # data, prompts and rules are those of OneIG-Bench/OneIG-Benchmark at this commit
     )
+    assets = ENGLISH_ASSETS
     judge = _JUDGE
     official_judges = (_JUDGE,)
     pixels = PIXELS
