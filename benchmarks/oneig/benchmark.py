@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.oneig import official, summary
+from benchmarks.oneig.assets import CHINESE_ASSETS, ENGLISH_ASSETS
 from benchmarks.oneig.data import (
     CHINESE,
     ENGLISH,
@@ -172,6 +173,7 @@ class OneIG(Benchmark):
     version = (
         "oneig-41b4983"  # data, prompts and rules are those of OneIG-Bench/OneIG-Benchmark at this commit
     )
+    assets = ENGLISH_ASSETS
     judge = _JUDGE
     official_judges = (_JUDGE,)
     pixels = PIXELS
@@ -424,6 +426,7 @@ class OneIGZh(OneIG):
     """The Chinese edition: the same tasks and rules, 200 multilingual prompts more."""
 
     name = "oneig-zh"
+    assets = CHINESE_ASSETS
     edition = CHINESE
 
 
