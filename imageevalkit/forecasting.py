@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from imageevalkit.cell import Cell
-from imageevalkit.cell.items import MODEL_NAME_MARK, Entry, Item, entries_of, placed
+from imageevalkit.cell.items import MODEL_NAME_MARK, Item, entries_of, placed
 from imageevalkit.errors import CellFailure, ExitStatus, show
 from imageevalkit.guest_code import guest_code
 from imageevalkit.jobs import cell_of
@@ -23,7 +23,7 @@ class Datasets:
 
     def __init__(self) -> None:
         self._loaded: dict[str, Any] = {}
-        self._entries: dict[str, list[Entry]] = {}
+        self._entries: dict[str, list[Item]] = {}
         self._untouched: dict[tuple[str, int | None], list[Item]] = {}
 
     def __getitem__(self, benchmark: str) -> Any:

@@ -214,7 +214,7 @@ def test_a_json_of_paths_by_prompt_is_taken_for_every_benchmark(tmp_path: Path) 
     assert f"{Path.cwd() / 'gone.png'}, named in {listed}, is not there" in outcome.message
     records = last_records(CELL)
     assert records["images/00000"].source == str(source / "00001.png")
-    assert records["images/00002"].error["text"] == f"there is no image of it in {listed}"
+    assert records["images/00002"].reason == f"there is no image of it in {listed}"
     listed.write_text(json.dumps({"a prompt of nobody": "theirs/00001.png"}))
     with pytest.raises(CellFailure, match=f"no prompt of fake is in {listed}"):
         adopt(listed, 3)

@@ -317,6 +317,51 @@ def test_a_measurer_that_is_none_is_a_line(measurer: str, says: str) -> None:
     assert says in str(caught.value)
 
 
+class Absent(Gauge):
+    """Whose weights are not there."""
+
+    @property
+    def evaluator(self) -> Evaluator:
+        raise CellFailure(f"the weights of {self._what} are not here")
+
+
+def test_all_that_measurers_lack_is_told_before_the_judge_is_asked(judge: ReplyServer) -> None:
+    class Incomplete(Measured):
+        @property
+        def measurers(self) -> Mapping[str, Measurer]:
+            absent = f"{__name__}:Absent"
+            lacking = {name: Measurer(absent, {"what": name}) for name in ("boxes", "vector")}
+            return {"word": JUDGE, **lacking}
+
+    with pytest.raises(
+        CellFailure, match=r"weights of boxes are not here; the weights of vector are not here"
+    ):
+        evaluate(Incomplete())
+    assert judge.requests == []
+
+
+class Untyped(Gauge):
+    """Gives numbers where a text belongs."""
+
+    def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
+        return (Answer(question, 0.5) for question in questions)  # type: ignore[arg-type]
+
+
+def test_a_measurement_that_is_no_text_is_a_line_and_leaves_no_record() -> None:
+    class Other(Measured):
+        @property
+        def measurers(self) -> Mapping[str, Measurer]:
+            return {
+                name: Measurer(f"{__name__}:Untyped", {"what": name}) for name in ("boxes", "vector", "word")
+            }
+
+    with pytest.raises(
+        CellFailure, match=r"boxes/v1 answers boxes of item images/0 with 0\.5: an answer is a text"
+    ):
+        evaluate(Other())
+    assert Cell("m", "measured").judgements.read_text() == ""
+
+
 def test_a_benchmark_that_names_neither_judge_nor_measurers_is_a_line() -> None:
     class Nobody(Described):
         judge = ""

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from imageevalkit.benchmark.contract import Answers, Scores
+from imageevalkit.benchmark.contract import Answers, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, measure
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
@@ -257,6 +257,10 @@ class Breaking(RedBenchmark):
             "score() of item images/00002 returns None, and must return a Score",
         ),
         (
+            {"score": lambda score: (_ for _ in ()).throw(Unparsed("not red at all"))},
+            "score() of item images/00002 fails: Unparsed: not red at all",
+        ),
+        (
             {"score": lambda score: replace(score, values={"red": math.nan})},
             "score() of item images/00002: 'red' is nan, and must be a finite number",
         ),
@@ -265,8 +269,8 @@ class Breaking(RedBenchmark):
             "score() of item images/00002: 'colours' is {'red'}, and must be a JSON value",
         ),
         (
-            {"score": lambda score: replace(score, points=[score, Score({"red": None})])},
-            "score() of item images/00002, points[1]: 'red' is None, and must be a finite number",
+            {"score": lambda score: replace(score, points=[score, Score({"red": math.inf})])},
+            "score() of item images/00002, points[1]: 'red' is inf, and must be a finite number",
         ),
         ({"metrics": {"red": Metric(50.0, 5)}}, "metric 'red' is 50 on a scale of 1: "),
         ({"metrics": {"red": Metric(-1.5, 5)}}, "metric 'red' is -1.5 on a scale of 1: "),

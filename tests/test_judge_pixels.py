@@ -18,13 +18,11 @@ import pytest
 from PIL import Image, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
-from benchmarks.geneval2.benchmark import GenEval2Benchmark
-from benchmarks.longtext.text_benchmark import PROMPT, VlmTextBenchmark
 from benchmarks.oneig.benchmark import PIXELS as ONEIG
 from custom_models.model_utils.edit_inputs import split_inputs
 from imageevalkit import registry
 from imageevalkit.api.uploads import inputs_of
-from imageevalkit.benchmark.contract import Benchmark
+from imageevalkit.benchmark.contract import Answers, Benchmark
 from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
     TRANSFORMERS,
@@ -37,9 +35,11 @@ from imageevalkit.benchmark.question import (
 )
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell.results import Evaluator
-from imageevalkit.cell.states import survey_images
-from imageevalkit.evaluation.forecast import pictures_made, questions_to_ask
-from imageevalkit.evaluation.judging import AskOptions
+from imageevalkit.cell.states import images_to_come, survey_images
+from imageevalkit.evaluation.engine import pictures_of
+from imageevalkit.evaluation.evaluator import Answerers
+from imageevalkit.evaluation.forecast import questions_to_ask
+from imageevalkit.evaluation.interview import AskOptions
 from imageevalkit.grids import Grid
 from imageevalkit.images import CorruptImage, encode, is_plain, sha256_file
 from imageevalkit.judges.choice import JudgeOptions
@@ -51,12 +51,19 @@ from tests.support.image_questions import ask_about
 TURNED = Image.Exif()
 TURNED[0x112] = 6
 _SOMEONE = Evaluator("someone", official=False)
-_BENCHMARKS: dict[str, Callable[[str], Benchmark]] = {
-    "longtext": lambda judge: VlmTextBenchmark("longtext", "v", judge, {PROMPT: "Read it."}),
-    "geneval2": lambda judge: GenEval2Benchmark(
-        judge, {f"evaluation.py::{name}": "{}" for name in ("soft_tifa", "tifa", "vqa_score")}
-    ),
-}
+
+
+def benchmark_with_texts(name: str) -> Benchmark:
+    """The benchmark asked of an API in short words of ours."""
+    texts = {
+        "longtext": {
+            "benchmarks/LongText/textbench/evaluate_text_reward.py::ImageEvaluator.qwen_prompt": "Read it."
+        },
+        "geneval2": {f"evaluation.py::{name}": "{}" for name in ("soft_tifa", "tifa", "vqa_score")},
+    }
+    benchmark = registry.make_benchmark(name, {}, "openai:gpt-4o")
+    vars(benchmark)["prompts"] = texts[name]
+    return benchmark
 
 
 def halves(mode: str = "RGB", size: tuple[int, int] = (64, 32)) -> Image.Image:
@@ -260,7 +267,7 @@ def request(picture: Picture) -> str:
 def test_what_was_said_of_plain_images_is_known_and_only_other_pixels_are_asked_about_anew() -> None:
     # hashes of requests as they were before a file's pixels were a rule
     item = items(FakeDataset(1))[0]
-    item = dataclasses.replace(item, data={**item.data, "vqa_list": [("Is it?", "Yes")], "prompt": "p"})
+    item = dataclasses.replace(item, data={**item.data, "vqa_list": [("Is it?", "Yes")]}, prompt="p")
     plain = Picture(Path("a.png"), "ab" * 32)
     before = {
         "longtext": ["6a522daeba097e495b637effb0293b55fb0d0e29fe394f2e205e3a2f73384f43"],
@@ -270,10 +277,12 @@ def test_what_was_said_of_plain_images_is_known_and_only_other_pixels_are_asked_
         ],
     }
     for name, hashes in before.items():
-        benchmark = _BENCHMARKS[name]("openai:gpt-4o")
+        benchmark = benchmark_with_texts(name)
+        evaluator = Answerers(benchmark).evaluator
+        rule = benchmark.shown_pixels
         asked, other = (
-            [q.request_hash(benchmark.evaluator) for q in benchmark.questions(item, picture)]
-            for picture in (plain, plain._replace(plain=False))
+            [q.request_hash(evaluator) for q in benchmark.questions(item, picture, Answers({}))]
+            for picture in (plain._replace(pixels=rule), plain._replace(pixels=rule, plain=False))
         )
         assert asked == hashes
         assert not set(other) & set(hashes)
@@ -290,9 +299,9 @@ def test_a_dry_run_knows_the_same_requests_as_the_run(tmp_path: Path) -> None:
         halves().save(item.path, exif=exif)
     states = survey_images(cell, wanted)
     assert [state.plain for state in states.values()] == [True, False]
-    benchmark = _BENCHMARKS["longtext"]("openai:gpt-4o")
-    pictures = pictures_made(cell, wanted, retry_refused=False)
-    _, waiting = questions_to_ask(cell, benchmark, wanted, pictures, AskOptions())
+    benchmark = benchmark_with_texts("longtext")
+    pictures = pictures_of(benchmark, images_to_come(cell, wanted, None))
+    _, waiting = questions_to_ask(cell, benchmark, Answerers(benchmark), wanted, pictures, AskOptions())
     told = [question.pictures[0] for question in waiting]
     assert [picture.plain for picture in told] == [True, False]
 
@@ -351,7 +360,7 @@ def test_the_rule_is_part_of_the_name_of_scores_where_the_judge_runs_here(
     checkpoint: Callable[[str], Path],
 ) -> None:
     def evaluator(rule: PixelRule, judge: str) -> Evaluator:
-        return registry.judge(judge, {PROMPT: "Read it."}, pixels=rule).evaluator
+        return registry.judge(judge, {"read": "Read it."}, pixels=rule).evaluator
 
     local = f"transformers:{checkpoint('qwen2_5_vl')}"
     ours, other = (evaluator(rule, local) for rule in (QWEN_VL_UTILS, TRANSFORMERS))

@@ -316,6 +316,12 @@ def test_pickled_weights_answer_as_the_others_do(
     assert cosines(found, "exact")[key] == pytest.approx(cosines(replies, "exact")[key], abs=1e-5)
 
 
+def test_a_cpu_computes_in_another_precision_than_the_official_code(tiny: Tiny) -> None:
+    encoder = Llm2ClipEncoder(tiny.weights, "cpu")
+    assert encoder.identity["precision"]["official"] == "bfloat16"
+    assert not encoder.is_official
+
+
 def test_the_identity_names_weights_and_precisions_and_no_place(tiny: Tiny, tmp_path: Path) -> None:
     identity = Llm2ClipEncoder(tiny.weights, "cpu").identity
     assert json.loads(json.dumps(identity)) == identity

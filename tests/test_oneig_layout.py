@@ -125,7 +125,7 @@ def test_several_files_for_one_prompt_are_ambiguous(tmp_path: Path) -> None:
     assert [item for item, r in records.items() if r.status == "failed"] == [
         f"images/anime/001_{n}" for n in range(1, 5)
     ]
-    assert records["images/anime/001_1"].error["text"] == (
+    assert records["images/anime/001_1"].reason == (
         f"2 files in {tmp_path / 'anime/m'} may be it (001 (copy).png, 001.png): leave one"
     )
     for name in ("anime/m/000", "human/m/000"):

@@ -18,7 +18,7 @@ from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import items_of
 from imageevalkit.cell.jsonl import JsonlWriter
 from imageevalkit.errors import UserError
-from imageevalkit.evaluation.money import effort
+from imageevalkit.evaluation.forecast import effort
 from imageevalkit.evaluation.provenance import provenance
 from imageevalkit.generation.forecast import money
 from imageevalkit.judges.choice import VARIABLE, JudgeOptions

@@ -314,6 +314,15 @@ def test_references_of_another_encoder_are_one_line(tiny: Tiny, tmp_path: Path) 
         _ = StyleEncoder(other, weights=tiny.weights).identity
 
 
+def test_it_is_official_and_its_requests_are_those_on_record(tiny: Tiny) -> None:
+    encoder = tiny.encoder()
+    assert encoder.is_official
+    assert not encoder.evaluator.official, "a part of every request, and so it was"
+    packages = encoder.evaluator.details["encoder"]["packages"]
+    assert packages.keys() == {"torch", "transformers", "numpy", "pillow"}
+    assert encoder.label == encoder.evaluator.id == f"csd+se/{encoder.label[-8:]}"
+
+
 def test_identity_is_of_content_and_settings_only(tiny: Tiny, tmp_path: Path) -> None:
     identity = tiny.encoder().identity
     assert json.loads(json.dumps(identity)) == identity

@@ -14,6 +14,24 @@ from imageevalkit.weights import WeightsSource
 
 _BACKBONE, _STYLE_HEAD = "backbone.", "last_layer_style"
 _CLIP_BACKBONE, _CLIP_PROJECTION = "visual.", "visual.proj"
+_HEAD_WIDTH = 64  # of every CLIP vision transformer of OpenAI's; no tensor tells it
+# names of transformers by those of OpenAI's checkpoints
+_TENSORS = {
+    "class_embedding": "embeddings.class_embedding",
+    "positional_embedding": "embeddings.position_embedding.weight",
+    "conv1.weight": "embeddings.patch_embedding.weight",
+}
+_MODULES = {"ln_pre": "pre_layrnorm", "ln_post": "post_layernorm"}
+_LAYER_MODULES = {
+    "ln_1": "layer_norm1",
+    "attn.out_proj": "self_attn.out_proj",
+    "ln_2": "layer_norm2",
+    "mlp.c_fc": "mlp.fc1",
+    "mlp.c_proj": "mlp.fc2",
+}
+# query, key and value are one tensor there, in this order
+_PACKED = ("q_proj", "k_proj", "v_proj")
+_LAYER = re.compile(r"transformer\.resblocks\.(\d+)\.")
 
 
 class CsdWeights(NamedTuple):
@@ -147,34 +165,6 @@ def _is_torchscript(path: str) -> bool:
         return any(name.endswith("/constants.pkl") for name in archive.namelist())
 
 
-_HEAD_WIDTH = 64  # of every CLIP vision transformer of OpenAI's; no tensor tells it
-_NAMES = {
-    "class_embedding": "embeddings.class_embedding",
-    "positional_embedding": "embeddings.position_embedding.weight",
-    "conv1.weight": "embeddings.patch_embedding.weight",
-    **{
-        f"{theirs}.{kind}": f"{ours}.{kind}"
-        for theirs, ours in (("ln_pre", "pre_layrnorm"), ("ln_post", "post_layernorm"))
-        for kind in ("weight", "bias")
-    },
-}
-_LAYER_NAMES = {
-    f"{theirs}.{kind}": f"{ours}.{kind}"
-    for theirs, ours in (
-        ("ln_1", "layer_norm1"),
-        ("attn.out_proj", "self_attn.out_proj"),
-        ("ln_2", "layer_norm2"),
-        ("mlp.c_fc", "mlp.fc1"),
-        ("mlp.c_proj", "mlp.fc2"),
-    )
-    for kind in ("weight", "bias")
-}
-# query, key and value in one tensor, in this order
-_PACKED = {f"attn.in_proj_{kind}": kind for kind in ("weight", "bias")}
-_PACKED_NAMES = ("q_proj", "k_proj", "v_proj")
-_LAYER = re.compile(r"transformer\.resblocks\.(\d+)\.")
-
-
 def layers_of(visual: Mapping[str, Any]) -> int:
     """How many transformer layers ``visual`` has: one more than the highest number in its names."""
     return max((int(found[1]) + 1 for name in visual if (found := _LAYER.match(name))), default=0)
@@ -182,16 +172,23 @@ def layers_of(visual: Mapping[str, Any]) -> int:
 
 def missing_names(visual: Mapping[str, Any]) -> list[str]:
     """What ``visual`` (tensors by the names below "visual.") lacks of an image encoder without its projection."""
-    layers = layers_of(visual)
-    needed = [
-        *_NAMES,
-        *(
-            f"transformer.resblocks.{n}.{name}"
-            for n in range(max(1, layers))
-            for name in (*_LAYER_NAMES, *_PACKED)
-        ),
-    ]
-    return [name for name in needed if name not in visual]
+    return [name for name in _names(max(1, layers_of(visual))) if name not in visual]
+
+
+def _names(layers: int) -> dict[str, str]:
+    """Our name of each tensor of an encoder with so many layers, by theirs; a packed one has {} for its parts."""
+    modules, packed = dict(_MODULES), {}
+    for n in range(layers):
+        theirs, ours = f"transformer.resblocks.{n}", f"encoder.layers.{n}"
+        modules |= {f"{theirs}.{name}": f"{ours}.{our_name}" for name, our_name in _LAYER_MODULES.items()}
+        for kind in ("weight", "bias"):
+            packed[f"{theirs}.attn.in_proj_{kind}"] = f"{ours}.self_attn.{{}}.{kind}"
+    named = {
+        f"{theirs}.{kind}": f"{ours}.{kind}"
+        for theirs, ours in modules.items()
+        for kind in ("weight", "bias")
+    }
+    return {**_TENSORS, **named, **packed}
 
 
 def vision_model(visual: Mapping[str, Any]) -> Any:
@@ -225,12 +222,11 @@ def vision_model(visual: Mapping[str, Any]) -> Any:
 
 
 def _renamed(visual: Mapping[str, Any]) -> dict[str, Any]:
-    renamed = {ours: visual[theirs] for theirs, ours in _NAMES.items()}
-    for n in range(layers_of(visual)):
-        theirs, ours = f"transformer.resblocks.{n}.", f"encoder.layers.{n}."
-        for name, our_name in _LAYER_NAMES.items():
-            renamed[ours + our_name] = visual[theirs + name]
-        for name, kind in _PACKED.items():
-            for part, tensor in zip(_PACKED_NAMES, visual[theirs + name].chunk(3), strict=True):
-                renamed[f"{ours}self_attn.{part}.{kind}"] = tensor
+    renamed = {}
+    for theirs, ours in _names(layers_of(visual)).items():
+        if "{}" in ours:
+            for part, tensor in zip(_PACKED, visual[theirs].chunk(3), strict=True):
+                renamed[ours.format(part)] = tensor
+        else:
+            renamed[ours] = visual[theirs]
     return renamed

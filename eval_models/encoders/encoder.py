@@ -17,7 +17,7 @@ from PIL import Image
 
 from eval_models.encoders.weights import ENCODERS
 from imageevalkit.benchmark.answerer import Answerer, digest, without_packages
-from imageevalkit.benchmark.question import Answer, Picture, Question
+from imageevalkit.benchmark.question import Answer, Question
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, say
@@ -89,17 +89,22 @@ class Encoder(Answerer):
     def evaluator(self) -> Evaluator:
         """Named by a hash of weights and settings; versions of packages are among its details only.
 
-        Official unless it computes in another precision than the official code, which runs on CUDA: torch's autocast
-        takes float16 there, and bfloat16 on the CPU. Which weights are official is a matter of their content.
+        Whether its weights are the official ones is a matter of their content, which is in the identity; ``official``
+        is a part of every request, so that another value would measure anew what is on record.
         """
         packages = self._package_versions()
         identity = {**self.identity, "packages": packages}
-        precision = identity["precision"]
-        return Evaluator(
-            f"{self.name}/{digest(without_packages(identity))[:8]}",
-            official=not (isinstance(precision, dict) and precision.get("official") == "bfloat16"),
-            details={"encoder": identity},
-        )
+        name = f"{self.name}/{digest(without_packages(identity))[:8]}"
+        return Evaluator(name, official=False, details={"encoder": identity})
+
+    @property
+    def is_official(self) -> bool:
+        """Unless it computes in another precision than the official code.
+
+        That runs on CUDA, where torch's autocast takes float16; on the CPU it takes bfloat16.
+        """
+        precision = self.evaluator.details["encoder"]["precision"]
+        return not (isinstance(precision, dict) and precision.get("official") == "bfloat16")
 
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
         """Images are prepared on as many cores as the job has. The model is freed when the iterator ends."""
@@ -179,17 +184,10 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-class _Task(NamedTuple):
-    """A picture, and all questions about it."""
-
-    picture: Picture
-    questions: Sequence[Question]
-
-
 class _Ready(NamedTuple):
-    """What the model takes of a picture, or None and why there is none."""
+    """What the model takes of the picture that ``questions`` share, or None and why there is none."""
 
-    task: _Task
+    questions: Sequence[Question]
     pixels: Any
     error: str = ""
 
@@ -211,34 +209,44 @@ def run_batches(
     Raises:
         CellFailure: not even one picture fits into memory, or the model fails.
     """
-    model = _Model(forward, batch_size)
-    ahead = 0 if device == "cpu" else _BATCHES_AHEAD
-    for batch in _prepared(_tasks(questions), prepare, batch_size, ahead):
-        for ready in batch:
-            if ready.error:
-                yield from (Features(question, None, ready.error) for question in ready.task.questions)
-        yield from model.run([ready for ready in batch if not ready.error])
-
-
-def _tasks(questions: Sequence[Question]) -> list[_Task]:
-    about: dict[Any, tuple[Picture, list[Question]]] = {}
+    about: dict[Any, list[Question]] = {}
     for question in questions:
         (picture,) = question.pictures
-        key = picture.sha256, picture.encoding, picture.pixels
-        about.setdefault(key, (picture, []))[1].append(question)
-    return [_Task(*found) for found in about.values()]
+        about.setdefault((picture.sha256, picture.encoding, picture.pixels), []).append(question)
+    fit = batch_size  # as many as do, as far as is known
+    ahead = 0 if device == "cpu" else _BATCHES_AHEAD
+    for batch in _prepared(list(about.values()), prepare, batch_size, ahead):
+        for ready in batch:
+            if ready.error:
+                yield from (Features(question, None, ready.error) for question in ready.questions)
+        waiting = [ready for ready in batch if not ready.error]
+        while waiting:
+            part, started = waiting[:fit], time.monotonic()
+            values = _values(forward, [ready.pixels for ready in part])
+            if values is None:
+                fit = len(part) // 2
+                free_memory()
+                say(f"encoders: out of GPU memory; from now on {fit} images in one forward pass")
+                continue
+            seconds = (time.monotonic() - started) / len(part)
+            for ready, found in zip(part, values, strict=True):
+                yield from (Features(question, found, seconds=seconds) for question in ready.questions)
+            waiting = waiting[len(part) :]
 
 
 def _prepared(
-    tasks: Sequence[_Task], prepare: Callable[[Image.Image], Any], batch_size: int, ahead: int
+    groups: Sequence[Sequence[Question]],
+    prepare: Callable[[Image.Image], Any],
+    batch_size: int,
+    ahead: int,
 ) -> Iterator[list[_Ready]]:
-    """``tasks`` in order, ready, in batches; ``ahead`` more are ready or on their way."""
+    """The pictures of ``groups`` in order, ready, in batches; ``ahead`` more are ready or on their way."""
     threads = ThreadPoolExecutor(min(_MOST_THREADS, available_cores()), "prepare")
     upcoming: deque[list[Future[_Ready]]] = deque()
     try:
-        for start in range(0, len(tasks), batch_size):
-            batch = tasks[start : start + batch_size]
-            upcoming.append([threads.submit(_ready, task, prepare) for task in batch])
+        for start in range(0, len(groups), batch_size):
+            batch = groups[start : start + batch_size]
+            upcoming.append([threads.submit(_ready, group, prepare) for group in batch])
             if len(upcoming) > ahead:
                 yield [future.result() for future in upcoming.popleft()]
         for futures in upcoming:
@@ -247,55 +255,30 @@ def _prepared(
         threads.shutdown(cancel_futures=True)
 
 
-def _ready(task: _Task, prepare: Callable[[Image.Image], Any]) -> _Ready:
+def _ready(questions: Sequence[Question], prepare: Callable[[Image.Image], Any]) -> _Ready:
     try:
-        return _Ready(task, prepare(open_picture(task.picture)))
+        return _Ready(questions, prepare(open_picture(questions[0].pictures[0])))
     except CorruptImage as error:
-        return _Ready(task, None, f"unreadable image: {one_line(error)}")
+        return _Ready(questions, None, f"unreadable image: {one_line(error)}")
     except Exception as error:  # whatever the disk or Pillow raises costs this image, not the cell
-        return _Ready(task, None, first_line(error))
+        return _Ready(questions, None, first_line(error))
 
 
-class _Model:
-    """``forward`` on batches that fit into memory; ``batch_size`` is how many pictures do, as far as is known."""
+def _values(forward: Callable[[list[Any]], Sequence[Any]], batch: list[Any]) -> Sequence[Any] | None:
+    """None where memory ran out: when this returns, nothing of the failed pass is referred to any more."""
+    import torch
 
-    def __init__(self, forward: Callable[[list[Any]], Sequence[Any]], batch_size: int) -> None:
-        self._forward = forward
-        self.batch_size = batch_size
-
-    def run(self, batch: Sequence[_Ready]) -> Iterator[Features]:
-        """The features of all of ``batch``."""
-        while batch:
-            part = batch[: self.batch_size]
-            started = time.monotonic()
-            features = self._features(part)
-            if features is None:
-                continue
-            seconds = (time.monotonic() - started) / len(part)
-            for ready, found in zip(part, features, strict=True):
-                for question in ready.task.questions:
-                    yield Features(question, found, seconds=seconds)
-            batch = batch[len(part) :]
-
-    def _features(self, part: Sequence[_Ready]) -> Sequence[Any] | None:
-        """None where memory ran out: then ``batch_size`` is smaller than before."""
-        import torch
-
-        try:
-            with torch.inference_mode():
-                return self._forward([ready.pixels for ready in part])
-        except CellFailure:
-            raise
-        except torch.OutOfMemoryError as error:
-            if len(part) == 1:
-                raise CellFailure(
-                    "encoders: too little GPU memory is free for one image; give the job a larger GPU "
-                    "(EVAL_GPU_MAP), or none, to compute on the CPU"
-                ) from error
-        except Exception as error:  # of the device, or of a model that its images do not fit
-            raise CellFailure(f"encoders: the model failed: {first_line(error)}") from error
-        # only now is nothing of the failed pass referred to any more
-        self.batch_size = len(part) // 2
-        free_memory()
-        say(f"encoders: out of GPU memory; from now on {self.batch_size} images in one forward pass")
-        return None
+    try:
+        with torch.inference_mode():
+            return forward(batch)
+    except CellFailure:
+        raise
+    except torch.OutOfMemoryError as error:
+        if len(batch) == 1:
+            raise CellFailure(
+                "encoders: too little GPU memory is free for one image; give the job a larger GPU "
+                "(EVAL_GPU_MAP), or none, to compute on the CPU"
+            ) from error
+    except Exception as error:  # of the device, or of a model that its images do not fit
+        raise CellFailure(f"encoders: the model failed: {first_line(error)}") from error
+    return None

@@ -32,6 +32,11 @@ class Answerer(ABC):
         """A short name, for the names of evaluators that are made of several."""
         return self.evaluator.id
 
+    @property
+    def is_official(self) -> bool:
+        """Whether it answers as the official evaluator does: what the names of scores say of it."""
+        return self.evaluator.official
+
     @abstractmethod
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
         """The answer to each question, as they come, in any order; ``workers`` are the CPU cores of the job.

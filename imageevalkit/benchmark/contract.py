@@ -396,12 +396,12 @@ def benchmark_code(name: str, where: str) -> Iterator[None]:
     errors.
 
     Raises:
-        CellFailure: whatever it raises but :class:`Unparsed`; the traceback is printed.
+        CellFailure: whatever it raises; the traceback is printed.
     """
     try:
         with guest_code():
             yield
-    except (UserError, CellFailure, Unparsed):
+    except (UserError, CellFailure):
         raise
     except Exception as error:
         say(redact(traceback.format_exc()))

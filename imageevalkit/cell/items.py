@@ -6,10 +6,10 @@ import hashlib
 import operator
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.errors import CellFailure
@@ -58,43 +58,25 @@ class Item:
         return digest.hexdigest()
 
 
-class Entry(NamedTuple):
-    """An entry of a dataset that keeps the contract, of whatever model: ``path`` and ``id`` may name it by its mark.
-
-    Both are below the folder of a cell; the others are as in :class:`Item`.
-    """
-
-    path: str
-    id: str
-    seed: int
-    prompt: str | None
-    input_list: Sequence[Any] | None
-    data: Mapping[str, Any]
-
-
 def items_of(dataset: Any, cell: Cell, limit: int | None = None) -> list[Item]:
     """The first ``limit`` items (all when None) of ``dataset`` for ``cell``. Raises like :func:`entries_of`."""
     return placed(entries_of(dataset, cell.benchmark)[:limit], cell)
 
 
-def placed(entries: Sequence[Entry], cell: Cell) -> list[Item]:
-    """The items that ``entries`` of the benchmark of ``cell`` are there."""
-    folder, model = cell.folder, cell.model
+def placed(entries: Sequence[Item], cell: Cell) -> list[Item]:
+    """The items of the model of ``cell`` that stand for ``entries``, which are of none."""
+    ids = [entry.id.replace(MODEL_NAME_MARK, cell.model) for entry in entries]
+    folder = cell.folder
     return [
-        Item(
-            id=entry.id.replace(MODEL_NAME_MARK, model),
-            path=folder / entry.path.replace(MODEL_NAME_MARK, model),
-            seed=entry.seed,
-            prompt=entry.prompt,
-            input_list=entry.input_list,
-            data=entry.data,
-        )
-        for entry in entries
+        replace(entry, id=id, path=folder / f"{id}{entry.path.suffix}")
+        for id, entry in zip(ids, entries, strict=True)
     ]
 
 
-def entries_of(dataset: Any, benchmark: str) -> list[Entry]:
-    """All entries of the ``dataset`` of ``benchmark``, checked; input images stay undecoded.
+def entries_of(dataset: Any, benchmark: str) -> list[Item]:
+    """All entries of the ``dataset`` of ``benchmark``, checked, as items of a model called by its mark.
+
+    Their paths are below the folder of a cell. Input images stay undecoded.
 
     Raises:
         CellFailure: one breaks the contract, or two share a path; the message has its number, counted from 0.
@@ -104,7 +86,7 @@ def entries_of(dataset: Any, benchmark: str) -> list[Entry]:
         raise CellFailure(
             f"benchmark {benchmark}: its data is {reprlib.repr(data)}, and must be a list of dicts, one for each image"
         )
-    entries: list[Entry] = []
+    entries: list[Item] = []
     number_of: dict[str, int] = {}
     for n, raw in enumerate(data):
         try:
@@ -119,7 +101,7 @@ def entries_of(dataset: Any, benchmark: str) -> list[Entry]:
     return entries
 
 
-def _entry(raw: Any, benchmark: str, task: str) -> Entry:
+def _entry(raw: Any, benchmark: str, task: str) -> Item:
     """One entry. Raises ValueError: what is wrong with it, and what it must be."""
     if not isinstance(raw, Mapping):
         raise ValueError(f"it is {reprlib.repr(raw)}, and must be a dict")
@@ -132,8 +114,8 @@ def _entry(raw: Any, benchmark: str, task: str) -> Entry:
         )
     (_check_prompt if task == "t2i" else _check_input_list)(raw[shown])
     path = _path_in_cell(raw["image_save_path"], benchmark)
-    return Entry(
-        path=path.as_posix(),
+    return Item(
+        path=Path(path),
         id=path.with_suffix("").as_posix(),
         seed=BASE_SEED + _seed(raw["seed"]),
         prompt=raw.get("prompt"),

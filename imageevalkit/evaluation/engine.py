@@ -80,13 +80,13 @@ def evaluate_cell(
             + (f"; {corrupt}" if corrupt else "")
         )
     answerers = Answerers(benchmark)
+    evaluator = answerers.evaluator  # what somebody lacks is known before anybody is asked
     by_id = {item.id: item for item in items}
     interview = Interview(cell, benchmark, answerers, by_id, pictures, asking, progress)
     if asking.ask:
         interview.run()
     unasked = interview.problem if asking.ask else "not asked: --rescore takes what is on record"
     scores = Scores([_scored(benchmark, item, states[item.id], interview, unasked) for item in items])
-    evaluator = answerers.evaluator
     if not asking.ask and not any(one.replies for one in scores.items):
         raise CellFailure(
             f"--rescore: {evaluator.id} has said nothing about these images, with these settings and "

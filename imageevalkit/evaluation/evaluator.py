@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -107,7 +107,7 @@ class Answerers:
         """What holds the answers back now, in a few words; called from another thread."""
         return self._current.holdup() if self._current else ""
 
-    def ask(self, questions: Sequence[Question], workers: int) -> Iterator[Answer]:
+    def ask(self, questions: Sequence[Question], workers: int) -> Generator[Answer, None, None]:
         """The answers, as they come: of measurers first, who take minutes where a judge takes hours.
 
         Who gives up among them has cost nothing yet. Raises JudgeUnusable and CellFailure as :class:`Answerer` does.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
@@ -122,6 +123,11 @@ class Interview:
     def _note_answer(self, answer: Answer, writer: KeptTwiceWriter) -> None:
         question = answer.question
         who = self._answerers.evaluator_of(question).id
+        if not isinstance(answer.text, str | None):
+            raise CellFailure(
+                f"{who} answers {question.name} of item {question.item} with {reprlib.repr(answer.text)}: an answer is "
+                "a text, that of a measurement JSON"
+            )
         request = self.judgements.request(question)
         answer = replace(answer, error=redact(answer.error))
         status, problem, fault = UNPARSED, "", None

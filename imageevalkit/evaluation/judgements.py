@@ -279,13 +279,16 @@ class Judgements:
         place.text = reply.text
         answer = Answer(question, reply.text, probabilities=reply.probabilities, outside=reply.outside)
         where = f"parse() of item {question.item}, {question.name}"
-        try:
-            # anew at every run: a mended parser counts without asking again
-            with benchmark_code(self._benchmark.name, where):
+        problem, value = "", None
+        # anew at every run: a mended parser counts without asking again
+        with benchmark_code(self._benchmark.name, where):
+            try:
                 value = self._benchmark.parse(question, answer)
-        except Unparsed as error:
+            except Unparsed as error:
+                problem = str(error) or "it holds no value"
+        if problem:
             place.attempts += 1
-            place.problem = str(error) or "it holds no value"
+            place.problem = problem
             return True
         try:
             json.dumps(value, allow_nan=False)

@@ -7,7 +7,7 @@ import contextlib
 import importlib.util
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind, classify_status, used_up_for
 from imageevalkit.api.limiter import Limiter
 from imageevalkit.api.retry import Tried, UnderWay, retry, under_way
-from imageevalkit.benchmark.question import Answer, JudgeUnusable, PixelRule, Question
+from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
 from imageevalkit.errors import CellFailure, UserError, say
 from imageevalkit.images import CorruptImage
 from imageevalkit.judges.answerer import WEIGHTS_USER, Judge
@@ -31,7 +31,7 @@ from imageevalkit.judges.api import (
     read_reply,
     request_parameters,
 )
-from imageevalkit.judges.choice import JudgeChoice, JudgeOptions
+from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.judges.server import edition, is_away, problem, split_kwargs, wait_for_address
 from imageevalkit.judges.settings import ApiSettings
 from imageevalkit.open_files import requests_that_fit
@@ -73,15 +73,8 @@ class ApiJudge(Judge):
     It is asked as many questions at a time as ``options.workers`` allows; see ``ApiSettings`` for its kwargs.
     """
 
-    def __init__(
-        self,
-        choice: JudgeChoice,
-        options: JudgeOptions,
-        prompts: Mapping[str, str],
-        official: Collection[str] = (),
-        pixels: PixelRule | None = None,
-    ) -> None:
-        super().__init__(choice, options, prompts, official, pixels)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         kwargs = split_kwargs(self.kwargs)[1] if self.backend == "vllm" else self.kwargs
         self._settings = ApiSettings(**kwargs)
         self._history = ChatHistory()

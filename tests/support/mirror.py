@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit import assets
+from imageevalkit import assets, registry
 from imageevalkit.cell import REPO
 from imageevalkit.prefetching.benchmark_files import fetch
 
@@ -24,12 +24,8 @@ def shared_mirror() -> Path:
 def use_official_data(benchmark: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the files of ``benchmark`` below ``folder``, where benchmarks are then looked for; skips like the above."""
     mirror = shared_mirror()
-    monkeypatch.setattr(assets, "BENCHMARKS", REPO / "benchmarks")
-    manifest = assets.manifest_path(benchmark).read_bytes()
     monkeypatch.setattr(assets, "BENCHMARKS", folder)
-    assets.manifest_path(benchmark).parent.mkdir(parents=True)
-    assets.manifest_path(benchmark).write_bytes(manifest)
-    assert fetch(benchmark, mirror) == []
+    assert fetch(registry.benchmark_files(benchmark), mirror) == []
 
 
 def official_source(repo: str, commit: str, path: str) -> str:
