@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.oneig import official, summary
+from benchmarks.oneig.assets import CHINESE_ASSETS, ENGLISH_ASSETS
 from benchmarks.oneig.data import (
     CHINESE,
     CHINESE_ASSETS,
