@@ -175,7 +175,6 @@ class OneIG(Benchmark):
     assets = ENGLISH_ASSETS
     version = (
         "oneig-41b4983"  # data, prompts and rules are those of OneIG-Bench/OneIG-Benchmark at this commit
-    )
     assets = ENGLISH_ASSETS
     judge = _JUDGE
     official_judges = (_JUDGE,)
