@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 
 from benchmarks.longtext.benchmark import LongText, units
 from benchmarks.quicktext.benchmark import QuickText
+from imageevalkit import assets
 from imageevalkit.benchmark.contract import Answers, Benchmark, Scores
 from imageevalkit.benchmark.question import QWEN_VL_UTILS, Answer, Picture, Question, Sampling
 from imageevalkit.cell import Cell
@@ -31,6 +32,23 @@ from tests.support.mirror import use_official_data
 CATEGORIES = ["sign", "label", "print", "webpage", "slide", "poster", "caption", "dialogue"]
 Text = tuple[Sequence[str], str, str]
 """What is expected, what was read, and the language."""
+
+
+PROMPT = "benchmarks/LongText/textbench/evaluate_text_reward.py::ImageEvaluator.qwen_prompt"
+
+
+@pytest.fixture
+def read_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., LongText]:
+    """Makes a benchmark that is read by ``judge``, without its data."""
+
+    def make(judge: str, cls: type[LongText] = LongText) -> LongText:
+        monkeypatch.setattr(assets, "BENCHMARKS", tmp_path)
+        monkeypatch.setattr(cls, "assets", ())
+        benchmark = cls(judge=judge)
+        vars(benchmark)["prompts"] = {PROMPT: "Read it."}
+        return benchmark
+
+    return make
 
 
 def item(expected: Sequence[str], language: str, n: int = 0, prompt_id: int = 0, **keys: str) -> Item:
@@ -57,7 +75,7 @@ def counts(expected: Sequence[str], read: str, language: str) -> tuple[float, ..
 @pytest.mark.parametrize(
     ("judge", "sampling"),
     [
-        ("", Sampling(1024, temperature=None)),
+        ("transformers:qwen2.5-vl-7b", Sampling(1024, temperature=None)),
         ("transformers:qwen2.5-vl-32b", Sampling(1024, temperature=None)),
         ("vllm:qwen2.5-vl-7b", Sampling(1024, 0.0, extra={"repetition_penalty": 1.05})),
         ("openai:gpt-4o", Sampling(1024, 0.0)),
@@ -66,50 +84,39 @@ def counts(expected: Sequence[str], read: str, language: str) -> tuple[float, ..
 )
 @pytest.mark.parametrize("cls", [LongText, QuickText])
 def test_one_message_with_the_image_first(
-    cls: type[LongText], judge: str, sampling: Sampling, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    read_by: Callable[..., LongText], cls: type[LongText], judge: str, sampling: Sampling
 ) -> None:
-    use_official_data("longtext", tmp_path, monkeypatch)
-    benchmark = cls(judge=judge or LongText.judge)
     picture = Picture(Path("a.jpg"), "ab" * 32)
-    [asked] = benchmark.questions(item(["x"], "en"), picture, Answers({}))
+    [asked] = read_by(judge, cls).questions(item(["x"], "en"), picture, Answers({}))
     [message] = asked.messages
-    assert message.role == "user" and message.parts[0] == picture
-    if judge == "ppocr":
-        assert len(message.parts) == 1
-    else:
-        [text] = message.parts[1:]
-        assert isinstance(text, str) and "No text recognized" in text
+    assert message == ("user", (picture,) if judge == "ppocr" else (picture, "Read it."))
     assert asked.sampling == sampling
 
 
-def test_a_judge_reads_in_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_official_data("longtext", tmp_path, monkeypatch)
-    benchmark = LongText()
-    made = items(benchmark, 2)
-    texts = {made[0].id: "No text recognized.", made[1].id: "".join(made[1].data["expected"])}
+def test_a_judge_reads_in_a_cell(read_by: Callable[..., LongText], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [item(["FRESH BREWS", "Daily"], "en"), item(["欢迎光临"], "zh", 1)]
+    texts = {made[0].id: "No text recognized.", made[1].id: "欢迎光临"}
     asked = use_function_judge(lambda question: texts[question.item], monkeypatch)
     write_images(made)
-    outcome, result = evaluate(benchmark, made, limit=2)
+    outcome, result = evaluate(read_by(""), made)
     assert outcome.state == COMPLETE
     assert {picture.pixels for question in asked for picture in question.pictures} == {QWEN_VL_UTILS}
     assert (result.metrics["en"].value, result.metrics["zh"].value) == (0, 1)
-    assert result.evaluator.official and result.headline == ["en", "zh"]
+    assert result.headline == ["en", "zh"]
     assert result.evaluator.id.startswith("qwen2.5-vl-7b/transformers/")
     records = [json.loads(line) for line in Cell("m", "longtext").scores.read_text().splitlines()]
-    assert records[0]["detail"] == {"expected": "\n".join(made[0].data["expected"]), "read": ""}
-    assert records[0]["keys"] == {
-        key: made[0].data[key] for key in ("language", "category", "length", "prompt_id")
-    }
+    assert records[0]["values"] == {"recall": 0, "match": 0, "total": 3, "read": 0}
+    assert records[0]["keys"] == {"language": "en", "category": "sign", "length": "short", "prompt_id": 0}
+    assert records[0]["detail"] == {"expected": "FRESH BREWS\nDaily", "read": ""}
 
 
-@pytest.mark.usefixtures("longtext")
 @pytest.mark.parametrize("cls", [LongText, QuickText])
 def test_the_judges_of_published_numbers_are_official(
-    cls: type[LongText], monkeypatch: pytest.MonkeyPatch
+    read_by: Callable[..., LongText], cls: type[LongText], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_function_judge(lambda question: "", monkeypatch)
     for judge, official in [("qwen2.5-vl-7b", True), ("qwen2.5-vl-32b", True), ("qwen3-vl-8b", False)]:
-        assert Answerers(cls(judge=f"transformers:{judge}")).evaluator.official is official
+        assert Answerers(read_by(f"transformers:{judge}", cls)).evaluator.official is official
 
 
 @pytest.mark.parametrize(
