@@ -256,7 +256,7 @@ def encode(image: Image.Image, path: Path) -> bytes:
     return buffer.getvalue()
 
 
-class Encoded(NamedTuple):
+class EncodedImage(NamedTuple):
     """``data`` as it goes to disk; ``size`` is (width, height), ``flat``: one single colour."""
 
     data: bytes
@@ -264,7 +264,7 @@ class Encoded(NamedTuple):
     flat: bool
 
 
-def encoded(image: Image.Image | bytes, path: Path, proven: bool = False) -> Encoded:
+def encoded(image: Image.Image | bytes, path: Path, proven: bool = False) -> EncodedImage:
     """What to store of ``image`` at ``path``; ``proven``: its bytes have passed :func:`prove`.
 
     A server's PNG stays as it came. Where a benchmark asks for JPEG everything is encoded here, a server's
@@ -274,12 +274,12 @@ def encoded(image: Image.Image | bytes, path: Path, proven: bool = False) -> Enc
         CorruptImage: the bytes do not decode. Pillow's own errors for a picture it cannot encode.
     """
     if not isinstance(image, bytes):
-        return Encoded(encode(image, path), image.size, is_flat(image))
+        return EncodedImage(encode(image, path), image.size, is_flat(image))
     picture = opened(image) if proven else decode(image)
     with in_turn(picture):
         if picture.format == format_of(path) == "PNG" and picture.mode == "RGB":
-            return Encoded(image, picture.size, is_flat_file(image))
-        return Encoded(encode(picture, path), picture.size, is_flat(picture))
+            return EncodedImage(image, picture.size, is_flat_file(image))
+        return EncodedImage(encode(picture, path), picture.size, is_flat(picture))
 
 
 def format_of(path: PurePath) -> str:

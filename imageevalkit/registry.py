@@ -28,7 +28,7 @@ from imageevalkit.secrets import one_line
 TASKS = ("t2i", "edit", "subject")
 
 
-class _Found(NamedTuple):
+class _Benchmarks(NamedTuple):
     """The classes of benchmarks by name; and by folder why a ``benchmark.py`` could not be read."""
 
     classes: Mapping[str, type[Benchmark]]
@@ -36,7 +36,7 @@ class _Found(NamedTuple):
 
 
 @functools.cache
-def _benchmarks() -> _Found:
+def _benchmarks() -> _Benchmarks:
     classes: dict[str, type[Benchmark]] = {}
     broken: dict[str, str] = {}
     for path in sorted((REPO / "benchmarks").glob("*/benchmark.py")):
@@ -53,7 +53,7 @@ def _benchmarks() -> _Found:
             broken[path.parent.name] = (
                 f"{where} cannot be imported: {type(error).__name__}: {one_line(error)}"
             )
-    return _Found(classes, broken)
+    return _Benchmarks(classes, broken)
 
 
 def _add(classes: dict[str, type[Benchmark]], cls: type[Benchmark], where: str) -> None:

@@ -22,12 +22,11 @@ from imageevalkit.cell.records import spent_since
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, run_main, worst
 from imageevalkit.generation.apart import run_apart
 from imageevalkit.generation.cell_run import CellRun, GenerateOptions
-from imageevalkit.generation.contract import GenerationError
-from imageevalkit.generation.model import ImageModel, image_model
-from imageevalkit.generation.replicas import devices
+from imageevalkit.generation.concurrent import CellPlan, generate_together
+from imageevalkit.generation.model import GenerationError, ImageModel, image_model
+from imageevalkit.generation.replicas import pool as devices
 from imageevalkit.generation.replicas.model import load_replicated
 from imageevalkit.generation.replicas.pool import Replicas
-from imageevalkit.generation.run import Planned, generate_together
 from imageevalkit.guest_code import guest_code
 from imageevalkit.jobs import (
     ATTEMPT_ENV,
@@ -58,7 +57,7 @@ def _load(traffic: Traffic, run: CellRun) -> ImageModel:
     except GenerationError as error:
         raise CellFailure(f"model does not load: {one_line(error)}") from None
     except Exception as error:
-        run.making.log(redact(traceback.format_exc()))
+        run.outcomes.log(redact(traceback.format_exc()))
         raise CellFailure(f"model does not load: {type(error).__name__}: {one_line(error, 300)}") from None
     is_bounded = model.use_traffic(traffic)
     if not is_bounded and run.setting.get("api") and traffic.budget.max_cost is not None:
@@ -122,7 +121,7 @@ async def _generate(plan: Plan, job: Job, keys: list[str], since: float) -> Exit
     replicas = None if job.options["api"] else Replicas([] if unlent else _environs(job))
     in_flight = traffic.workers if replicas is None else max(1, replicas.size)
     progress = ProgressWriter()
-    models: dict[str, list[Planned]] = {}
+    models: dict[str, list[CellPlan]] = {}
     for key, path in zip(job.cells, job.logs, strict=True):
         cell = cell_of(key)
         # a job that crashed and was started again must not spend the money twice
@@ -132,7 +131,7 @@ async def _generate(plan: Plan, job: Job, keys: list[str], since: float) -> Exit
             continue
         say = functools.partial(logs.append, Path(path))
         say(f"=== generate {key}")
-        planned = Planned(
+        planned = CellPlan(
             cell, functools.partial(_open, cell, job, progress, Path(path), in_flight, spent), say
         )
         models.setdefault(cell.model, []).append(planned)
@@ -202,7 +201,7 @@ def _traffic(job: Job) -> Traffic:
     return Traffic(fit.requests, options["requests_per_minute"], options["max_cost"], fit.told)
 
 
-def _settle(plan: Plan, planned: Planned, outcome: Outcome) -> ExitStatus:
+def _settle(plan: Plan, planned: CellPlan, outcome: Outcome) -> ExitStatus:
     planned.log(f"=== {outcome.state}: {outcome.message}")
     try:
         write_outcome(Path(plan.run_folder), planned.cell, "generate", outcome)
@@ -235,7 +234,7 @@ def _open(
         functools.partial(logs.append, log_path),
         log_path,
     )
-    run.making.max_cost, run.making.cost = options["max_cost"], spent or None
+    run.outcomes.max_cost, run.outcomes.cost = options["max_cost"], spent or None
     return run
 
 

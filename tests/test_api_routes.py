@@ -21,7 +21,7 @@ from imageevalkit.api.failures import Kind, classify_status
 from imageevalkit.api.replies import ImageReply
 from imageevalkit.api.routes import read_content
 from imageevalkit.cell.fingerprint import explain, settings_of
-from imageevalkit.generation.contract import GenerationError, ItemFailed, ModelUnusable, Refused
+from imageevalkit.generation.model import GenerationError, ItemFailed, ModelUnusable, Refused
 from imageevalkit.launch.models import resolve_model
 from tests.support.image_replies import (
     CHATS,

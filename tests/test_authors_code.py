@@ -11,7 +11,7 @@ from custom_models.load_model import MODEL_SETTINGS
 from custom_models.model_utils.diffusers_t2i import DiffusersT2I
 from custom_models.model_utils.emu3 import Emu3T2I
 from custom_models.model_utils.qwen_image import QwenImage, QwenImage2512
-from imageevalkit.generation.contract import ModelUnusable
+from imageevalkit.generation.model import ModelUnusable
 from tests.support.mirror import official_source
 
 

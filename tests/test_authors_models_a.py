@@ -25,7 +25,7 @@ from custom_models.model_settings import controlled, unified, unified_t2i
 from custom_models.model_utils import flash_attention as flash
 from imageevalkit.asset_manifest import parse_entries
 from imageevalkit.cell import REPO
-from imageevalkit.generation.contract import Generated, ItemFailed, ModelUnusable
+from imageevalkit.generation.model import Generated, ItemFailed, ModelUnusable
 from tests.support.authors_calls import calls
 from tests.support.authors_code import SUPPORT, signatures, stand_in
 from tests.support.mirror import clone, official_source

@@ -14,7 +14,7 @@ import pytest
 
 from custom_models.model_utils.blip_diffusion import BlipDiffusion
 from imageevalkit.cell import REPO
-from imageevalkit.generation.contract import ModelUnusable
+from imageevalkit.generation.model import ModelUnusable
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from imageevalkit.cell.records import last_records
 from imageevalkit.cell.states import images_to_come, scorable, survey, survey_images
 from imageevalkit.errors import CellFailure
 from imageevalkit.generation.cell_run import GenerateOptions
-from imageevalkit.generation.contract import Refused
+from imageevalkit.generation.model import Refused
 from tests.support.generation import SETTING, FakeDataset, FakeModel, generate, items, picture
 
 CELL = Cell("m", "fake")

@@ -14,7 +14,7 @@ from PIL import Image, ImageChops
 
 from custom_models.model_utils.diffusers_edit import DiffusersEdit
 from custom_models.model_utils.diffusers_t2i import DiffusersT2I
-from imageevalkit.generation.contract import ItemFailed, ModelUnusable, Refused
+from imageevalkit.generation.model import ItemFailed, ModelUnusable, Refused
 from tests.support.tiny_checkpoints.flux import save_flux2_klein
 from tests.support.tiny_checkpoints.stable_diffusion import save_instruct_pix2pix, save_stable_diffusion
 

@@ -13,7 +13,7 @@ from PIL import Image
 from custom_models.model_utils.diffusers_edit import DiffusersEdit
 from custom_models.model_utils.diffusers_loading import _denoiser, part_dtype
 from custom_models.model_utils.diffusers_t2i import DiffusersT2I
-from imageevalkit.generation.contract import Generated, ModelUnusable, Refused
+from imageevalkit.generation.model import Generated, ModelUnusable, Refused
 from tests.support.native_contract import PHOTO, apart
 from tests.support.tiny_checkpoints.diffusers_others import save_pixart_sigma
 from tests.support.tiny_checkpoints.flux import save_flux
@@ -140,7 +140,7 @@ def test_offload_takes_the_place_of_the_entrys_device_map(
 
 
 @pytest.mark.parametrize(
-    "error", ["CUDA out of memory. Tried to allocate 2 GiB", "CUDA error: no kernel image"]
+    "error", ["CUDA out of memory. Attempt to allocate 2 GiB", "CUDA error: no kernel image"]
 )
 def test_errors_of_the_accelerator_are_no_reason_why_a_model_cannot_be_used(
     pipelines: Path, monkeypatch: pytest.MonkeyPatch, error: str

@@ -18,7 +18,7 @@ from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.results import Metric
 from imageevalkit.environment_hash import environment_hash, hash_of, installed
 from imageevalkit.evaluation.provenance import provenance
-from imageevalkit.generation.packages import installed_packages
+from imageevalkit.generation.model import installed_packages
 from imageevalkit.report.collect import collect
 from imageevalkit.report.html import render
 from tests.support.cells import Made, write_cell

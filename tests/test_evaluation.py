@@ -31,7 +31,7 @@ from imageevalkit.evaluation.evaluator import Answerers
 from imageevalkit.evaluation.forecast import questions_to_ask
 from imageevalkit.evaluation.interview import AskOptions
 from imageevalkit.generation.cell_run import GenerateOptions
-from imageevalkit.generation.contract import Refused
+from imageevalkit.generation.model import Refused
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, Outcome
 from imageevalkit.progress import PROGRESS_ENV, Progress, ProgressWriter
 from imageevalkit.report.collect import collect

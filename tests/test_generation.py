@@ -17,7 +17,7 @@ from imageevalkit.cell import Cell
 from imageevalkit.cell.records import last_records
 from imageevalkit.errors import CellFailure
 from imageevalkit.generation.cell_run import CellRun, GenerateOptions
-from imageevalkit.generation.contract import Generated, ItemFailed, ModelUnusable, Refused
+from imageevalkit.generation.model import Generated, ItemFailed, ModelUnusable, Refused
 from imageevalkit.images import encode
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE
 from tests.support.generation import (

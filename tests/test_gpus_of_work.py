@@ -14,8 +14,8 @@ import pytest
 from imageevalkit.cell import Cell
 from imageevalkit.forecasting import Datasets
 from imageevalkit.generation.cell_run import GenerateOptions
-from imageevalkit.generation.contract import Refused
 from imageevalkit.generation.forecast import calls_left
+from imageevalkit.generation.model import Refused
 from imageevalkit.jobs import Job, Plan, read_outcome
 from imageevalkit.launch import gpus_of_work
 from imageevalkit.launch.dry_run import gpus_of

@@ -20,7 +20,7 @@ from imageevalkit.adoption.places import Piece, find_images
 from imageevalkit.benchmark.question import Encoding, Picture
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell.states import survey_images
-from imageevalkit.generation.contract import ItemFailed
+from imageevalkit.generation.model import ItemFailed
 from imageevalkit.generation.replicas.messages import ImageFile, incoming, outgoing
 from imageevalkit.grids import Grid
 from imageevalkit.images import FORMATS, REPLY_FORMATS, CorruptImage, decode, opened, prove

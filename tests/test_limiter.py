@@ -14,7 +14,7 @@ import pytest
 
 from imageevalkit.api.failures import Failure, Kind
 from imageevalkit.api.limiter import Limiter
-from imageevalkit.api.retry import RetryPolicy, Tried, retry
+from imageevalkit.api.retry import Attempt, RetryPolicy, retry
 from tests.support.simulated_clock import run_simulated
 
 REFUSAL_TIME = 0.02
@@ -58,7 +58,7 @@ class Server:
 @dataclass
 class Run:
     seconds: float
-    tried: list[Tried[str]]
+    tried: list[Attempt[str]]
 
     @property
     def ok(self) -> int:

@@ -17,7 +17,7 @@ import pytest
 from custom_models.load_model import MODEL_SETTINGS
 from custom_models.model_settings import native
 from imageevalkit.cell import REPO
-from imageevalkit.generation.contract import ItemFailed, ModelUnusable
+from imageevalkit.generation.model import ItemFailed, ModelUnusable
 from tests.support.native_contract import CHECKPOINTS, PHOTO, SHORT, built, findings, tiny_model
 
 pytest.importorskip("diffusers")

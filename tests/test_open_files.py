@@ -165,8 +165,8 @@ STORE = (
     + """
 from imageevalkit.api.money import Bill
 from imageevalkit.cell import Cell
-from imageevalkit.generation.contract import Generated
-from imageevalkit.generation.making import Making
+from imageevalkit.generation.model import Generated
+from imageevalkit.generation.cell_run import CellOutcomes
 from imageevalkit.cell.records import RecordWriter
 from imageevalkit.cell.items import items_of
 from imageevalkit.progress import ProgressWriter
@@ -175,7 +175,7 @@ from tests.support.image_server import png_of
 
 cell = Cell("m", "fake")
 [item] = items_of(FakeDataset(1), cell)
-making = Making(cell, 1, 0, 0, False, (8, 8), ProgressWriter(), print)
+making = CellOutcomes(cell, 1, 0, 0, False, (8, 8), ProgressWriter(), print)
 making.start(RecordWriter(cell, "f"))
 data = png_of("a cat")
 take_all()
@@ -208,7 +208,7 @@ LOSE = (
 from imageevalkit import logs
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.generation.cell_run import GenerateOptions
-from imageevalkit.generation.contract import Generated, Refused
+from imageevalkit.generation.model import Generated, Refused
 from tests.support import generation
 from tests.support.image_server import png_of
 

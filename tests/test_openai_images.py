@@ -28,7 +28,7 @@ from imageevalkit.api.failures import Failure, Kind, asked_wait, classify_status
 from imageevalkit.api.limiter import Traffic
 from imageevalkit.api.retry import RetryPolicy
 from imageevalkit.cell.fingerprint import settings_of
-from imageevalkit.generation.contract import (
+from imageevalkit.generation.model import (
     Generated,
     GenerationError,
     ItemFailed,

@@ -17,7 +17,7 @@ from custom_models.model_utils.quoted_text import quoted_strings
 from custom_models.model_utils.reference_blank import ReferenceBlank, ReferenceBlankEdit
 from custom_models.model_utils.reference_noise import ReferenceNoise, ReferenceNoiseEdit
 from custom_models.model_utils.reference_typeset import ReferenceTypeset, ReferenceTypesetEdit
-from imageevalkit.generation.contract import ItemFailed, ModelUnusable
+from imageevalkit.generation.model import ItemFailed, ModelUnusable
 from imageevalkit.images import is_flat
 
 T2I: list[Any] = [ReferenceTypeset, ReferenceBlank, ReferenceNoise]

@@ -17,10 +17,10 @@ from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell.items import items_of
 from imageevalkit.cell.records import last_records
 from imageevalkit.generation.cell_run import CellRun, GenerateOptions
-from imageevalkit.generation.replicas import devices
+from imageevalkit.generation.concurrent import CellPlan, generate_together
+from imageevalkit.generation.replicas import pool as devices
 from imageevalkit.generation.replicas.model import load_replicated
 from imageevalkit.generation.replicas.pool import Replicas
-from imageevalkit.generation.run import Planned, generate_together
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, Outcome
 from imageevalkit.progress import ProgressWriter
 from tests.support.generation import SETTING, FakeDataset
@@ -51,7 +51,7 @@ class Run:
         asyncio.run(self._generate([self._planned(*cell, kwargs) for cell in cells]))
         return list(self.outcomes.values())
 
-    def _planned(self, cell: Cell, dataset: Any, kwargs: dict[str, Any]) -> Planned:
+    def _planned(self, cell: Cell, dataset: Any, kwargs: dict[str, Any]) -> CellPlan:
         kwargs = {
             name: os.path.relpath(value) if isinstance(value, Path) else value
             for name, value in kwargs.items()
@@ -68,9 +68,9 @@ class Run:
                 self.said.append,
             )
 
-        return Planned(cell, open_cell, self.said.append)
+        return CellPlan(cell, open_cell, self.said.append)
 
-    async def _generate(self, cells: list[Planned]) -> None:
+    async def _generate(self, cells: list[CellPlan]) -> None:
         replicas = Replicas(self.environs, COMMAND)
         loop = asyncio.get_running_loop()
 
@@ -181,7 +181,7 @@ def test_out_of_memory_of_one_image_is_that_items_failure() -> None:
     assert outcome.state == FAILED
     assert "out of memory with a batch of 2: going on with 1" in said
     error = last_records(CELL)["images/00002"].error
-    assert error == {"class": "OutOfMemoryError", "text": "CUDA out of memory. Tried to allocate 20.00 GiB"}
+    assert error == {"class": "OutOfMemoryError", "text": "CUDA out of memory. Attempt to allocate 20.00 GiB"}
 
 
 def test_an_item_that_fails_a_batch_does_not_take_the_others_along() -> None:
@@ -277,9 +277,9 @@ def test_a_model_that_does_not_load_is_one_clear_line_and_tried_once(notes: Path
 
 
 def test_no_room_for_a_model_is_a_line_with_advice(notes: Path) -> None:
-    message = failure_of_loading(notes, "CUDA out of memory. Tried to allocate 20.00 MiB")
+    message = failure_of_loading(notes, "CUDA out of memory. Attempt to allocate 20.00 MiB")
     assert message.startswith(
-        "model does not load: OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB"
+        "model does not load: OutOfMemoryError: CUDA out of memory. Attempt to allocate 20.00 MiB"
     )
     assert message.endswith("keep only the part at work on the GPU (offload=model)")
     assert len(lines(notes)) == 1, "another process would have no more room"

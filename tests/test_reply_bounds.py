@@ -22,7 +22,7 @@ from imageevalkit.api.failures import in_words, parse_error
 from imageevalkit.api.replies import refusal_in_words
 from imageevalkit.api.routes import Chat, read_content
 from imageevalkit.benchmark.question import Answer, Encoding, Message, Picture, Question, Sampling
-from imageevalkit.generation.contract import GenerationError, ItemFailed
+from imageevalkit.generation.model import GenerationError, ItemFailed
 from imageevalkit.images import CorruptImage, decode, facts, opened, prove
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.secrets import beginning, one_line

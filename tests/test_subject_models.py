@@ -16,7 +16,7 @@ from custom_models.model_utils.reference_blank import ReferenceBlankSubject
 from custom_models.model_utils.reference_noise import ReferenceNoise, ReferenceNoiseSubject
 from custom_models.model_utils.reference_typeset import ReferenceTypeset, ReferenceTypesetSubject
 from custom_models.model_utils.subject_inputs import split_subject
-from imageevalkit.generation.contract import Generated, ItemFailed
+from imageevalkit.generation.model import Generated, ItemFailed
 from tests.support.image_server import ImageServer
 
 PHOTO = Image.linear_gradient("L").resize((64, 48)).convert("RGBA")

@@ -496,7 +496,7 @@ def limit_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
 
     def limited(self: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs["input_ids"].shape[0] > rows:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+            raise torch.OutOfMemoryError("CUDA out of memory. Attempt to allocate 2 GiB")
         return original(self, *args, **kwargs)
 
     limited.unlimited = original  # type: ignore[attr-defined]

@@ -101,7 +101,7 @@ class _Prompt(NamedTuple):
     places: Sequence[_Place]
 
 
-class _Written(NamedTuple):
+class _GridFile(NamedTuple):
     """What became of one file: ``missing`` counts its black cells, ``problem`` says why there is none."""
 
     new: bool = False
@@ -127,18 +127,18 @@ def _place(item: Item, record: Record | None) -> _Place:
     return _Place(item.path, made, record.image_sha256, max(changed, noted))
 
 
-def _write(prompt: _Prompt, grid: Grid) -> _Written:
+def _write(prompt: _Prompt, grid: Grid) -> _GridFile:
     missing = sum(not place.made for place in prompt.places)
     if _is_current(prompt, grid):
-        return _Written(missing=missing)
+        return _GridFile(missing=missing)
     try:
         images = [_image(place) if place.made else None for place in prompt.places]
         data = _encoded(grid.combine([*images, *[None] * (grid.cells - len(images))]))
     except ValueError as error:
         prompt.target.unlink(missing_ok=True)  # one of images that are no more
-        return _Written(problem=f"no {prompt.target}: {error}")
+        return _GridFile(problem=f"no {prompt.target}: {error}")
     write_atomic(prompt.target, data)
-    return _Written(new=True, missing=missing)
+    return _GridFile(new=True, missing=missing)
 
 
 def _is_current(prompt: _Prompt, grid: Grid) -> bool:
@@ -182,7 +182,7 @@ def _encoded(whole: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def _tell(written: Sequence[_Written], grid: Grid, out: Path) -> ExitStatus:
+def _tell(written: Sequence[_GridFile], grid: Grid, out: Path) -> ExitStatus:
     new = sum(one.new for one in written)
     problems = [one.problem for one in written if one.problem]
     left = len(written) - new - len(problems)

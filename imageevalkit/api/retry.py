@@ -58,7 +58,7 @@ class RetryPolicy(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tried(Generic[T]):
+class Attempt(Generic[T]):
     """The value or the last failure, the number of requests, and the seconds spent on them and between them.
 
     ``down``: given up because the endpoint was, not because of the item.
@@ -82,7 +82,9 @@ under_way: ContextVar[UnderWay | None] = ContextVar("under_way", default=None)
 """Set by the engine for each item; :func:`retry` keeps it true."""
 
 
-async def retry(ask: Callable[[], Awaitable[T | Failure]], policy: RetryPolicy, limiter: Limiter) -> Tried[T]:
+async def retry(
+    ask: Callable[[], Awaitable[T | Failure]], policy: RetryPolicy, limiter: Limiter
+) -> Attempt[T]:
     """Call ``ask``, each time in a slot of ``limiter``, until it succeeds, fails for good, or a bound is met."""
     loop = asyncio.get_running_loop()
     state = under_way.get() or UnderWay()
@@ -101,7 +103,7 @@ async def retry(ask: Callable[[], Awaitable[T | Failure]], policy: RetryPolicy, 
                 seconds += took
                 if not isinstance(result, Failure) or not result.kind.retried:
                     limiter.served(sent)
-                    return Tried(result, attempts, seconds)
+                    return Attempt(result, attempts, seconds)
                 failures[result.kind] += 1
                 counts = False
                 if result.kind is Kind.RATE_LIMIT:
@@ -113,7 +115,7 @@ async def retry(ask: Callable[[], Awaitable[T | Failure]], policy: RetryPolicy, 
                     counts = limiter.failed(trial, sent, result.text)
         except EndpointDown as error:
             last = result if isinstance(result, Failure) else Failure(Kind.UNREACHABLE, str(error))
-            return Tried(last._replace(text=str(error)), attempts, seconds, down=True)
+            return Attempt(last._replace(text=str(error)), attempts, seconds, down=True)
         finally:
             state.sent = False
         if result.kind is Kind.RATE_LIMIT:
@@ -121,7 +123,7 @@ async def retry(ask: Callable[[], Awaitable[T | Failure]], policy: RetryPolicy, 
             if limits.blamed:
                 limited_seconds += took + delay
             if limits.times_blamed >= _MOST_LIMITS or limited_seconds > policy.max_elapsed:
-                return Tried(result, attempts, seconds)
+                return Attempt(result, attempts, seconds)
         else:
             counted += counts
             delay = policy.delay(counted, result.retry_after)
@@ -130,6 +132,6 @@ async def retry(ask: Callable[[], Awaitable[T | Failure]], policy: RetryPolicy, 
             # each new result is billed, and who lost two will lose a third
             lost_again = failures[Kind.LOST] > 1
             if counted >= policy.max_attempts or counted_seconds > policy.max_elapsed or lost_again:
-                return Tried(result, attempts, seconds)
+                return Attempt(result, attempts, seconds)
         seconds += delay
         await asyncio.sleep(delay)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from imageevalkit.generation.contract import ItemFailed
+from imageevalkit.generation.model import ItemFailed
 from imageevalkit.images import as_rgb, is_plain
 from imageevalkit.open_files import when_one_is_free
 

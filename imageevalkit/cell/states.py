@@ -132,7 +132,7 @@ def survey(
         mend_kept(cell.generation, RECORD, tell)
         mend_kept(cell.fingerprints, fp.KEPT, tell)
     records = last_records(cell, tell)
-    settled = _Settled(settings, fp.known(cell.fingerprints, tell)) if settings is not None else None
+    settled = _Target(settings, fp.known(cell.fingerprints, tell)) if settings is not None else None
 
     def state(item: Item) -> ImageState:
         record = records.get(item.id)
@@ -143,7 +143,7 @@ def survey(
     return Survey(list(images.map_threads(state, items, min(8, available_cores()))))
 
 
-class _Settled:
+class _Target:
     """The settings that are asked about, beside all that are ``known``, by fingerprint."""
 
     def __init__(self, settings: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]]) -> None:

@@ -1,24 +1,247 @@
-"""One cell of generation: survey, explain, make what is left, leave an outcome."""
+"""One cell from what is there to its outcome: what is left to make, and each image's way to disk and record."""
 
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
+from imageevalkit.api.money import Bill
 from imageevalkit.cell import Cell
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.records import RecordWriter
+from imageevalkit.cell.records import FAILED as ITEM_FAILED
+from imageevalkit.cell.records import OK, REFUSED, Record, RecordWriter
 from imageevalkit.cell.states import Survey, survey
 from imageevalkit.errors import CellFailure
-from imageevalkit.generation.making import Making
-from imageevalkit.generation.model import ImageModel
+from imageevalkit.generation.model import (
+    Generated,
+    GenerationError,
+    ImageModel,
+    ItemFailed,
+    ModelUnusable,
+    OnHold,
+    Refused,
+    RemoteError,
+    name_of,
+)
+from imageevalkit.guest_code import guest_code
+from imageevalkit.images import encode, encoded
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE, Outcome
-from imageevalkit.progress import ProgressWriter
-from imageevalkit.secrets import one_line
+from imageevalkit.money import dollars
+from imageevalkit.open_files import when_one_is_free
+from imageevalkit.progress import Progress, ProgressWriter
+from imageevalkit.secrets import one_line, redact
+
+# A model that has lost this many items in a row (or three per worker) without one success is broken, not unlucky.
+_GIVE_UP_AFTER = 10
+
+
+@dataclass
+class CellOutcomes:
+    """Counts of this run's outcomes; ``stopped`` is the one-line reason why no further item is started."""
+
+    cell: Cell
+    total: int
+    reused: int
+    refused: int
+    blank_on_error: bool
+    default_size: tuple[int, int]
+    progress: ProgressWriter
+    log: Callable[[str], None]
+    workers: int = 1
+    has_worked: bool = False
+    """Images of these settings are there from before: the model is not broken, whatever items are left."""
+    ok: int = 0
+    images: list[Path] = field(default_factory=list)
+    """Where those of this run are."""
+    failed: int = 0
+    stopped: str = ""
+    on_hold: bool = False
+    """The reason to stop passes: a later run can go on."""
+    last_error: str = ""
+    last_failure: str = ""
+    """The last error that was no refusal."""
+    cost: float | None = None
+    """USD that the requests of this run cost; None while no price is known."""
+    max_cost: float | None = None
+    maybe_billed: int = 0
+    """Requests without an image that may have been billed; they are in ``cost`` by estimate."""
+    _lost_in_a_row: int = 0
+    _outages_in_a_row: int = 0
+    _writer: RecordWriter | None = None
+
+    def start(self, writer: RecordWriter) -> None:
+        """Outcomes go to ``writer`` from now on."""
+        self._writer = writer
+
+    def store(self, item: Item, returned: Any, seconds: float) -> Exception | None:
+        """Save what the model returned for ``item``; the error if that is no image. May run in any thread.
+
+        It counts as saved, like what :meth:`lost` saves, after the next :meth:`commit`.
+
+        Raises:
+            CellFailure: the disk is full.
+        """
+        assert self._writer is not None
+        try:
+            generated = _as_generated(returned)
+            with guest_code():  # a picture may be of a class of the model's own; libraries are loaded late
+                image = when_one_is_free(lambda: encoded(generated.image, item.path, generated.proven))
+        except Exception as error:  # a picture that does not decode or encode is this item's failure only
+            return error
+        record = replace(
+            _paid(Record.of(item, OK), generated.bill),
+            seconds=seconds,
+            attempts=generated.attempts,
+            seed_honoured=generated.seed_honoured,
+            requested_size=generated.requested_size,
+            size=image.size,
+            flat=image.flat,
+            extra=generated.extra or None,
+        )
+        writer = self._writer
+        # it is paid for: only the last steps leave a record, and they open nothing
+        when_one_is_free(lambda: writer.save(item, record, image.data))
+        return None
+
+    def stored(self, item: Item, returned: Any, error: Exception | None, seconds: float) -> None:
+        """Count what :meth:`store` answered to ``returned``. Raises CellFailure when the disk is full."""
+        if isinstance(returned, Generated):
+            self._pay(returned.bill)
+        if error:
+            self.lost(item, error, seconds)
+            return
+        self.ok += 1
+        self.images.append(item.path)
+        self._lost_in_a_row = self._outages_in_a_row = 0
+        self.report()
+
+    def lost(self, item: Item, error: Exception, seconds: float) -> None:
+        """Save the failure or refusal of ``item``. Raises CellFailure when the disk is full or ``error`` is one."""
+        assert self._writer is not None
+        if isinstance(error, CellFailure):
+            raise error
+        refused = isinstance(error, Refused)
+        self.last_error = f"{name_of(error)}: {one_line(error, 300)}"
+        if isinstance(error, GenerationError):
+            self._pay(error.bill)
+        if isinstance(error, (ModelUnusable, OnHold)):
+            if not self.stopped:
+                self.log(self.last_error)
+                self.stopped, self.on_hold = one_line(error, 300), isinstance(error, OnHold)
+            if not (error.bill and (error.bill.cost or error.bill.maybe_billed)):
+                return  # nothing was learnt about the item
+        else:
+            self.log(f"{item.id} {REFUSED if refused else 'failed'}: {self.last_error}")
+        if not isinstance(error, GenerationError):
+            trace = (
+                error.trace if isinstance(error, RemoteError) else "".join(traceback.format_exception(error))
+            )
+            self.log(redact(trace))
+        record = replace(
+            Record.of(item, REFUSED if refused else ITEM_FAILED),
+            seconds=seconds,
+            attempts=error.attempts if isinstance(error, GenerationError) else 1,
+            error={"class": name_of(error), "text": one_line(error)},
+        )
+        if isinstance(error, GenerationError):
+            record = _paid(record, error.bill)
+        writer, placeholder = self._writer, None
+        if self.blank_on_error and not refused:
+            placeholder = encode(Image.new("RGB", self._blank_size(item), "white"), item.path)
+        when_one_is_free(lambda: writer.save(item, record, placeholder))
+        if refused:
+            self.refused += 1
+        else:
+            self.failed += 1
+            self.last_failure = self.last_error
+        if not self.stopped:
+            self._give_up(error)
+        self.report()
+
+    def _pay(self, bill: Bill | None) -> None:
+        if bill is None:
+            return
+        self.maybe_billed += bill.maybe_billed
+        if bill.cost is not None:
+            self.cost = (self.cost or 0.0) + bill.cost
+
+    def spent_words(self) -> str:
+        """What this run of the cell cost, as a message tells it; empty where nothing did or no price is known."""
+        if not self.cost:
+            return ""
+        lost = f", {self.maybe_billed} lost replies by estimate" if self.maybe_billed else ""
+        return f"{dollars(self.cost)}{lost}"
+
+    def commit(self) -> None:
+        """See :meth:`RecordWriter.commit`. May run in any thread."""
+        if self._writer:
+            self._writer.commit()
+
+    def close(self) -> None:
+        """Commit what is left, and close the records."""
+        if self._writer:
+            writer, self._writer = self._writer, None
+            writer.close()
+
+    def _give_up(self, error: Exception) -> None:
+        """Stop when a model has never worked, or when an endpoint has stopped answering in the middle.
+
+        Items that fail by themselves (a category of prompts that is too long) do not stop a model that works.
+        """
+        outage = isinstance(error, ItemFailed) and error.transient
+        self._lost_in_a_row += 1
+        self._outages_in_a_row = self._outages_in_a_row + 1 if outage else 0
+        never_worked = not self.ok and not self.has_worked
+        for count, applies in ((self._outages_in_a_row, True), (self._lost_in_a_row, never_worked)):
+            if applies and count >= max(_GIVE_UP_AFTER, 3 * self.workers):
+                self.stopped = f"stopped after {count} items lost in a row: {self.last_error}"
+                self.on_hold = outage and not never_worked
+
+    def report(self, note: str = "", force: bool = False) -> None:
+        """Tell the launcher how far the cell is."""
+        self.progress.report(
+            Progress(
+                cell=self.cell.key,
+                stage="generate",
+                done=self.reused + self.ok + self.failed + self.refused - self._refused_before,
+                total=self.total,
+                reused=self.reused,
+                failed=self.failed + self.refused,
+                note=note,
+                cost=self.cost,
+                max_cost=self.max_cost,
+            ),
+            force,
+        )
+
+    def __post_init__(self) -> None:
+        self._refused_before = self.refused
+
+    def _blank_size(self, item: Item) -> tuple[int, int]:
+        pictures: Sequence[Any] = [p for p in item.input_list or [] if isinstance(p, Image.Image)]
+        return pictures[0].size if pictures else self.default_size
+
+
+def _paid(record: Record, bill: Bill | None) -> Record:
+    """``record`` with what the requests of its item cost."""
+    if bill is None:
+        return record
+    return replace(record, tokens=bill.tokens or None, price=bill.cost, maybe_billed=bill.maybe_billed)
+
+
+def _as_generated(returned: Any) -> Generated:
+    if isinstance(returned, Generated):
+        return returned
+    if isinstance(returned, Image.Image):
+        return Generated(returned)
+    raise TypeError(f"generate() returned {type(returned).__name__}, expected a PIL.Image")
 
 
 @dataclass(frozen=True)
@@ -66,7 +289,7 @@ class CellRun:
             self.outcome = Outcome(STALE, f"{stale}; nothing was changed: add --overwrite to make them again")
         asked_before = [] if options.retry_refused else refused
         self.todo: list[Item] = found.to_make(options.overwrite, options.retry_refused)
-        self.making = Making(
+        self.outcomes = CellOutcomes(
             cell=cell,
             total=len(items),
             reused=len(self._reused) + len(asked_before),
@@ -90,7 +313,7 @@ class CellRun:
         if self._reused:
             model.has_made_images()
         model.begin_cell(self)
-        self.making.start(RecordWriter(self.cell, self.remember(model.packages())))
+        self.outcomes.start(RecordWriter(self.cell, self.remember(model.packages())))
 
     def remember(self, packages: Mapping[str, str]) -> str:
         """Keep what makes the images, of one of several workers perhaps; returns the settings' fingerprint."""
@@ -103,7 +326,7 @@ class CellRun:
     def fail(self, error: BaseException) -> None:
         """The cell cannot go on (full disk)."""
         self._failure = self._failure or error
-        self.making.stopped = self.making.stopped or one_line(error)
+        self.outcomes.stopped = self.outcomes.stopped or one_line(error)
 
     def end(self) -> Outcome:
         """Flush the records and say how the cell ended.
@@ -111,18 +334,18 @@ class CellRun:
         Raises:
             CellFailure: it could not go on.
         """
-        self.making.close()
-        self.making.report(force=True)
+        self.outcomes.close()
+        self.outcomes.report(force=True)
         if self._failure:
             raise self._failure
-        made = [*self.making.images, *(item.path for item in self._reused)]
+        made = [*self.outcomes.images, *(item.path for item in self._reused)]
         if gone := sum(not path.is_file() for path in made):
             return Outcome(
                 FAILED,
                 f"{gone} of {len(made)} images were removed from {self.cell.folder} while this run was at work; "
                 "the same command makes them again",
             )
-        return _outcome(self.making, len(self._reused))
+        return _outcome(self.outcomes, len(self._reused))
 
 
 def _make_folders(folders: set[Path]) -> None:
@@ -159,29 +382,29 @@ def _what_is_there(found: Survey) -> str:
     return ", ".join(parts)
 
 
-def _outcome(making: Making, reused: int) -> Outcome:
-    made = making.ok + reused
-    counts = f"{made} of {making.total} images"
-    if making.spent_words():
-        counts += f", {making.spent_words()}"
-    if making.stopped:
+def _outcome(cell: CellOutcomes, reused: int) -> Outcome:
+    made = cell.ok + reused
+    counts = f"{made} of {cell.total} images"
+    if cell.spent_words():
+        counts += f", {cell.spent_words()}"
+    if cell.stopped:
         # what only waits for money or for the endpoint is not broken
-        if making.on_hold:
-            return Outcome(INCOMPLETE, f"{making.stopped} ({counts}); the same command goes on from here")
-        return Outcome(FAILED, f"{making.stopped} ({counts})")
-    if not making.total:
+        if cell.on_hold:
+            return Outcome(INCOMPLETE, f"{cell.stopped} ({counts}); the same command goes on from here")
+        return Outcome(FAILED, f"{cell.stopped} ({counts})")
+    if not cell.total:
         return Outcome(FAILED, "the benchmark has no items")
     if not made:
-        reason = making.last_error or (
-            f"all {making.refused} items were refused before: --retry_refused asks again"
+        reason = cell.last_error or (
+            f"all {cell.refused} items were refused before: --retry_refused asks again"
         )
         return Outcome(FAILED, f"{reason} ({counts})")
-    if made < making.total:
-        lost = ((making.refused, "refused"), (making.failed, "failed"))
+    if made < cell.total:
+        lost = ((cell.refused, "refused"), (cell.failed, "failed"))
         words = ", ".join(f"{n} {word}" for n, word in lost if n)
-        remedies = [f"the same command tries failed ones again (the last: {making.last_failure})"] * bool(
-            making.failed
+        remedies = [f"the same command tries failed ones again (the last: {cell.last_failure})"] * bool(
+            cell.failed
         )
-        remedies += ["--retry_refused sends refused ones again"] * bool(making.refused)
+        remedies += ["--retry_refused sends refused ones again"] * bool(cell.refused)
         return Outcome(INCOMPLETE, f"{counts}, {words}; {', '.join(remedies)}")
     return Outcome(COMPLETE, counts)

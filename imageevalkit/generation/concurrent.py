@@ -1,23 +1,28 @@
-"""Many items of many cells in flight in one event loop, for a model with ``generate_async`` or one behind an API."""
+"""All cells of a generate job at once: items in flight in one event loop, and what each cell's end comes to."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+import traceback
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 from imageevalkit.api.retry import UnderWay, under_way
+from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cpu import on_cpu
+from imageevalkit.errors import CellFailure
 from imageevalkit.generation.cell_run import CellRun
-from imageevalkit.generation.contract import Generated
-from imageevalkit.generation.model import image_model
+from imageevalkit.generation.model import Generated, image_model
 from imageevalkit.guest_code import CodeExit, guest_code
+from imageevalkit.jobs import FAILED, Outcome, outcome_of
 from imageevalkit.open_files import one_is_free
+from imageevalkit.secrets import one_line, redact
 
 # Once a cell is given up, requests already sent may still be answered (and are paid for): wait this long at most.
 _LAST_ANSWERS = 300.0
@@ -100,7 +105,7 @@ class _CellInFlight:
         for begun, item in enumerate(self._run.todo):
             self._asker.model.expect(len(self._run.todo) - begun)
             await self._asker.room.acquire()
-            if self._run.making.stopped:
+            if self._run.outcomes.stopped:
                 self._asker.room.release()
                 break
             # a model that does not say whether a request is out may have one out at any time
@@ -126,7 +131,7 @@ class _CellInFlight:
         task.cancel()
 
     async def _make(self, item: Item, state: UnderWay) -> None:
-        making = self._run.making
+        outcomes = self._run.outcomes
         started = time.perf_counter()
         under_way.set(state)
         try:
@@ -147,15 +152,15 @@ class _CellInFlight:
                 seconds = returned.seconds
             # encoding and fsync leave the loop, so that slow disks do not delay answers; what is paid for is
             # stored, even if the cell is given up meanwhile
-            problem = await asyncio.shield(on_cpu(making.store, item, returned, seconds))
-            making.stored(item, returned, problem, seconds)
+            problem = await asyncio.shield(on_cpu(outcomes.store, item, returned, seconds))
+            outcomes.stored(item, returned, problem, seconds)
         # one thread: those that come while it waits for the disk are made durable together, by the next turn
-        await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._committing, making.commit))
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._committing, outcomes.commit))
 
     async def _lost(self, item: Item, error: Exception, seconds: float) -> None:
         # its log and its placeholder are files
         await one_is_free()
-        self._run.making.lost(item, error, seconds)
+        self._run.outcomes.lost(item, error, seconds)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._asker.room.release()
@@ -175,10 +180,10 @@ class _CellInFlight:
                 await asyncio.wait_for(self._settled.wait(), _TICK)
             try:
                 with guest_code():
-                    self._run.making.report(self._run.holdup())
+                    self._run.outcomes.report(self._run.holdup())
             except Exception as error:  # a fault in a model's code must not take the other cells along
                 self._run.fail(error)
-            if self._run.making.stopped:
+            if self._run.outcomes.stopped:
                 given_up = given_up or time.monotonic()
                 is_late = time.monotonic() - given_up > _LAST_ANSWERS
                 for task, state in self._tasks.items():
@@ -186,3 +191,99 @@ class _CellInFlight:
                         self._cancel(task)
         await one_is_free()
         self._end(self._run)
+
+
+Load = Callable[[CellRun], Any]
+"""Gives the loaded model of a cell. Raises CellFailure when it does not load."""
+
+
+class CellPlan(NamedTuple):
+    """A cell to come: ``open`` surveys it, ``log`` takes what is said about it."""
+
+    cell: Cell
+    open: Callable[[], CellRun]
+    log: Callable[[str], None]
+
+
+async def generate_together(
+    models: Sequence[Sequence[CellPlan]],
+    load: Load,
+    workers: int,
+    settle: Callable[[Cell, Outcome], None],
+) -> None:
+    """Make the missing images of many cells at once; ``models`` holds the cells of one model each, in order.
+
+    ``workers`` requests are in flight for each model or, where models share a ``Traffic``, for each endpoint.
+    ``settle`` is called with the outcome of each cell as soon as it has one.
+    """
+    await asyncio.gather(*(_Model(cells, load, workers, settle).generate() for cells in models))
+
+
+class _Model:
+    """The cells of one model in a job that other models share: no fault here may reach them."""
+
+    def __init__(
+        self,
+        cells: Sequence[CellPlan],
+        load: Load,
+        workers: int,
+        settle: Callable[[Cell, Outcome], None],
+    ) -> None:
+        self._cells, self._load, self._workers, self._settle = cells, load, workers, settle
+        self._unsettled = {cell.cell: cell for cell in cells}
+        self._askers: dict[str, Asker] = {}
+        self._unloadable: dict[str, Outcome] = {}
+
+    async def generate(self) -> None:
+        try:
+            await drain(self._opened(), self._end)
+        except Exception as error:
+            for planned in list(self._unsettled.values()):
+                planned.log(redact("".join(traceback.format_exception(error))))
+                self._done(planned.cell, Outcome(FAILED, f"{type(error).__name__}: {one_line(error, 300)}"))
+        finally:
+            for asker in self._askers.values():
+                await asker.close()
+
+    def _done(self, cell: Cell, outcome: Outcome) -> None:
+        del self._unsettled[cell]
+        self._settle(cell, outcome)
+
+    def _end(self, run: CellRun) -> None:
+        self._done(run.cell, outcome_of(run.end, self._unsettled[run.cell].log))
+
+    async def _opened(self) -> AsyncIterator[tuple[CellRun, Asker]]:
+        for planned in self._cells:
+            run = await asyncio.to_thread(self._begun, planned)
+            if run:
+                yield run, self._askers[run.task]
+
+    def _begun(self, planned: CellPlan) -> CellRun | None:
+        """The cell, ready to be made; None when it is settled without. Runs in a thread."""
+        runs: list[CellRun] = []
+
+        def begin() -> Outcome:
+            run = planned.open()
+            if run.outcome:
+                return run.outcome
+            if not run.todo:
+                return run.end()
+            if run.task in self._unloadable:
+                return self._unloadable[run.task]
+            if run.task not in self._askers:
+                run.outcomes.report("loading model", force=True)
+                try:
+                    model = self._load(run)
+                except CellFailure as error:
+                    self._unloadable[run.task] = Outcome(FAILED, one_line(error))
+                    raise
+                self._askers[run.task] = Asker(model, functools.partial(self._load, run), self._workers)
+            run.begin(self._askers[run.task].model)
+            runs.append(run)
+            return Outcome("")
+
+        outcome = outcome_of(begin, planned.log)
+        if runs:
+            return runs[0]
+        self._done(planned.cell, outcome)
+        return None

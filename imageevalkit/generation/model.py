@@ -1,14 +1,128 @@
-"""What the engine may ask of a model: the extension guide's class, or one that says more of itself."""
+"""What the engine may ask of a model, and what a model may return or raise."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import platform
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from PIL import Image
+
 from imageevalkit.api.limiter import Traffic
-from imageevalkit.generation.packages import installed_packages
+from imageevalkit.api.money import Bill
+from imageevalkit.environment_hash import environment_hash
+
+# Distributions whose version can change a pixel; only those a run has imported count.
+_DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "torch": "torch",
+    "diffusers": "diffusers",
+    "transformers": "transformers",
+    "accelerate": "accelerate",
+    "httpx2": "httpx2",
+    "numpy": "numpy",
+    # where it is absent, torch's own attention stands in for it
+    "flash_attn": "flash-attn",
+    "peft": "peft",
+}
+
+
+def installed_packages() -> dict[str, str]:
+    """Versions by distribution name, with ``python``, the ``environment``'s hash and, where torch sees them, the names
+    of the ``gpus``."""
+    versions = {"python": platform.python_version(), "environment": environment_hash()}
+    for module, distribution in _DISTRIBUTIONS.items():
+        if module in sys.modules:
+            try:
+                versions[distribution] = version(distribution)
+            except PackageNotFoundError:
+                continue
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
+        versions["gpus"] = ", ".join(names)
+    return versions
+
+
+@dataclass(frozen=True)
+class Generated:
+    """An image with what is known about its making.
+
+    ``image`` is a picture, or the encoded bytes as a server sent them (of ``images.FORMATS``; kept as they are where
+    their format is the one the benchmark asks for); ``proven`` says that such bytes have passed ``images.prove``.
+    ``seed_honoured`` is False where the endpoint takes no seed. ``requested_size`` is (width, height) in pixels
+    or None for the model's default. ``attempts`` counts requests, retries included; ``bill`` is what they cost,
+    None for a model that costs nothing by the image. ``seconds`` is the time that the requests took, where the
+    whole call also waited for others.
+    """
+
+    image: Image.Image | bytes
+    seed_honoured: bool = True
+    requested_size: tuple[int, int] | None = None
+    attempts: int = 1
+    bill: Bill | None = None
+    proven: bool = False
+    seconds: float | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class GenerationError(Exception):
+    """Base of the failures a model tells apart; ``attempts`` counts the requests made for the item.
+
+    Any other exception that ``generate`` raises is an item failure with its own class name.
+    """
+
+    bill: Bill | None = None
+    """What the requests cost all the same."""
+
+    def __init__(self, text: str, attempts: int = 1) -> None:
+        super().__init__(text)
+        self.attempts = attempts
+
+
+class Refused(GenerationError):
+    """The provider's content policy refused the item; its words are the text. Never retried, never blank."""
+
+
+class ItemFailed(GenerationError):
+    """The item failed after bounded retries; other items may succeed.
+
+    ``transient``: the retries ran out on failures that pass (an outage), the item itself is not to blame.
+    """
+
+    def __init__(self, text: str, attempts: int = 1, transient: bool = False) -> None:
+        super().__init__(text, attempts)
+        self.transient = transient
+
+
+class OnHold(GenerationError):
+    """Nothing more can be made in this run, whoever asks (endpoint down for long, money used up): a later run can."""
+
+
+class ModelUnusable(GenerationError):
+    """No item can succeed (wrong key, unknown model, bad parameter): the cell stops at once."""
+
+
+class RemoteError(Exception):
+    """What a model's own code raised in another process: the error's class ``name``, its ``text`` and its ``trace``."""
+
+    def __init__(self, name: str, text: str, trace: str) -> None:
+        super().__init__(name, text, trace)
+        self.name, self.text, self.trace = name, text, trace
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def name_of(error: Exception) -> str:
+    """The class of ``error``, also where it was raised in another process."""
+    return error.name if isinstance(error, RemoteError) else type(error).__name__
+
 
 if TYPE_CHECKING:
     from imageevalkit.generation.cell_run import CellRun
@@ -52,7 +166,7 @@ class ImageModel:
         """So many items of the cell have not begun: the last ones may differ."""
 
     def packages(self) -> Mapping[str, str]:
-        """The packages that have a part in its images (see :mod:`imageevalkit.generation.packages`)."""
+        """The packages that have a part in its images (see :mod:`imageevalkit.generation.model`)."""
         return installed_packages()
 
     def holdup(self) -> str:

@@ -18,7 +18,7 @@ from imageevalkit.api.clients import Clients, HttpReply, Request
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind, classify_status, used_up_for
 from imageevalkit.api.limiter import Limiter
-from imageevalkit.api.retry import Tried, UnderWay, retry, under_way
+from imageevalkit.api.retry import Attempt, UnderWay, retry, under_way
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
 from imageevalkit.errors import CellFailure, UserError, say
 from imageevalkit.images import CorruptImage
@@ -305,7 +305,7 @@ class ChatClient:
                 raise _NotSendable(f"the image {picture.path} cannot be sent: {one_line(error)}") from None
         return chat_request(self._chat.model_id, question, parameters, pictures)
 
-    def _error(self, failure: Failure, tried: Tried[Answer]) -> str:
+    def _error(self, failure: Failure, tried: Attempt[Answer]) -> str:
         """``failure`` in words, without the key.
 
         Raises:

@@ -6,7 +6,7 @@ import ast
 import sys
 from pathlib import Path
 
-from imageevalkit.generation.contract import ModelUnusable
+from imageevalkit.generation.model import ModelUnusable
 
 CODE = Path(__file__).resolve().parent / "code"
 

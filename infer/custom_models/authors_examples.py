@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from custom_models import authors_code
-from imageevalkit.generation.contract import ModelUnusable
+from imageevalkit.generation.model import ModelUnusable
 
 _FENCED = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 

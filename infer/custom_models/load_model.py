@@ -73,7 +73,7 @@ def load_model(setting: Mapping[str, Any]) -> Any:
     model = cls(model_path=path, **_first_download(cls, path, kwargs), **kwargs)
     is_async = inspect.iscoroutinefunction(getattr(model, "generate_async", None))
     if not is_async and not callable(getattr(model, "generate", None)):
-        from imageevalkit.generation.contract import (
+        from imageevalkit.generation.model import (
             ModelUnusable,  # imports Pillow, which planning does without
         )
 

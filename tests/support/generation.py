@@ -11,7 +11,7 @@ from PIL import Image
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.generation.cell_run import CellRun, GenerateOptions
-from imageevalkit.generation.run import Load, Planned, generate_together
+from imageevalkit.generation.concurrent import CellPlan, Load, generate_together
 from imageevalkit.jobs import Outcome
 from imageevalkit.progress import ProgressWriter
 
@@ -86,7 +86,7 @@ def generate(
     return settle(planned(dataset, options, cell, **kwargs), lambda run: model, workers)
 
 
-def settle(cell: Planned, load: Load, workers: int = 1) -> Outcome:
+def settle(cell: CellPlan, load: Load, workers: int = 1) -> Outcome:
     """How ``cell`` ends."""
     outcomes: list[Outcome] = []
     asyncio.run(generate_together([[cell]], load, workers, lambda _, outcome: outcomes.append(outcome)))
@@ -95,7 +95,7 @@ def settle(cell: Planned, load: Load, workers: int = 1) -> Outcome:
 
 def planned(
     dataset: Any, options: GenerateOptions | None = None, cell: Cell | None = None, **kwargs: Any
-) -> Planned:
+) -> CellPlan:
     """A cell to come, its log on stdout."""
     cell = cell or Cell("m", "fake")
     setting = {**SETTING, "model_kwargs": kwargs}
@@ -105,7 +105,7 @@ def planned(
             cell, items(dataset, cell), "t2i", setting, options or GenerateOptions(), ProgressWriter(), print
         )
 
-    return Planned(cell, open_cell, print)
+    return CellPlan(cell, open_cell, print)
 
 
 def items(dataset: Any, cell: Cell | None = None) -> list[Item]:

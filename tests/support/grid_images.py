@@ -12,7 +12,7 @@ from benchmarks.oneig import layout
 from imageevalkit.adoption.places import Place
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item, items_of
-from imageevalkit.generation.contract import Refused
+from imageevalkit.generation.model import Refused
 from imageevalkit.grids import Grid
 
 CELL = Cell("m", "oneig")

@@ -14,7 +14,7 @@ from typing import Any
 
 from PIL import Image
 
-from imageevalkit.generation.contract import Generated, ItemFailed, ModelUnusable, Refused
+from imageevalkit.generation.model import Generated, ItemFailed, ModelUnusable, Refused
 from imageevalkit.generation.replicas import worker
 from tests.support.generation import picture
 
@@ -75,14 +75,14 @@ class FakeReplica:
 
     def generate(self, given: Any, seed: int = 42) -> Any:
         if self._fits < 1:
-            raise OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+            raise OutOfMemoryError("CUDA out of memory. Attempt to allocate 20.00 GiB")
         return self._answer(given, seed, [given])
 
     def generate_batch(self, inputs: Sequence[Any], seeds: Sequence[int]) -> list[Any]:
         together = [str(one) for one in inputs]
         if len(inputs) > self._fits:
             self._note("too large", *together)
-            raise OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+            raise OutOfMemoryError("CUDA out of memory. Attempt to allocate 20.00 GiB")
         if len(inputs) > self._kernel_fits:
             os.kill(os.getpid(), signal.SIGKILL)
         return [self._answer(one, seed, inputs) for one, seed in zip(inputs, seeds, strict=True)]

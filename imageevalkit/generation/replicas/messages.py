@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import PIL.ImageFile
 from PIL import Image
 
-from imageevalkit.generation.contract import (
+from imageevalkit.generation.model import (
     Generated,
     GenerationError,
     ItemFailed,
     ModelUnusable,
     OnHold,
-    Raised,
     Refused,
+    RemoteError,
 )
 from imageevalkit.images import FORMATS, opened
 from imageevalkit.secrets import one_line, redact
@@ -36,7 +36,7 @@ class ImageFile(NamedTuple):
     path: str
 
 
-class Load(NamedTuple):
+class LoadOrder(NamedTuple):
     """To a worker: load the model of ``setting``, known as ``key``, in place of the one it has."""
 
     key: str
@@ -44,7 +44,7 @@ class Load(NamedTuple):
     log: str
 
 
-class Make(NamedTuple):
+class MakeOrder(NamedTuple):
     """To a worker: make the images of one chunk, at most ``together`` in one call of the model.
 
     ``log`` is the file for whatever the model prints.
@@ -56,7 +56,7 @@ class Make(NamedTuple):
     log: str
 
 
-class Ready(NamedTuple):
+class LoadReport(NamedTuple):
     """From a worker: the model is loaded after ``seconds``, and takes ``batch_size`` items in a call.
 
     ``packages`` are those that make its images.
@@ -68,29 +68,29 @@ class Ready(NamedTuple):
     seconds: float
 
 
-class Unloadable(NamedTuple):
+class LoadFailure(NamedTuple):
     """From a worker: why the model ``key`` does not load in it, in one line; it can still be asked for another."""
 
     key: str
     text: str
 
 
-class Made(NamedTuple):
+class ImagesReport(NamedTuple):
     """From a worker: an answer for each input of the first chunk it has not answered, in order."""
 
     answers: Sequence[Generated | Exception]
 
 
-class Said(NamedTuple):
+class Remark(NamedTuple):
     """From a worker: a line for the log, such as that it goes on with smaller batches."""
 
     text: str
 
 
-class Broken(NamedTuple):
+class Breakdown(NamedTuple):
     """From a worker, its last word: this process can make no more images (a CUDA error stays in it)."""
 
-    error: Raised
+    error: RemoteError
 
 
 def outgoing(given: Any) -> Any:
@@ -117,7 +117,7 @@ def incoming(given: Any) -> Any:
 
 def portable(error: Exception) -> Exception:
     """``error`` as it can cross to a process that has no code of the model's: a class of its own goes as its base."""
-    if isinstance(error, Raised):
+    if isinstance(error, RemoteError):
         return error
     for kind in (Refused, ItemFailed, OnHold, ModelUnusable, GenerationError):
         if isinstance(error, kind):
@@ -127,7 +127,7 @@ def portable(error: Exception) -> Exception:
                 plain.transient = error.transient
             return plain
     trace = redact("".join(traceback.format_exception(error)))
-    return Raised(type(error).__name__, one_line(error), trace)
+    return RemoteError(type(error).__name__, one_line(error), trace)
 
 
 def pack(message: NamedTuple) -> bytes:
@@ -135,9 +135,9 @@ def pack(message: NamedTuple) -> bytes:
     try:
         data = pickle.dumps(message, protocol=5)
     except Exception:
-        if not isinstance(message, Made):
+        if not isinstance(message, ImagesReport):
             raise
-        data = pickle.dumps(Made([_sendable(answer) for answer in message.answers]), protocol=5)
+        data = pickle.dumps(ImagesReport([_sendable(answer) for answer in message.answers]), protocol=5)
     return _LENGTH.pack(len(data)) + data
 
 

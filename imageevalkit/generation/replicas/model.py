@@ -9,11 +9,9 @@ from typing import Any
 
 from imageevalkit.api.retry import UnderWay, under_way
 from imageevalkit.generation.cell_run import CellRun
-from imageevalkit.generation.contract import Generated
-from imageevalkit.generation.model import ImageModel
+from imageevalkit.generation.model import Generated, ImageModel
 from imageevalkit.generation.replicas.messages import outgoing
-from imageevalkit.generation.replicas.pool import Model, Replicas
-from imageevalkit.generation.replicas.queue import Chunk, Waiting
+from imageevalkit.generation.replicas.pool import Chunk, Model, Replicas, Waiting
 
 
 async def load_replicated(replicas: Replicas, run: CellRun) -> ReplicatedModel:
@@ -22,7 +20,7 @@ async def load_replicated(replicas: Replicas, run: CellRun) -> ReplicatedModel:
     Raises:
         CellFailure: it does not load.
     """
-    replicas.say = run.making.log
+    replicas.say = run.outcomes.log
     chunks = math.ceil(len(run.todo) / _batch_size(run.setting))
     return ReplicatedModel(replicas, await replicas.load(run.task, run.setting, str(run.log_path), chunks))
 
@@ -53,7 +51,7 @@ class ReplicatedModel(ImageModel):
     def begin_cell(self, run: CellRun) -> None:
         """The items that follow are of ``run``."""
         self._log = str(run.log_path)
-        self._replicas.say = run.making.log
+        self._replicas.say = run.outcomes.log
         self._replicas.on_packages = run.remember
         for packages in self._model.packages:
             run.remember(packages)
@@ -70,7 +68,7 @@ class ReplicatedModel(ImageModel):
             asyncio.get_running_loop().call_soon(self._submit)
 
     async def generate_async(self, given: Any, seed: int = 42) -> Generated:
-        """The image of ``given``. Raises what the model raised, or :class:`Raised` in its place."""
+        """The image of ``given``. Raises what the model raised, or :class:`RemoteError` in its place."""
         shown = outgoing(given)
         if self._open is None:
             self._open = self._replicas.new_chunk(self._model.key, self._log)

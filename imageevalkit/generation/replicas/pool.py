@@ -1,24 +1,87 @@
-"""The workers of one model, pulling chunks of items from one queue."""
+"""The replicas of a model: who makes which chunk of items, and what becomes of those of one that dies."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
+import os
 import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from imageevalkit.api.retry import UnderWay
 from imageevalkit.cell import REPO
+from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, say
-from imageevalkit.generation.contract import ModelUnusable, Raised
-from imageevalkit.generation.replicas.messages import Load, Made, Make, Ready, Said, Unloadable
-from imageevalkit.generation.replicas.queue import Chunk
+from imageevalkit.generation.model import Generated, ModelUnusable, RemoteError
+from imageevalkit.generation.replicas.messages import (
+    ImagesReport,
+    LoadFailure,
+    LoadOrder,
+    LoadReport,
+    MakeOrder,
+    Remark,
+)
 from imageevalkit.generation.replicas.replica import Replica
 from imageevalkit.secrets import one_line, redact
+
+
+def environs(
+    per_replica: int, most: int | None, environ: Mapping[str, str] = os.environ
+) -> list[dict[str, str]]:
+    """What makes each worker see its own ``per_replica`` GPUs of those that the job sees, at most ``most`` workers.
+
+    Without GPUs there is one worker, or ``most``; workers then share the cores.
+    """
+    if per_replica:
+        names = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+        groups = [names[n : n + per_replica] for n in range(0, len(names) - per_replica + 1, per_replica)]
+        return [{"CUDA_VISIBLE_DEVICES": ",".join(group)} for group in groups[:most]]
+    count = most or 1
+    if count == 1 or "OMP_NUM_THREADS" in environ:
+        return [{}] * count
+    # numerical libraries take all cores each, and workers that fight for them are slower than one alone
+    return [{"OMP_NUM_THREADS": str(max(1, available_cores() // count))}] * count
+
+
+class Waiting(NamedTuple):
+    """One item: what the model is shown, as it is sent, and who waits for the image."""
+
+    given: Any
+    seed: int
+    answer: asyncio.Future[Generated]
+    state: UnderWay
+
+
+@dataclass
+class Chunk:
+    """Items of one cell that are made in one call of the model ``key``.
+
+    ``log`` is the file for what the model prints. ``deaths``: workers that died on it. ``together_before``: how many
+    items were made in one call until then.
+    """
+
+    number: int
+    key: str
+    log: str
+    items: list[Waiting] = field(default_factory=list)
+    deaths: int = 0
+    together_before: int = 0
+
+    def forget_the_cancelled(self) -> None:
+        """Drop the items that nobody waits for any longer."""
+        self.items = [item for item in self.items if not item.answer.done()]
+
+    def fail(self, error: Exception) -> None:
+        """Answer every item with ``error``."""
+        for item in self.items:
+            if not item.answer.done():
+                item.answer.set_exception(error)
+
 
 WORKER = (sys.executable, str(REPO / "infer" / "worker.py"))
 _DEPTH = 2
@@ -141,7 +204,7 @@ class Replicas:
                 )
             except Exception as error:  # no process can be started, or what it says cannot be understood
                 self._tell(redact(traceback.format_exc()))
-                death = Raised(type(error).__name__, one_line(error), "")
+                death = RemoteError(type(error).__name__, one_line(error), "")
             self._on_death(worker, death)
 
     def _tell(self, text: str) -> None:
@@ -152,12 +215,12 @@ class Replicas:
         worker.connected = True
         self._go_on()
 
-    def _on_message(self, worker: _Worker, message: Ready | Unloadable | Made | Said) -> None:
-        if isinstance(message, Made):
+    def _on_message(self, worker: _Worker, message: LoadReport | LoadFailure | ImagesReport | Remark) -> None:
+        if isinstance(message, ImagesReport):
             self._on_made(worker, message)
-        elif isinstance(message, Said):
+        elif isinstance(message, Remark):
             self._tell(message.text)
-        elif isinstance(message, Ready):
+        elif isinstance(message, LoadReport):
             worker.key, worker.loading = message.key, ""
             self._tell(f"model loaded in {message.seconds:.1f} s")
             model = self._models[message.key]
@@ -173,7 +236,7 @@ class Replicas:
             self._tell(f"model does not load in a worker: {message.text}")
         self._go_on()
 
-    def _on_made(self, worker: _Worker, message: Made) -> None:
+    def _on_made(self, worker: _Worker, message: ImagesReport) -> None:
         chunk = worker.chunks.pop(0)
         worker.deaths = 0
         for item, returned in zip(chunk.items, message.answers, strict=True):
@@ -184,7 +247,7 @@ class Replicas:
             else:
                 item.answer.set_result(returned)
 
-    def _on_death(self, worker: _Worker, death: Raised) -> None:
+    def _on_death(self, worker: _Worker, death: RemoteError) -> None:
         worker.deaths += 1
         worker.deaths_in_all += 1
         most = _MOST_DEATHS_LOADING if worker.loading else _MOST_DEATHS
@@ -199,7 +262,7 @@ class Replicas:
             self._tell(f"a worker died, and is started again; its items are made again: {self._last_death}")
         self._go_on()
 
-    def _given_back(self, chunks: list[Chunk], death: Raised) -> list[Chunk]:
+    def _given_back(self, chunks: list[Chunk], death: RemoteError) -> list[Chunk]:
         """What is left to do of ``chunks``, of which the worker was making the first when it died."""
         left: list[Chunk] = []
         for n, chunk in enumerate(chunks):
@@ -277,10 +340,10 @@ class Replicas:
                 worker.chunks.append(chunk)
                 inputs = [item.given for item in chunk.items]
                 seeds = [item.seed for item in chunk.items]
-                worker.replica.send(Make(inputs, seeds, self._together, chunk.log))
+                worker.replica.send(MakeOrder(inputs, seeds, self._together, chunk.log))
 
     def _have_loaded(self, worker: _Worker, key: str) -> None:
         if key not in worker.cannot and key != worker.key:
             model = self._models[key]
             worker.loading, worker.key = key, ""
-            worker.replica.send(Load(key, model.setting, model.log))
+            worker.replica.send(LoadOrder(key, model.setting, model.log))

@@ -10,8 +10,8 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from imageevalkit.generation.contract import Raised
-from imageevalkit.generation.replicas.messages import Broken, pack, read
+from imageevalkit.generation.model import RemoteError
+from imageevalkit.generation.replicas.messages import Breakdown, pack, read
 
 # Seconds for a process that has nothing left to do. Fewer than a guard's, which would else kill this process, the
 # parent, at the moment when the parent would kill the worker.
@@ -26,7 +26,7 @@ class Replica:
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
 
-    async def run(self, on_message: Callable[[Any], None], on_start: Callable[[], None]) -> Raised:
+    async def run(self, on_message: Callable[[Any], None], on_start: Callable[[], None]) -> RemoteError:
         """Start the process and hand on all it says; returns when it is gone, with what it died of.
 
         Raises:
@@ -49,7 +49,7 @@ class Replica:
                     message = await read(reader)
                 except (EOFError, OSError):
                     return _exit_of(await self._end())
-                if isinstance(message, Broken):
+                if isinstance(message, Breakdown):
                     with contextlib.suppress(ProcessLookupError):
                         self._process.kill()  # its threads, or its driver, may keep it for ever
                     return message.error
@@ -81,10 +81,12 @@ class Replica:
             return await process.wait()
 
 
-def _exit_of(status: int) -> Raised:
+def _exit_of(status: int) -> RemoteError:
     if status >= 0:
-        return Raised("WorkerDied", f"its process ended with status {status}: the log has its last words", "")
+        return RemoteError(
+            "WorkerDied", f"its process ended with status {status}: the log has its last words", ""
+        )
     name = signal.Signals(-status).name
     # the kernel kills whoever takes the last memory, without a word to the process
     hint = " (out of main memory?)" if name == "SIGKILL" else ""
-    return Raised("WorkerDied", f"its process was ended by {name}{hint}", "")
+    return RemoteError("WorkerDied", f"its process was ended by {name}{hint}", "")

@@ -25,17 +25,23 @@ from PIL import Image
 from imageevalkit.asset_checks.hub_cache import commit_of
 from imageevalkit.asset_manifest import HubAsset
 from imageevalkit.errors import say
-from imageevalkit.generation.contract import Generated, GenerationError, Raised
-from imageevalkit.generation.model import Blocking, ImageModel, image_model
-from imageevalkit.generation.packages import installed_packages
+from imageevalkit.generation.model import (
+    Blocking,
+    Generated,
+    GenerationError,
+    ImageModel,
+    RemoteError,
+    image_model,
+    installed_packages,
+)
 from imageevalkit.generation.replicas.messages import (
-    Broken,
-    Load,
-    Made,
-    Make,
-    Ready,
-    Said,
-    Unloadable,
+    Breakdown,
+    ImagesReport,
+    LoadFailure,
+    LoadOrder,
+    LoadReport,
+    MakeOrder,
+    Remark,
     incoming,
     pack,
     portable,
@@ -125,22 +131,22 @@ class _Worker:
         self._batch_size = self._fits = 1
         self._log = ""
 
-    def obey(self, order: Load | Make) -> bool:
+    def obey(self, order: LoadOrder | MakeOrder) -> bool:
         """Do as told; whether this process can go on."""
         if order.log != self._log:
             self._log = order.log
             print_to(Path(order.log))
         try:
-            if isinstance(order, Load):
+            if isinstance(order, LoadOrder):
                 self._load(order)
             else:
-                self._send(Made(self._make(order)))
+                self._send(ImagesReport(self._make(order)))
         except _BrokenProcess as error:
-            self._send(Broken(Raised(*error.args)))
+            self._send(Breakdown(RemoteError(*error.args)))
             return False
         return True
 
-    def _load(self, order: Load) -> None:
+    def _load(self, order: LoadOrder) -> None:
         self._model = ImageModel()  # the other one's memory is needed
         self._generate = self._model.generate
         _free_memory()
@@ -160,14 +166,14 @@ class _Worker:
                     raise _broken(error) from error
                 else:
                     text = f"{type(error).__name__}: {one_line(error, 300)}"
-            self._send(Unloadable(order.key, text))
+            self._send(LoadFailure(order.key, text))
             return
         self._generate = Blocking(self._model).generate
         self._batch_size = self._fits = self._model.batch_size
         packages = {**installed_packages(), **_commit_of_weights(order.setting)}
-        self._send(Ready(order.key, packages, self._batch_size, time.perf_counter() - started))
+        self._send(LoadReport(order.key, packages, self._batch_size, time.perf_counter() - started))
 
-    def _make(self, order: Make) -> list[Generated | Exception]:
+    def _make(self, order: MakeOrder) -> list[Generated | Exception]:
         answers: list[Generated | Exception] = []
         while len(answers) < len(order.inputs):
             first = len(answers)
@@ -190,7 +196,7 @@ class _Worker:
                 # whose fault it is shows when each has a turn of its own
                 say(redact(traceback.format_exc()))
                 self._send(
-                    Said(f"a batch of {len(inputs)} failed ({_line(error)}): its items are made singly")
+                    Remark(f"a batch of {len(inputs)} failed ({_line(error)}): its items are made singly")
                 )
                 return [a for i, s in zip(inputs, seeds, strict=True) for a in self._part([i], [s])]
             return [portable(error)]
@@ -214,7 +220,7 @@ class _Worker:
         if batch == 1:
             return [failure]
         self._fits = batch // 2
-        self._send(Said(f"out of memory with a batch of {batch}: going on with {self._fits}"))
+        self._send(Remark(f"out of memory with a batch of {batch}: going on with {self._fits}"))
         return []
 
 
@@ -254,7 +260,7 @@ def _answer(returned: Any, seconds: float, batch: int | None) -> Generated | Exc
 
 
 class _BrokenProcess(Exception):
-    """``args`` are those of :class:`Raised`."""
+    """``args`` are those of :class:`RemoteError`."""
 
 
 def _broken(error: Exception) -> _BrokenProcess:

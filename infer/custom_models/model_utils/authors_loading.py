@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from imageevalkit.generation.contract import GenerationError, ModelUnusable
+from imageevalkit.generation.model import GenerationError, ModelUnusable
 from imageevalkit.gpu_errors import is_of_the_accelerator
 from imageevalkit.load_errors import first_line, why_not_loaded
 

@@ -16,7 +16,7 @@ from custom_models.model_utils.devices import best_device
 from custom_models.model_utils.flash_attention import flash_attention
 from custom_models.model_utils.hub_weights import weights_folder
 from custom_models.model_utils.seeds import set_seeds
-from imageevalkit.generation.contract import Generated, ItemFailed, ModelUnusable
+from imageevalkit.generation.model import Generated, ItemFailed, ModelUnusable
 
 _STRIDE, _LARGEST = 16, 1024  # pixels
 

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from imageevalkit.generation.contract import ModelUnusable
+from imageevalkit.generation.model import ModelUnusable
 
 # what reads or writes tokens is on one GPU
 _WITH_TOKENS = {

@@ -16,7 +16,7 @@ from custom_models.model_utils import diffusers_loading as loading
 from custom_models.model_utils.diffusers_common import DiffusersModel
 from custom_models.model_utils.hub_weights import weights_folder
 from custom_models.model_utils.subject_inputs import split_subject
-from imageevalkit.generation.contract import Generated, ItemFailed
+from imageevalkit.generation.model import Generated, ItemFailed
 
 
 class BlipDiffusion(DiffusersModel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imageevalkit.generation.contract import ModelUnusable
+from imageevalkit.generation.model import ModelUnusable
 from imageevalkit.load_errors import first_line
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from custom_models.model_utils import diffusers_loading as loading
 from custom_models.model_utils.devices import best_device
-from imageevalkit.generation.contract import Generated, Refused
+from imageevalkit.generation.model import Generated, Refused
 
 
 class DiffusersModel:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from custom_models.model_utils.diffusers_common import DiffusersModel
 from custom_models.model_utils.edit_inputs import split_inputs
-from imageevalkit.generation.contract import Generated, ItemFailed
+from imageevalkit.generation.model import Generated, ItemFailed
 
 
 class DiffusersEdit(DiffusersModel):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from imageevalkit.errors import suggest
-from imageevalkit.generation.contract import ModelUnusable
+from imageevalkit.generation.model import ModelUnusable
 from imageevalkit.gpu_errors import is_of_the_accelerator
 from imageevalkit.load_errors import first_line, why_not_loaded
 

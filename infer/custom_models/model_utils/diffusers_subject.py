@@ -8,7 +8,7 @@ from PIL import Image
 
 from custom_models.model_utils.diffusers_edit import DiffusersEdit
 from custom_models.model_utils.subject_inputs import split_subject
-from imageevalkit.generation.contract import Generated
+from imageevalkit.generation.model import Generated
 
 
 class DiffusersSubject(DiffusersEdit):

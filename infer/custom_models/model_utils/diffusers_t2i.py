@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from custom_models.model_utils.diffusers_common import DiffusersModel
-from imageevalkit.generation.contract import Generated, ModelUnusable, Refused
+from imageevalkit.generation.model import Generated, ModelUnusable, Refused
 
 # Their images depend on which others are in the batch (of diffusers 0.42.1).
 _NOT_IN_BATCHES = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from PIL import Image
 
-from imageevalkit.generation.contract import ItemFailed
+from imageevalkit.generation.model import ItemFailed
 from imageevalkit.images import as_rgb
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from custom_models.authors_code import text_in
 from custom_models.model_utils.transformers_common import TransformersImageModel
-from imageevalkit.generation.contract import Generated
+from imageevalkit.generation.model import Generated
 
 
 class Emu3T2I(TransformersImageModel):

@@ -14,7 +14,7 @@ from custom_models import authors_code
 from custom_models.model_utils.authors_loading import loading
 from custom_models.model_utils.devices import best_device
 from custom_models.model_utils.edit_inputs import one_image, split_inputs
-from imageevalkit.generation.contract import Generated
+from imageevalkit.generation.model import Generated
 
 _SIZE = (512, 512)
 _LOW_PASS = (32,) * 6  # in tokens of 8 pixels; 32 lets everything through

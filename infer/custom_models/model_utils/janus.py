@@ -8,7 +8,7 @@ from PIL import Image
 
 from custom_models.model_utils.to_image import levels_to_image
 from custom_models.model_utils.transformers_common import TransformersImageModel
-from imageevalkit.generation.contract import Generated
+from imageevalkit.generation.model import Generated
 
 
 class JanusT2I(TransformersImageModel):

@@ -16,7 +16,7 @@ from custom_models.model_utils.diffusers_loading import torch_dtype
 from custom_models.model_utils.edit_inputs import one_image, split_inputs
 from custom_models.model_utils.hub_weights import weights_folder
 from custom_models.model_utils.seeds import set_seeds
-from imageevalkit.generation.contract import Generated, ModelUnusable
+from imageevalkit.generation.model import Generated, ModelUnusable
 
 _STRIDE = 16  # pixels of a token
 _EDIT_PATCHES, _PATCH = 256, 32  # an edit has at most that many patches of 32 x 32 pixels

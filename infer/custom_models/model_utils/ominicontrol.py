@@ -17,7 +17,7 @@ from custom_models.model_utils.edit_inputs import one_image
 from custom_models.model_utils.hub_weights import weights_folder
 from custom_models.model_utils.seeds import set_seeds
 from custom_models.model_utils.subject_inputs import split_subject
-from imageevalkit.generation.contract import Generated
+from imageevalkit.generation.model import Generated
 
 _SIDE = 512  # pixels of the condition
 _BESIDE = (0, 32)  # the condition's place in tokens: to the right of an image of 512 pixels

@@ -22,19 +22,19 @@ from imageevalkit.api.failures import Failure, Kind, classify_status, used_up_fo
 from imageevalkit.api.limiter import Traffic
 from imageevalkit.api.money import Bill, BudgetSpent, cost_of_reply, positive, price_and_estimate
 from imageevalkit.api.replies import LARGEST_REPLY, ImageReply, download_image
-from imageevalkit.api.retry import RetryPolicy, Tried, retry
+from imageevalkit.api.retry import Attempt, RetryPolicy, retry
 from imageevalkit.api.uploads import Inputs, inputs_of
 from imageevalkit.cpu import on_cpu
 from imageevalkit.errors import UserError
-from imageevalkit.generation.contract import (
+from imageevalkit.generation.model import (
     Generated,
     GenerationError,
+    ImageModel,
     ItemFailed,
     ModelUnusable,
     OnHold,
     Refused,
 )
-from imageevalkit.generation.model import ImageModel
 
 _NOT_PARAMETERS = {
     "n": "every item is one image",
@@ -302,7 +302,7 @@ class _OpenAIImages(ImageModel):
         headers = {"Authorization": f"Bearer {self._endpoint.key}"} if same_origin else {}
         return await download_image(clients, url, headers, self._timeout, self._policy)
 
-    def _error(self, failure: Failure, tried: Tried[ImageReply]) -> GenerationError:
+    def _error(self, failure: Failure, tried: Attempt[ImageReply]) -> GenerationError:
         """The failure as an exception of the contract, on one line and without the key."""
         text, attempts = self._endpoint.redact(failure.text), tried.attempts
         where = self._endpoint.redact(f"model '{self._model_id}' at {self._endpoint.host}")
@@ -330,7 +330,7 @@ class OpenAIImagesT2I(_OpenAIImages):
         """Make one image; many calls may be in flight in one event loop.
 
         Raises:
-            Refused, ItemFailed, ModelUnusable: see ``imageevalkit.generation.contract``.
+            Refused, ItemFailed, ModelUnusable: see ``imageevalkit.generation.model``.
         """
         return await self._generate(lambda: self._request(Inputs(prompt), seed))
 
@@ -346,7 +346,7 @@ class OpenAIImagesEdit(_OpenAIImages):
         """Edit the images of ``input_list`` (text and images mixed); many calls may be in flight.
 
         Raises:
-            Refused, ItemFailed, ModelUnusable: see ``imageevalkit.generation.contract``.
+            Refused, ItemFailed, ModelUnusable: see ``imageevalkit.generation.model``.
         """
         return await self._generate(lambda: self._edit_request(input_list, seed))
 

@@ -16,7 +16,7 @@ from custom_models.model_utils.devices import best_device
 from custom_models.model_utils.hub_weights import weights_folder
 from custom_models.model_utils.seeds import set_seeds
 from custom_models.model_utils.to_image import levels_to_image
-from imageevalkit.generation.contract import ModelUnusable
+from imageevalkit.generation.model import ModelUnusable
 
 _SCRIPT = "inference/t2i_generation.py"
 

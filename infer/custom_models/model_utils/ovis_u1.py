@@ -15,7 +15,7 @@ from custom_models.model_utils.devices import best_device
 from custom_models.model_utils.edit_inputs import one_image, split_inputs
 from custom_models.model_utils.flash_attention import flash_attention
 from custom_models.model_utils.hub_weights import weights_folder
-from imageevalkit.generation.contract import Generated
+from imageevalkit.generation.model import Generated
 
 
 class OvisU1:

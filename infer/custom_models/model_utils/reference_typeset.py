@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from custom_models.model_utils.edit_inputs import last_image
 from custom_models.model_utils.quoted_text import quoted_strings
 from custom_models.model_utils.subject_inputs import split_subject
-from imageevalkit.generation.contract import ModelUnusable
+from imageevalkit.generation.model import ModelUnusable
 
 _LARGEST = 72
 _SMALLEST = 8

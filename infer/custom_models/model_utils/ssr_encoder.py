@@ -16,7 +16,7 @@ from custom_models.model_utils.devices import best_device
 from custom_models.model_utils.edit_inputs import one_image
 from custom_models.model_utils.hub_weights import weights_folder
 from custom_models.model_utils.subject_inputs import split_subject
-from imageevalkit.generation.contract import Generated, ItemFailed, ModelUnusable
+from imageevalkit.generation.model import Generated, ItemFailed, ModelUnusable
 
 
 class SSREncoderSubject:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from PIL import Image
 
 from custom_models.model_utils.edit_inputs import joined_text, split_inputs
-from imageevalkit.generation.contract import ItemFailed
+from imageevalkit.generation.model import ItemFailed
 
 
 class Subject(NamedTuple):

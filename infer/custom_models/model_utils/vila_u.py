@@ -19,7 +19,7 @@ from custom_models.model_utils.devices import best_device
 from custom_models.model_utils.hub_weights import weights_folder
 from custom_models.model_utils.seeds import set_seeds
 from custom_models.model_utils.to_image import levels_to_image
-from imageevalkit.generation.contract import ModelUnusable
+from imageevalkit.generation.model import ModelUnusable
 
 _TRANSFORMERS = "4.36.2"
 _REPLACED = (
