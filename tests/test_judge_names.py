@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import UserError
 from imageevalkit.judges.choice import VARIABLE, JudgeOptions
 from imageevalkit.registry import choose_judge
+from tests.support.checkout import REPO
 
 OFFICIAL = ("openai:gpt-4o-2024-05-13",)
 
@@ -89,7 +92,7 @@ def test_home_is_found_in_every_local_judge(backend: str) -> None:
     assert choose_judge("openai:~/judge").setting.model_path == "~/judge", "an API's own name"
 
 
-def test_judges_and_measurers_are_known_by_name_and_none_of_them_is_imported_for_that() -> None:
+def test_judges_and_measurers_are_known_by_name() -> None:
     assert registry.reader_names() == ["ppocr"]
     assert registry.measurer_kind("dreamsim") == "encoder"
     assert registry.find_judge("ppocr") is None and registry.find_judge("openai:gpt-4o") is not None
@@ -97,3 +100,13 @@ def test_judges_and_measurers_are_known_by_name_and_none_of_them_is_imported_for
     assert len(missing) == 1 and "/no/csd.pth" in missing[0]
     whole = registry.measurer_assets("csd+se", {})
     assert len(whole) == 1 + len(registry.measurer_assets("csd+se", {"weights": {"csd": "/no/csd.pth"}}))
+
+
+def test_who_answers_is_known_without_a_heavy_import() -> None:
+    code = (
+        "import sys; from imageevalkit import registry as r; r.choose_judge('qwen3-vl-8b'); r.reader_names(); "
+        "r.measurer_assets('dreamsim', {}); r.measurer_missing('csd+se', {}); r.measurer('llm2clip', {}); "
+        "r.judge('qwen3-vl-8b', {}).label; "
+        "assert not {'torch', 'transformers', 'numpy', 'onnxruntime', 'httpx2', 'msgspec'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=REPO, check=True)
