@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,7 +50,7 @@ def write_questions(folder: Path, count: int) -> Items:
         (folder / f"image-{n}").write_bytes(png)
     hashes = [hashlib.sha256(png).hexdigest() for png in pngs]
     questions = []
-    with JsonlWriter(CELL.generation) as records:
+    with closing(JsonlWriter(CELL.generation)) as records:
         for n, item in enumerate(items):
             image = CELL.folder / f"images/{n + 1}.png"
             image.hardlink_to(folder / f"image-{n % len(pngs)}")

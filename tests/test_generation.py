@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def test_resume_of_ten_thousand_images_is_quick(capsys: pytest.CaptureFixture[st
     key = fp.remember(CELL.fingerprints, fp.settings_of("t2i", SETTING), {})
     import hashlib
 
-    with JsonlWriter(CELL.generation) as writer:
+    with closing(JsonlWriter(CELL.generation)) as writer:
         for item in items(dataset):
             data = encode(picture(item.prompt or "", item.seed), item.path)
             item.path.parent.mkdir(parents=True, exist_ok=True)

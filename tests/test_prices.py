@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -414,7 +415,7 @@ def test_a_result_never_takes_an_unknown_price_for_nothing(
     setting = {"module": "m", "class": "c", "model_path": "x", "api": api}
     key = fp.remember(cell.fingerprints, fp.settings_of("t2i", setting), {})
     items = items_of(FakeDataset(9), cell, limit=len(records))
-    with JsonlWriter(cell.generation) as writer:
+    with closing(JsonlWriter(cell.generation)) as writer:
         for item, (status, price) in zip(items, records, strict=True):
             record = {"item": item.id, "status": status, "price": price, "fingerprint": key}
             writer.append({**record, "time": "2026-11-20T00:00:00.000+00:00"})

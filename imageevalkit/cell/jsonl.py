@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType, UnionType
+from types import UnionType
 from typing import Any, Literal, NamedTuple, NewType, Union, get_args, get_origin, get_type_hints
 
 from imageevalkit.atomic import disk_error
@@ -286,11 +286,3 @@ class JsonlWriter:
             self.sync()
         finally:
             os.close(self._fd)
-
-    def __enter__(self) -> JsonlWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -132,18 +132,18 @@ def survey(
         mend_kept(cell.generation, RECORD, tell)
         mend_kept(cell.fingerprints, fp.KEPT, tell)
     records = last_records(cell, tell)
-    settled = _Target(settings, fp.known(cell.fingerprints, tell)) if settings is not None else None
+    wanted = _Settings(settings, fp.known(cell.fingerprints, tell)) if settings is not None else None
 
     def state(item: Item) -> ImageState:
         record = records.get(item.id)
         found = _state(item, record, mend, pixels)
-        return replace(found, mismatch=settled.mismatch(item, record)) if settled else found
+        return replace(found, mismatch=wanted.mismatch(item, record)) if wanted else found
 
     # hashing releases the interpreter lock, so threads read and hash side by side
     return Survey(list(images.map_threads(state, items, min(8, available_cores()))))
 
 
-class _Target:
+class _Settings:
     """The settings that are asked about, beside all that are ``known``, by fingerprint."""
 
     def __init__(self, settings: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]]) -> None:
