@@ -336,7 +336,9 @@ PRINTED = {
 
 def test_what_the_official_calculators_print(edition: Wise) -> None:
     reply, printed = PRINTED[edition.name]
-    found = edition.metrics(scores(edition, reply))
+    run = scores(edition, reply)
+    found = edition.metrics(run)
+    assert edition.metrics(Scores(run.items[::-1])) == found, "the order of the run changes no digit"
     assert " ".join(f"{found[key].value:.2f}" for key in [*NAMES, "overall_official"]) == printed
 
 
@@ -383,24 +385,22 @@ def test_nothing_scored_still_has_the_headlines(wise: MakeWise) -> None:
 
 def test_intervals(wise: MakeWise) -> None:
     benchmark = wise("wise-verified")
-    run = scores(benchmark, replies_with_correct([200, 60, 60, 60, 60, 60]).get)
-    found = benchmark.metrics(run)
+    found = benchmark.metrics(scores(benchmark, replies_with_correct([200, 60, 60, 60, 60, 60]).get))
     low, high = found["overall"].interval or (0, 0)
     # of 1000 tosses of a coin: 1.96 · 0.5 / √1000 = 0.031
     assert (low, high) == (pytest.approx(0.469, abs=0.004), pytest.approx(0.531, abs=0.004))
     low, high = found["time"].interval or (0, 0)
     assert (low, high) == (pytest.approx(0.41, abs=0.015), pytest.approx(0.59, abs=0.015))
-    assert benchmark.metrics(Scores(run.items[::-1])) == found, "the order of the run does not matter"
 
 
 # ---- a cell: further tries, scores beyond the scale, who is the official judge -----------------------------------
 
 
-def evaluate_first(benchmark: Wise, limit: int) -> tuple[Outcome, Result]:
+def evaluate_first(benchmark: Wise, limit: int, official: bool = False) -> tuple[Outcome, Result]:
     """Evaluate the first items, each with an image of its own."""
     made = items(benchmark, limit)
     write_images(made)
-    return evaluate(benchmark, made, limit)
+    return evaluate(benchmark, made, limit, official)
 
 
 def test_a_reply_without_score_is_asked_again_twice(wise: MakeWise, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -501,6 +501,8 @@ def test_a_limited_run_has_an_overall(wise: MakeWise, monkeypatch: pytest.Monkey
     assert result.metrics["overall"].value == pytest.approx(0.8)
     assert result.metrics["overall_official"].value is None
     assert result.benchmark_version == "wise-eb51174"
+    _, official = evaluate_first(wise("wise"), 7, official=True)
+    assert official.headline == ["overall_official"]
     lines = Cell("m", "wise").scores.read_text().splitlines()
     [record] = [one for one in map(json.loads, lines) if one["item"] == "images/1"]
     parts = {"consistency": 2, "realism": 1, "aesthetic_quality": 0}
@@ -553,27 +555,28 @@ def files_with_records(benchmark: Wise, replies: Mapping[int, str | None]) -> di
 
 
 def test_official_files_of_the_verified_protocol(wise: MakeWise) -> None:
-    replies = {2: "<think>1</think> Score: 1 – ß\n", 1: "Score: 0", 3: "none"}
+    # in a run 81 comes before 2
+    replies = {81: "<think>1</think> Score: 1 – ß\n", 2: "Score: 0", 3: "none"}
     assert files_with_records(wise("wise-verified"), replies) == {
         "cultural_common_sense_full_results.json": """[
-  {
-    "prompt_id": 1,
-    "prompt": "prompt 1",
-    "key": "it means 1",
-    "image_path": "images/1.png",
-    "evaluation": "Score: 0"
-  },
   {
     "prompt_id": 2,
     "prompt": "prompt 2",
     "key": "it means 2",
     "image_path": "images/2.png",
+    "evaluation": "Score: 0"
+  },
+  {
+    "prompt_id": 81,
+    "prompt": "prompt 81",
+    "key": "it means 81",
+    "image_path": "images/81.png",
     "evaluation": "Score: 1 – ß"
   }
 ]""",
         "cultural_common_sense_scores_results.jsonl": (
-            '{"prompt_id": 1, "Subcategory": "culture 0", "score": 0.0}\n'
-            '{"prompt_id": 2, "Subcategory": "culture 0", "score": 1.0}\n'
+            '{"prompt_id": 2, "Subcategory": "culture 0", "score": 0.0}\n'
+            '{"prompt_id": 81, "Subcategory": "culture 1", "score": 1.0}\n'
         ),
     }
 
