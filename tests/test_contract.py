@@ -390,7 +390,7 @@ def test_a_benchmark_that_names_neither_judge_nor_measurers_is_a_line() -> None:
     class Nobody(Described):
         judge = ""
 
-    with pytest.raises(CellFailure, match=r"name its judge, or measurers, in benchmark\.py"):
+    with pytest.raises(CellFailure, match=r"give judge, or measurers, in benchmark\.py"):
         evaluate(Nobody())
 
 
@@ -426,24 +426,25 @@ def test_the_source_images_of_an_item_are_shown_beside_the_one_that_was_made(
     plain, clear = tmp_path / "plain.jpg", tmp_path / "clear.png"
     picture("plain", 1).save(plain)
     Image.new("RGBA", (8, 8), (255, 0, 0, 0)).save(clear)
-    memory = picture("memory", 2)
+    memory, glass = picture("memory", 2), Image.new("RGBA", (8, 8), (0, 255, 0, 0))
     benchmark = Edited()
-    benchmark.inputs = ["mix them", Image.open(plain), Image.open(clear), memory]
+    benchmark.inputs = ["mix them", Image.open(plain), Image.open(clear), memory, glass]
     assert evaluate(benchmark)[0].state == COMPLETE
     [request] = judge.requests
     made = Cell("m", "edited").folder / "images/0.png"
     # the protocol lays transparency on white, which no server must be left to guess
-    shown = [plain.read_bytes(), _png(Image.new("RGB", (8, 8), "white")), _png(memory), made.read_bytes()]
+    white = _png(Image.new("RGB", (8, 8), "white"))
+    shown = [plain.read_bytes(), white, _png(memory), white, made.read_bytes()]
     assert [part.data.decode() for part in request.files] == [
         hashlib.sha256(data).hexdigest() for data in shown
     ]
     again = Edited()
-    again.inputs = [Image.open(plain), "mix them", Image.open(clear), memory]
+    again.inputs = [Image.open(plain), "mix them", Image.open(clear), memory, glass]
     evaluate(again)
     assert len(judge.requests) == 1, "the same pictures are the same question"
     picture("another", 3).save(plain)
     other = Edited()
-    other.inputs = ["mix them", Image.open(plain), Image.open(clear), memory]
+    other.inputs = ["mix them", Image.open(plain), Image.open(clear), memory, glass]
     evaluate(other)
     assert len(judge.requests) == 2
 

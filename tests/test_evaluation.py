@@ -270,6 +270,10 @@ class Breaking(RedBenchmark):
             "score() of item images/00002: 'colours' is {'red'}, and must be a JSON value",
         ),
         (
+            {"score": lambda score: replace(score, values=None)},
+            "score() of item images/00002 fails: AttributeError: 'NoneType' object has no attribute 'items'",
+        ),
+        (
             {"score": lambda score: replace(score, points=[score, Score({"red": math.inf})])},
             "score() of item images/00002, points[1]: 'red' is inf, and must be a finite number",
         ),

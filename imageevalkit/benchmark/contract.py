@@ -300,12 +300,12 @@ class Benchmark(ABC):
         return {}
 
     def _source(self, image: Any, where: str) -> Picture:
-        from imageevalkit.images import CorruptImage, encode, is_plain  # a plan does without Pillow
+        from imageevalkit.images import CorruptImage, is_plain  # a plan does without Pillow
 
         file = Path(getattr(image, "filename", ""))
         try:
             # of a file its own bytes: what an official program would read
-            data = file.read_bytes() if file.name else encode(image, Path("source.png"))
+            data = file.read_bytes() if file.name else _png(image)
             plain = is_plain(data)
         except (OSError, CorruptImage) as error:
             raise CellFailure(f"{where} cannot be read: {one_line(error)}") from None
@@ -363,6 +363,15 @@ class Benchmark(ABC):
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
         """Images made elsewhere in a layout of its own (see :mod:`imageevalkit.adoption`); None: in no such layout."""
         return None
+
+
+def _png(image: Any) -> bytes:
+    """The PIL ``image`` with its transparency, about which the rule for pixels decides."""
+    buffer = io.BytesIO()
+    (image if image.mode in ("1", "L", "LA", "P", "RGB", "RGBA") else image.convert("RGB")).save(
+        buffer, "PNG"
+    )
+    return buffer.getvalue()
 
 
 T = TypeVar("T")

@@ -98,7 +98,7 @@ def evaluate_cell(
         raise CellFailure(_nothing_judged(scores, interview.problem, coverage))
     with benchmark_code(benchmark.name, "metrics()"):
         metrics = dict(benchmark.metrics(scores))
-    _check_metrics(metrics, f"benchmark {benchmark.name}: metrics()")
+        _check_metrics(metrics, f"benchmark {benchmark.name}: metrics()")
     with benchmark_code(benchmark.name, "notes()"):
         notes = [*benchmark.notes(scores)]
     headline = (official_treatment and benchmark.official_headline) or benchmark.headline
@@ -166,8 +166,8 @@ def _scored(
         where = f"score() of item {item.id}"
         with benchmark_code(benchmark.name, where):
             score = benchmark.score(item, known.answers)
-        _check_score(score, f"benchmark {benchmark.name}: {where}")
-        score = score.of_item(item.id)
+            _check_score(score, f"benchmark {benchmark.name}: {where}")
+            score = score.of_item(item.id)
     return ScoredItem(
         item, state.path, known.answers, known.texts, score, state.attempted, known.status, known.reason
     )

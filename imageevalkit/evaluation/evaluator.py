@@ -130,7 +130,8 @@ def _by_rules(evaluator: Evaluator, identity: Mapping[str, Any]) -> Evaluator:
 def _judge(benchmark: Benchmark) -> Answerer:
     if not benchmark.judge:
         raise CellFailure(
-            f"benchmark {benchmark.name} says of nobody that he answers: name its judge, or measurers, in benchmark.py"
+            f"benchmark {benchmark.name} names nobody who answers its questions: give judge, or measurers, in "
+            "benchmark.py"
         )
     if benchmark.backend:
         return registry.judge(benchmark.judge, benchmark.prompts, benchmark.official, benchmark.pixels)

@@ -45,7 +45,7 @@ def write_comparisons(cells: Sequence[CellReport], tell: Tell) -> list[Path]:
         found = list(_compared(registry.make_benchmark(name, {}, ""), of_benchmark, tell))
         for folder in (output_root() / _FOLDER / name).glob("*"):
             if folder not in found:  # of models that are not there any more
-                shutil.rmtree(folder)
+                shutil.rmtree(folder, ignore_errors=True)
         folders += found
     return folders
 
