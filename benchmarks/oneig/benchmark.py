@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.oneig import official, summary
-from benchmarks.oneig.assets import CHINESE_ASSETS, ENGLISH_ASSETS
 from benchmarks.oneig.data import (
     CHINESE,
     CHINESE_ASSETS,
@@ -172,7 +171,6 @@ class OneIG(Benchmark):
     """The English edition. Only prompts that a chosen task looks at are made, ``images_per_prompt`` images of each."""
 
     name = "oneig"
-    assets = ENGLISH_ASSETS
     version = (
         "oneig-41b4983"  # data, prompts and rules are those of OneIG-Bench/OneIG-Benchmark at this commit
     )
