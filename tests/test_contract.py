@@ -180,6 +180,30 @@ def test_what_no_attempt_answers_is_unparsed_and_asked_in_new_words_if_the_user_
     assert len(judge.requests) == len(asked)
 
 
+class Twice(Reworded):
+    """Asks the same words under two names, and reads the reply in two ways."""
+
+    name = "twice"
+
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
+        return [ask(name, image, "Count them.") for name in ("count", "parity")]
+
+    def parse(self, question: Question, answer: Answer) -> int:
+        return int(answer.text or "") % (2 if question.name == "parity" else 100)
+
+    def score(self, item: Item, answers: Answers) -> Score:
+        assert all(answer.question.name == name for name, answer in answers.items())
+        return Score({"grade": 0.0, **answers.values_by_name})
+
+
+def test_questions_in_the_same_words_are_asked_once_and_each_is_read_by_itself(judge: ReplyServer) -> None:
+    judge.reply = lambda request: "7"
+    for _ in ("at first", "from the records"):
+        _, _, scores = evaluate(Twice())
+        assert [score["values"] for score in scores] == [{"grade": 0.0, "count": 7, "parity": 1}] * 3
+    assert len(judge.requests) == 3
+
+
 class Points(Benchmark):
     """As DPG-Bench: yes or no to each of an item's questions, which have categories of their own."""
 

@@ -24,10 +24,11 @@ from imageevalkit.cell.kept_twice import copy_of
 from imageevalkit.cell.records import last_records
 from imageevalkit.cell.results import Metric, Result, read_result, standing, validate
 from imageevalkit.cell.scores import Score
+from imageevalkit.cell.states import images_to_come
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.engine import evaluate_cell
+from imageevalkit.evaluation.engine import evaluate_cell, pictures_of
 from imageevalkit.evaluation.evaluator import Answerers
-from imageevalkit.evaluation.forecast import pictures_made, questions_to_ask
+from imageevalkit.evaluation.forecast import questions_to_ask
 from imageevalkit.evaluation.interview import AskOptions
 from imageevalkit.generation.cell_run import GenerateOptions
 from imageevalkit.generation.contract import Refused
@@ -58,7 +59,7 @@ def evaluate(
 def to_ask(benchmark: RedBenchmark, n: int = 5, options: AskOptions = _ASK) -> tuple[int, int]:
     """What a forecast tells: how many questions there are to ask, of how many."""
     of_cell = items(FakeDataset(n))
-    pictures = pictures_made(CELL, of_cell, retry_refused=False)
+    pictures = pictures_of(benchmark, images_to_come(CELL, of_cell, None))
     total, waiting = questions_to_ask(CELL, benchmark, Answerers(benchmark), of_cell, pictures, options)
     return len(waiting), total
 
@@ -275,7 +276,7 @@ class Breaking(RedBenchmark):
         ({"metrics": {"red": Metric(50.0, 5)}}, "metric 'red' is 50 on a scale of 1: "),
         ({"metrics": {"red": Metric(-1.5, 5)}}, "metric 'red' is -1.5 on a scale of 1: "),
         ({"metrics": {"blue": Metric(101.0, 5, scale=100)}}, "metric 'blue' is 101 on a scale of 100: "),
-        ({"metrics": {"red": Metric(math.inf, 5)}}, "metric 'red' is not finite"),
+        ({"metrics": {"red": Metric(math.inf, 5)}}, "metric 'red': 'value' is Infinity"),
         ({"metrics": {"red": 0.5}}, "metrics() has 'red', which is 0.5, and must be a Metric"),
         ({"metrics": None}, "metrics() fails: TypeError: 'NoneType' object is not iterable"),
         (
@@ -563,7 +564,7 @@ def test_a_result_goes_once_however_many_threads_store_images() -> None:
     outcome = generate(WhiterAtOnce(), FakeDataset(40), GenerateOptions(overwrite=True, workers=12), steps=2)
     assert outcome.state == COMPLETE, outcome.message
     assert standing(CELL) == []
-    assert all(record["status"] == "ok" for record in last_records(CELL).values())
+    assert all(record.status == "ok" for record in last_records(CELL).values())
 
 
 def test_a_result_goes_when_a_placeholder_takes_the_place_of_an_image() -> None:

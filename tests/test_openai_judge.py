@@ -230,7 +230,7 @@ def test_the_official_judge_has_a_price(judge_server: JudgeServer, picture: Pict
 @pytest.mark.parametrize(("fault", "text"), [("parts", "Score: 1"), ("malformed", "I would rather not")])
 def test_any_words_are_a_reply(judge_server: JudgeServer, picture: Picture, fault: str, text: str) -> None:
     judge_server.default = fault
-    assert reply_to(wise(picture)).text.startswith(text)
+    assert str(reply_to(wise(picture)).text).startswith(text)
 
 
 @pytest.mark.parametrize("fault", ["empty", "blank"])

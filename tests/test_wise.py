@@ -393,17 +393,6 @@ def test_intervals(wise: MakeWise) -> None:
     assert benchmark.metrics(Scores(run.items[::-1])) == found, "the order of the run does not matter"
 
 
-def test_the_ceiling_is_no_certainty_and_few_prompts_have_no_interval(wise: MakeWise) -> None:
-    benchmark = wise("wise-verified")
-    found = benchmark.metrics(scores(benchmark, lambda n: "Score: 1"))
-    for name, lowest in (("time", 0.968), ("culture", 0.990), ("overall", 0.996)):
-        low, high = found[name].interval or (0, 0)
-        assert (low, high) == (pytest.approx(lowest, abs=0.001), 1.0), name
-    few = benchmark.metrics(scores(benchmark, lambda n: None if n in range(410, 521) else f"Score: {n % 2}"))
-    assert few["time"].n == 9 and few["time"].interval is None
-    assert few["overall"].interval is None and few["culture"].interval is not None
-
-
 # ---- a cell: further tries, scores beyond the scale, who is the official judge -----------------------------------
 
 

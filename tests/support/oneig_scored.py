@@ -15,6 +15,7 @@ from benchmarks.oneig.benchmark import OneIG, OneIGSettings, OneIGZh
 from benchmarks.oneig.data import CHINESE, QUESTION_TEXT, READING_TEXT, Edition, Prompt, Task
 from benchmarks.oneig.scores import Run, ScoredPrompt, in_order
 from eval_models.encoders.dreamsim import embedding_text
+from imageevalkit.asset_manifest import FileAsset
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem
 from imageevalkit.benchmark.question import Answer, measure
 from imageevalkit.cell import REPO
@@ -88,15 +89,13 @@ def real_prompts(edition: Edition) -> list[Prompt]:
 
 @functools.lru_cache
 def _read(name: str, mirror: Path) -> list[Prompt]:
-    entries = json.loads((REPO / "benchmarks" / name.replace("-", "_") / "assets.json").read_text())
+    benchmark = OneIGZh if name == CHINESE.name else OneIG
     with TemporaryDirectory() as folder:
-        for entry in entries:
-            source = entry.get("source", {})
-            if "path" in source:
-                there = mirror / source["repo"] / source["commit"] / source["path"]
-                (Path(folder) / entry["path"]).symlink_to(there)
+        for asset in benchmark.assets:
+            if isinstance(asset, FileAsset):
+                (Path(folder) / asset.path).symlink_to(mirror / asset.source)
 
-        class OnMirror(OneIGZh if name == CHINESE.name else OneIG):  # type: ignore[misc]
+        class OnMirror(benchmark):  # type: ignore[valid-type, misc]
             data = Path(folder)
 
         return list(OnMirror()._prompts.values())
