@@ -49,6 +49,7 @@ def main() -> int:
         benchmarks = []
         for data in sorted((REPO / "benchmarks").glob("*/data")):
             if not (here := checkout / data.relative_to(REPO)).exists():
+                here.parent.mkdir(exist_ok=True)  # that of a variant holds nothing else
                 here.symlink_to(data)
             benchmarks.append(data.parent.name.replace("_", "-"))
         many = int(sys.argv[1]) if len(sys.argv) > 1 else CELLS // len(benchmarks)

@@ -92,11 +92,11 @@ def test_settings_are_checked_at_planning_and_reach_every_job(checkout: Path) ->
         "rules=corrected": "it has official rules only, not corrected",
     }.items():
         assert plan(checkout, *base, given) == (2, f"{where}{says}\n")
-    status, said = plan(checkout, *base, "grid=2")
+    status, said = plan(checkout, *base, "grid=2x2")
     assert (
         status == 2 and "--ds_kwargs: the setting grid of street-signs is about images made elsewhere" in said
     )
-    (checkout / "config.local.sh").write_text("DS_KWARGS_MAP=([street-signs]='grid=2')\n")
+    (checkout / "config.local.sh").write_text("DS_KWARGS_MAP=([street-signs]='grid=2x2')\n")
     assert (
         "DS_KWARGS_MAP['street-signs'] in config.sh: the setting grid of street-signs"
         in plan(checkout, "--ds_names", "street-signs")[1]
@@ -139,7 +139,10 @@ def test_missing_weights_of_who_measures_block_the_cell(checkout: Path) -> None:
     benchmark = checkout / "benchmarks/signs/benchmark.py"
     benchmark.write_text(benchmark.read_text().replace("dreamsim", "dreamsin"))
     status, said = plan(checkout, "--ds_names", "large-signs")
-    assert status == 1 and "there is no measurer 'dreamsin' (did you mean 'dreamsim'?)" in said
+    assert (
+        status == 1
+        and "benchmark large-signs: unknown measurer 'dreamsin' (did you mean 'dreamsim'?)" in said
+    )
 
 
 def test_a_fresh_machine_plans_in_the_environment_that_it_has_just_made(checkout: Path) -> None:

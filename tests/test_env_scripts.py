@@ -206,6 +206,9 @@ def test_a_place_of_its_own_is_told_to_config(root: Path, python: str) -> None:
     [
         (["--model", "reference"], 0, "nothing to build: model 'reference' runs in the driver's environment"),
         (["--benchmark", "bare"], 0, "nothing to build: benchmark 'bare'"),
+        # a file of its own is enough, as is a script
+        (["--benchmark", "one-file"], 0, "nothing to build: benchmark 'one-file'"),
+        (["--benchmark", "scripted"], 0, "nothing to build: benchmark 'scripted'"),
         (["--model", "flux1-dev"], 2, "unknown model 'flux1-dev' (did you mean 'flux.1-dev'?)"),
         (["--benchmark", "smal"], 2, "unknown benchmark 'smal' (did you mean 'small'?)"),
         (["--model", "lost"], 2, "no list is named after environment 'nobody' of model 'lost'"),
@@ -214,6 +217,9 @@ def test_a_place_of_its_own_is_told_to_config(root: Path, python: str) -> None:
 )
 def test_a_name_that_leads_nowhere(root: Path, options: list[str], status: int, said: str) -> None:
     (root / "config.sh").write_text(CONFIG + "EVAL_ENV_MAP[bare]=''\n")
+    for file in ("benchmarks/one_file/benchmark.py", "eval/scripted.sh"):
+        (root / file).parent.mkdir(parents=True)
+        (root / file).touch()
     result = make_env(root, *options, CONDA_BASE=str(root / "conda"))
     assert (result.returncode, result.stderr.count("\n")) == (status, 1)
     assert said in result.stderr
@@ -476,6 +482,16 @@ def test_the_evaluation_script_takes_its_benchmark_from_its_own_name(tmp_path: P
     for script in ("eval/my-bench.sh", root / "eval/my-bench.sh", "eval/wise.sh"):
         done = run("bash", script, "m", "", cwd=root)
         assert f"there are no images of m/{Path(script).stem}: " in one_error(done, 2)
+
+
+@needs_driver_env
+def test_the_evaluation_script_takes_a_benchmark_without_a_link(tmp_path: Path) -> None:
+    root = make_checkout(tmp_path / "kit")
+    done = run("bash", "utils/evaluate.sh", "m", "", "my-bench", cwd=root)
+    assert "there are no images of m/my-bench: " in one_error(done, 2)
+    for words in ((), ("m", "")):
+        said = one_error(run("bash", "utils/evaluate.sh", *words, cwd=root), 2)
+        assert said.endswith("usage: bash utils/evaluate.sh MODEL_NAME EVAL_ENV BENCHMARK")
 
 
 # --- download_model_hf_home.sh ---

@@ -196,22 +196,26 @@ def test_dry_run_counts_and_starts_nothing(checkout: Path) -> None:
     assert not (checkout / "log").exists()
 
 
-_LOGS_LOADS = """
-_load, _loads = load_dataset, __file__ + ".loads"
+_LOGS_READING = """
+_samples = QuickText.samples
 
 
-def load_dataset(name):
-    with open(_loads, "a") as log:
-        log.write(name + "\\n")
-    return _load(name)
+def _logged(benchmark):
+    with open(__file__ + ".read", "a") as log:
+        log.write("x")
+    return _samples(benchmark)
+
+
+QuickText.samples = _logged
 """
 
 
 @needs_driver_env
 def test_dry_run_reads_a_benchmark_once_however_many_models_there_are(checkout: Path) -> None:
-    add_benchmark(checkout, "many", "Many", MANY)
-    registry = checkout / "infer/custom_datasets/load_dataset.py"
-    registry.write_text(registry.read_text() + _LOGS_LOADS)
+    reading = 'open(__file__ + ".read", "a").write("x")\n        self.dataset_name'
+    add_benchmark(checkout, "many", "Many", MANY.replace("self.dataset_name", reading))
+    quicktext = checkout / "benchmarks/quicktext/benchmark.py"
+    quicktext.write_text(quicktext.read_text() + _LOGS_READING)
     models = [f"model-{n}" for n in range(6)]
     words = ["--use_api", "true", "--model_names", ";".join(models), "--ds_names", "quicktext;many"]
     run = run_eval(checkout, *words, "--dry_run", API_KEY="EMPTY", BASE_URL="http://127.0.0.1:9/v1")
@@ -220,8 +224,8 @@ def test_dry_run_reads_a_benchmark_once_however_many_models_there_are(checkout: 
         assert f"  {model}/quicktext: 48 images to make, 0 to reuse, 0 to repair" in run.stdout
         assert f"  {model}/quicktext: 48 of 48 questions to ask of ppocr-v4" in run.stdout
         assert f"  {model}/many: 400 images to make, 0 to reuse, 0 to repair" in run.stdout
-    loads = Path(f"{registry}.loads").read_text().split()
-    assert sorted(loads) == ["many", "quicktext", "quicktext"], "for its images, and for its questions"
+    assert Path(f"{quicktext}.read").read_text() == "xx", "for its images, and for its questions"
+    assert (checkout / "infer/custom_datasets/dataset_cls/t2i/many.py.read").read_text() == "x"
 
 
 _LOUD = """

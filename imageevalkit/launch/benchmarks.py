@@ -158,9 +158,14 @@ def choose_benchmark(
         benchmark = registry.make_benchmark(name, settings, asked)
     with benchmark_code(name, "check()"):
         benchmark.check()
-    return BenchmarkChoice(
+    choice = BenchmarkChoice(
         name, cls.task, benchmark, settings, asked, configured_judge(config, asked, judge_kwargs)
     )
+    try:
+        _ = choice.uses_encoders
+    except UserError as error:  # whoever chose the benchmark has not named its measurers
+        raise CellFailure(f"benchmark {name}: {error}") from None
+    return choice
 
 
 def _foreign(name: str, given: Mapping[str, Any], judge: str) -> BenchmarkChoice:

@@ -87,12 +87,12 @@ def _requests(job: Job, by_name: Mapping[str, Job]) -> list[_Request]:
 
 
 def _evaluation(job: Job, cell: str, before: Job | None) -> _Request:
-    # a job that serves a judge has a command and an environment for each cell
-    own = job.options.get("cells", {}).get(cell, {})
-    environ, command = own.get("environ", job.environ), own.get("command", job.command)
+    # a job that serves a judge has all of it for each cell
+    own = job.options.get("cells", {}).get(cell, job.options)
+    environ = own.get("environ", job.environ)
     judge, limit = environ.get("IMAGEEVALKIT_JUDGE", ""), environ.get("IMAGEEVALKIT_LIMIT")
-    # its last word are the environments: who judges with a model of its own tells its versions there
-    environment = (command[-1].split() or [""])[0]
+    # of several the first: who judges with a model of its own tells its versions there
+    environment = (own["environment"].split() or [""])[0]
     return _Request(
         "imageevalkit.evaluation.forecast",
         python_of(environment, cell, "bash utils/make_env.sh"),

@@ -102,7 +102,7 @@ def _job(run: Run, cell: Cell, needs: JudgeNeeds, after: Mapping[str, str]) -> J
         turns=[needs.turn] if needs.turn else [],
         cores=run.cores,
         retries=retries,
-        options={"uses_encoders": benchmark.uses_encoders},
+        options={"uses_encoders": benchmark.uses_encoders, "environment": environment},
     )
 
 
