@@ -341,7 +341,7 @@ def test_rescoring_encoders_takes_the_gpu_that_they_ran_on(kit: Kit, tmp_path: P
             "oneig",
             ("--judges", "oneig=gpt-4p"),
             {"tasks": "alignment"},
-            "unknown text reader 'gpt-4p'; known: ppocr, gpt-4o-2024-05-13",
+            "unknown text reader 'gpt-4p'; known: ppocr",
         ),
         ("wise", (), {"tasks": "text"}, "benchmark wise: there is no setting '"),
     ],
