@@ -237,7 +237,7 @@ class OneIG(Benchmark):
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """The same, and the tasks."""
+        """The same, and the tasks, in the order that results have had."""
         return {
             "rules": self.settings.rules,
             "tasks": list(self.tasks),
