@@ -364,6 +364,8 @@ def test_who_may_judge_what() -> None:
     assert judge("transformers:qwen3-vl-8b") == "transformers:qwen3-vl-8b"
     assert judge("ppocr", tasks="text,style") == "ppocr"
     assert judge("transformers:qwen2.5-vl-7b", tasks="style") == "", "nothing to ask it"
+    with pytest.raises(UserError, match=r"unknown weights 'cds' \(did you mean 'csd'\?\)"):
+        judge("", weights={"cds": "x"})
     with pytest.raises(UserError, match="'ppocr' reads text, but alignment needs a judge"):
         judge("ppocr")
 

@@ -313,8 +313,8 @@ def test_rescoring_encoders_takes_the_gpu_that_they_ran_on(kit: Kit, tmp_path: P
     ("benchmark", "words", "kwargs", "line"),
     [
         ("oneig", (), {"tasks": "alignement"}, "OneIG has no task 'alignement' (did you mean 'alignment'?)"),
-        ("oneig", (), {"task": "text"}, "OneIG has no setting 'task' (did you mean 'tasks'?)"),
-        ("oneig", (), {"rules": "fixed"}, "OneIG's rules are 'fixed': use official or corrected"),
+        ("oneig", (), {"task": "text"}, "there is no setting 'task' (did you mean 'tasks'?)"),
+        ("oneig", (), {"rules": "fixed"}, "rules must be official or corrected, not 'fixed'"),
         ("oneig", (), {"images_per_prompt": 0}, "images_per_prompt is 0: use a whole number of at least 1"),
         ("oneig", (), {"grid": "2x2"}, "grid '2x2' is not rows,cols"),
         ("oneig", (), {"weights": {"cds": "x"}}, "unknown weights 'cds' (did you mean 'csd'?)"),
@@ -337,8 +337,13 @@ def test_rescoring_encoders_takes_the_gpu_that_they_ran_on(kit: Kit, tmp_path: P
             {"tasks": "alignment,text"},
             "alignment needs a judge that answers questions",
         ),
-        ("oneig", ("--judges", "oneig=gpt-4p"), {"tasks": "alignment"}, "unknown judge 'gpt-4p'"),
-        ("wise", (), {"tasks": "text"}, "wise has no setting '"),
+        (
+            "oneig",
+            ("--judges", "oneig=gpt-4p"),
+            {"tasks": "alignment"},
+            "unknown text reader 'gpt-4p'; known: ppocr",
+        ),
+        ("wise", (), {"tasks": "text"}, "benchmark wise: there is no setting '"),
     ],
 )
 def test_a_wrong_setting_is_one_line_before_anything_starts(

@@ -201,7 +201,14 @@ class OneIG(Benchmark):
             self.official_headline = tuple(other.get(name, name) for name in self.headline)
 
     def check(self) -> None:
-        """Raises UserError: a text reader is to answer questions."""
+        """Raises UserError: a text reader is to answer questions, or there are no weights of a name."""
+        from eval_models.encoders.weights import WEIGHTS
+
+        for name in self.settings.weights:
+            if name not in WEIGHTS:
+                raise UserError(
+                    f"{self.name}: unknown weights '{name}'{suggest(name, WEIGHTS)}; known: {', '.join(WEIGHTS)}"
+                )
         if self.judge and not self.backend and "alignment" in self.tasks:
             others = ",".join(task for task in self.tasks if task != "alignment")
             raise UserError(
@@ -230,7 +237,7 @@ class OneIG(Benchmark):
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """The same, and the tasks."""
+        """The same, and the tasks, in the order that results have had."""
         return {
             "rules": self.settings.rules,
             "tasks": list(self.tasks),

@@ -69,8 +69,8 @@ class Answerers:
             id=f"{label}/{rules}/{digest({'answerers': ids, **identity})[:8]}",
             official=benchmark.is_official and all(part.official for part in parts.values()),
             details={
-                **identity,
                 **benchmark.details,
+                **identity,
                 "answerers": {group: {"id": part.id, **part.details} for group, part in parts.items()},
             },
         )
