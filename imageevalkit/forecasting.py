@@ -11,6 +11,7 @@ from typing import Any
 
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import MODEL_NAME_MARK, Item, entries_of, placed
+from imageevalkit.cell.states import Survey, survey
 from imageevalkit.errors import CellFailure, ExitStatus, show
 from imageevalkit.guest_code import guest_code
 from imageevalkit.jobs import cell_of
@@ -24,6 +25,7 @@ class Datasets:
     def __init__(self) -> None:
         self._loaded: dict[str, Any] = {}
         self._entries: dict[str, list[Item]] = {}
+        self._surveys: dict[tuple[str, int | None], Survey] = {}
         self._untouched: dict[tuple[str, int | None], list[Item]] = {}
 
     def __getitem__(self, benchmark: str) -> Any:
@@ -43,6 +45,19 @@ class Datasets:
         if key not in self._untouched:
             self._untouched[key] = self.own_items(Cell(MODEL_NAME_MARK, cell.benchmark), limit)
         return self._untouched[key]
+
+    def survey(self, cell: Cell, limit: int | None, settings: Mapping[str, Any]) -> Survey:
+        """What is there of the images of ``cell`` by a model with ``settings``; of all cells without a folder the same.
+
+        Raises:
+            CellFailure: an entry breaks the contract, or a file of the cell cannot be read.
+        """
+        key, items = (cell.benchmark, limit), self.items(cell, limit)
+        if cell.folder.exists():
+            return survey(cell, items, settings)
+        if key not in self._surveys:
+            self._surveys[key] = survey(cell, items)
+        return self._surveys[key]
 
     def own_items(self, cell: Cell, limit: int | None) -> list[Item]:
         """The same, of each cell its own. Raises CellFailure like :meth:`items`."""

@@ -10,8 +10,9 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from imageevalkit import images
 from imageevalkit.cell import Cell
@@ -86,23 +87,30 @@ class ImageState:
         return "repair" if self.record and self.record.status == OK else "make"
 
 
-class Survey(NamedTuple):
+@dataclass(frozen=True)
+class Survey:
     """The states of the items of a cell, in the order of the benchmark."""
 
     states: Sequence[ImageState]
 
-    def of(self, step: Step) -> list[Item]:
-        """The items with which generation does that."""
-        return [state.item for state in self.states if state.step == step]
+    @cached_property
+    def _steps(self) -> list[Step]:
+        return [state.step for state in self.states]
+
+    def of(self, *steps: Step) -> list[Item]:
+        """The items with which generation does one of ``steps``."""
+        return [state.item for state, step in zip(self.states, self._steps, strict=True) if step in steps]
 
     def to_make(self, overwrite: bool, retry_refused: bool) -> list[Item]:
         """What is left to make; stale images only to ``overwrite`` them."""
-        steps = {"make", "repair", *["stale"] * overwrite, *["refused"] * retry_refused}
-        return [state.item for state in self.states if state.step in steps]
+        stale: list[Step] = ["stale"] if overwrite else []
+        refused: list[Step] = ["refused"] if retry_refused else []
+        return self.of("make", "repair", *stale, *refused)
 
     def explain_stale(self) -> str:
         """``"guidance_scale 4.0 → 5.0: 553 images are stale"``, reasons joined by semicolons; empty if none is."""
-        counts = Counter(state.mismatch for state in self.states if state.step == "stale")
+        steps = zip(self.states, self._steps, strict=True)
+        counts = Counter(state.mismatch for state, step in steps if step == "stale")
         return "; ".join(
             f"{reason}: {n} image{'s are' if n > 1 else ' is'} stale" for reason, n in counts.most_common()
         )

@@ -67,7 +67,7 @@ class Answerers:
         rules = identity.get("rules", "official")
         return Evaluator(
             id=f"{label}/{rules}/{digest({'answerers': ids, **identity})[:8]}",
-            official=benchmark.is_official and all(part.official for part in parts.values()),
+            official=benchmark.is_official and all(one.is_official for one in self._groups.values()),
             details={
                 **benchmark.details,
                 **identity,

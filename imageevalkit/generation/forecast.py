@@ -15,7 +15,7 @@ from typing import Any
 from imageevalkit.api.money import price_and_estimate
 from imageevalkit.cell import Cell
 from imageevalkit.cell import fingerprint as fp
-from imageevalkit.cell.states import Survey, survey
+from imageevalkit.cell.states import Survey
 from imageevalkit.errors import ExitStatus, run_main, show
 from imageevalkit.forecasting import Datasets, Forecast, stdout_kept, tell_forecasts
 from imageevalkit.guest_code import guest_code
@@ -64,7 +64,7 @@ def _survey(cell: Cell, options: Mapping[str, Any], datasets: Datasets) -> tuple
     """The resolved setting of the model of ``cell``, and what is there of its images."""
     task = datasets[cell.benchmark].dataset_task
     setting = options["settings"][cell.model][task]
-    return setting, survey(cell, datasets.items(cell, options["limit"]), fp.settings_of(task, setting))
+    return setting, datasets.survey(cell, options["limit"], fp.settings_of(task, setting))
 
 
 def money(setting: Mapping[str, Any], count: int) -> str:
