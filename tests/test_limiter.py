@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from imageevalkit.api.clients import Attempt, RetryPolicy, retry
 from imageevalkit.api.failures import Failure, Kind
 from imageevalkit.api.limiter import Limiter
-from imageevalkit.api.retry import Attempt, RetryPolicy, retry
 from tests.support.simulated_clock import run_simulated
 
 REFUSAL_TIME = 0.02

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import httpx2
 
 from imageevalkit import images
-from imageevalkit.api.clients import OUT_OF_FILES, Clients, Patience
+from imageevalkit.api.clients import OUT_OF_FILES, Clients, Patience, RetryPolicy, retry
 from imageevalkit.api.endpoint import NotAllowed
 from imageevalkit.api.failures import (
     LONGEST_MESSAGE,
@@ -28,7 +28,6 @@ from imageevalkit.api.failures import (
 )
 from imageevalkit.api.limiter import Limiter
 from imageevalkit.api.money import reported_cost
-from imageevalkit.api.retry import RetryPolicy, retry
 from imageevalkit.cpu import on_cpu
 from imageevalkit.images import CorruptImage, TooLarge
 from imageevalkit.open_files import are_used_up

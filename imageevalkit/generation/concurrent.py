@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from imageevalkit.api.retry import UnderWay, under_way
+from imageevalkit.api.clients import UnderWay, under_way
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cpu import on_cpu

@@ -14,11 +14,10 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
-from imageevalkit.api.clients import Clients, HttpReply, Request
+from imageevalkit.api.clients import Attempt, Clients, HttpReply, Request, UnderWay, retry, under_way
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind, classify_status, used_up_for
 from imageevalkit.api.limiter import Limiter
-from imageevalkit.api.retry import Attempt, UnderWay, retry, under_way
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
 from imageevalkit.errors import CellFailure, UserError, say
 from imageevalkit.images import CorruptImage

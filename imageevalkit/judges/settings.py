@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from imageevalkit.api.clients import RetryPolicy
 from imageevalkit.api.money import Price, positive, price_of
-from imageevalkit.api.retry import RetryPolicy
 from imageevalkit.errors import UserError
 
 _NOT_PARAMETERS = {

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from imageevalkit.api.retry import UnderWay, under_way
+from imageevalkit.api.clients import UnderWay, under_way
 from imageevalkit.generation.cell_run import CellRun
 from imageevalkit.generation.model import Generated, ImageModel
 from imageevalkit.generation.replicas.messages import outgoing

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from imageevalkit.api.retry import UnderWay
+from imageevalkit.api.clients import UnderWay
 from imageevalkit.cell import REPO
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, say

@@ -16,13 +16,12 @@ from PIL import Image
 from custom_models.model_utils.edit_inputs import joined_text
 from custom_models.model_utils.subject_inputs import without_name
 from imageevalkit.api import routes
-from imageevalkit.api.clients import Clients, Request
+from imageevalkit.api.clients import Attempt, Clients, Request, RetryPolicy, retry
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.failures import Failure, Kind, classify_status, used_up_for
 from imageevalkit.api.limiter import Traffic
 from imageevalkit.api.money import Bill, BudgetSpent, cost_of_reply, positive, price_and_estimate
 from imageevalkit.api.replies import LARGEST_REPLY, ImageReply, download_image
-from imageevalkit.api.retry import Attempt, RetryPolicy, retry
 from imageevalkit.api.uploads import Inputs, inputs_of
 from imageevalkit.cpu import on_cpu
 from imageevalkit.errors import UserError
