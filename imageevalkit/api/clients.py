@@ -188,8 +188,6 @@ async def _one_by_one(pieces: tuple[bytes, ...]) -> AsyncIterator[bytes]:
         yield piece
 
 
-T = TypeVar("T")
-
 _LONGEST_BACKOFF = 60.0
 _MOST_DOUBLINGS = 16
 # A 429 of an item while requests that started later are served: not the account's rate but this one request ("too
