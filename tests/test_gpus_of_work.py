@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,9 +57,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], FakeDataset]:
 
     def register(items: int) -> FakeDataset:
         dataset = FakeDataset(items)
-        module = types.ModuleType("custom_datasets.load_dataset")
-        module.load_dataset = {"fake": dataset}.__getitem__  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "custom_datasets.load_dataset", module)
+        monkeypatch.setattr("imageevalkit.forecasting.load_dataset", {"fake": dataset}.__getitem__)
         return dataset
 
     return register

@@ -196,33 +196,35 @@ def test_a_dataset_that_exits_fails_its_cells_alone(api: ApiRuns) -> None:
     assert told(run, "mine/quicktext").startswith("3 images of")
 
 
+EXITS = "\n\ndef _exit(*given):\n    raise SystemExit(0)\n\n\nQuickText.{method} = _exit\n"
+
+
 def test_rules_that_exit_are_a_failure_and_no_success(api: ApiRuns) -> None:
-    rules = (api.checkout / "benchmarks/quicktext/benchmark.py").read_text()
-    rules += "\n\nmake_well = make\n\n\ndef make(judge):\n    import sys\n\n    sys.exit(0)\n"
-    (api.checkout / "benchmarks/quicktext/benchmark.py").write_text(rules)
+    with (api.checkout / "benchmarks/quicktext/benchmark.py").open("a") as file:
+        file.write(EXITS.format(method="questions"))
     run = api.run("--eval", "true", limit=2)
     assert run.returncode == 1, text_of(run)
-    assert "evaluate: CodeExit: its code called exit(0)" in message(run, "exit(0)")
+    assert "questions() of item images/en/00 fails: CodeExit: its code called exit(0)" in message(
+        run, "exit(0)"
+    )
 
 
 @pytest.mark.parametrize(
     ("code", "problem"),
     [
-        ("import sys\nsys.exit(0)\n", "cannot be imported"),
-        ("def check_judge(judge):\n    raise SystemExit(0)\n", "fails in check_judge()"),
-        ("def configured(given):\n    raise SystemExit(0)\n", "fails in configured()"),
+        ("import sys\nsys.exit(0)\n", "benchmarks/quicktext/benchmark.py cannot be imported"),
+        (EXITS.format(method="check"), "benchmark quicktext: check() fails"),
+        (EXITS.format(method="samples"), "benchmark quicktext: samples() fails"),
     ],
 )
-def test_rules_that_exit_while_a_run_is_planned_are_a_line_and_no_success(
+def test_rules_that_exit_before_anything_is_made_block_their_cells(
     api: ApiRuns, code: str, problem: str
 ) -> None:
     with (api.checkout / "benchmarks/quicktext/benchmark.py").open("a") as file:
         file.write(f"\n\n{code}")
     run = api.run("--eval", "true", limit=2)
-    assert run.returncode == 2, text_of(run)
-    told = f"error: benchmarks/quicktext/benchmark.py {problem}: CodeExit: its code called exit(0)"
-    assert run.stderr.startswith(told)
-    assert run.stderr.count("\n") == 1
+    assert run.returncode == 1, text_of(run)
+    assert f"{problem}: CodeExit: its code called exit(0)" in text_of(run)
     assert not api.server.requests
 
 

@@ -50,15 +50,14 @@ from tests.support.image_questions import ask_about
 
 TURNED = Image.Exif()
 TURNED[0x112] = 6
+LONGTEXT = "benchmarks/LongText/textbench/evaluate_text_reward.py::ImageEvaluator.qwen_prompt"
 _SOMEONE = Evaluator("someone", official=False)
 
 
 def benchmark_with_texts(name: str) -> Benchmark:
     """The benchmark asked of an API in short words of ours."""
     texts = {
-        "longtext": {
-            "benchmarks/LongText/textbench/evaluate_text_reward.py::ImageEvaluator.qwen_prompt": "Read it."
-        },
+        "longtext": {LONGTEXT: "Read it."},
         "geneval2": {f"evaluation.py::{name}": "{}" for name in ("soft_tifa", "tifa", "vqa_score")},
     }
     benchmark = registry.make_benchmark(name, {}, "openai:gpt-4o")
@@ -360,7 +359,7 @@ def test_the_rule_is_part_of_the_name_of_scores_where_the_judge_runs_here(
     checkpoint: Callable[[str], Path],
 ) -> None:
     def evaluator(rule: PixelRule, judge: str) -> Evaluator:
-        return registry.judge(judge, {"read": "Read it."}, pixels=rule).evaluator
+        return registry.judge(judge, {LONGTEXT: "Read it."}, pixels=rule).evaluator
 
     local = f"transformers:{checkpoint('qwen2_5_vl')}"
     ours, other = (evaluator(rule, local) for rule in (QWEN_VL_UTILS, TRANSFORMERS))
