@@ -6,8 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from imageevalkit.cell import REPO
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import Received
@@ -95,16 +93,3 @@ def test_grades_and_a_class_in_full(tmp_path: Path) -> None:
     assert points == {
         f"An image shows: a red bus Does it show {what}? Yes or no." for what in ("red bus", "rain")
     }
-
-
-@pytest.mark.parametrize("document", ["README.md", "README_zh.md", "docs/architecture.md"])
-def test_documents_name_files_that_there_are(document: str) -> None:
-    text = (REPO / document).read_text(encoding="utf-8")
-    named = set(
-        re.findall(
-            r"(?:imageevalkit|benchmarks|eval_models|infer|utils|docs|perf)/[\w/]*\w\.(?:py|sh|md)\b", text
-        )
-    )
-    # what a reader is to make, and the names that stand for any
-    made = {path for path in named if re.search(r"/my_\w+|/<", path)}
-    assert named - made and not [path for path in named - made if not (REPO / path).is_file()]
