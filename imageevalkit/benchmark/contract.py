@@ -1,7 +1,9 @@
-"""The contract of a benchmark: one class in ``benchmarks/<name>/benchmark.py`` says all that it is.
+"""The contract of a benchmark: one class in ``benchmarks/<folder>/benchmark.py`` says all that it is.
 
-The engine owns the rest: who answers, batches, requests, retries, money, resume, coverage (see
-``docs/architecture.md``).
+A subclass of :class:`Benchmark` gives ``name``, ``version``, a ``judge`` or ``measurers``, and the four methods
+``samples``, ``questions``, ``score`` and ``metrics``; all else has a default. For common shapes there are bases that
+need less (:mod:`imageevalkit.benchmark.shapes`). The engine does the rest: requests, batches, retries, money, resume,
+coverage (``docs/architecture.md``).
 """
 
 from __future__ import annotations
@@ -36,26 +38,27 @@ Rules = Literal["official", "corrected"]
 
 @dataclass(frozen=True)
 class Settings:
-    """What a user may choose of a benchmark (``--ds_kwargs``, ``DS_KWARGS_MAP``); a benchmark adds fields of its own.
+    """What a user may choose of a benchmark (``--ds_kwargs``, ``DS_KWARGS_MAP``).
 
-    Checked once, at planning, against the types of the fields; ``__post_init__`` may raise ValueError for what types do
-    not say. Every field has a default. ``rules`` "corrected" is for benchmarks with
-    :attr:`Benchmark.has_corrected_rules`.
+    A subclass adds fields, each with a type and a default; the benchmark names it as its ``settings_class``. What the
+    user gives is checked against the types when the run is planned; ``__post_init__`` may raise ValueError for what
+    types cannot say. ``rules`` may be "corrected" only where the benchmark ``has_corrected_rules``.
     """
 
     rules: Rules = "official"
 
 
 class Unparsed(Exception):
-    """There is an answer, but it holds no value; the text says what is wrong with it."""
+    """A reply came, but no value can be read in it; the text of the error says why."""
 
 
 class Sample(NamedTuple):
-    """One image to make, before it is some model's.
+    """One image to make, whatever the model.
 
-    ``file`` is where it goes below the folder of the cell ("images/0001_1.png"), which is also its id. A model is shown
-    ``prompt``, or for editing ``input_list`` (texts and PIL images in their order). The seed is 42 + ``seed``. ``data``
-    is whatever the scoring needs to know.
+    ``file`` is its place below ``output/<model>/<benchmark>/``; its suffix decides the format, and without the suffix
+    it is the id of the item ("images/0001_1.png": "images/0001_1"). A model is shown the ``prompt`` (t2i) or the
+    ``input_list``, texts and PIL images in their order (edit, subject). The model's seed is 42 + ``seed``. ``data`` is
+    what questions and scores need to know; it comes back as ``item.data``.
     """
 
     file: str
@@ -66,10 +69,11 @@ class Sample(NamedTuple):
 
 
 class Measurer(NamedTuple):
-    """Who measures without words: a model of ``eval_models/`` by its name there, or an Answerer of your own.
+    """Who measures without a judge: a name of ``eval_models/measurers.py``, or an Answerer of your own.
 
-    That is named by module and class ("benchmarks.mine.detector:Detector"), so that its packages are imported only
-    where it measures. It is made with the ``options``; see :class:`imageevalkit.benchmark.answerer.Answerer`.
+    Your own is named by module and class ("benchmarks.mine.detector:Detector"), so that its packages are imported only
+    where it measures. It is made with the ``options`` as keyword arguments, and gives JSON as the text of its answers;
+    see :class:`imageevalkit.benchmark.answerer.Answerer`.
     """
 
     name: str
@@ -81,7 +85,7 @@ JUDGE = Measurer("")
 
 
 class Answers(Mapping[str, Answer]):
-    """The answers about one item that hold a value, by the name of the question."""
+    """The answers about one item in which a value was read, by the name of the question."""
 
     def __init__(self, answers: Mapping[str, Answer], attempts: Mapping[str, int] | None = None) -> None:
         self._answers = answers
@@ -97,22 +101,22 @@ class Answers(Mapping[str, Answer]):
         return len(self._answers)
 
     def attempt(self, name: str) -> int:
-        """How many replies to the question held no value: 0 at first. Its wording may depend on that."""
+        """How many replies to the question held no value so far. The words of the next attempt may depend on it."""
         return self._attempts.get(name, 0)
 
     @property
     def values_by_name(self) -> dict[str, Any]:
-        """What was read in each answer (:meth:`Benchmark.parse`)."""
+        """What :meth:`Benchmark.parse` read in each answer."""
         return {name: answer.value for name, answer in self._answers.items()}
 
 
 class ScoredItem(NamedTuple):
     """All that is known of an item when nothing is left to ask.
 
-    ``image`` is None where there is none; ``attempted`` is False where nobody has tried to make one, so that an
-    official evaluator would find no trace of it. ``answers`` lack those without a value; ``replies`` are all texts
-    that came, by the name of the question. ``score`` is None unless every question has a value. ``status`` is
-    judged, unparsed, judge_failed or not_generated, all but the first with the ``reason``.
+    ``image`` is None where there is none to score; ``attempted`` is False where nobody has tried to make one, so that
+    an official evaluator would find no trace of it. ``answers`` are those with a value, ``replies`` all texts that
+    came, both by the name of the question. ``score`` is None unless every question has a value. ``status`` is judged,
+    unparsed, judge_failed or not_generated; all but the first have a ``reason``.
     """
 
     item: Item
@@ -126,7 +130,7 @@ class ScoredItem(NamedTuple):
 
 
 class Scores(Sequence[Score]):
-    """The scores of a cell; ``items`` are all of the run, scored or not, in the order of the benchmark."""
+    """The scores of a cell's items, without those that have none; ``items`` are all, in the order of the benchmark."""
 
     def __init__(self, items: Sequence[ScoredItem]) -> None:
         self.items = items
@@ -148,19 +152,22 @@ class Benchmark(ABC):
 
     The attributes of the class:
 
-    * ``version`` names data, prompts and rules, and is raised whenever one of them changes; ``task`` is t2i, edit or
-      subject. ``assets`` are what prefetch gets (:mod:`imageevalkit.asset_manifest`).
-    * ``headline`` names the metrics of the leaderboard, ``official_headline`` those that stand in their place when
-      missing items are treated as the official evaluator does.
-    * ``judge`` is the official one by its full name (``openai:gpt-4o-2024-05-13``), asked unless a user names another;
-      empty where nothing goes to a judge. ``official_judges`` are all that count as official. A text reader may
-      stand in for it where ``takes_readers``.
-    * ``pixels`` is how the official program decodes images: every picture that a judge is shown has it. None: it sends
-      files as they are.
-    * ``tries`` is how often a question is asked until an answer holds a value: more than once only where the official
-      evaluator does that. ``scores_blank``: whether it scores the placeholder of an image that was not made.
-    * ``unbounded`` are the metrics, by name or shell pattern, whose values may lie beyond their scale; of any other
-      such a value is a fault.
+    * ``name`` is what users call it. ``version`` stands for its data, questions and rules: raise it whenever one of
+      them changes. ``task`` is t2i, edit or subject. ``assets`` are what prefetch gets
+      (:func:`imageevalkit.asset_manifest.github`).
+    * ``headline`` names the metrics that are columns of the leaderboard; ``official_headline`` those that take their
+      place when missing items are treated as the official evaluator treats them.
+    * ``judge`` is who is asked unless the user names another, by its full name (``openai:gpt-4o-2024-05-13``); empty
+      where nothing goes to a judge. ``official_judges`` are all that count as official; empty: ``judge`` alone.
+      ``takes_readers``: the user may name a reader of text in its place.
+    * ``pixels`` is how the official program decodes images: a judge is shown every picture so. None: files are sent as
+      they are.
+    * ``tries`` is how often a question is asked until a value can be read: more than once only where the official
+      evaluator does that. ``scores_blank``: whether that evaluator scores the placeholder of an image that was not
+      made.
+    * ``unbounded`` are the metrics, by name or shell pattern, whose values may lie beyond their scale. Any other such
+      value is an error.
+    * ``settings_class`` are its :class:`Settings`; ``has_corrected_rules``: it knows the rules "corrected" too.
 
     An instance has the user's ``settings`` and the chosen ``judge`` (a full name, the name of a reader, or empty).
     Making one reads no file.
@@ -188,7 +195,7 @@ class Benchmark(ABC):
 
     @property
     def is_official_judge(self) -> bool:
-        """Whether the judge is one that the official evaluator uses, whatever its settings."""
+        """Whether the chosen judge is one that the official evaluator uses, whatever its settings."""
         return self.judge in self.official
 
     @property
@@ -198,12 +205,12 @@ class Benchmark(ABC):
 
     @property
     def backend(self) -> str:
-        """What runs the judge (openai, transformers, vllm); empty for a reader, or none."""
+        """What runs the judge (openai, transformers, vllm); empty where there is a reader, or no judge."""
         return self.judge.partition(":")[0] if ":" in self.judge else ""
 
     @property
     def shown_pixels(self) -> PixelRule | None:
-        """:attr:`pixels` where a judge is asked; None for a reader, or none."""
+        """:attr:`pixels` where a judge is asked; None where there is a reader, or no judge."""
         return self.pixels if self.backend else None
 
     @property
@@ -223,28 +230,32 @@ class Benchmark(ABC):
 
     @cached_property
     def prompts(self) -> Mapping[str, str]:
-        """The texts that the judge is asked with, by name: a part of the evaluator's name.
+        """The texts that the judge is asked with, by name. They are part of the evaluator's name.
 
-        By default the official ones among the assets. Raises CellFailure: they are not there.
+        By default those among the assets; a class with texts of its own overrides it with a dict. Raises CellFailure:
+        they are not there.
         """
         return self.files().prompts()
 
     @property
     def measurers(self) -> Mapping[str, Measurer]:
-        """Who answers the questions of each group (see ``Question.group``), :data:`JUDGE` for the judge.
+        """Who answers the questions of each group, :data:`JUDGE` for the judge; empty: all go to the judge.
 
-        Empty: all go to the judge.
+        The group of a question is its name up to the first slash: "point" of "point/colour".
         """
         return {}
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """The settings that decide about scores, for the name of the evaluator; by default the rules if corrected."""
+        """The settings that decide about scores, as JSON values: they are part of the evaluator's name.
+
+        By default the rules, if they are corrected.
+        """
         return {} if self.settings.rules == "official" else {"rules": self.settings.rules}
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """Other settings that a reader of the result should see beside :attr:`identity`."""
+        """Other settings, as JSON values, that a reader of the result should see."""
         return {}
 
     @property
@@ -253,15 +264,19 @@ class Benchmark(ABC):
         return self.settings.rules == "official"
 
     def read_json(self, file: str) -> Any:
-        """The content of a JSON file of its own, or among its data. Raises CellFailure: it cannot be read."""
+        """The content of a JSON file beside ``benchmark.py``, or else among its data.
+
+        Raises:
+            CellFailure: it cannot be read.
+        """
         return self._read(file, json.loads)
 
     def read_jsonl(self, file: str, count: int | None = None) -> list[dict[str, Any]]:
-        """The records of a JSON Lines file likewise, ``count`` of them if given. Raises CellFailure likewise."""
+        """The same of a JSON Lines file: its records. CellFailure too if they are not ``count``."""
         return self._read(file, lambda text: [json.loads(line) for line in io.StringIO(text)], count)
 
     def read_csv(self, file: str, count: int | None = None) -> list[dict[str, str]]:
-        """The rows of a CSV file likewise by column, ``count`` of them if given. Raises CellFailure likewise."""
+        """The same of a CSV file: its rows, by column. CellFailure too if they are not ``count``."""
         return self._read(file, lambda text: list(csv.DictReader(io.StringIO(text, newline=""))), count)
 
     def _read(self, file: str, parse: Callable[[str], Any], count: int | None = None) -> Any:
@@ -281,7 +296,7 @@ class Benchmark(ABC):
         return content
 
     def sources(self, item: Item) -> list[Picture]:
-        """The images that the model was shown for ``item``, in their order, to be asked about beside the one it made.
+        """The images that the model was shown for ``item``, in their order, to be shown to the judge too.
 
         Raises:
             CellFailure: one cannot be read.
@@ -313,22 +328,32 @@ class Benchmark(ABC):
         return Picture(file, sha256, pixels=self.shown_pixels, plain=plain, data=None if file.name else data)
 
     def check(self) -> None:  # noqa: B027 - most have nothing to say
-        """Called at planning. Raises UserError: settings and judge do not go together."""
+        """Look at settings and judge when the run is planned. Raises UserError: they do not go together."""
 
     @abstractmethod
     def samples(self) -> Iterable[Sample]:
-        """The images to make, in an order in which any first N stand for all. Raises CellFailure: data are amiss."""
+        """The images to make, in an order in which any first N stand for all (:func:`spread` helps with that).
+
+        Raises:
+            CellFailure: the data are not what they should be.
+        """
 
     @abstractmethod
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
-        """What to ask about the ``image`` of ``item``, given the ``answers`` so far.
+        """What to ask about the ``image`` of ``item``: questions made by ``ask`` or ``measure``, each of its own name.
 
-        Called again with what was answered, until it gives no name that is new: later questions may quote earlier
-        answers. What it gives must depend on nothing else.
+        It is called again with the ``answers`` so far, until it gives no new name: later questions may quote earlier
+        answers. What it gives must depend on the arguments alone.
         """
 
     def parse(self, question: Question, answer: Answer) -> Any:
-        """The JSON value in an answer: the text of a judge, the measurement of a measurer. Raises :class:`Unparsed`."""
+        """The value in an answer, a JSON value: by default the text of a judge, or what a measurer's text is as JSON.
+
+        A reader of text among the ``measurers`` gives plain text: override this to take ``answer.text``.
+
+        Raises:
+            Unparsed: there is none.
+        """
         if self.measurers.get(question.group, JUDGE) == JUDGE:
             return answer.text
         try:
@@ -338,14 +363,15 @@ class Benchmark(ABC):
 
     @abstractmethod
     def score(self, item: Item, answers: Answers) -> Score:
-        """The score of an item, from an answer to every question."""
+        """What an item is worth; called where every question has an answer with a value."""
 
     @abstractmethod
     def metrics(self, scores: Scores) -> Mapping[str, Metric]:
-        """The metrics over all items of the run; those of the headline are there even without scores.
+        """The metrics of all scores, by name; :mod:`imageevalkit.metrics` makes them.
 
-        Where the official evaluator's own treatment of missing items gives another number, it is a metric of its
-        own, named so.
+        Those of the headline are there even without scores.
+        Where the official evaluator's own treatment of missing items gives another number, that is a metric of its
+        own, and named so.
         """
 
     def notes(self, scores: Scores) -> Sequence[str]:
@@ -357,11 +383,18 @@ class Benchmark(ABC):
         return {}
 
     def compare(self, scores: Mapping[str, Sequence[Score]]) -> Mapping[str, str | bytes]:
-        """Files about several models (by name) that were measured alike, for ``output/comparisons/``; at the report."""
+        """Files about several models, whose scores are given by name, for ``output/comparisons/``.
+
+        Called at the report, with models that were measured alike: by one evaluator, on the same items.
+        """
         return {}
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
-        """Images made elsewhere in a layout of its own (see :mod:`imageevalkit.adoption`); None: in no such layout."""
+        """Where images made elsewhere are, by item id, in the folder (or file) ``source`` of ``--images``.
+
+        For layouts that only this benchmark knows; None: it is none of them. A place is a path, or another
+        :data:`imageevalkit.adoption.places.Place`.
+        """
         return None
 
 
@@ -378,10 +411,10 @@ T = TypeVar("T")
 
 
 def spread(groups: Iterable[Sequence[T]]) -> list[T]:
-    """All elements, each group kept in its order and spread evenly, so that any first N hold its share of N.
+    """All elements, each group in its order and spread evenly: any first N hold about its share of N.
 
-    Of N · (size of the group) / (size of all) that differs by half an element, and by what the other groups' halves
-    add up to: by less than 2 for six groups. Equal places go to the earlier group.
+    The exact share is N · (size of the group) / (size of all). Every group may be ahead or behind by half an element,
+    so that with six groups a share is right within 2. Equal places go to the earlier group.
     """
     placed = [
         ((k + 0.5) / len(group), n, element)

@@ -22,7 +22,7 @@ from imageevalkit.api.failures import Failure, Kind, classify_status, used_up_fo
 from imageevalkit.api.limiter import Traffic
 from imageevalkit.api.money import Bill, BudgetSpent, cost_of_reply, positive, price_and_estimate
 from imageevalkit.api.replies import LARGEST_REPLY, ImageReply, download_image
-from imageevalkit.api.uploads import Inputs, inputs_of
+from imageevalkit.api.uploads import BadMask, Inputs, inputs_of
 from imageevalkit.cpu import on_cpu
 from imageevalkit.errors import UserError
 from imageevalkit.generation.model import (
@@ -351,7 +351,10 @@ class OpenAIImagesEdit(_OpenAIImages):
 
     def _edit_request(self, input_list: Sequence[str | Image.Image], seed: int) -> Request:
         pictures = [part for part in input_list if isinstance(part, Image.Image)]
-        inputs = inputs_of(joined_text(input_list), pictures)
+        try:
+            inputs = inputs_of(joined_text(input_list), pictures)
+        except BadMask as error:
+            raise ItemFailed(str(error), attempts=0) from None
         if not inputs.images:
             raise ItemFailed("the item has no image to edit", attempts=0)
         if inputs.mask and not self._route.takes_mask:
