@@ -92,7 +92,8 @@ class Encoder(Answerer):
         Whether its weights are the official ones is a matter of their content, which is in the identity; ``official``
         is a part of every request, so that another value would measure anew what is on record.
         """
-        identity = {**self.identity, "packages": self._package_versions()}
+        packages = self._package_versions()  # first: the rest needs them
+        identity = {**self.identity, "packages": packages}
         name = f"{self.name}/{digest(without_packages(identity))[:8]}"
         return Evaluator(name, official=False, details={"encoder": identity})
 

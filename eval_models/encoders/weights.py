@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -248,18 +248,15 @@ def load_bfloat16(
 def raise_unfit(
     source: WeightsSource,
     what: str,
-    missing: Sequence[str],
-    unexpected: Sequence[str],
-    odd_shapes: Sequence[str] = (),
+    missing: Collection[str],
+    unexpected: Collection[str],
+    odd_shapes: Collection[str] = (),
 ) -> None:
     """Raise CellFailure with a few names where a checkpoint's weights are not those of ``what``."""
+    kinds = {"lacks": missing, "has unexpected": unexpected, "has another shape of": odd_shapes}
     found = [
-        f"{words} {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
-        for words, names in {
-            "lacks": missing,
-            "has unexpected": unexpected,
-            "has another shape of": odd_shapes,
-        }.items()
+        f"{words} {', '.join(sorted(names)[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+        for words, names in kinds.items()
         if names
     ]
     if found:
