@@ -10,7 +10,6 @@ way the same numbers in half precision.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from PIL import Image
@@ -81,12 +80,14 @@ def _weights(path: str, commit: str | None, settings: TransformersSettings) -> A
 
     device_map = settings.device_map or _best_device_map()
     spread = device_map in ("auto", "balanced", "balanced_low_0", "sequential")
-    options: dict[str, Any] = {"revision": commit, "dtype": settings.dtype}
-    if spread:
-        options["device_map"] = device_map
-    if settings.attn_implementation is not None:
-        options["attn_implementation"] = settings.attn_implementation
-    model, loading = AutoModelForImageTextToText.from_pretrained(path, output_loading_info=True, **options)
+    model, loading = AutoModelForImageTextToText.from_pretrained(
+        path,
+        output_loading_info=True,
+        revision=commit,
+        dtype=settings.dtype,
+        device_map=device_map if spread else None,
+        attn_implementation=settings.attn_implementation,
+    )
     # transformers only warns, and a judge with random weights answers all the same
     missing = sorted(loading["missing_keys"])
     if missing:
@@ -139,15 +140,18 @@ def load_processor(
 
 def _limit_pixels(image_processor: Any, model_path: str, settings: TransformersSettings) -> None:
     """Set the area of images; in the Qwen family it goes by the names of edges."""
-    limits = {"min_pixels": settings.min_pixels, "max_pixels": settings.max_pixels}
+    limits = {
+        ("min_pixels", "shortest_edge"): settings.min_pixels,
+        ("max_pixels", "longest_edge"): settings.max_pixels,
+    }
     if not any(limits.values()):
         return
     edges = dict(image_processor.size)
-    taken = getattr(getattr(image_processor, "valid_kwargs", None), "__annotations__", {})
-    for (name, pixels), edge in zip(limits.items(), ("shortest_edge", "longest_edge"), strict=True):
+    known = getattr(getattr(image_processor, "valid_kwargs", None), "__annotations__", {})
+    for (name, edge), pixels in limits.items():
         if pixels is None:
             continue
-        if name not in taken or edge not in edges:
+        if name not in known or edge not in edges:
             raise CellFailure(f"judge: the image processor of {model_path} takes no {name}; leave it out")
         edges[edge] = pixels
     image_processor.size = edges
@@ -182,9 +186,10 @@ class ImagesOnce:
 
     def __call__(self, images: Any, **options: Any) -> Any:
         """What the image processor makes of ``images``, Pillow's, which may be in nested lists."""
+        from transformers.image_utils import make_flat_list_of_images
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-        flat = list(_flat(images))
+        flat = make_flat_list_of_images(images)
         same = len(flat) == len(self._images) and all(a is b for a, b in zip(flat, self._images, strict=True))
         if not same or repr(options) != self._options:
             if isinstance(self._image_processor, Qwen2VLImageProcessorPil):
@@ -215,11 +220,3 @@ def _resized(image: Image.Image, image_processor: Any) -> Image.Image:
         rows.permute(2, 0, 1)[None], (height, width), mode="bicubic", antialias=True
     )
     return Image.frombytes("RGB", (width, height), resized[0].permute(1, 2, 0).numpy().tobytes())
-
-
-def _flat(images: Any) -> Iterator[Any]:
-    if isinstance(images, list | tuple):
-        for image in images:
-            yield from _flat(image)
-    else:
-        yield images
