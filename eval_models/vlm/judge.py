@@ -32,10 +32,6 @@ class _Job(NamedTuple):
     one_image: bool
 
 
-class _TooMany(Exception):
-    """A batch is larger than what memory allows."""
-
-
 class TransformersJudge(Judge):
     """``counts`` tells what its model did.
 
@@ -133,25 +129,20 @@ class TransformersJudge(Judge):
             yield replace(answer, seconds=seconds)
 
     def _inferred(self, job: _Job, prepared: Prepared) -> Iterator[Answer]:
-        if not job.one_image:
-            for questions, inputs in prepared.batches:
-                if len(questions) > self._batch_size:  # it was planned before memory ran out
-                    raise _TooMany
-                yield from self._inference.answers(questions, inputs)
-            return
-        questions, prompts = (
-            [question for (question,), _ in prepared.batches],
-            [p for _, p in prepared.batches],
-        )
-        if len(questions) > 1 and self._inference.may_share(questions, prompts):
-            yield from self._inference.shared_answers(questions, prompts)
-            return
-        generated = []
-        for (question,), prompt in prepared.batches:
-            if question.choices or len(prepared.batches) == 1:
-                yield from self._inference.answers([question], prompt)
+        batches = prepared.batches
+        several = job.one_image and len(batches) > 1
+        if several:
+            questions, prompts = [question for (question,), _ in batches], [inputs for _, inputs in batches]
+            if self._inference.may_share(questions, prompts):
+                yield from self._inference.shared_answers(questions, prompts)
+                return
+        generated: list[Question] = []
+        for questions, inputs in batches:
+            # or it was planned before memory ran out
+            if (several and not questions[0].choices) or len(questions) > self._batch_size:
+                generated += questions
             else:
-                generated.append(question)
+                yield from self._inference.answers(questions, inputs)
         for apart in self._plan_apart(generated):
             yield from self._inferred(apart, self._prepare(apart))
 
@@ -200,8 +191,8 @@ class TransformersJudge(Judge):
 
     @functools.cached_property
     def _inference(self) -> Inference:
-        model, processor, _ = self._local
-        return Inference(model, processor.tokenizer, self._settings.batch_size, self.counts)
+        tokenizer = self._local.processor.tokenizer
+        return Inference(self._local.model, tokenizer, self._settings.batch_size, self.counts)
 
 
 def _beginning(question: Question) -> Hashable:

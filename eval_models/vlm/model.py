@@ -76,9 +76,14 @@ def load_model(source: WeightsSource, settings: TransformersSettings) -> LocalMo
 
 
 def _weights(path: str, commit: str | None, settings: TransformersSettings) -> Any:
+    import torch
     from transformers import AutoModelForImageTextToText
 
-    device_map = settings.device_map or _best_device_map()
+    device_map = settings.device_map
+    if not device_map and torch.cuda.is_available():
+        device_map = "auto" if importlib.util.find_spec("accelerate") else "cuda"
+    elif not device_map:
+        device_map = "mps" if torch.backends.mps.is_available() else "cpu"
     spread = device_map in ("auto", "balanced", "balanced_low_0", "sequential")
     model, loading = AutoModelForImageTextToText.from_pretrained(
         path,
@@ -96,22 +101,13 @@ def _weights(path: str, commit: str | None, settings: TransformersSettings) -> A
         )
     if not spread:
         model = model.to(device_map)
-    else:
-        # there is no map where one device holds all
-        outside = {str(place) for place in getattr(model, "hf_device_map", {}).values()} & {"cpu", "disk"}
-        if outside:
-            say(
-                f"judge: parts of {path} do not fit into GPU memory and are on {', '.join(sorted(outside))}: slow"
-            )
+    # there is no map where one device holds all
+    outside = {str(place) for place in getattr(model, "hf_device_map", {}).values()} & {"cpu", "disk"}
+    if spread and outside:
+        say(
+            f"judge: parts of {path} do not fit into GPU memory and are on {', '.join(sorted(outside))}: slow"
+        )
     return model.eval()
-
-
-def _best_device_map() -> str:
-    import torch
-
-    if torch.cuda.is_available():
-        return "auto" if importlib.util.find_spec("accelerate") else "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def load_processor(
@@ -124,49 +120,35 @@ def load_processor(
     """
     from transformers import AutoImageProcessor
 
-    processor = _without_video(processor_class).from_pretrained(model_path, revision=revision)
-    processor.image_processor = AutoImageProcessor.from_pretrained(
-        model_path, revision=revision, backend="pil"
-    )
-    if not getattr(processor, "chat_template", None):
-        raise CellFailure(
-            f"judge: {model_path} has no chat template, so it is no chat model; choose an instruction-tuned one"
-        )
-    _limit_pixels(processor.image_processor, model_path, settings)
-    processor.tokenizer.padding_side = "left"
-    processor.image_processor = ImagesOnce(processor.image_processor)
-    return processor
+    class ImagesOnly(processor_class):  # type: ignore[misc]
+        """Without its video processor: no judge sees a video, and loading one needs torchvision."""
 
-
-def _limit_pixels(image_processor: Any, model_path: str, settings: TransformersSettings) -> None:
-    """Set the area of images; in the Qwen family it goes by the names of edges."""
-    limits = {
-        ("min_pixels", "shortest_edge"): settings.min_pixels,
-        ("max_pixels", "longest_edge"): settings.max_pixels,
-    }
-    if not any(limits.values()):
-        return
-    edges = dict(image_processor.size)
-    known = getattr(getattr(image_processor, "valid_kwargs", None), "__annotations__", {})
-    for (name, edge), pixels in limits.items():
-        if pixels is None:
-            continue
-        if name not in known or edge not in edges:
-            raise CellFailure(f"judge: the image processor of {model_path} takes no {name}; leave it out")
-        edges[edge] = pixels
-    image_processor.size = edges
-
-
-def _without_video(processor_class: Any) -> Any:
-    """The same class without its video processor: no judge sees a video, and loading one needs torchvision."""
-
-    class ImagesOnly(processor_class):
         @classmethod
         def get_attributes(cls) -> list[str]:
             return [name for name in super().get_attributes() if name != "video_processor"]
 
     ImagesOnly.__name__ = processor_class.__name__
-    return ImagesOnly
+    processor: Any = ImagesOnly.from_pretrained(model_path, revision=revision)
+    images = AutoImageProcessor.from_pretrained(model_path, revision=revision, backend="pil")
+    if not getattr(processor, "chat_template", None):
+        raise CellFailure(
+            f"judge: {model_path} has no chat template, so it is no chat model; choose an instruction-tuned one"
+        )
+    # the area of images; in the Qwen family it goes by the names of edges
+    edges = dict(images.size) if settings.min_pixels or settings.max_pixels else {}
+    known = getattr(getattr(images, "valid_kwargs", None), "__annotations__", {})
+    for name, edge in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
+        pixels = getattr(settings, name)
+        if pixels is None:
+            continue
+        if name not in known or edge not in edges:
+            raise CellFailure(f"judge: the image processor of {model_path} takes no {name}; leave it out")
+        edges[edge] = pixels
+    if edges:
+        images.size = edges
+    processor.tokenizer.padding_side = "left"
+    processor.image_processor = ImagesOnce(images)
+    return processor
 
 
 class ImagesOnce:
