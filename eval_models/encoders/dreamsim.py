@@ -18,10 +18,10 @@ from PIL import Image
 from eval_models.encoders.encoder import Encoder, to_device
 from eval_models.encoders.pixels import stretch, to_floats
 from eval_models.encoders.weights import (
+    DREAMSIM_ENTRIES,
     ENCODERS,
     LORA,
     does_not_load,
-    dreamsim_entries,
     dreamsim_problem,
     find,
 )
@@ -50,10 +50,11 @@ class DreamSimEncoder(Encoder):
     def identity(self) -> dict[str, Any]:
         """The folder counts by the files that the package reads: Python leaves others there."""
         folder = Path(self._source().model_path)
-        files = dreamsim_entries()
         return {
             "encoder": "dreamsim",
-            "weights": {entry: weights_of(str(folder / entry)).get("weights", "") for entry in files},
+            "weights": {
+                entry: weights_of(str(folder / entry)).get("weights", "") for entry in DREAMSIM_ENTRIES
+            },
             "precision": "float32",
         }
 
@@ -144,11 +145,7 @@ def embedding_text(values: Sequence[float]) -> str:
 
 
 def read_embedding(text: str) -> Sequence[float]:
-    """The float32 values that :func:`embedding_text` made ``text`` of.
-
-    Raises:
-        ValueError: it is no such text.
-    """
+    """The float32 values that :func:`embedding_text` made ``text`` of. Raises ValueError: it is no such text."""
     try:
         packed = base64.b64decode(json.loads(text)["embedding"], validate=True)
         return struct.unpack(f"<{len(packed) // 4}f", packed)

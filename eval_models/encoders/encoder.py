@@ -92,7 +92,8 @@ class Encoder(Answerer):
         Whether its weights are the official ones is a matter of their content, which is in the identity; ``official``
         is a part of every request, so that another value would measure anew what is on record.
         """
-        packages = self._package_versions()  # first: the rest needs them
+        # first: the rest needs them
+        packages = package_versions(ENCODERS, ("torch", "transformers", "numpy", "pillow", *self.packages))
         identity = {**self.identity, "packages": packages}
         name = f"{self.name}/{digest(without_packages(identity))[:8]}"
         return Evaluator(name, official=False, details={"encoder": identity})
@@ -110,7 +111,6 @@ class Encoder(Answerer):
         """Images are prepared on as many cores as the job has. The model is freed when the iterator ends."""
         if not questions:
             return
-        self._package_versions()
         device = choose_device(self.device)
         model = self.load(questions, device)
         try:
@@ -126,9 +126,6 @@ class Encoder(Answerer):
             del model
             free_memory()
 
-    def _package_versions(self) -> dict[str, str]:
-        return package_versions(ENCODERS, ("torch", "transformers", "numpy", "pillow", *self.packages))
-
 
 def _finite(numbers: Mapping[str, float | Sequence[float]]) -> Mapping[str, float | Sequence[float]]:
     for found in numbers.values():
@@ -139,11 +136,7 @@ def _finite(numbers: Mapping[str, float | Sequence[float]]) -> Mapping[str, floa
 
 
 def choose_device(name: str) -> str:
-    """``name``, else the first GPU, else the CPU, in torch's words.
-
-    Raises:
-        CellFailure: torch knows no such device.
-    """
+    """``name``, else the first GPU, else the CPU, in torch's words. Raises CellFailure: torch knows no such device."""
     import torch
 
     name = name or ("cuda:0" if torch.cuda.is_available() else "cpu")

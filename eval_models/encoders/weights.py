@@ -27,6 +27,13 @@ _DINO_WEIGHTS = "checkpoints/dino_vitbase16_pretrain.pth"
 _FILES = (*_BACKBONES, f"{LORA}/adapter_config.json", f"{_DINO}/hubconf.py", _DINO_WEIGHTS)
 
 
+DREAMSIM_ENTRIES = (
+    *(*_BACKBONES, _DINO_WEIGHTS, LORA),
+    *(f"{_DINO}/hubconf.py", f"{_DINO}/vision_transformer.py"),
+)
+"""What the package reads in DreamSim's folder; of the DINO code, the files that make the model."""
+
+
 class _Known(NamedTuple):
     """``assets`` are what prefetch gets; the first says where they are: a hub id, or a path below the tree's root."""
 
@@ -35,11 +42,6 @@ class _Known(NamedTuple):
 
     def is_on_hub(self, place: str) -> bool:
         return isinstance(self.assets[0], HubAsset) and may_be_hub_id(place)
-
-
-def _hub(repo: str, what: str) -> _Known:
-    # no revision of these is known for certain: the newest, or the one in HF_HOME; a score's name holds its commit
-    return _Known(what, (HubAsset(repo),))
 
 
 _KNOWN = {
@@ -70,9 +72,12 @@ _KNOWN = {
             ),
         ),
     ),
-    "se": _hub("xingpng/OneIG-StyleEncoder", "the SE style encoder"),
-    "llm2clip_vision": _hub("microsoft/LLM2CLIP-Openai-L-14-336", "LLM2CLIP's image encoder"),
-    "llm2clip_text": _hub("microsoft/LLM2CLIP-Llama-3-8B-Instruct-CC-Finetuned", "LLM2CLIP's text encoder"),
+    # no revision of these is known for certain: the newest, or the one in HF_HOME; a score's name holds its commit
+    "se": _Known("the SE style encoder", (HubAsset("xingpng/OneIG-StyleEncoder"),)),
+    "llm2clip_vision": _Known("LLM2CLIP's image encoder", (HubAsset("microsoft/LLM2CLIP-Openai-L-14-336"),)),
+    "llm2clip_text": _Known(
+        "LLM2CLIP's text encoder", (HubAsset("microsoft/LLM2CLIP-Llama-3-8B-Instruct-CC-Finetuned"),)
+    ),
     "dreamsim": _Known(
         "DreamSim's ensemble",
         (
@@ -191,11 +196,6 @@ def dreamsim_problem(folder: Path) -> str:
     )
 
 
-def dreamsim_entries() -> list[str]:
-    """What the package reads in DreamSim's folder; of the DINO code, the files that make the model."""
-    return [*_BACKBONES, _DINO_WEIGHTS, LORA, f"{_DINO}/hubconf.py", f"{_DINO}/vision_transformer.py"]
-
-
 def does_not_load(source: WeightsSource, error: BaseException) -> CellFailure:
     """The failure, in one line, of loading ``source``."""
     if isinstance(error, ImportError):
@@ -221,11 +221,7 @@ def _missing(name: str, place: str) -> str:
 def load_bfloat16(
     source: WeightsSource, class_name: str, device: str, **options: Any
 ) -> tuple[Any, dict[str, Any]]:
-    """The model of transformers' class, in bfloat16, and which weights it lacks, by ``from_pretrained``.
-
-    Raises:
-        CellFailure: it does not load.
-    """
+    """The model of transformers' class, and what it lacks (its loading info). Raises CellFailure: it does not load."""
     try:
         import torch
         import transformers

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eval_models.vlm.prompts import (
@@ -36,18 +35,6 @@ _TOLERANCE_HALF = 0.02
 _CHECKED = 2  # prompts
 _FIRST_TOKENS = 4  # of each
 _BY_TOKEN = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
-
-
-@dataclass
-class Counts:
-    """What was done so far. ``forwards`` leaves out the tokens after the first.
-
-    ``vision`` counts the images that went through the vision tower, several of one pass each by itself.
-    """
-
-    questions: int = 0
-    forwards: int = 0
-    vision: int = 0
 
 
 class Prefix(NamedTuple):
@@ -93,11 +80,10 @@ _Beginning = tuple[list[int], "torch.Tensor"]
 class Inference:
     """``model`` with its ``tokenizer``; at most ``batch_size`` questions go through it at once."""
 
-    def __init__(self, model: Any, tokenizer: Any, batch_size: int, counts: Counts) -> None:
+    def __init__(self, model: Any, tokenizer: Any, batch_size: int) -> None:
         self._model = model
         self._tokenizer = tokenizer
         self._batch_size = batch_size
-        self._counts = counts
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._shares: bool | None = True if model.config.model_type in _PROVEN else None
 
@@ -108,17 +94,15 @@ class Inference:
         """
         import torch
 
-        images = sum(len(question.pictures) for question in questions)
         with torch.inference_mode():
             if not questions[0].choices:
-                self._count(images)
                 return self._replies(questions, self._moved(inputs))
             (question,) = questions
             end = torch.tensor([inputs["input_ids"].shape[1] - 1])
-            logits, _ = self._forward(inputs, end, images, use_cache=False)
+            logits, _ = self._forward(inputs, end, use_cache=False)
             return [self._choice(question, inputs, logits[0, 0].float())]
 
-    def may_share(self, questions: Sequence[Question], prompts: Sequence[Inputs]) -> bool:
+    def may_share(self, prompts: Sequence[Inputs]) -> bool:
         """Whether :meth:`shared_answers` is right for the model; found out with these, two at least.
 
         For the classes of :data:`_PROVEN` it is. Any other is tried on its first image: where the probabilities are
@@ -129,7 +113,7 @@ class Inference:
 
         if self._shares is None:
             with torch.inference_mode():
-                self._shares = self._try(len(questions[0].pictures), prompts[:_CHECKED])
+                self._shares = self._try(prompts[:_CHECKED])
         return self._shares
 
     def shared_answers(self, questions: Sequence[Question], prompts: Sequence[Inputs]) -> list[Answer]:
@@ -140,7 +124,7 @@ class Inference:
         import torch
 
         with torch.inference_mode():
-            prefix, suffixes = self._prefix(prompts, len(questions[0].pictures))
+            prefix, suffixes = self._prefix(prompts)
             rows = [_Row(*row) for row in zip(questions, prompts, suffixes, strict=True)]
 
             def choices(batch: Sequence[_Row]) -> list[Answer]:
@@ -151,7 +135,6 @@ class Inference:
                 ]
 
             def replies(batch: Sequence[_Row]) -> list[Answer]:
-                self._count(0)
                 inputs = self._continued(prefix, [row.suffix for row in batch])
                 return self._replies([row.question for row in batch], inputs)
 
@@ -163,10 +146,6 @@ class Inference:
                 answers += self._in_batches(group, replies)
             return answers
 
-    def _count(self, images: int) -> None:
-        self._counts.forwards += 1
-        self._counts.vision += images
-
     def _moved(self, inputs: Inputs) -> Inputs:
         """``inputs`` on the model's device, pixels in its precision."""
         return {
@@ -174,14 +153,11 @@ class Inference:
             for name, value in inputs.items()
         }
 
-    def _forward(
-        self, inputs: Inputs, at: torch.Tensor, images: int, **options: Any
-    ) -> tuple[torch.Tensor, Any]:
+    def _forward(self, inputs: Inputs, at: torch.Tensor, **options: Any) -> tuple[torch.Tensor, Any]:
         """The logits at token positions ``at`` (one-dimensional), (batch, positions, vocabulary), and the cache.
 
-        ``images`` are those that ``inputs`` hold. Only these logits: those of a whole prompt are gigabytes.
+        Only these logits: those of a whole prompt are gigabytes.
         """
-        self._count(images)
         if self._keeps:
             options["logits_to_keep"] = at.to(self._model.device)
         out = self._model(**self._moved(inputs), **options)
@@ -229,7 +205,7 @@ class Inference:
             answers.append(Answer(question, text, tokens=counts, cut=not length))
         return answers
 
-    def _prefix(self, prompts: Sequence[Inputs], images: int) -> tuple[Prefix, list[list[int]]]:
+    def _prefix(self, prompts: Sequence[Inputs]) -> tuple[Prefix, list[list[int]]]:
         """The common beginning of ``prompts`` (batches of one row), and what follows in each: one token at least."""
         import torch
 
@@ -239,7 +215,7 @@ class Inference:
         inputs = {
             name: value[:, :length] if name in _BY_TOKEN else value for name, value in prompts[0].items()
         }
-        _, cache = self._forward(inputs, torch.tensor([length - 1]), images, use_cache=True)
+        _, cache = self._forward(inputs, torch.tensor([length - 1]), use_cache=True)
         return Prefix(rows[0][:length], cache), [row[length:] for row in rows]
 
     def _logits_after(self, prefix: Prefix, suffixes: Sequence[list[int]]) -> torch.Tensor:
@@ -253,7 +229,6 @@ class Inference:
         logits, _ = self._forward(
             {"input_ids": torch.tensor(padded)},
             torch.tensor(ends),
-            0,
             past_key_values=prefix.rows(len(suffixes)),
             use_cache=True,
         )
@@ -295,17 +270,13 @@ class Inference:
                 torch.cuda.empty_cache()
         return answers
 
-    def _try(self, images: int, prompts: Sequence[Inputs]) -> bool:
+    def _try(self, prompts: Sequence[Inputs]) -> bool:
         """Whether the first tokens after ``prompts`` have the same probabilities both ways."""
         import torch
 
-        plain = []
-        for prompt in prompts:
-            self._count(images)
-            plain += self._beginnings(self._moved(prompt))
+        plain = [row for prompt in prompts for row in self._beginnings(self._moved(prompt))]
         try:
-            prefix, suffixes = self._prefix(prompts, images)
-            self._count(0)
+            prefix, suffixes = self._prefix(prompts)
             shared = self._beginnings(self._continued(prefix, suffixes))
             next_tokens = self._logits_after(prefix, suffixes).softmax(-1)
             at_once = [(ids[:1], row[None]) for (ids, _), row in zip(plain, next_tokens, strict=True)]

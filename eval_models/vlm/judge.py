@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from eval_models.vlm.inference import Counts, Inference, check_choice_ids
+from eval_models.vlm.inference import Inference, check_choice_ids
 from eval_models.vlm.model import PREPARED_BY, LocalModel, load_model
 from eval_models.vlm.prompts import Prepared, Prompts, check_question, reply_groups
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question
@@ -33,9 +33,7 @@ class _Job(NamedTuple):
 
 
 class TransformersJudge(Judge):
-    """``counts`` tells what its model did.
-
-    All questions about one image share its preparation, its pass through the vision tower and the keys and values
+    """All questions about one image share its preparation, its pass through the vision tower and the keys and values
     of what the prompts have in common (see :mod:`eval_models.vlm.inference`). Replies about images of which
     only one thing is asked are generated in batches. Beside a GPU, a thread prepares the next images while
     the model works.
@@ -45,7 +43,7 @@ class TransformersJudge(Judge):
         super().__init__(*args, **options)
         self._settings = TransformersSettings(**self.kwargs)
         self._batch_size = self._settings.batch_size
-        self.counts = Counts()
+        self._answered = False
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
@@ -124,7 +122,7 @@ class TransformersJudge(Judge):
             yield from self._after_failure(job, prepared, error)
             return
         seconds = (time.monotonic() - started) / max(1, len(answers))
-        self.counts.questions += len(answers)
+        self._answered = self._answered or bool(answers)
         for answer in answers:
             yield replace(answer, seconds=seconds)
 
@@ -133,7 +131,7 @@ class TransformersJudge(Judge):
         several = job.one_image and len(batches) > 1
         if several:
             questions, prompts = [question for (question,), _ in batches], [inputs for _, inputs in batches]
-            if self._inference.may_share(questions, prompts):
+            if self._inference.may_share(prompts):
                 yield from self._inference.shared_answers(questions, prompts)
                 return
         generated: list[Question] = []
@@ -157,7 +155,7 @@ class TransformersJudge(Judge):
         if exhausted:
             torch.cuda.empty_cache()
         if len(questions) == 1:
-            if exhausted and not self.counts.questions:
+            if exhausted and not self._answered:
                 raise CellFailure(
                     f"judge: {self._source.model_path} leaves too little GPU memory for one question; set its "
                     "max_pixels, give the job more GPUs (EVAL_GPU_MAP), or choose a smaller judge"
@@ -192,7 +190,7 @@ class TransformersJudge(Judge):
     @functools.cached_property
     def _inference(self) -> Inference:
         tokenizer = self._local.processor.tokenizer
-        return Inference(self._local.model, tokenizer, self._settings.batch_size, self.counts)
+        return Inference(self._local.model, tokenizer, self._settings.batch_size)
 
 
 def _beginning(question: Question) -> Hashable:

@@ -37,11 +37,7 @@ class LocalModel(NamedTuple):
 
 
 def load_model(source: WeightsSource, settings: TransformersSettings) -> LocalModel:
-    """Load the weights and the processor.
-
-    Raises:
-        CellFailure: one line why that is not possible here.
-    """
+    """Load the weights and the processor. Raises CellFailure: one line why that is not possible here."""
     try:
         import torch
         import transformers
