@@ -9,7 +9,7 @@ import json
 import struct
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -75,7 +75,13 @@ class DreamSimEncoder(Encoder):
                 (Path(links) / entry.name).symlink_to(entry.resolve())
             (Path(links) / "trusted_list").unlink(missing_ok=True)
             try:
-                with _quiet():
+                # without words on the temporary folder, and warnings that the package always raises
+                with (
+                    contextlib.redirect_stdout(io.StringIO()),
+                    contextlib.redirect_stderr(io.StringIO()),
+                    warnings.catch_warnings(),
+                ):
+                    warnings.simplefilter("ignore")
                     model, _ = dreamsim(pretrained=True, device=device, cache_dir=links)
                 lacking = _lora_not_loaded(model, Path(links) / LORA, device)
             except Exception as error:  # torch, peft and the code in the folder raise what they like
@@ -115,19 +121,6 @@ class DreamSimModel(NamedTuple):
     def measure(self, question: Question, features: np.ndarray) -> dict[str, list[float]]:
         """The embedding."""
         return {"embedding": features.tolist()}
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the words on the temporary folder, and the warnings that the package always raises."""
-    unread = io.StringIO()
-    with (
-        contextlib.redirect_stdout(unread),
-        contextlib.redirect_stderr(unread),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _lora_not_loaded(model: Any, folder: Path, device: str) -> list[str]:

@@ -58,25 +58,22 @@ class Llm2ClipEncoder(Encoder):
         autocast = "float16" if choose_device(self.device).startswith("cuda") else "bfloat16"
         return {
             "encoder": "llm2clip",
-            "weights": {"llm2clip_vision": self._vision.identity, "llm2clip_text": self._llm.identity},
+            "weights": {name: source.identity for name, source in self._sources.items()},
             "precision": {"weights": "bfloat16", "official": autocast, "exact": "float32"},
         }
 
     def load(self, questions: Sequence[Question], device: str) -> _Models:
         """All texts are encoded first, each once: the LLM's memory is free for the images."""
-        vectors = encode_texts([question.text for question in questions], self._llm, device)
-        official = load_llm2clip(self._vision, device)
+        vision, llm = self._sources.values()
+        vectors = encode_texts([question.text for question in questions], llm, device)
+        official = load_llm2clip(vision, device)
         models = _Models(official, official.in_float32(), {}, device)
-        models.texts.update({text: models.text_features(found, self._llm) for text, found in vectors.items()})
+        models.texts.update({text: models.text_features(found, llm) for text, found in vectors.items()})
         return models
 
     @functools.cached_property
-    def _vision(self) -> WeightsSource:
-        return find("llm2clip_vision", self.weights)
-
-    @functools.cached_property
-    def _llm(self) -> WeightsSource:
-        return find("llm2clip_text", self.weights)
+    def _sources(self) -> dict[str, WeightsSource]:
+        return {name: find(name, self.weights) for name in ("llm2clip_vision", "llm2clip_text")}
 
 
 class Vectors(NamedTuple):
@@ -106,10 +103,10 @@ class _Models(NamedTuple):
 
         pixels = to_device(batch, self.device)
         with self.autocast():
-            official = _of_length_1(self.official.image_features(pixels))
+            official = self.official.image_features(pixels)
         # cuDNN would round the patches to TF32 by default
         with torch.backends.cudnn.flags(allow_tf32=False):
-            exact = _of_length_1(self.exact.image_features(pixels))
+            exact = self.exact.image_features(pixels)
         return [Vectors(*both) for both in zip(official.split(1), exact.split(1), strict=True)]
 
     def text_features(self, vectors: Vectors, source: WeightsSource) -> Vectors:
@@ -125,8 +122,8 @@ class _Models(NamedTuple):
         try:
             with torch.inference_mode():
                 with self.autocast():
-                    official = _of_length_1(self.official.text_features(official))
-                return Vectors(official, _of_length_1(self.exact.text_features(exact)))
+                    official = self.official.text_features(official)
+                return Vectors(official, self.exact.text_features(exact))
         except RuntimeError as error:  # no memory left
             raise CellFailure(f"encoders: LLM2CLIP's text adapter failed: {first_line(error)}") from error
 
@@ -144,36 +141,37 @@ class _Models(NamedTuple):
         return torch.amp.autocast(torch.device(self.device).type)
 
 
-def _of_length_1(features: torch.Tensor) -> torch.Tensor:
-    # in place, as the official code: the quotient keeps the precision of the features
-    features /= features.norm(dim=-1, keepdim=True)
-    return features
-
-
 class Llm2Clip:
-    """Both halves in one precision. ``image_size`` in pixels, ``text_width`` in numbers, are what they take."""
+    """The ``model`` in one precision. ``image_size`` in pixels, ``text_width`` in numbers, are what it takes.
 
-    def __init__(self, vision: Any, adapter: Any) -> None:
-        self._vision = vision.eval()
-        self._adapter = adapter
-        self.image_size: int = vision.config.image_size
-        self.text_width: int = adapter[-1].in_features
+    Features are (images or texts, width), each of length 1.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model.eval()
+        self._adapter = model.text_adapter.adaptor
+        self.image_size: int = model.config.image_size
+        self.text_width: int = self._adapter[-1].in_features
 
     def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
-        """(images, features) of ``pixels`` (images, 3, size, size), float32; not of length 1."""
-        features: torch.Tensor = self._vision(pixel_values=pixels).image_embeds
-        return features
+        """Those of ``pixels`` (images, 3, size, size), float32."""
+        return self._of_length_1(self._model(pixel_values=pixels).image_embeds)
 
     def text_features(self, vectors: torch.Tensor) -> torch.Tensor:
-        """(texts, features) of float32 ``vectors`` (texts, text_width); not of length 1."""
+        """Those of float32 ``vectors`` (texts, text_width)."""
         import torch
 
-        features: torch.Tensor = self._adapter(torch.nn.functional.normalize(vectors, p=2, dim=-1))
-        return features
+        return self._of_length_1(self._adapter(torch.nn.functional.normalize(vectors, p=2, dim=-1)))
 
     def in_float32(self) -> Llm2Clip:
         """Another with the same weights that computes in float32."""
-        return Llm2Clip(copy.deepcopy(self._vision).float(), copy.deepcopy(self._adapter).float())
+        return Llm2Clip(copy.deepcopy(self._model).float())
+
+    @staticmethod
+    def _of_length_1(features: torch.Tensor) -> torch.Tensor:
+        # in place, as the official code: the quotient keeps the precision of the features
+        features /= features.norm(dim=-1, keepdim=True)
+        return features
 
 
 def load_llm2clip(source: WeightsSource, device: str) -> Llm2Clip:
@@ -190,15 +188,16 @@ def load_llm2clip(source: WeightsSource, device: str) -> Llm2Clip:
         import torch
 
         state = _read_weights(source)
-        vision, adapter = _vision_model(source, state), _text_adapter(state)
-        of_adapter = {f"{_ADAPTER}{name}": tensor for name, tensor in adapter.state_dict().items()}
-        expected = {**vision.state_dict(), **of_adapter}
+        model = _vision_model(source, state)
+        # the names of the checkpoint
+        model.text_adapter = torch.nn.Module()
+        model.text_adapter.adaptor = _text_adapter(state)
+        expected = model.state_dict()
         raise_unfit(source, what, expected.keys() - state, state.keys() - expected - _TRAINING_ONLY)
         odd = [name for name, tensor in expected.items() if state[name].shape != tensor.shape]
         raise_unfit(source, what, (), (), odd)
-        vision.load_state_dict({name: state[name] for name in vision.state_dict()})
-        adapter.load_state_dict({name: state[f"{_ADAPTER}{name}"] for name in adapter.state_dict()})
-        return Llm2Clip(*(half.to(device, torch.bfloat16) for half in (vision, adapter)))
+        model.load_state_dict({name: state[name] for name in expected})
+        return Llm2Clip(model.to(device, torch.bfloat16))
     except CellFailure:
         raise
     except Exception as error:  # of transformers, of the hub, of the disk, of the device
@@ -309,11 +308,7 @@ def encode_texts(texts: Sequence[str], source: WeightsSource, device: str) -> di
 
 
 def load_tokenizer(source: WeightsSource) -> Any:
-    """The checkpoint's own fast tokenizer, which puts the first token itself.
-
-    Raises:
-        CellFailure: there is none, or it does not load.
-    """
+    """The checkpoint's own fast tokenizer, which puts the first token itself. Raises CellFailure: it does not load."""
     folder = Path(source.model_path)
     if folder.is_dir() and not (folder / "tokenizer.json").is_file():
         raise CellFailure(f"encoders: {folder} lacks tokenizer.json; download the checkpoint whole")
@@ -329,11 +324,8 @@ def load_tokenizer(source: WeightsSource) -> Any:
 def tokenize(tokenizer: Any, text: str) -> tuple[list[int], int]:
     """The ids of ``text`` as a user's turn of Llama 3, cut on the right to 512, and how many of the last are pooled.
 
-    Those are the text's own tokens and the end.
-
-    How many those are is counted by themselves, and then taken from the right, as the official code does: where
-    the turn is cut, that reaches to tokens before the text. (Its loop that shortens texts word by word never runs:
-    it counts after cutting.)
+    Those are as many as the text's own and the end by themselves, as the official code counts: where the turn is cut,
+    they reach to tokens before the text. (Its loop that shortens texts never runs: it counts after cutting.)
     """
     turn = text.rstrip() + _END
     limits = {"truncation": True, "max_length": MAX_TOKENS, "padding": False}
