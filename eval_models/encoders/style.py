@@ -275,18 +275,13 @@ def _archive_state(source: WeightsSource) -> dict[str, Any]:
 
     path = source.model_path
     try:
-        if _is_torchscript(path):
-            return dict(torch.jit.load(path, map_location="cpu").state_dict())
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                if any(name.endswith("/constants.pkl") for name in archive.namelist()):
+                    return dict(torch.jit.load(path, map_location="cpu").state_dict())
         return dict(torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:  # a damaged file, or anything else in its place
         raise does_not_load(source, error) from error
-
-
-def _is_torchscript(path: str) -> bool:
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return any(name.endswith("/constants.pkl") for name in archive.namelist())
 
 
 def _layers(visual: Mapping[str, Any]) -> int:
@@ -332,7 +327,7 @@ def _openai_model(visual: Mapping[str, Any], projection: Any) -> Any:
         projection_dim=projection.shape[1],
     )
     model = CLIPVisionModelWithProjection(config)
-    state = {}
+    state: dict[str, Any] = {}
     for theirs, ours in _names(visual).items():
         parts = visual[theirs].chunk(3) if "{}" in ours else [visual[theirs]]
         state |= {ours.format(part): tensor for part, tensor in zip("qkv", parts, strict=False)}

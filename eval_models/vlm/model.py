@@ -116,7 +116,7 @@ def load_processor(
     """
     from transformers import AutoImageProcessor
 
-    class ImagesOnly(processor_class):  # type: ignore[misc]
+    class ImagesOnly(processor_class):
         """Without its video processor: no judge sees a video, and loading one needs torchvision."""
 
         @classmethod

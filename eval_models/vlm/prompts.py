@@ -36,10 +36,7 @@ Images = Mapping[Picture, Image.Image | str]
 
 
 class Prepared(NamedTuple):
-    """``batches`` are the model's inputs, each with the questions of its rows in order.
-
-    ``failures`` answer the questions that fail by themselves.
-    """
+    """The model's inputs, each with the questions of its rows in order, and the answers that are errors."""
 
     batches: list[tuple[list[Question], Inputs]]
     failures: list[Answer]
