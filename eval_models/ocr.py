@@ -20,8 +20,6 @@ from multiprocessing.connection import wait as wait_connections
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from PIL import Image
-
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.question import Answer, Question
 from imageevalkit.cell.results import Evaluator
@@ -31,6 +29,7 @@ from imageevalkit.images import CorruptImage, decode, on_white, sha256_file
 if TYPE_CHECKING:
     import numpy as np
 
+# those that have a part in the reading; of OpenCV's two only one is installed
 _PACKAGES = (
     "rapidocr-onnxruntime",
     "onnxruntime",
@@ -96,7 +95,15 @@ class Reader(Answerer):
         deaths = 0
         todo = iter(questions)
         leash, hold = multiprocessing.Pipe(duplex=False)
-        idle = [self._worker(leash) for _ in range(min(workers, len(questions)))]
+        # spawn: the parent has threads
+        context = multiprocessing.get_context("spawn")
+
+        def new_worker() -> ProcessPoolExecutor:
+            return ProcessPoolExecutor(1, context, _start, (type(self), leash))
+
+        # One executor per process: when a process dies, its executor breaks, and with one process per executor
+        # that names the picture and leaves the other readings alone.
+        idle = [new_worker() for _ in range(min(workers, len(questions)))]
         busy: dict[Future[Answer], tuple[ProcessPoolExecutor, Question]] = {}
         try:
             while True:
@@ -105,7 +112,7 @@ class Reader(Answerer):
                     try:
                         future = worker.submit(_read, question)
                     except BrokenProcessPool:  # it died between two pictures
-                        worker = self._worker(leash)
+                        worker = new_worker()
                         future = worker.submit(_read, question)
                     busy[future] = (worker, question)
                 if not busy:
@@ -119,7 +126,7 @@ class Reader(Answerer):
                     except BrokenProcessPool:
                         deaths += 1
                         worker.shutdown()
-                        worker = self._worker(leash)
+                        worker = new_worker()
                         answer = Answer(question, None, "the reading process died")
                     idle.append(worker)
                     yield answer
@@ -133,12 +140,6 @@ class Reader(Answerer):
             for worker in [*idle, *(worker for worker, _ in busy.values())]:
                 worker.shutdown(cancel_futures=True)
             leash.close()
-
-    def _worker(self, leash: Connection) -> ProcessPoolExecutor:
-        # One executor per process: when a process dies, its executor breaks, and with one process per executor
-        # that names the picture and leaves the other readings alone. spawn: the parent has threads.
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(1, context, _start, (type(self), leash))
 
 
 _reader: Reader
@@ -167,9 +168,7 @@ def _read(question: Question) -> Answer:
         raise
     except CorruptImage as problem:
         error = f"unreadable image: {problem}"
-    except (
-        Exception
-    ) as problem:  # whatever the disk or the reader's libraries raise costs this image, not the cell
+    except Exception as problem:  # of the disk, of the reader's libraries: it costs this image, not the cell
         error = f"{type(problem).__name__}: {problem}".splitlines()[0]
     return Answer(question, text, error, seconds=time.monotonic() - start)
 
@@ -180,18 +179,25 @@ class PPOCR(Reader):
     @functools.cached_property
     def evaluator(self) -> Evaluator:
         weights = sorted((_package_folder() / "models").glob("*.onnx"))
+        versions = {}
+        for name in _PACKAGES:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                versions[name] = importlib.metadata.version(name)
         return Evaluator(
             id=_ID,
             official=False,
             details={
-                "packages": _installed_versions(),
+                "packages": versions,
                 "weights_sha256": {path.name: sha256_file(path) for path in weights},
                 "settings": {**_SETTINGS, "space_probability": _SPACE_PROBABILITY},
             },
         )
 
     def read(self, data: bytes) -> str:
-        found, _ = self._engine(_bgr(decode(data)))
+        import numpy as np
+
+        # (height, width, BGR); RapidOCR itself would invert the colours of what is transparent
+        found, _ = self._engine(np.asarray(on_white(decode(data)))[:, :, ::-1])
         boxes = []
         for corners, text, _ in found or []:
             ys = [y for _, y in corners]
@@ -247,22 +253,6 @@ def lines(boxes: list[Box]) -> list[str]:
         else:
             rows.append([box])
     return [" ".join(box.text for box in sorted(row, key=lambda box: box.left)) for row in rows]
-
-
-def _bgr(image: Image.Image) -> np.ndarray:
-    """Pixels as (height, width, BGR), transparency on white (RapidOCR itself would invert colours)."""
-    import numpy as np
-
-    return np.asarray(on_white(image))[:, :, ::-1]
-
-
-def _installed_versions() -> dict[str, str]:
-    """Version of each package that has a part in the reading; of OpenCV's two only one is installed."""
-    versions = {}
-    for name in _PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions
 
 
 def _package_folder() -> Path:

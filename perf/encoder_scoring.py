@@ -28,10 +28,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from PIL import Image, ImageChops
 
-from eval_models.encoders.csd import Csd, find_csd, load_csd
 from eval_models.encoders.encoder import choose_device, run_batches, to_device
 from eval_models.encoders.pixels import clip_pixels, stretch, to_floats
-from eval_models.encoders.style import StyleEncoder, load_se
+from eval_models.encoders.style import StyleEncoder, StyleModel, find_csd, load_csd, load_se
 from eval_models.encoders.weights import find
 from imageevalkit.benchmark.question import Encoding, Picture, Question
 from imageevalkit.cores import available_cores
@@ -133,7 +132,9 @@ def toolkit_style(encoder: StyleEncoder, questions: Sequence[Question]) -> Itera
         yield json.loads(answer.text)["csd"]
 
 
-def toolkit_diversity(csd: Csd, batch_size: int, questions: Sequence[Question]) -> Iterator[Sequence[float]]:
+def toolkit_diversity(
+    csd: StyleModel, batch_size: int, questions: Sequence[Question]
+) -> Iterator[Sequence[float]]:
     """The distances of all pairs of images, of each prompt."""
     device = choose_device("")
 

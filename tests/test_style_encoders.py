@@ -17,8 +17,7 @@ import pytest
 from PIL import Image
 
 from eval_models.encoders import style
-from eval_models.encoders.csd import find_csd, load_csd
-from eval_models.encoders.style import StyleEncoder
+from eval_models.encoders.style import StyleEncoder, find_csd, load_csd
 from imageevalkit.benchmark.question import Answer, Encoding, Picture, Question
 from imageevalkit.errors import CellFailure
 from imageevalkit.images import sha256_file
@@ -373,12 +372,12 @@ def test_the_real_references_load(tiny: Tiny) -> None:
     import torch
 
     (csd,) = shared_mirror().glob("OneIG-Bench/OneIG-Benchmark/*/scripts/style/CSD_embed.pt")
-    references = style._References.load({"csd": csd, "se": csd.with_name("SE_embed.pt")}, "cpu")
-    assert len(references.csd) == 29 and {"3d_rendering", "ukiyo-e"} <= references.csd.keys()
-    for vectors, width, dtype, tolerance in (
-        (references.csd, 768, torch.float32, 1e-5),
-        (references.se, 1280, torch.bfloat16, 4e-3),
+    for path, width, dtype, tolerance in (
+        (csd, 768, torch.float32, 1e-5),
+        (csd.with_name("SE_embed.pt"), 1280, torch.bfloat16, 4e-3),
     ):
+        vectors = style.load_references(path, dtype, "cpu")
+        assert len(vectors) == 29 and {"3d_rendering", "ukiyo-e"} <= vectors.keys()
         for found in vectors.values():
             assert (tuple(found.shape), found.dtype) == ((3, width), dtype)
             assert torch.allclose(found.float().norm(dim=1), torch.ones(3), atol=tolerance)

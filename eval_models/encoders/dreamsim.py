@@ -6,11 +6,10 @@ import base64
 import contextlib
 import io
 import json
-import sys
+import struct
 import tempfile
 import warnings
-from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,10 +18,10 @@ from PIL import Image
 from eval_models.encoders.encoder import Encoder, to_device
 from eval_models.encoders.pixels import stretch, to_floats
 from eval_models.encoders.weights import (
+    DREAMSIM_ENTRIES,
     ENCODERS,
     LORA,
     does_not_load,
-    dreamsim_entries,
     dreamsim_problem,
     find,
 )
@@ -51,15 +50,48 @@ class DreamSimEncoder(Encoder):
     def identity(self) -> dict[str, Any]:
         """The folder counts by the files that the package reads: Python leaves others there."""
         folder = Path(self._source().model_path)
-        files = dreamsim_entries()
         return {
             "encoder": "dreamsim",
-            "weights": {entry: weights_of(str(folder / entry)).get("weights", "") for entry in files},
+            "weights": {
+                entry: weights_of(str(folder / entry)).get("weights", "") for entry in DREAMSIM_ENTRIES
+            },
             "precision": "float32",
         }
 
-    def load(self, questions: Sequence[Question], device: str) -> _Model:
-        return _Model(_load(self._source(), device), device)
+    def load(self, questions: Sequence[Question], device: str) -> DreamSimModel:
+        """The package's model in evaluation mode, from files alone."""
+        source = self._source()
+        try:
+            from dreamsim import dreamsim
+        except ImportError as error:
+            raise missing_package(ENCODERS, error) from error
+        except Exception as error:  # a torchvision that was built for another torch raises RuntimeError
+            raise CellFailure(
+                f"encoders: the package dreamsim does not import here ({first_line(error)}); {ENCODERS.remedy}"
+            ) from error
+        with tempfile.TemporaryDirectory() as links:
+            # torch.hub writes into the folder that it reads, which may be read-only or several jobs' own
+            for entry in Path(source.model_path).iterdir():
+                (Path(links) / entry.name).symlink_to(entry.resolve())
+            (Path(links) / "trusted_list").unlink(missing_ok=True)
+            try:
+                # without words on the temporary folder, and warnings that the package always raises
+                with (
+                    contextlib.redirect_stdout(io.StringIO()),
+                    contextlib.redirect_stderr(io.StringIO()),
+                    warnings.catch_warnings(),
+                ):
+                    warnings.simplefilter("ignore")
+                    model, _ = dreamsim(pretrained=True, device=device, cache_dir=links)
+                lacking = _lora_not_loaded(model, Path(links) / LORA, device)
+            except Exception as error:  # torch, peft and the code in the folder raise what they like
+                raise does_not_load(source, error) from error
+        if lacking:
+            raise CellFailure(
+                f"encoders: {source.model_path}/{LORA} does not fit the package dreamsim: it lacks "
+                f"{', '.join(lacking[:3])}{' …' if len(lacking) > 3 else ''}"
+            )
+        return DreamSimModel(model, device)
 
     def text(self, numbers: Mapping[str, Any]) -> str:
         return embedding_text(numbers["embedding"])
@@ -71,70 +103,24 @@ class DreamSimEncoder(Encoder):
         return source
 
 
-class _Model(NamedTuple):
+class DreamSimModel(NamedTuple):
+    """The package's model, on ``device``."""
+
     model: Any
     device: str
 
-    def prepare(self, image: Image.Image) -> np.ndarray:
-        return prepare(image)
+    @staticmethod
+    def prepare(image: Image.Image) -> np.ndarray:
+        """What the package's own preprocessing makes of ``image`` (RGB): float32 in 0-1, (3, 224, 224)."""
+        return to_floats(stretch(image, SIZE), mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 
     def forward(self, batch: list[np.ndarray]) -> list[np.ndarray]:
+        """The embedding of each image."""
         return list(self.model.embed(to_device(batch, self.device)).float().cpu().numpy())
 
     def measure(self, question: Question, features: np.ndarray) -> dict[str, list[float]]:
+        """The embedding."""
         return {"embedding": features.tolist()}
-
-
-def prepare(image: Image.Image) -> np.ndarray:
-    """What the package's own preprocessing makes of ``image`` (RGB): float32 in 0-1, (3, 224, 224)."""
-    return to_floats(stretch(image, SIZE), mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-
-
-def _load(source: WeightsSource, device: str) -> Any:
-    """The package's model in evaluation mode, from files alone."""
-    dreamsim = _import_package()
-    with tempfile.TemporaryDirectory() as links:
-        # torch.hub writes into the folder that it reads, which may be read-only or several jobs' own
-        for entry in Path(source.model_path).iterdir():
-            (Path(links) / entry.name).symlink_to(entry.resolve())
-        (Path(links) / "trusted_list").unlink(missing_ok=True)
-        try:
-            with _quiet():
-                model, _ = dreamsim(pretrained=True, device=device, cache_dir=links)
-            lacking = _lora_not_loaded(model, Path(links) / LORA, device)
-        except Exception as error:  # torch, peft and the code in the folder raise what they like
-            raise does_not_load(source, error) from error
-    if lacking:
-        raise CellFailure(
-            f"encoders: {source.model_path}/{LORA} does not fit the package dreamsim: it lacks "
-            f"{', '.join(lacking[:3])}{' …' if len(lacking) > 3 else ''}"
-        )
-    return model
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the words on the temporary folder, and the warnings that the package always raises."""
-    unread = io.StringIO()
-    with (
-        contextlib.redirect_stdout(unread),
-        contextlib.redirect_stderr(unread),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")
-        yield
-
-
-def _import_package() -> Any:
-    try:
-        from dreamsim import dreamsim
-    except ImportError as error:
-        raise missing_package(ENCODERS, error) from error
-    except Exception as error:  # a torchvision that was built for another torch raises RuntimeError
-        raise CellFailure(
-            f"encoders: the package dreamsim does not import here ({first_line(error)}); {ENCODERS.remedy}"
-        ) from error
-    return dreamsim
 
 
 def _lora_not_loaded(model: Any, folder: Path, device: str) -> list[str]:
@@ -145,23 +131,19 @@ def _lora_not_loaded(model: Any, folder: Path, device: str) -> list[str]:
     return sorted({*get_peft_model_state_dict(model)} - {*load_peft_weights(str(folder), device=device)})
 
 
-def embedding_text(values: Iterable[float]) -> str:
+def embedding_text(values: Sequence[float]) -> str:
     """JSON ``{"embedding": base64}`` of ``values`` as float32, little-endian."""
-    return json.dumps({"embedding": base64.b64encode(_little_endian(array("f", values)).tobytes()).decode()})
+    packed = struct.pack(f"<{len(values)}f", *values)
+    return json.dumps({"embedding": base64.b64encode(packed).decode()})
 
 
 def read_embedding(text: str) -> Sequence[float]:
-    """The float32 values that :func:`embedding_text` made ``text`` of.
-
-    Raises:
-        ValueError: it is no such text.
-    """
+    """The float32 values that :func:`embedding_text` made ``text`` of. Raises ValueError: it is no such text."""
     try:
-        values = array("f")
-        values.frombytes(base64.b64decode(json.loads(text)["embedding"], validate=True))
-    except (KeyError, TypeError, ValueError) as error:
+        packed = base64.b64decode(json.loads(text)["embedding"], validate=True)
+        return struct.unpack(f"<{len(packed) // 4}f", packed)
+    except (KeyError, TypeError, ValueError, struct.error) as error:
         raise ValueError("no embedding as base64 of float32 values") from error
-    return _little_endian(values)
 
 
 def distances(embeddings: Sequence[Sequence[float]]) -> list[list[float]]:
@@ -183,9 +165,3 @@ def distances(embeddings: Sequence[Sequence[float]]) -> list[list[float]]:
     vectors /= lengths
     found: list[list[float]] = (1 - vectors @ vectors.T).tolist()
     return found
-
-
-def _little_endian(values: array[float]) -> array[float]:
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values

@@ -56,9 +56,9 @@ class EncoderModel(Protocol):
 class Encoder(Answerer):
     """One measurement by image encoders: the text of an answer is a JSON object of numbers.
 
-    ``weights`` are folders, files or hub ids by their names in :data:`eval_models.encoders.weights.WEIGHTS`, over
-    the defaults there. ``device`` "" is the first GPU, else the CPU. ``batch_size`` counts images in one forward pass;
-    it is halved where memory runs out.
+    ``weights`` are places by their names in :data:`eval_models.encoders.weights.WEIGHTS`, over the defaults there.
+    ``device`` "" is the first GPU, else the CPU. ``batch_size`` counts images in one forward pass; it is halved where
+    memory runs out.
     """
 
     name: ClassVar[str]
@@ -81,7 +81,7 @@ class Encoder(Answerer):
     def load(self, questions: Sequence[Question], device: str) -> EncoderModel:
         """The model for ``questions``. Raises CellFailure: the weights do not load."""
 
-    def text(self, numbers: Mapping[str, float | Sequence[float]]) -> str:
+    def text(self, numbers: Mapping[str, Any]) -> str:
         """The answer that ``numbers``, all of them finite, are."""
         return json.dumps(numbers)
 
@@ -92,7 +92,8 @@ class Encoder(Answerer):
         Whether its weights are the official ones is a matter of their content, which is in the identity; ``official``
         is a part of every request, so that another value would measure anew what is on record.
         """
-        packages = self._package_versions()
+        # first: the rest needs them
+        packages = package_versions(ENCODERS, ("torch", "transformers", "numpy", "pillow", *self.packages))
         identity = {**self.identity, "packages": packages}
         name = f"{self.name}/{digest(without_packages(identity))[:8]}"
         return Evaluator(name, official=False, details={"encoder": identity})
@@ -110,51 +111,32 @@ class Encoder(Answerer):
         """Images are prepared on as many cores as the job has. The model is freed when the iterator ends."""
         if not questions:
             return
-        self._package_versions()
         device = choose_device(self.device)
         model = self.load(questions, device)
         try:
-            for features in run_batches(questions, model.prepare, model.forward, device, self.batch_size):
-                text, error = None, features.error
-                try:
-                    text = None if error else self._text(model, features)
-                except NotMeasured as reason:
-                    error = str(reason)
-                yield Answer(features.question, text, error, seconds=features.seconds)
+            for found in run_batches(questions, model.prepare, model.forward, device, self.batch_size):
+                text, error = None, found.error
+                if not error:
+                    try:
+                        text = self.text(_finite(model.measure(found.question, found.values)))
+                    except NotMeasured as reason:
+                        error = str(reason)
+                yield Answer(found.question, text, error, seconds=found.seconds)
         finally:
             del model
             free_memory()
 
-    def _package_versions(self) -> dict[str, str]:
-        return package_versions(ENCODERS, ("torch", "transformers", "numpy", "pillow", *self.packages))
 
-    def _text(self, model: EncoderModel, found: Features) -> str:
-        numbers = model.measure(found.question, found.values)
-        flat = [n for part in numbers.values() for n in (part if isinstance(part, Sequence) else [part])]
-        if not all(map(math.isfinite, flat)):
+def _finite(numbers: Mapping[str, float | Sequence[float]]) -> Mapping[str, float | Sequence[float]]:
+    for found in numbers.values():
+        if not all(map(math.isfinite, found if isinstance(found, Sequence) else [found])):
             # no JSON, and no measurement: half precision overflowed, or the weights are damaged
             raise NotMeasured("the encoder gave no finite number")
-        return self.text(numbers)
-
-
-class Features(NamedTuple):
-    """``values`` of the question's picture, as ``forward`` gave them, or None and a one-line ``error``.
-
-    ``seconds``: its share of the model's time.
-    """
-
-    question: Question
-    values: Any
-    error: str = ""
-    seconds: float = 0.0
+    return numbers
 
 
 def choose_device(name: str) -> str:
-    """``name``, else the first GPU, else the CPU, in torch's words.
-
-    Raises:
-        CellFailure: torch knows no such device.
-    """
+    """``name``, else the first GPU, else the CPU, in torch's words. Raises CellFailure: torch knows no such device."""
     import torch
 
     name = name or ("cuda:0" if torch.cuda.is_available() else "cpu")
@@ -184,12 +166,16 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-class _Ready(NamedTuple):
-    """What the model takes of the picture that ``questions`` share, or None and why there is none."""
+class Features(NamedTuple):
+    """``values`` of the question's picture, as ``forward`` gave them, or None and a one-line ``error``.
 
-    questions: Sequence[Question]
-    pixels: Any
+    ``seconds``: its share of the model's time.
+    """
+
+    question: Question
+    values: Any
     error: str = ""
+    seconds: float = 0.0
 
 
 def run_batches(
@@ -216,52 +202,54 @@ def run_batches(
     fit = batch_size  # as many as do, as far as is known
     ahead = 0 if device == "cpu" else _BATCHES_AHEAD
     for batch in _prepared(list(about.values()), prepare, batch_size, ahead):
-        for ready in batch:
-            if ready.error:
-                yield from (Features(question, None, ready.error) for question in ready.questions)
-        waiting = [ready for ready in batch if not ready.error]
+        waiting = []
+        for group, pixels, error in batch:
+            if error:
+                yield from (Features(question, None, error) for question in group)
+            else:
+                waiting.append((group, pixels))
         while waiting:
             part, started = waiting[:fit], time.monotonic()
-            values = _values(forward, [ready.pixels for ready in part])
+            values = _values(forward, [pixels for _, pixels in part])
             if values is None:
                 fit = len(part) // 2
                 free_memory()
                 say(f"encoders: out of GPU memory; from now on {fit} images in one forward pass")
                 continue
             seconds = (time.monotonic() - started) / len(part)
-            for ready, found in zip(part, values, strict=True):
-                yield from (Features(question, found, seconds=seconds) for question in ready.questions)
+            for (group, _), found in zip(part, values, strict=True):
+                yield from (Features(question, found, seconds=seconds) for question in group)
             waiting = waiting[len(part) :]
 
 
+# what the model takes of the picture that the questions share, or None and why there is none
+_Prepared = tuple[Sequence[Question], Any, str]
+
+
 def _prepared(
-    groups: Sequence[Sequence[Question]],
-    prepare: Callable[[Image.Image], Any],
-    batch_size: int,
-    ahead: int,
-) -> Iterator[list[_Ready]]:
-    """The pictures of ``groups`` in order, ready, in batches; ``ahead`` more are ready or on their way."""
+    groups: Sequence[Sequence[Question]], prepare: Callable[[Image.Image], Any], batch_size: int, ahead: int
+) -> Iterator[list[_Prepared]]:
+    """The pictures of ``groups`` in order, in batches; those of ``ahead`` more are under way."""
+
+    def prepared(group: Sequence[Question]) -> _Prepared:
+        try:
+            return group, prepare(open_picture(group[0].pictures[0])), ""
+        except CorruptImage as error:
+            return group, None, f"unreadable image: {one_line(error)}"
+        except Exception as error:  # whatever the disk or Pillow raises costs this image, not the cell
+            return group, None, first_line(error)
+
     threads = ThreadPoolExecutor(min(_MOST_THREADS, available_cores()), "prepare")
-    upcoming: deque[list[Future[_Ready]]] = deque()
+    upcoming: deque[list[Future[_Prepared]]] = deque()
     try:
         for start in range(0, len(groups), batch_size):
-            batch = groups[start : start + batch_size]
-            upcoming.append([threads.submit(_ready, group, prepare) for group in batch])
+            upcoming.append([threads.submit(prepared, group) for group in groups[start : start + batch_size]])
             if len(upcoming) > ahead:
                 yield [future.result() for future in upcoming.popleft()]
         for futures in upcoming:
             yield [future.result() for future in futures]
     finally:
         threads.shutdown(cancel_futures=True)
-
-
-def _ready(questions: Sequence[Question], prepare: Callable[[Image.Image], Any]) -> _Ready:
-    try:
-        return _Ready(questions, prepare(open_picture(questions[0].pictures[0])))
-    except CorruptImage as error:
-        return _Ready(questions, None, f"unreadable image: {one_line(error)}")
-    except Exception as error:  # whatever the disk or Pillow raises costs this image, not the cell
-        return _Ready(questions, None, first_line(error))
 
 
 def _values(forward: Callable[[list[Any]], Sequence[Any]], batch: list[Any]) -> Sequence[Any] | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eval_models.encoders.encoder import Encoder, choose_device, free_memory, to_device
 from eval_models.encoders.pixels import clip_pixels
-from eval_models.encoders.weights import does_not_load, find, raise_unfit
+from eval_models.encoders.weights import does_not_load, find, load_bfloat16, raise_unfit
 from imageevalkit.benchmark.question import Question
 from imageevalkit.errors import CellFailure
 from imageevalkit.load_errors import first_line
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     State = Mapping[str, torch.Tensor]
 
 _ADAPTER = "text_adapter.adaptor."
-_WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
 # the temperature, and what older versions of transformers saved of a counter: no feature depends on them
-_TRAINING_ONLY = frozenset(("logit_scale", "vision_model.embeddings.position_ids"))
+_TRAINING_ONLY = {"logit_scale", "vision_model.embeddings.position_ids"}
 # the part of the configuration that a vision tower is made of; its training and export do not concern us
 _VISION_SETTINGS = (
     *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_channels"),
@@ -39,7 +38,7 @@ _END = "<|eot_id|>"
 # The official code puts this before the text and takes it out again; in a text it would be taken out as well.
 _MARK = "!@#$%^&*()"
 # of a causal language model; the encoder is without a head
-_NOT_NEEDED = frozenset(("lm_head.weight", "rotary_emb.inv_freq"))
+_NOT_NEEDED = {"lm_head.weight", "rotary_emb.inv_freq"}
 
 
 class Llm2ClipEncoder(Encoder):
@@ -59,30 +58,30 @@ class Llm2ClipEncoder(Encoder):
         autocast = "float16" if choose_device(self.device).startswith("cuda") else "bfloat16"
         return {
             "encoder": "llm2clip",
-            "weights": {"llm2clip_vision": self._vision.identity, "llm2clip_text": self._llm.identity},
+            "weights": {name: source.identity for name, source in self._sources.items()},
             "precision": {"weights": "bfloat16", "official": autocast, "exact": "float32"},
         }
 
     def load(self, questions: Sequence[Question], device: str) -> _Models:
         """All texts are encoded first, each once: the LLM's memory is free for the images."""
-        vision = self._vision
-        vectors = encode_texts([question.text for question in questions], self._llm, device)
+        vision, llm = self._sources.values()
+        vectors = encode_texts([question.text for question in questions], llm, device)
         official = load_llm2clip(vision, device)
         models = _Models(official, official.in_float32(), {}, device)
-        models.texts.update({text: models.text_features(found, self._llm) for text, found in vectors.items()})
+        models.texts.update({text: models.text_features(found, llm) for text, found in vectors.items()})
         return models
 
     @functools.cached_property
-    def _vision(self) -> WeightsSource:
-        return find("llm2clip_vision", self.weights)
-
-    @functools.cached_property
-    def _llm(self) -> WeightsSource:
-        return find("llm2clip_text", self.weights)
+    def _sources(self) -> dict[str, WeightsSource]:
+        return {name: find(name, self.weights) for name in ("llm2clip_vision", "llm2clip_text")}
 
 
-class _Features(NamedTuple):
-    """(1, features) of one image or text, of length 1, on the device: under autocast, and in float32."""
+class Vectors(NamedTuple):
+    """Of an image or a text, in both precisions, (1, width) each.
+
+    Those of a text by the LLM are float32 on the CPU: ``official`` is the mean of its bfloat16 states rounded to
+    bfloat16, ``exact`` their mean in float32. LLM2CLIP's are of length 1, on its device.
+    """
 
     official: torch.Tensor
     exact: torch.Tensor
@@ -91,30 +90,30 @@ class _Features(NamedTuple):
 class _Models(NamedTuple):
     official: Llm2Clip
     exact: Llm2Clip
-    texts: dict[str, _Features]
+    texts: dict[str, Vectors]
     device: str
 
     def prepare(self, image: Image.Image) -> np.ndarray:
         """What transformers' CLIPImageProcessor makes of ``image`` (RGB)."""
         return clip_pixels(image, self.official.image_size, "transformers")
 
-    def forward(self, batch: list[np.ndarray]) -> list[_Features]:
+    def forward(self, batch: list[np.ndarray]) -> list[Vectors]:
         """Each image's."""
         import torch
 
         pixels = to_device(batch, self.device)
         with self.autocast():
-            official = _of_length_1(self.official.image_features(pixels))
+            official = self.official.image_features(pixels)
         # cuDNN would round the patches to TF32 by default
         with torch.backends.cudnn.flags(allow_tf32=False):
-            exact = _of_length_1(self.exact.image_features(pixels))
-        return [_Features(*both) for both in zip(official.split(1), exact.split(1), strict=True)]
+            exact = self.exact.image_features(pixels)
+        return [Vectors(*both) for both in zip(official.split(1), exact.split(1), strict=True)]
 
-    def text_features(self, vectors: Vectors, source: WeightsSource) -> _Features:
+    def text_features(self, vectors: Vectors, source: WeightsSource) -> Vectors:
         """One text's; one at a time, as the official code does."""
         import torch
 
-        official, exact = (found[None].to(self.device) for found in vectors)
+        official, exact = (found.to(self.device) for found in vectors)
         if official.shape[-1] != self.official.text_width:
             raise CellFailure(
                 f"encoders: the text vectors of {source.model_path} have {official.shape[-1]} numbers, LLM2CLIP's "
@@ -123,12 +122,12 @@ class _Models(NamedTuple):
         try:
             with torch.inference_mode():
                 with self.autocast():
-                    official = _of_length_1(self.official.text_features(official))
-                return _Features(official, _of_length_1(self.exact.text_features(exact)))
+                    official = self.official.text_features(official)
+                return Vectors(official, self.exact.text_features(exact))
         except RuntimeError as error:  # no memory left
             raise CellFailure(f"encoders: LLM2CLIP's text adapter failed: {first_line(error)}") from error
 
-    def measure(self, question: Question, features: _Features) -> dict[str, float]:
+    def measure(self, question: Question, features: Vectors) -> dict[str, float]:
         """Both cosines of the picture and its reference answer."""
         text = self.texts[question.text]
         with self.autocast():
@@ -142,36 +141,37 @@ class _Models(NamedTuple):
         return torch.amp.autocast(torch.device(self.device).type)
 
 
-def _of_length_1(features: torch.Tensor) -> torch.Tensor:
-    # in place, as the official code: the quotient keeps the precision of the features
-    features /= features.norm(dim=-1, keepdim=True)
-    return features
-
-
 class Llm2Clip:
-    """Both halves in one precision. ``image_size`` in pixels, ``text_width`` in numbers, are what they take."""
+    """The ``model`` in one precision. ``image_size`` in pixels, ``text_width`` in numbers, are what it takes.
 
-    def __init__(self, vision: Any, adapter: Any) -> None:
-        self._vision = vision.eval()
-        self._adapter = adapter
-        self.image_size: int = vision.config.image_size
-        self.text_width: int = adapter[-1].in_features
+    Features are (images or texts, width), each of length 1.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model.eval()
+        self._adapter = model.text_adapter.adaptor
+        self.image_size: int = model.config.image_size
+        self.text_width: int = self._adapter[-1].in_features
 
     def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
-        """(images, features) of ``pixels`` (images, 3, size, size), float32; not of length 1."""
-        features: torch.Tensor = self._vision(pixel_values=pixels).image_embeds
-        return features
+        """Those of ``pixels`` (images, 3, size, size), float32."""
+        return self._of_length_1(self._model(pixel_values=pixels).image_embeds)
 
     def text_features(self, vectors: torch.Tensor) -> torch.Tensor:
-        """(texts, features) of float32 ``vectors`` (texts, text_width); not of length 1."""
+        """Those of float32 ``vectors`` (texts, text_width)."""
         import torch
 
-        features: torch.Tensor = self._adapter(torch.nn.functional.normalize(vectors, p=2, dim=-1))
-        return features
+        return self._of_length_1(self._adapter(torch.nn.functional.normalize(vectors, p=2, dim=-1)))
 
     def in_float32(self) -> Llm2Clip:
         """Another with the same weights that computes in float32."""
-        return Llm2Clip(copy.deepcopy(self._vision).float(), copy.deepcopy(self._adapter).float())
+        return Llm2Clip(copy.deepcopy(self._model).float())
+
+    @staticmethod
+    def _of_length_1(features: torch.Tensor) -> torch.Tensor:
+        # in place, as the official code: the quotient keeps the precision of the features
+        features /= features.norm(dim=-1, keepdim=True)
+        return features
 
 
 def load_llm2clip(source: WeightsSource, device: str) -> Llm2Clip:
@@ -183,48 +183,53 @@ def load_llm2clip(source: WeightsSource, device: str) -> Llm2Clip:
     Raises:
         CellFailure: it does not load, or is another model: nothing of it stays random.
     """
+    what = "an LLM2CLIP model"
     try:
         import torch
 
         state = _read_weights(source)
-        vision, adapter = _vision_model(source, state), _text_adapter(state)
-        of_adapter = {f"{_ADAPTER}{name}": tensor for name, tensor in adapter.state_dict().items()}
-        _check(source, state, {**vision.state_dict(), **of_adapter})
-        vision.load_state_dict({name: state[name] for name in vision.state_dict()})
-        adapter.load_state_dict({name: state[f"{_ADAPTER}{name}"] for name in adapter.state_dict()})
-        return Llm2Clip(*(half.to(device, torch.bfloat16) for half in (vision, adapter)))
+        model = _vision_model(source, state)
+        # the names of the checkpoint
+        model.text_adapter = torch.nn.Module()
+        model.text_adapter.adaptor = _text_adapter(state)
+        expected = model.state_dict()
+        raise_unfit(source, what, expected.keys() - state, state.keys() - expected - _TRAINING_ONLY)
+        odd = [name for name, tensor in expected.items() if state[name].shape != tensor.shape]
+        raise_unfit(source, what, (), (), odd)
+        model.load_state_dict({name: state[name] for name in expected})
+        return Llm2Clip(model.to(device, torch.bfloat16))
     except CellFailure:
         raise
     except Exception as error:  # of transformers, of the hub, of the disk, of the device
         raise does_not_load(source, error) from error
 
 
-def _read_weights(source: WeightsSource) -> dict[str, torch.Tensor]:
-    import torch
-    from safetensors.torch import load_file
+def _cached(source: WeightsSource, name: str) -> Path:
     from transformers.utils import cached_file
 
-    failure: OSError | None = None
-    for name in _WEIGHTS_FILES:
+    return Path(str(cached_file(source.model_path, name, revision=source.commit)))
+
+
+def _read_weights(source: WeightsSource) -> State:
+    import torch
+    from safetensors.torch import load_file
+
+    try:
+        path = _cached(source, "model.safetensors")
+    except OSError as error:  # transformers' word for what is not there
         try:
-            path = str(cached_file(source.model_path, name, revision=source.commit))
-        except OSError as error:  # transformers' word for what is not there
-            failure = failure or error
-            continue
-        if name.endswith(".safetensors"):
-            return load_file(path)
-        state: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+            path = _cached(source, "pytorch_model.bin")
+        except OSError:
+            raise error from None
+        state: State = torch.load(path, map_location="cpu", weights_only=True)
         return state
-    assert failure is not None
-    raise failure
+    return load_file(path)
 
 
 def _vision_model(source: WeightsSource, state: State) -> Any:
     from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
-    from transformers.utils import cached_file
 
-    config = Path(str(cached_file(source.model_path, "config.json", revision=source.commit)))
-    given = json.loads(config.read_text(encoding="utf-8"))["vision_config"]
+    given = json.loads(_cached(source, "config.json").read_text(encoding="utf-8"))["vision_config"]
     settings = {name: given[name] for name in _VISION_SETTINGS if name in given}
     projection = state.get("visual_projection.weight")
     if projection is not None:
@@ -268,31 +273,6 @@ def _text_adapter(state: State) -> Any:
     return nn.Sequential(*blocks, Norm(width), nn.Linear(width, length("visual_projection.weight")))
 
 
-def _check(source: WeightsSource, state: State, expected: State) -> None:
-    missing = sorted({*expected} - {*state})
-    unexpected = sorted({*state} - {*expected} - _TRAINING_ONLY)
-    raise_unfit(source, "an LLM2CLIP model", missing, unexpected)
-    odd = sorted(name for name, tensor in expected.items() if state[name].shape != tensor.shape)
-    raise_unfit(source, "an LLM2CLIP model", (), (), odd)
-
-
-class Vectors(NamedTuple):
-    """What the LLM says of a text, (width,) each, float32 on the CPU.
-
-    ``official`` is the mean of its bfloat16 states rounded to bfloat16, ``exact`` their mean in float32.
-    """
-
-    official: torch.Tensor
-    exact: torch.Tensor
-
-
-class Tokens(NamedTuple):
-    """The ids of a wrapped text, and how many of its last states are its vector's mean."""
-
-    ids: Sequence[int]
-    pooled: int
-
-
 def encode_texts(texts: Sequence[str], source: WeightsSource, device: str) -> dict[str, Vectors]:
     """The vectors of each different one of ``texts``. The LLM is loaded for it and freed again.
 
@@ -310,8 +290,10 @@ def encode_texts(texts: Sequence[str], source: WeightsSource, device: str) -> di
     try:
         with torch.inference_mode():
             for text in dict.fromkeys(texts):
-                tokens = tokenize(tokenizer, text)
-                vectors[text] = _pool(last_states(model, tokens.ids), tokens.pooled)
+                ids, pooled = tokenize(tokenizer, text)
+                states = last_states(model, ids)[-pooled:]
+                means = states.mean(dim=0).float(), states.float().mean(dim=0)
+                vectors[text] = Vectors(*(mean[None].cpu() for mean in means))
     except torch.OutOfMemoryError as error:
         raise CellFailure(
             f"encoders: too little GPU memory is free for {source.model_path} (about 17 GB); give the job a "
@@ -326,11 +308,7 @@ def encode_texts(texts: Sequence[str], source: WeightsSource, device: str) -> di
 
 
 def load_tokenizer(source: WeightsSource) -> Any:
-    """The checkpoint's own fast tokenizer, which puts the first token itself.
-
-    Raises:
-        CellFailure: there is none, or it does not load.
-    """
+    """The checkpoint's own fast tokenizer, which puts the first token itself. Raises CellFailure: it does not load."""
     folder = Path(source.model_path)
     if folder.is_dir() and not (folder / "tokenizer.json").is_file():
         raise CellFailure(f"encoders: {folder} lacks tokenizer.json; download the checkpoint whole")
@@ -343,18 +321,17 @@ def load_tokenizer(source: WeightsSource) -> Any:
         raise does_not_load(source, error) from error
 
 
-def tokenize(tokenizer: Any, text: str) -> Tokens:
-    """``text`` as a user's turn of Llama 3, cut on the right to 512 tokens; its own tokens and the end are pooled.
+def tokenize(tokenizer: Any, text: str) -> tuple[list[int], int]:
+    """The ids of ``text`` as a user's turn of Llama 3, cut on the right to 512, and how many of the last are pooled.
 
-    How many those are is counted by themselves, and then taken from the right, as the official code does: where
-    the turn is cut, that reaches to tokens before the text. (Its loop that shortens texts word by word never runs:
-    it counts after cutting.)
+    Those are as many as the text's own and the end by themselves, as the official code counts: where the turn is cut,
+    they reach to tokens before the text. (Its loop that shortens texts never runs: it counts after cutting.)
     """
     turn = text.rstrip() + _END
     limits = {"truncation": True, "max_length": MAX_TOKENS, "padding": False}
     ids = tokenizer(_HEADER + turn.replace(_MARK, ""), **limits)["input_ids"]
     own = tokenizer(turn.split(_MARK)[0], **limits, add_special_tokens=False)["input_ids"]
-    return Tokens(ids, len(own))
+    return ids, len(own)
 
 
 def load_llama(source: WeightsSource, device: str) -> Any:
@@ -367,29 +344,19 @@ def load_llama(source: WeightsSource, device: str) -> Any:
     Raises:
         CellFailure: it does not load, or lacks weights.
     """
-    try:
-        import torch
-        import transformers
-
-        # its bars and its advice to programmers would garble the log of the job
-        transformers.utils.logging.disable_progress_bar()
-        transformers.utils.logging.set_verbosity_error()
-        model, loaded = transformers.LlamaModel.from_pretrained(
-            source.model_path,
-            revision=source.commit,
-            dtype=torch.bfloat16,
-            # an implementation that takes a mask of our own, as the official runs use
-            attn_implementation="sdpa",
-            output_loading_info=True,
-            # told by name below
-            ignore_mismatched_sizes=True,
-        )
-        _check_loaded(source, loaded)
-        return model.to(device).eval()
-    except CellFailure:
-        raise
-    except Exception as error:  # of transformers, of the hub, of the disk, of the device
-        raise does_not_load(source, error) from error
+    model, loaded = load_bfloat16(
+        source,
+        "LlamaModel",
+        device,
+        # an implementation that takes a mask of our own, as the official runs use
+        attn_implementation="sdpa",
+        # told by name below
+        ignore_mismatched_sizes=True,
+    )
+    odd_shapes = [str(name) for name, *_ in loaded["mismatched_keys"]]
+    unexpected = {*loaded["unexpected_keys"]} - _NOT_NEEDED
+    raise_unfit(source, "a Llama encoder", loaded["missing_keys"], unexpected, odd_shapes)
+    return model
 
 
 def last_states(model: Any, ids: Sequence[int]) -> torch.Tensor:
@@ -398,20 +365,6 @@ def last_states(model: Any, ids: Sequence[int]) -> torch.Tensor:
 
     # (batch, heads, from, to): transformers uses a mask of four dimensions as it is, any other becomes causal
     mask = torch.zeros((1, 1, len(ids), len(ids)), dtype=model.dtype, device=model.device)
-    found = model(
-        input_ids=torch.tensor([ids], device=model.device), attention_mask=mask, use_cache=False
-    ).last_hidden_state
-    states: torch.Tensor = found[0]
+    tokens = torch.tensor([ids], device=model.device)
+    states: torch.Tensor = model(input_ids=tokens, attention_mask=mask, use_cache=False).last_hidden_state[0]
     return states
-
-
-def _pool(states: torch.Tensor, tokens: int) -> Vectors:
-    last = states[-tokens:]
-    return Vectors(last.mean(dim=0).float().cpu(), last.float().mean(dim=0).cpu())
-
-
-def _check_loaded(source: WeightsSource, loaded: dict[str, Any]) -> None:
-    missing = sorted(loaded["missing_keys"])
-    unexpected = sorted({*loaded["unexpected_keys"]} - _NOT_NEEDED)
-    odd_shapes = sorted(str(found[0]) for found in loaded["mismatched_keys"])
-    raise_unfit(source, "a Llama encoder", missing, unexpected, odd_shapes)

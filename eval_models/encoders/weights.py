@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from imageevalkit.asset_checks.check import LocalFolder, Needed
 from imageevalkit.asset_manifest import CodeAsset, HubAsset, PlacedAsset, UrlAsset
@@ -16,6 +16,7 @@ from imageevalkit.weights import WeightsSource, WeightsUser, find_weights, missi
 
 ENCODERS = WeightsUser("encoders", "it needs an environment made by bash utils/make_env.sh --benchmark oneig")
 _FOLDER = "eval_models/weights"
+_VIT_L_14 = "b8cca3fd41ae0c99ba7e8951adf17d267cdb84cd88be6f7c2e0eca1737a03836"
 # of DreamSim: its package reads these files, or downloads them
 LORA = "ensemble_lora"
 _LORA_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
@@ -26,55 +27,27 @@ _DINO_WEIGHTS = "checkpoints/dino_vitbase16_pretrain.pth"
 _FILES = (*_BACKBONES, f"{LORA}/adapter_config.json", f"{_DINO}/hubconf.py", _DINO_WEIGHTS)
 
 
-class _Known(NamedTuple):
-    """``place`` is relative to the tree's root, or a hub id; ``assets`` are what prefetch puts there."""
+DREAMSIM_ENTRIES = (
+    *(*_BACKBONES, _DINO_WEIGHTS, LORA),
+    *(f"{_DINO}/hubconf.py", f"{_DINO}/vision_transformer.py"),
+)
+"""What the package reads in DreamSim's folder; of the DINO code, the files that make the model."""
 
-    place: str
+
+class _Known(NamedTuple):
+    """``assets`` are what prefetch gets; the first says where they are: a hub id, or a path below the tree's root."""
+
     what: str
     assets: tuple[PlacedAsset, ...]
 
-    @property
-    def is_hub_id(self) -> bool:
-        return isinstance(self.assets[0], HubAsset)
-
-
-def _hub(repo: str, what: str) -> _Known:
-    # no revision of these is known for certain: the newest, or the one in HF_HOME; a score's name holds its commit
-    return _Known(repo, what, (HubAsset(repo),))
-
-
-def _dreamsim_assets(folder: str) -> tuple[PlacedAsset, ...]:
-    """Nobody has published hashes of the two files. The commit of DINO's repository is the newest of its branch main,
-    which the package reads; the repository is archived.
-    """
-    return (
-        UrlAsset(
-            "https://github.com/ssundaram21/dreamsim/releases/download/v0.2.0-checkpoints/"
-            "dreamsim_ensemble_checkpoint.zip",
-            folder,
-            "MIT",
-            unpack=(*_BACKBONES, f"{LORA}/adapter_config.json"),
-        ),
-        CodeAsset(
-            "facebookresearch/dino",
-            "7c446df5b9f45747937fb0d72314eb9f7b66930a",
-            "b0273e7ed12b0e4d4f7a37a215004038cbe7222b",
-            f"{folder}/{_DINO}",
-            "Apache-2.0",
-        ),
-        UrlAsset(
-            "https://dl.fbaipublicfiles.com/dino/dino_vitbase16_pretrain/dino_vitbase16_pretrain.pth",
-            f"{folder}/{_DINO_WEIGHTS}",
-            "Apache-2.0",
-        ),
-    )
+    def is_on_hub(self, place: str) -> bool:
+        return isinstance(self.assets[0], HubAsset) and may_be_hub_id(place)
 
 
 _KNOWN = {
     # The official code names a file on Google Drive (1FX0xs8p-C7Ob-h5Y4cUhTeOepHzXv_46), which no program can fetch
     # reliably; this is its authors' own copy on the hub.
     "csd": _Known(
-        f"{_FOLDER}/csd/checkpoint.pth",
         "the CSD style encoder",
         (
             UrlAsset(
@@ -88,30 +61,53 @@ _KNOWN = {
         ),
     ),
     "csd_clip": _Known(
-        f"{_FOLDER}/csd/ViT-L-14.pt",
         "OpenAI's CLIP under the CSD style encoder",
         (
             UrlAsset(
                 # OpenAI's own addresses hold the hash
-                "https://openaipublic.azureedge.net/clip/models/"
-                "b8cca3fd41ae0c99ba7e8951adf17d267cdb84cd88be6f7c2e0eca1737a03836/ViT-L-14.pt",
+                f"https://openaipublic.azureedge.net/clip/models/{_VIT_L_14}/ViT-L-14.pt",
                 f"{_FOLDER}/csd/ViT-L-14.pt",
                 "MIT",
-                sha256="b8cca3fd41ae0c99ba7e8951adf17d267cdb84cd88be6f7c2e0eca1737a03836",
+                sha256=_VIT_L_14,
             ),
         ),
     ),
-    "se": _hub("xingpng/OneIG-StyleEncoder", "the SE style encoder"),
-    "llm2clip_vision": _hub("microsoft/LLM2CLIP-Openai-L-14-336", "LLM2CLIP's image encoder"),
-    "llm2clip_text": _hub("microsoft/LLM2CLIP-Llama-3-8B-Instruct-CC-Finetuned", "LLM2CLIP's text encoder"),
+    # no revision of these is known for certain: the newest, or the one in HF_HOME; a score's name holds its commit
+    "se": _Known("the SE style encoder", (HubAsset("xingpng/OneIG-StyleEncoder"),)),
+    "llm2clip_vision": _Known("LLM2CLIP's image encoder", (HubAsset("microsoft/LLM2CLIP-Openai-L-14-336"),)),
+    "llm2clip_text": _Known(
+        "LLM2CLIP's text encoder", (HubAsset("microsoft/LLM2CLIP-Llama-3-8B-Instruct-CC-Finetuned"),)
+    ),
     "dreamsim": _Known(
-        f"{_FOLDER}/dreamsim",
         "DreamSim's ensemble",
-        _dreamsim_assets(f"{_FOLDER}/dreamsim"),
+        (
+            # nobody has published hashes of the two files
+            UrlAsset(
+                "https://github.com/ssundaram21/dreamsim/releases/download/v0.2.0-checkpoints/"
+                "dreamsim_ensemble_checkpoint.zip",
+                f"{_FOLDER}/dreamsim",
+                "MIT",
+                unpack=(*_BACKBONES, f"{LORA}/adapter_config.json"),
+            ),
+            # the newest commit of the branch main, which the package reads; the repository is archived
+            CodeAsset(
+                "facebookresearch/dino",
+                "7c446df5b9f45747937fb0d72314eb9f7b66930a",
+                "b0273e7ed12b0e4d4f7a37a215004038cbe7222b",
+                f"{_FOLDER}/dreamsim/{_DINO}",
+                "Apache-2.0",
+            ),
+            UrlAsset(
+                "https://dl.fbaipublicfiles.com/dino/dino_vitbase16_pretrain/dino_vitbase16_pretrain.pth",
+                f"{_FOLDER}/dreamsim/{_DINO_WEIGHTS}",
+                "Apache-2.0",
+            ),
+        ),
     ),
 }
 WEIGHTS: dict[str, str] = {
-    name: known.place if known.is_hub_id else f"{REPO}/{known.place}" for name, known in _KNOWN.items()
+    name: first.hub if isinstance(first := known.assets[0], HubAsset) else f"{REPO}/{first.path}"
+    for name, known in _KNOWN.items()
 }
 """The default place of each: a file, a folder, or a hub id."""
 
@@ -130,7 +126,7 @@ def assets_of(names: Sequence[str], places: Mapping[str, str]) -> list[Needed]:
         place = places.get(name)
         if place is None:
             found += _KNOWN[name].assets
-        elif may_be_hub_id(place) and _KNOWN[name].is_hub_id and not Path(place).exists():
+        elif _KNOWN[name].is_on_hub(place) and not Path(place).exists():
             found.append(HubAsset(place))
         else:
             found.append(LocalFolder(place))
@@ -139,20 +135,22 @@ def assets_of(names: Sequence[str], places: Mapping[str, str]) -> list[Needed]:
 
 def missing_files(names: Sequence[str], places: Mapping[str, str]) -> list[str]:
     """A line for each of ``names`` that is no hub id and is not where it should be, or not whole. Needs no package."""
-    lines = [_problem_of_file(name, places.get(name, WEIGHTS[name])) for name in names]
+    lines = []
+    for name in names:
+        place = places.get(name, WEIGHTS[name])
+        if _KNOWN[name].is_on_hub(place):
+            continue
+        try:
+            path = Path(place).expanduser()
+            if not path.exists():
+                lines.append(_missing(name, place))
+            elif name == "dreamsim":
+                lines.append(dreamsim_problem(path))
+        except (OSError, RuntimeError) as error:  # no such user, no permission, too long a name
+            lines.append(
+                f"encoders: the weights '{name}' cannot be looked for at {place}: {first_line(error)}"
+            )
     return [line for line in lines if line]
-
-
-def _problem_of_file(name: str, place: str) -> str:
-    if may_be_hub_id(place) and _KNOWN[name].is_hub_id:
-        return ""
-    try:
-        path = Path(place).expanduser()
-        if not path.exists():
-            return _missing(name, place)
-        return dreamsim_problem(path) if name == "dreamsim" else ""
-    except (OSError, RuntimeError) as error:  # no such user, no permission, too long a name
-        return f"encoders: the weights '{name}' cannot be looked for at {place}: {first_line(error)}"
 
 
 def find(name: str, places: Mapping[str, str]) -> WeightsSource:
@@ -172,7 +170,7 @@ def find(name: str, places: Mapping[str, str]) -> WeightsSource:
             return WeightsSource(place, None, dict(weights_of(place)))
     except OSError as error:
         raise CellFailure(f"encoders: {place} cannot be read ({error.strerror})") from error
-    if may_be_hub_id(place) and _KNOWN[name].is_hub_id:
+    if _KNOWN[name].is_on_hub(place):
         return find_weights(ENCODERS, place, None)
     raise CellFailure(_missing(name, place))
 
@@ -198,11 +196,6 @@ def dreamsim_problem(folder: Path) -> str:
     )
 
 
-def dreamsim_entries() -> list[str]:
-    """What the package reads in DreamSim's folder; of the DINO code, the files that make the model."""
-    return [*_BACKBONES, _DINO_WEIGHTS, LORA, f"{_DINO}/hubconf.py", f"{_DINO}/vision_transformer.py"]
-
-
 def does_not_load(source: WeightsSource, error: BaseException) -> CellFailure:
     """The failure, in one line, of loading ``source``."""
     if isinstance(error, ImportError):
@@ -218,28 +211,48 @@ def _missing(name: str, place: str) -> str:
     if isinstance(first, UrlAsset):
         origin = f"bash utils/prefetch.sh --ds_names oneig gets it from {first.url}"
     else:
-        origin = f"the hub has it as {known.place}"
+        origin = f"the hub has it as {WEIGHTS[name]}"
     return (
         f"encoders: the weights '{name}' ({known.what}) are not at {place}; {origin}, "
         f"""or name another place: --ds_kwargs 'weights={{"{name}": "/path"}}'"""
     )
 
 
+def load_bfloat16(
+    source: WeightsSource, class_name: str, device: str, **options: Any
+) -> tuple[Any, dict[str, Any]]:
+    """The model of transformers' class, and what it lacks (its loading info). Raises CellFailure: it does not load."""
+    try:
+        import torch
+        import transformers
+
+        # its bars and its advice to programmers would garble the log of the job
+        transformers.utils.logging.disable_progress_bar()
+        transformers.utils.logging.set_verbosity_error()
+        model, loading = getattr(transformers, class_name).from_pretrained(
+            source.model_path,
+            revision=source.commit,
+            dtype=torch.bfloat16,
+            output_loading_info=True,
+            **options,
+        )
+        return model.to(device).eval(), loading
+    except Exception as error:  # the hub, a damaged file, no memory left on the device
+        raise does_not_load(source, error) from error
+
+
 def raise_unfit(
     source: WeightsSource,
     what: str,
-    missing: Sequence[str],
-    unexpected: Sequence[str],
-    odd_shapes: Sequence[str] = (),
+    missing: Collection[str],
+    unexpected: Collection[str],
+    odd_shapes: Collection[str] = (),
 ) -> None:
     """Raise CellFailure with a few names where a checkpoint's weights are not those of ``what``."""
+    kinds = {"lacks": missing, "has unexpected": unexpected, "has another shape of": odd_shapes}
     found = [
-        f"{words} {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
-        for words, names in (
-            ("lacks", missing),
-            ("has unexpected", unexpected),
-            ("has another shape of", odd_shapes),
-        )
+        f"{words} {', '.join(sorted(names)[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+        for words, names in kinds.items()
         if names
     ]
     if found:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eval_models.vlm.prompts import (
@@ -19,7 +18,7 @@ from eval_models.vlm.prompts import (
     is_seeded,
     penalty_of,
     prompt_lengths,
-    sampling_key,
+    reply_groups,
 )
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
 from imageevalkit.errors import say
@@ -36,18 +35,6 @@ _TOLERANCE_HALF = 0.02
 _CHECKED = 2  # prompts
 _FIRST_TOKENS = 4  # of each
 _BY_TOKEN = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
-
-
-@dataclass
-class Counts:
-    """What was done so far. ``forwards`` leaves out the tokens after the first.
-
-    ``vision`` counts the images that went through the vision tower, several of one pass each by itself.
-    """
-
-    questions: int = 0
-    forwards: int = 0
-    vision: int = 0
 
 
 class Prefix(NamedTuple):
@@ -69,14 +56,12 @@ class Prefix(NamedTuple):
         from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
         repeated = copy.copy(self.cache)
-        repeated.layers = []
-        for layer in self.cache.layers:
+        repeated.layers = [copy.copy(layer) for layer in self.cache.layers]
+        for layer in repeated.layers:
             if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
                 raise TypeError(f"the model keeps a {type(layer).__name__}")
-            layer = copy.copy(layer)
             layer.keys = layer.keys.expand(count, -1, -1, -1)
             layer.values = layer.values.expand(count, -1, -1, -1)
-            repeated.layers.append(layer)
         return repeated
 
 
@@ -88,31 +73,17 @@ class _Row(NamedTuple):
     suffix: list[int]
 
 
-class _Beginning(NamedTuple):
-    """The first tokens of a reply, the most probable each time, and the probabilities of (tokens, vocabulary)."""
-
-    ids: list[int]
-    probabilities: torch.Tensor
-
-    def difference(self, other: _Beginning) -> float:
-        """The largest difference of a probability (0-1) while the replies are the same."""
-        largest = 0.0
-        steps = zip(self.ids, other.ids, self.probabilities, other.probabilities, strict=False)
-        for token, its, mine, theirs in steps:
-            largest = max(largest, (mine - theirs).abs().max().item())
-            if token != its:
-                break
-        return largest
+# the first tokens of a reply, the most probable each time, and the probabilities of (tokens, vocabulary)
+_Beginning = tuple[list[int], "torch.Tensor"]
 
 
 class Inference:
     """``model`` with its ``tokenizer``; at most ``batch_size`` questions go through it at once."""
 
-    def __init__(self, model: Any, tokenizer: Any, batch_size: int, counts: Counts) -> None:
+    def __init__(self, model: Any, tokenizer: Any, batch_size: int) -> None:
         self._model = model
         self._tokenizer = tokenizer
         self._batch_size = batch_size
-        self._counts = counts
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._shares: bool | None = True if model.config.model_type in _PROVEN else None
 
@@ -123,17 +94,15 @@ class Inference:
         """
         import torch
 
-        images = sum(len(question.pictures) for question in questions)
         with torch.inference_mode():
-            if questions[0].choices:
-                (question,) = questions
-                end = torch.tensor([inputs["input_ids"].shape[1] - 1])
-                logits, _ = self._forward(inputs, end, images, use_cache=False)
-                return [self._choice(question, inputs, logits[0, 0].float())]
-            self._count(images)
-            return self._replies(questions, self._moved(inputs))
+            if not questions[0].choices:
+                return self._replies(questions, self._moved(inputs))
+            (question,) = questions
+            end = torch.tensor([inputs["input_ids"].shape[1] - 1])
+            logits, _ = self._forward(inputs, end, use_cache=False)
+            return [self._choice(question, inputs, logits[0, 0].float())]
 
-    def may_share(self, questions: Sequence[Question], prompts: Sequence[Inputs]) -> bool:
+    def may_share(self, prompts: Sequence[Inputs]) -> bool:
         """Whether :meth:`shared_answers` is right for the model; found out with these, two at least.
 
         For the classes of :data:`_PROVEN` it is. Any other is tried on its first image: where the probabilities are
@@ -144,7 +113,7 @@ class Inference:
 
         if self._shares is None:
             with torch.inference_mode():
-                self._shares = self._try(len(questions[0].pictures), prompts[:_CHECKED])
+                self._shares = self._try(prompts[:_CHECKED])
         return self._shares
 
     def shared_answers(self, questions: Sequence[Question], prompts: Sequence[Inputs]) -> list[Answer]:
@@ -155,7 +124,7 @@ class Inference:
         import torch
 
         with torch.inference_mode():
-            prefix, suffixes = self._prefix(prompts, len(questions[0].pictures))
+            prefix, suffixes = self._prefix(prompts)
             rows = [_Row(*row) for row in zip(questions, prompts, suffixes, strict=True)]
 
             def choices(batch: Sequence[_Row]) -> list[Answer]:
@@ -166,25 +135,16 @@ class Inference:
                 ]
 
             def replies(batch: Sequence[_Row]) -> list[Answer]:
-                self._count(0)
                 inputs = self._continued(prefix, [row.suffix for row in batch])
                 return self._replies([row.question for row in batch], inputs)
 
-            answers = self._in_batches(
-                [row for row in rows if row.question.choices], self._batch_size, choices
-            )
-            generated: dict[str, list[_Row]] = {}
-            for row in rows:
-                if not row.question.choices:
-                    generated.setdefault(sampling_key(row.question.sampling), []).append(row)
-            for group in generated.values():
-                alone = is_seeded(group[0].question.sampling, self._model.generation_config)
-                answers += self._in_batches(group, 1 if alone else self._batch_size, replies)
+            answers = self._in_batches([row for row in rows if row.question.choices], choices)
+            others = (row for row in rows if not row.question.choices)
+            for group in reply_groups(
+                others, lambda row: row.question.sampling, self._model.generation_config
+            ):
+                answers += self._in_batches(group, replies)
             return answers
-
-    def _count(self, images: int) -> None:
-        self._counts.forwards += 1
-        self._counts.vision += images
 
     def _moved(self, inputs: Inputs) -> Inputs:
         """``inputs`` on the model's device, pixels in its precision."""
@@ -193,20 +153,15 @@ class Inference:
             for name, value in inputs.items()
         }
 
-    def _forward(
-        self, inputs: Inputs, at: torch.Tensor, images: int, **options: Any
-    ) -> tuple[torch.Tensor, Any]:
+    def _forward(self, inputs: Inputs, at: torch.Tensor, **options: Any) -> tuple[torch.Tensor, Any]:
         """The logits at token positions ``at`` (one-dimensional), (batch, positions, vocabulary), and the cache.
 
-        ``images`` are those that ``inputs`` hold. Only these logits: those of a whole prompt are gigabytes.
+        Only these logits: those of a whole prompt are gigabytes.
         """
-        self._count(images)
-        inputs = self._moved(inputs)
         if self._keeps:
-            out = self._model(**inputs, **options, logits_to_keep=at.to(self._model.device))
-            return out.logits, out.get("past_key_values")
-        out = self._model(**inputs, **options)
-        return out.logits[:, at], out.get("past_key_values")
+            options["logits_to_keep"] = at.to(self._model.device)
+        out = self._model(**self._moved(inputs), **options)
+        return out.logits if self._keeps else out.logits[:, at], out.get("past_key_values")
 
     def _choice(self, question: Question, prompt: Inputs, logits: torch.Tensor) -> Answer:
         """The answer that ``logits`` (float32, shape (vocabulary,)) after ``prompt`` (a batch of one row) hold."""
@@ -216,51 +171,51 @@ class Inference:
             logits = PromptPenalty(penalty, mask)(prompt["input_ids"].to(logits.device), logits[None])[0]
         tokens = choice_tokens(question.choices, self._tokenizer)
         probabilities: list[float] = logits.softmax(dim=-1)[tokens].tolist()
+        (text,) = self._texts(logits.argmax()[None, None])
         return Answer(
             question,
-            self._tokenizer.decode(
-                [int(logits.argmax())], skip_special_tokens=True, clean_up_tokenization_spaces=False
-            ),
+            text,
             probabilities=dict(zip(question.choices, probabilities, strict=True)),
             outside=0.0,
             tokens={"input": prompt_lengths(prompt)[0], "output": 1},
         )
 
+    def _texts(self, tokens: torch.Tensor) -> list[str]:
+        texts: list[str] = self._tokenizer.batch_decode(
+            tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return texts
+
     def _replies(self, questions: Sequence[Question], inputs: Mapping[str, Any]) -> list[Answer]:
         import torch
 
         sampling, checkpoint = questions[0].sampling, self._model.generation_config
-        options = generate_options(sampling)
-        penalty = penalty_of(sampling, checkpoint)
-        if penalty != 1.0:
-            options["logits_processor"] = [PromptPenalty(penalty, inputs["attention_mask"])]
         if is_seeded(sampling, checkpoint):
             torch.manual_seed(sampling.seed)
+        options = generate_options(sampling, checkpoint, inputs["attention_mask"])
         tokens = self._model.generate(**inputs, **options)[:, inputs["input_ids"].shape[1] :]
-        texts = self._tokenizer.batch_decode(
-            tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
+        stop = checkpoint.eos_token_id
+        stops = {stop} if isinstance(stop, int) else set(stop or ())
         answers = []
-        rows = zip(questions, texts, tokens.tolist(), prompt_lengths(inputs), strict=True)
+        rows = zip(questions, self._texts(tokens), tokens.tolist(), prompt_lengths(inputs), strict=True)
         for question, text, row, prompt in rows:
-            length = _length(row, checkpoint.eos_token_id)
+            # up to the one that ended the reply, if one did; padding follows where others are longer
+            length = next((n for n, token in enumerate(row, start=1) if token in stops), 0)
             counts = {"input": prompt, "output": length or len(row)}
             answers.append(Answer(question, text, tokens=counts, cut=not length))
         return answers
 
-    def _prefix(self, prompts: Sequence[Inputs], images: int) -> tuple[Prefix, list[list[int]]]:
-        """The common beginning of ``prompts`` (batches of one row), and the tokens of each that follow: one at least.
-
-        The prompts have the same ``images``, and the same tokens up to the last of them.
-        """
+    def _prefix(self, prompts: Sequence[Inputs]) -> tuple[Prefix, list[list[int]]]:
+        """The common beginning of ``prompts`` (batches of one row), and what follows in each: one token at least."""
         import torch
 
         rows = [prompt["input_ids"][0].tolist() for prompt in prompts]
-        length = _common(rows)
+        columns = enumerate(zip(*(row[:-1] for row in rows), strict=False))
+        length = next((n for n, tokens in columns if len(set(tokens)) > 1), min(map(len, rows)) - 1)
         inputs = {
             name: value[:, :length] if name in _BY_TOKEN else value for name, value in prompts[0].items()
         }
-        _, cache = self._forward(inputs, torch.tensor([length - 1]), images, use_cache=True)
+        _, cache = self._forward(inputs, torch.tensor([length - 1]), use_cache=True)
         return Prefix(rows[0][:length], cache), [row[length:] for row in rows]
 
     def _logits_after(self, prefix: Prefix, suffixes: Sequence[list[int]]) -> torch.Tensor:
@@ -274,7 +229,6 @@ class Inference:
         logits, _ = self._forward(
             {"input_ids": torch.tensor(padded)},
             torch.tensor(ends),
-            0,
             past_key_values=prefix.rows(len(suffixes)),
             use_cache=True,
         )
@@ -286,10 +240,11 @@ class Inference:
         import torch
 
         width = max(map(len, suffixes))
-        gaps = [width - len(suffix) for suffix in suffixes]
-        # masked, so that any token will do
-        ids = [[*prefix.ids, *[0] * gap, *suffix] for gap, suffix in zip(gaps, suffixes, strict=True)]
-        mask = [[1] * len(prefix.ids) + [0] * gap + [1] * (width - gap) for gap in gaps]
+        ids, mask = [], []
+        for suffix in suffixes:
+            gap = [0] * (width - len(suffix))  # masked, so that any token will do
+            ids.append([*prefix.ids, *gap, *suffix])
+            mask.append([1] * len(prefix.ids) + gap + [1] * len(suffix))
         return {
             "input_ids": torch.tensor(ids, device=self._model.device),
             "attention_mask": torch.tensor(mask, device=self._model.device),
@@ -297,14 +252,14 @@ class Inference:
         }
 
     def _in_batches(
-        self, rows: Sequence[_Row], size: int, answer: Callable[[Sequence[_Row]], Sequence[Answer]]
+        self, rows: Sequence[_Row], answer: Callable[[Sequence[_Row]], Sequence[Answer]]
     ) -> list[Answer]:
-        """The ``answer`` to all ``rows``, ``size`` of them at once; fewer from where memory runs out."""
+        """The ``answer`` to all ``rows``, a batch at once; smaller ones from where memory runs out."""
         import torch
 
         answers: list[Answer] = []
         while len(answers) < len(rows):
-            batch = rows[len(answers) : len(answers) + min(size, self._batch_size)]
+            batch = rows[len(answers) : len(answers) + self._batch_size]
             try:
                 answers += answer(batch)
             except torch.OutOfMemoryError:
@@ -315,23 +270,17 @@ class Inference:
                 torch.cuda.empty_cache()
         return answers
 
-    def _try(self, images: int, prompts: Sequence[Inputs]) -> bool:
+    def _try(self, prompts: Sequence[Inputs]) -> bool:
         """Whether the first tokens after ``prompts`` have the same probabilities both ways."""
         import torch
 
-        plain = []
-        for prompt in prompts:
-            self._count(images)
-            plain += self._beginnings(self._moved(prompt))
+        plain = [row for prompt in prompts for row in self._beginnings(self._moved(prompt))]
         try:
-            prefix, suffixes = self._prefix(prompts, images)
-            self._count(0)
+            prefix, suffixes = self._prefix(prompts)
             shared = self._beginnings(self._continued(prefix, suffixes))
             next_tokens = self._logits_after(prefix, suffixes).softmax(-1)
-            at_once = [
-                _Beginning(one.ids[:1], row[None]) for one, row in zip(plain, next_tokens, strict=True)
-            ]
-            found = max(map(_Beginning.difference, plain + plain, shared + at_once))
+            at_once = [(ids[:1], row[None]) for (ids, _), row in zip(plain, next_tokens, strict=True)]
+            found = max(map(_difference, plain + plain, shared + at_once))
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # classes fail in their own ways where they cannot go on from a cache
@@ -359,7 +308,17 @@ class Inference:
         )
         probabilities = torch.stack(out.logits, dim=1).float().softmax(dim=-1)
         ids = out.sequences[:, inputs["input_ids"].shape[1] :].tolist()
-        return [_Beginning(*row) for row in zip(ids, probabilities, strict=True)]
+        return list(zip(ids, probabilities, strict=True))
+
+
+def _difference(one: _Beginning, other: _Beginning) -> float:
+    """The largest difference of a probability (0-1) while the replies are the same."""
+    largest = 0.0
+    for token, its, mine, theirs in zip(one[0], other[0], one[1], other[1], strict=False):
+        largest = max(largest, (mine - theirs).abs().max().item())
+        if token != its:
+            break
+    return largest
 
 
 def check_choice_ids(questions: Sequence[Question], tokenizer: Any) -> None:
@@ -377,18 +336,3 @@ def check_choice_ids(questions: Sequence[Question], tokenizer: Any) -> None:
 def choice_tokens(choices: Sequence[str], tokenizer: Any) -> list[int]:
     """The id of the first token of each of ``choices``, as if the reply began with it."""
     return [tokenizer.encode(choice, add_special_tokens=False)[0] for choice in choices]
-
-
-def _common(rows: Sequence[list[int]]) -> int:
-    """Length of the common beginning of ``rows``, leaving each at least one token."""
-    length = min(map(len, rows)) - 1
-    for row in rows[1:]:
-        while row[:length] != rows[0][:length]:
-            length = next(n for n in range(length) if row[n] != rows[0][n])
-    return length
-
-
-def _length(row: Sequence[int], stop: int | Sequence[int] | None) -> int:
-    """Tokens up to the one that ended the reply; 0 where none did. Padding follows where others are longer."""
-    stops = {stop} if isinstance(stop, int) else set(stop or ())
-    return next((n for n, token in enumerate(row, start=1) if token in stops), 0)

@@ -10,19 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from eval_models.vlm.inference import Counts, Inference, check_choice_ids
+from eval_models.vlm.inference import Inference, check_choice_ids
 from eval_models.vlm.model import PREPARED_BY, LocalModel, load_model
-from eval_models.vlm.prompts import Prepared, Prompts, check_question, is_seeded, sampling_key
+from eval_models.vlm.prompts import Prepared, Prompts, check_question, reply_groups
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.judges.answerer import WEIGHTS_USER, Judge
 from imageevalkit.judges.settings import TransformersSettings
 from imageevalkit.secrets import one_line
 from imageevalkit.weights import WeightsSource, find_weights, package_versions
-
-_PACKAGES = ("torch", "transformers", "tokenizers", "pillow")
-# transformers prepares images with it where a class has no variant for Pillow
-_OPTIONAL_PACKAGES = ("torchvision",)
 
 
 class _Job(NamedTuple):
@@ -36,14 +32,8 @@ class _Job(NamedTuple):
     one_image: bool
 
 
-class _TooMany(Exception):
-    """A batch is larger than what memory allows."""
-
-
 class TransformersJudge(Judge):
-    """``counts`` tells what its model did.
-
-    All questions about one image share its preparation, its pass through the vision tower and the keys and values
+    """All questions about one image share its preparation, its pass through the vision tower and the keys and values
     of what the prompts have in common (see :mod:`eval_models.vlm.inference`). Replies about images of which
     only one thing is asked are generated in batches. Beside a GPU, a thread prepares the next images while
     the model works.
@@ -53,7 +43,7 @@ class TransformersJudge(Judge):
         super().__init__(*args, **options)
         self._settings = TransformersSettings(**self.kwargs)
         self._batch_size = self._settings.batch_size
-        self.counts = Counts()
+        self._answered = False
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
@@ -63,7 +53,12 @@ class TransformersJudge(Judge):
             **self._source.identity,
             "settings": self._settings.identity,
             "images_prepared_by": PREPARED_BY,
-            "packages": package_versions(WEIGHTS_USER, _PACKAGES, _OPTIONAL_PACKAGES),
+            "packages": package_versions(
+                WEIGHTS_USER,
+                ("torch", "transformers", "tokenizers", "pillow"),
+                # transformers prepares images with it where a class has no variant for Pillow
+                optional=("torchvision",),
+            ),
         }
 
     def holdup(self) -> str:
@@ -76,8 +71,8 @@ class TransformersJudge(Judge):
         if not questions:
             return
         check_choice_ids(questions, self._local.processor.tokenizer)
-        for job, prepared, started in self._in_turn(self._plan(questions)):
-            yield from self._answers(job, prepared, started)
+        for job, started, prepared in self._in_turn(self._plan(questions)):
+            yield from self._answers(job, started, prepared)
 
     def _plan(self, questions: Sequence[Question]) -> list[_Job]:
         """All questions about one image are a job; so are as many others as go through the model at once."""
@@ -88,38 +83,29 @@ class TransformersJudge(Judge):
         return jobs + self._plan_apart([group[0] for group in about.values() if len(group) == 1])
 
     def _plan_apart(self, questions: Sequence[Question]) -> list[_Job]:
-        """The same where no question shares an image with another.
-
-        A reply that is drawn with a seed is a job of its own: it must not depend on what else is asked.
-        """
+        """The same where no question shares an image with another."""
         jobs = [_Job([question], False) for question in questions if question.choices]
-        generated: dict[str, list[Question]] = {}
-        for question in questions:
-            if not question.choices:
-                generated.setdefault(sampling_key(question.sampling), []).append(question)
-        for group in generated.values():
-            seeded = is_seeded(group[0].sampling, self._local.model.generation_config)
-            size = 1 if seeded else self._batch_size
-            jobs += [_Job(group[start : start + size], False) for start in range(0, len(group), size)]
+        replies = (question for question in questions if not question.choices)
+        for group in reply_groups(replies, lambda q: q.sampling, self._local.model.generation_config):
+            for start in range(0, len(group), self._batch_size):
+                jobs.append(_Job(group[start : start + self._batch_size], False))
         return jobs
 
-    def _in_turn(self, jobs: Sequence[_Job]) -> Iterator[tuple[_Job, Prepared, float]]:
-        """Each job with what the model takes for it, and when work on it began."""
+    def _in_turn(self, jobs: Sequence[_Job]) -> Iterator[tuple[_Job, float, Prepared]]:
+        """Each job, when work on it began, and what the model takes for it."""
         if not self._beside_gpu:
             # the model uses all cores: a thread beside it would only make its threads spin while they wait
-            for job in jobs:
-                started = time.monotonic()
-                yield job, self._prepare(job), started
+            yield from ((job, time.monotonic(), self._prepare(job)) for job in jobs)
             return
         thread = ThreadPoolExecutor(1, "prepare")
         try:
             upcoming = thread.submit(self._prepare, jobs[0])
-            for job, following in zip(jobs, [*jobs[1:], None], strict=True):
+            for n, job in enumerate(jobs, start=1):
                 started = time.monotonic()
                 prepared = upcoming.result()
-                if following is not None:
-                    upcoming = thread.submit(self._prepare, following)
-                yield job, prepared, started
+                if n < len(jobs):
+                    upcoming = thread.submit(self._prepare, jobs[n])
+                yield job, started, prepared
         finally:
             thread.shutdown(cancel_futures=True)
 
@@ -127,39 +113,34 @@ class TransformersJudge(Judge):
         groups = [[question] for question in job.questions] if job.one_image else [job.questions]
         return self._chat_prompts.prepared(groups)
 
-    def _answers(self, job: _Job, prepared: Prepared, started: float) -> Iterator[Answer]:
+    def _answers(self, job: _Job, started: float, prepared: Prepared) -> Iterator[Answer]:
         """The answer to each question of ``job``. A batch that fails is tried again in smaller ones."""
         yield from prepared.failures
         try:
             answers = list(self._inferred(job, prepared))
-        except (
-            Exception
-        ) as error:  # whatever a model raises costs these questions, unless the next line knows better
+        except Exception as error:  # whatever a model raises costs these questions, unless the device failed
             yield from self._after_failure(job, prepared, error)
             return
         seconds = (time.monotonic() - started) / max(1, len(answers))
-        self.counts.questions += len(answers)
+        self._answered = self._answered or bool(answers)
         for answer in answers:
             yield replace(answer, seconds=seconds)
 
     def _inferred(self, job: _Job, prepared: Prepared) -> Iterator[Answer]:
-        if not job.one_image:
-            for questions, inputs in prepared.batches:
-                if len(questions) > self._batch_size:  # it was planned before memory ran out
-                    raise _TooMany
-                yield from self._inference.answers(questions, inputs)
-            return
-        questions = [question for (question,), _ in prepared.batches]
-        prompts = [inputs for _, inputs in prepared.batches]
-        if len(questions) > 1 and self._inference.may_share(questions, prompts):
-            yield from self._inference.shared_answers(questions, prompts)
-            return
-        generated = []
-        for question, prompt in zip(questions, prompts, strict=True):
-            if question.choices or len(questions) == 1:
-                yield from self._inference.answers([question], prompt)
+        batches = prepared.batches
+        several = job.one_image and len(batches) > 1
+        if several:
+            questions, prompts = [question for (question,), _ in batches], [inputs for _, inputs in batches]
+            if self._inference.may_share(prompts):
+                yield from self._inference.shared_answers(questions, prompts)
+                return
+        generated: list[Question] = []
+        for questions, inputs in batches:
+            # or it was planned before memory ran out
+            if (several and not questions[0].choices) or len(questions) > self._batch_size:
+                generated += questions
             else:
-                generated.append(question)
+                yield from self._inference.answers(questions, inputs)
         for apart in self._plan_apart(generated):
             yield from self._inferred(apart, self._prepare(apart))
 
@@ -174,17 +155,13 @@ class TransformersJudge(Judge):
         if exhausted:
             torch.cuda.empty_cache()
         if len(questions) == 1:
-            if exhausted and not self.counts.questions:
+            if exhausted and not self._answered:
                 raise CellFailure(
                     f"judge: {self._source.model_path} leaves too little GPU memory for one question; set its "
                     "max_pixels, give the job more GPUs (EVAL_GPU_MAP), or choose a smaller judge"
                 ) from error
-            why = (
-                "out of GPU memory; the judge's max_pixels makes images smaller"
-                if exhausted
-                else one_line(error)
-            )
-            yield Answer(questions[0], None, why)
+            advice = "out of GPU memory; the judge's max_pixels makes images smaller"
+            yield Answer(questions[0], None, advice if exhausted else one_line(error))
             return
         half = len(questions) // 2
         if exhausted and not job.one_image:
@@ -192,7 +169,7 @@ class TransformersJudge(Judge):
             say(f"judge: out of GPU memory; from now on {half} replies are generated at once")
         for part in (questions[:half], questions[half:]):
             smaller = _Job(part, job.one_image)
-            yield from self._answers(smaller, self._prepare(smaller), time.monotonic())
+            yield from self._answers(smaller, time.monotonic(), self._prepare(smaller))
 
     @property
     def _beside_gpu(self) -> bool:
@@ -212,8 +189,8 @@ class TransformersJudge(Judge):
 
     @functools.cached_property
     def _inference(self) -> Inference:
-        model, processor, _ = self._local
-        return Inference(model, processor.tokenizer, self._settings.batch_size, self.counts)
+        tokenizer = self._local.processor.tokenizer
+        return Inference(self._local.model, tokenizer, self._settings.batch_size)
 
 
 def _beginning(question: Question) -> Hashable:

@@ -10,7 +10,6 @@ way the same numbers in half precision.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from PIL import Image
@@ -38,11 +37,7 @@ class LocalModel(NamedTuple):
 
 
 def load_model(source: WeightsSource, settings: TransformersSettings) -> LocalModel:
-    """Load the weights and the processor.
-
-    Raises:
-        CellFailure: one line why that is not possible here.
-    """
+    """Load the weights and the processor. Raises CellFailure: one line why that is not possible here."""
     try:
         import torch
         import transformers
@@ -77,16 +72,23 @@ def load_model(source: WeightsSource, settings: TransformersSettings) -> LocalMo
 
 
 def _weights(path: str, commit: str | None, settings: TransformersSettings) -> Any:
+    import torch
     from transformers import AutoModelForImageTextToText
 
-    device_map = settings.device_map or _best_device_map()
+    device_map = settings.device_map
+    if not device_map and torch.cuda.is_available():
+        device_map = "auto" if importlib.util.find_spec("accelerate") else "cuda"
+    elif not device_map:
+        device_map = "mps" if torch.backends.mps.is_available() else "cpu"
     spread = device_map in ("auto", "balanced", "balanced_low_0", "sequential")
-    options: dict[str, Any] = {"revision": commit, "dtype": settings.dtype}
-    if spread:
-        options["device_map"] = device_map
-    if settings.attn_implementation is not None:
-        options["attn_implementation"] = settings.attn_implementation
-    model, loading = AutoModelForImageTextToText.from_pretrained(path, output_loading_info=True, **options)
+    model, loading = AutoModelForImageTextToText.from_pretrained(
+        path,
+        output_loading_info=True,
+        revision=commit,
+        dtype=settings.dtype,
+        device_map=device_map if spread else None,
+        attn_implementation=settings.attn_implementation,
+    )
     # transformers only warns, and a judge with random weights answers all the same
     missing = sorted(loading["missing_keys"])
     if missing:
@@ -95,22 +97,13 @@ def _weights(path: str, commit: str | None, settings: TransformersSettings) -> A
         )
     if not spread:
         model = model.to(device_map)
-    else:
-        # there is no map where one device holds all
-        outside = {str(place) for place in getattr(model, "hf_device_map", {}).values()} & {"cpu", "disk"}
-        if outside:
-            say(
-                f"judge: parts of {path} do not fit into GPU memory and are on {', '.join(sorted(outside))}: slow"
-            )
+    # there is no map where one device holds all
+    outside = {str(place) for place in getattr(model, "hf_device_map", {}).values()} & {"cpu", "disk"}
+    if spread and outside:
+        say(
+            f"judge: parts of {path} do not fit into GPU memory and are on {', '.join(sorted(outside))}: slow"
+        )
     return model.eval()
-
-
-def _best_device_map() -> str:
-    import torch
-
-    if torch.cuda.is_available():
-        return "auto" if importlib.util.find_spec("accelerate") else "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def load_processor(
@@ -123,46 +116,35 @@ def load_processor(
     """
     from transformers import AutoImageProcessor
 
-    processor = _without_video(processor_class).from_pretrained(model_path, revision=revision)
-    processor.image_processor = AutoImageProcessor.from_pretrained(
-        model_path, revision=revision, backend="pil"
-    )
-    if not getattr(processor, "chat_template", None):
-        raise CellFailure(
-            f"judge: {model_path} has no chat template, so it is no chat model; choose an instruction-tuned one"
-        )
-    _limit_pixels(processor.image_processor, model_path, settings)
-    processor.tokenizer.padding_side = "left"
-    processor.image_processor = ImagesOnce(processor.image_processor)
-    return processor
-
-
-def _limit_pixels(image_processor: Any, model_path: str, settings: TransformersSettings) -> None:
-    """Set the area of images; in the Qwen family it goes by the names of edges."""
-    limits = {"min_pixels": settings.min_pixels, "max_pixels": settings.max_pixels}
-    if not any(limits.values()):
-        return
-    edges = dict(image_processor.size)
-    taken = getattr(getattr(image_processor, "valid_kwargs", None), "__annotations__", {})
-    for (name, pixels), edge in zip(limits.items(), ("shortest_edge", "longest_edge"), strict=True):
-        if pixels is None:
-            continue
-        if name not in taken or edge not in edges:
-            raise CellFailure(f"judge: the image processor of {model_path} takes no {name}; leave it out")
-        edges[edge] = pixels
-    image_processor.size = edges
-
-
-def _without_video(processor_class: Any) -> Any:
-    """The same class without its video processor: no judge sees a video, and loading one needs torchvision."""
-
     class ImagesOnly(processor_class):
+        """Without its video processor: no judge sees a video, and loading one needs torchvision."""
+
         @classmethod
         def get_attributes(cls) -> list[str]:
             return [name for name in super().get_attributes() if name != "video_processor"]
 
     ImagesOnly.__name__ = processor_class.__name__
-    return ImagesOnly
+    processor: Any = ImagesOnly.from_pretrained(model_path, revision=revision)
+    images = AutoImageProcessor.from_pretrained(model_path, revision=revision, backend="pil")
+    if not getattr(processor, "chat_template", None):
+        raise CellFailure(
+            f"judge: {model_path} has no chat template, so it is no chat model; choose an instruction-tuned one"
+        )
+    # the area of images; in the Qwen family it goes by the names of edges
+    edges = dict(images.size) if settings.min_pixels or settings.max_pixels else {}
+    known = getattr(getattr(images, "valid_kwargs", None), "__annotations__", {})
+    for name, edge in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
+        pixels = getattr(settings, name)
+        if pixels is None:
+            continue
+        if name not in known or edge not in edges:
+            raise CellFailure(f"judge: the image processor of {model_path} takes no {name}; leave it out")
+        edges[edge] = pixels
+    if edges:
+        images.size = edges
+    processor.tokenizer.padding_side = "left"
+    processor.image_processor = ImagesOnce(images)
+    return processor
 
 
 class ImagesOnce:
@@ -182,9 +164,10 @@ class ImagesOnce:
 
     def __call__(self, images: Any, **options: Any) -> Any:
         """What the image processor makes of ``images``, Pillow's, which may be in nested lists."""
+        from transformers.image_utils import make_flat_list_of_images
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-        flat = list(_flat(images))
+        flat = make_flat_list_of_images(images)
         same = len(flat) == len(self._images) and all(a is b for a, b in zip(flat, self._images, strict=True))
         if not same or repr(options) != self._options:
             if isinstance(self._image_processor, Qwen2VLImageProcessorPil):
@@ -215,11 +198,3 @@ def _resized(image: Image.Image, image_processor: Any) -> Image.Image:
         rows.permute(2, 0, 1)[None], (height, width), mode="bicubic", antialias=True
     )
     return Image.frombytes("RGB", (width, height), resized[0].permute(1, 2, 0).numpy().tobytes())
-
-
-def _flat(images: Any) -> Iterator[Any]:
-    if isinstance(images, list | tuple):
-        for image in images:
-            yield from _flat(image)
-    else:
-        yield images

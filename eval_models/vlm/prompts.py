@@ -15,9 +15,9 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from PIL import Image
 
@@ -30,21 +30,23 @@ from imageevalkit.secrets import one_line
 if TYPE_CHECKING:
     import torch
 
+Row = TypeVar("Row")
 Inputs = Mapping[str, "torch.Tensor"]
+Images = Mapping[Picture, Image.Image | str]
 
 
 class Prepared(NamedTuple):
-    """``batches`` are the model's inputs, each with the questions of its rows in order.
-
-    ``failures`` answer the questions that fail by themselves.
-    """
+    """The model's inputs, each with the questions of its rows in order, and the answers that are errors."""
 
     batches: list[tuple[list[Question], Inputs]]
     failures: list[Answer]
 
 
 class Prompts:
-    """Prepares questions, one call at a time: a tokenizer and a processor serve one thread."""
+    """Prepares questions, one call at a time: a tokenizer and a processor serve one thread.
+
+    ``positions``: the longest context of the model, None if unknown.
+    """
 
     def __init__(self, processor: Any, positions: int | None) -> None:
         self._processor = processor
@@ -57,83 +59,91 @@ class Prompts:
         A picture that several ask about is prepared once.
         """
         with self._turn:
-            pictures, broken = self._open([question for group in groups for question in group])
+            asked = (picture for group in groups for question in group for picture in question.pictures)
+            images = {picture: _opened(picture) for picture in dict.fromkeys(asked)}
             prepared = Prepared([], [])
             for group in groups:
-                kept = []
+                whole = []
                 for question in group:
-                    reason = next(
-                        (broken[picture] for picture in question.pictures if picture in broken), None
-                    )
-                    if reason:
-                        prepared.failures.append(Answer(question, None, reason))
+                    broken = [found for p in question.pictures if isinstance(found := images[p], str)]
+                    if broken:
+                        prepared.failures.append(Answer(question, None, broken[0]))
                     else:
-                        kept.append(question)
-                if kept:
-                    self._add(kept, pictures, prepared)
+                        whole.append(question)
+                self._add(whole, images, prepared)
             return prepared
 
-    def _open(self, questions: Sequence[Question]) -> tuple[dict[Picture, Image.Image], dict[Picture, str]]:
-        """The pictures of ``questions``, and why others do not open."""
-        pictures, broken = {}, {}
-        for picture in dict.fromkeys(picture for question in questions for picture in question.pictures):
-            try:
-                pictures[picture] = judge_picture(picture)
-            except (OSError, CorruptImage) as error:
-                broken[picture] = f"unreadable image {picture.path.name}: {one_line(error)}"
-            except Exception as error:  # an encoding that Pillow does not have, an extreme aspect ratio
-                broken[picture] = f"cannot be prepared: {one_line(error)}"
-        return pictures, broken
-
-    def _add(
-        self, questions: list[Question], pictures: Mapping[Picture, Image.Image], prepared: Prepared
-    ) -> None:
+    def _add(self, questions: list[Question], images: Images, prepared: Prepared) -> None:
+        if not questions:
+            return
         try:
-            inputs = self._inputs(questions, pictures)
+            inputs = self._inputs(questions, images)
         except Exception as error:  # a processor's own limits, such as an extreme aspect ratio
             if len(questions) == 1:
                 failure = f"cannot be prepared: {one_line(error)}"
                 prepared.failures.append(Answer(questions[0], None, failure))
                 return
             for question in questions:
-                self._add([question], pictures, prepared)
+                self._add([question], images, prepared)
             return
-        kept = []
+        fitting = []
         for question, length in zip(questions, prompt_lengths(inputs), strict=True):
-            if too_long := self._too_long(question, length):
-                prepared.failures.append(Answer(question, None, too_long))
-            else:
-                kept.append(question)
-        if len(kept) == len(questions):
+            reply = question.sampling.max_tokens
+            if self._positions is None or length + reply <= self._positions:
+                fitting.append(question)
+                continue
+            too_long = (
+                f"context too long: {length} tokens of prompt and {reply} of reply, the model has "
+                f"{self._positions} positions; the judge's max_pixels makes images smaller"
+            )
+            prepared.failures.append(Answer(question, None, too_long))
+        if len(fitting) == len(questions):
             prepared.batches.append((questions, inputs))
-        elif kept:
-            self._add(kept, pictures, prepared)
+        else:
+            self._add(fitting, images, prepared)
 
-    def _inputs(self, questions: Sequence[Question], pictures: Mapping[Picture, Image.Image]) -> Inputs:
-        processor = self._processor
-        template = processor.chat_template
-        inputs: Inputs = processor.apply_chat_template(
-            [_conversation(question, pictures) for question in questions],
+    def _inputs(self, questions: Sequence[Question], images: Images) -> Inputs:
+        conversations = [
+            [
+                {
+                    "role": message.role,
+                    "content": [
+                        {"type": "image", "image": images[part]}
+                        if isinstance(part, Picture)
+                        else {"type": "text", "text": part}
+                        for part in message.parts
+                    ],
+                }
+                for message in question.messages
+            ]
+            for question in questions
+        ]
+        template = str(self._processor.chat_template)  # or several by name
+        given = questions[0].sampling.extra.get("chat_template_kwargs", {})
+        inputs: Inputs = self._processor.apply_chat_template(
+            conversations,
             tokenize=True,
             add_generation_prompt=True,
             return_dict=True,
             return_tensors="pt",
             # a checkpoint may have no padding token, which one row does not need
             processor_kwargs={"padding": True} if len(questions) > 1 else {},
-            **template_variables(
-                questions[0].sampling, template if isinstance(template, str) else repr(template)
-            ),
+            # variables that the template does not have mean nothing to it, as in vLLM
+            **{
+                name: value for name, value in given.items() if re.search(rf"\b{re.escape(name)}\b", template)
+            },
         )
         return inputs
 
-    def _too_long(self, question: Question, length: int) -> str:
-        wanted = length + question.sampling.max_tokens
-        if self._positions is None or wanted <= self._positions:
-            return ""
-        return (
-            f"context too long: {length} tokens of prompt and {question.sampling.max_tokens} of reply, the model has "
-            f"{self._positions} positions; the judge's max_pixels makes images smaller"
-        )
+
+def _opened(picture: Picture) -> Image.Image | str:
+    """The picture, or why it does not open."""
+    try:
+        return judge_picture(picture)
+    except (OSError, CorruptImage) as error:
+        return f"unreadable image {picture.path.name}: {one_line(error)}"
+    except Exception as error:  # an encoding that Pillow does not have, an extreme aspect ratio
+        return f"cannot be prepared: {one_line(error)}"
 
 
 def prompt_lengths(inputs: Inputs) -> list[int]:
@@ -142,52 +152,48 @@ def prompt_lengths(inputs: Inputs) -> list[int]:
     return lengths
 
 
-def _conversation(question: Question, pictures: Mapping[Picture, Image.Image]) -> list[dict[str, Any]]:
-    return [
-        {
-            "role": message.role,
-            "content": [
-                {"type": "image", "image": pictures[part]}
-                if isinstance(part, Picture)
-                else {"type": "text", "text": part}
-                for part in message.parts
-            ],
-        }
-        for message in question.messages
-    ]
-
-
 _EXTRA = ("repetition_penalty", "chat_template_kwargs")
 
 
 def check_question(question: Question) -> None:
     """Raise JudgeUnusable when ``question`` wants what this backend cannot do."""
     where = f"question '{question.name}' of item {question.item}"
-    for name in question.sampling.extra:
+    extra = question.sampling.extra
+    for name in extra:
         if name not in _EXTRA:
             raise JudgeUnusable(
                 f"{where}: a transformers judge cannot honour '{name}'{suggest(name, _EXTRA)}; it knows "
                 f"{' and '.join(_EXTRA)}; leave it out, or use an openai or vllm judge"
             )
-    penalty = question.sampling.extra.get("repetition_penalty")
+    penalty = extra.get("repetition_penalty")
     if penalty is not None and not (isinstance(penalty, int | float) and penalty > 0):
         raise JudgeUnusable(f"{where}: repetition_penalty must be a number above 0, not {penalty!r}")
-    if not isinstance(question.sampling.extra.get("chat_template_kwargs", {}), dict):
+    if not isinstance(extra.get("chat_template_kwargs", {}), dict):
         raise JudgeUnusable(f"{where}: chat_template_kwargs must be an object")
     if "" in question.choices:
         raise JudgeUnusable(f"{where}: an empty string has no first token")
-
-
-def template_variables(sampling: Sampling, template: str) -> dict[str, Any]:
-    """The ``chat_template_kwargs`` that occur in ``template``; others mean nothing to it, as in vLLM."""
-    given = sampling.extra.get("chat_template_kwargs", {})
-    return {name: value for name, value in given.items() if re.search(rf"\b{re.escape(name)}\b", template)}
 
 
 def penalty_of(sampling: Sampling, checkpoint: Any) -> float:
     """The repetition penalty; 1.0 is none. ``checkpoint`` is the model's generation config."""
     own = checkpoint.repetition_penalty if sampling.temperature is None else None
     return float(sampling.extra.get("repetition_penalty") or own or 1.0)
+
+
+def reply_groups(
+    rows: Iterable[Row], sampling_of: Callable[[Row], Sampling], checkpoint: Any
+) -> list[list[Row]]:
+    """``rows`` of equal sampling, which may be generated together.
+
+    A reply that is drawn with a seed is alone: it must not depend on what else is asked. ``checkpoint`` is the model's
+    generation config.
+    """
+    groups: dict[Any, list[Row]] = {}
+    for n, row in enumerate(rows):
+        sampling = sampling_of(row)
+        key = json.dumps(asdict(sampling), sort_keys=True)
+        groups.setdefault((key, n if is_seeded(sampling, checkpoint) else None), []).append(row)
+    return list(groups.values())
 
 
 def is_seeded(sampling: Sampling, checkpoint: Any) -> bool:
@@ -197,18 +203,17 @@ def is_seeded(sampling: Sampling, checkpoint: Any) -> bool:
     return bool(checkpoint.do_sample) if sampling.temperature is None else sampling.temperature > 0
 
 
-def sampling_key(sampling: Sampling) -> str:
-    """Equal for equal ones."""
-    return json.dumps(asdict(sampling), sort_keys=True)
-
-
-def generate_options(sampling: Sampling) -> dict[str, Any]:
-    """Arguments of ``generate``; the penalty is not among them (see :class:`PromptPenalty`)."""
+def generate_options(sampling: Sampling, checkpoint: Any, mask: torch.Tensor) -> dict[str, Any]:
+    """Arguments of ``generate`` for prompts with the attention ``mask``."""
+    # transformers' own penalty counts padding
     options: dict[str, Any] = {"max_new_tokens": sampling.max_tokens, "repetition_penalty": 1.0}
     if sampling.temperature is not None:
         options["do_sample"] = sampling.temperature > 0
     if sampling.temperature:
         options["temperature"] = float(sampling.temperature)
+    penalty = penalty_of(sampling, checkpoint)
+    if penalty != 1.0:
+        options["logits_processor"] = [PromptPenalty(penalty, mask)]
     return options
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 
 class VisionPasses:
-    """While used as a context manager, counts the images that go through any vision tower in the process."""
+    """As a context manager, counts the images that go through any vision tower in the process, and its calls."""
 
     def __init__(self) -> None:
         self.images = 0
+        self.calls = 0
 
     def __enter__(self) -> VisionPasses:
         from torch.nn.modules.module import register_module_forward_hook
@@ -27,3 +28,4 @@ class VisionPasses:
             # in the Qwen family the pixels of all images are one long row
             per_image = kwargs.get("grid_thw", args[0] if args else kwargs.get("pixel_values"))
             self.images += len(per_image)
+            self.calls += 1
