@@ -24,6 +24,7 @@ from benchmarks.oneig.data import (
     prompts_of,
 )
 from benchmarks.oneig.scores import (
+    TEXT_PARTS,
     TOTAL,
     Run,
     ScoredPrompt,
@@ -353,7 +354,9 @@ class OneIG(Benchmark):
         if "style" in answers:
             csd, se = style_similarities(answers, rules)
             detail |= {"style": prompt.style, "CSD": f"{csd:.4f}", "SE": f"{se:.4f}"}
-        return Score(image_values(prompt, answers, rules, self.edition.language), keys, detail)
+        values = image_values(prompt, answers, rules, self.edition.language)
+        shown = (*TASKS, *TEXT_PARTS)
+        return Score({name: value for name, value in values.items() if name in shown}, keys, detail)
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
         """See :func:`benchmarks.oneig.scores.metrics`."""

@@ -10,15 +10,13 @@ in which null is an image that is not there, ``grid`` is how they would be arran
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.oneig import text
-from benchmarks.oneig.data import CHINESE, CLASSES, ENGLISH, QUESTION_TEXT, READING_TEXT, Edition, Task
+from benchmarks.oneig.data import CHINESE, ENGLISH, QUESTION_TEXT, READING_TEXT, Edition, Task
+from benchmarks.oneig.official import csv_text
 from benchmarks.oneig.scores import (
     STYLES,
     TEXT_PARTS,
@@ -26,28 +24,30 @@ from benchmarks.oneig.scores import (
     Run,
     ScoredPrompt,
     counted_questions,
-    image_score,
+    headline,
+    is_scored,
     is_yes,
-    mean_or_none,
     official_name,
     parsed_answer,
     replies,
     style_similarities,
+    text_parts,
 )
+from benchmarks.oneig.text import clean_reading, preprocess, preprocess_expected
 from imageevalkit.arguments import Arguments
+from imageevalkit.benchmark.contract import Rules
 from imageevalkit.cell import REPO, Cell, output_root
 from imageevalkit.cell.results import Metric, Result, standing
+from imageevalkit.cell.scores import Score
 from imageevalkit.errors import ExitStatus, UserError, run_main, show, suggest
 from imageevalkit.grids import Grid
+from imageevalkit.metrics import groups
 from imageevalkit.text_width import columns_of
 
 _EDITIONS: Mapping[str, Edition] = {edition.name: edition for edition in (ENGLISH, CHINESE)}
 _HEADER = ("dataset", "version", "metric", "mode")
 _MODE = "gen"
 _NONE = "-"
-
-_Scores = dict[str, Any]
-_Details = dict[str, Any]
 
 
 def sample_files(run: Run, prompts: Mapping[str, str]) -> dict[str, str]:
@@ -74,48 +74,46 @@ def _dump(value: Any) -> str:
 
 
 def _task_result(run: Run, task: Task, prompts: Mapping[str, str]) -> dict[str, Any]:
-    listed = [one for one in run.of(task) if _is_listed(one, task)]
-    details = [_sample(one, task, run, prompts) for one in listed]
+    listed = [one for one in run.of(task) if task == "reasoning" or is_scored(one.score, task)]
+    scores, language = [one.score for one in listed], run.edition.language
+    accuracy = headline(scores, task, language).value
+    result: dict[str, Any] = {
+        "accuracy": None if accuracy is None else 100 * accuracy,
+        "details": [_sample(one, task, run, prompts) for one in listed],
+    }
     if task == "text":
-        whole = text.of_model([compared for one in listed for compared in one.comparisons])
-        accuracy = whole.score(run.edition.language) if whole else None
-    else:
-        accuracy = mean_or_none(one.scores[task] for one in listed if task in one.scores)
-    result: dict[str, Any] = {"accuracy": None if accuracy is None else 100 * accuracy, "details": details}
-    if task == "text":
-        result |= dict(zip(TEXT_PARTS, whole or [None] * len(TEXT_PARTS), strict=True))
+        result |= {part: metric.value for part, metric in text_parts(scores, language).items()}
     if task == "style":
-        result["style_scores"] = {
-            style: [one.scores["style"] for one in listed if one.prompt.style == style] for style in STYLES
-        }
+        result["style_scores"] = {style: [] for style in STYLES} | _values(scores, task, "style")
     if task == "diversity":
-        by_class = {
-            name: [one.scores["diversity"] for one in listed if one.prompt.class_item == name]
-            for name in CLASSES
-        }
-        result["class_scores"] = {name: scores for name, scores in by_class.items() if scores}
+        result["class_scores"] = _values(scores, task, "class_item")
     return result
 
 
-def _is_listed(one: ScoredPrompt, task: Task) -> bool:
-    if task == "text":
-        return bool(one.comparisons)
-    return task == "reasoning" or task in one.scores
+def _values(scores: Sequence[Score], task: Task, key: str) -> dict[str, list[float]]:
+    return {
+        group: [score.values[task] for score in of_group] for group, of_group in groups(scores, key).items()
+    }
 
 
 def _sample(one: ScoredPrompt, task: Task, run: Run, prompts: Mapping[str, str]) -> dict[str, Any]:
     paths = [item.image and _shown_path(item.image) for item in one.items]
     grid = Grid.nearest_square(len(paths)) if paths else Grid(0, 0)
-    scores, details = _DETAILS[task](one, run, prompts)
+    values = one.score.values
+    heads = {
+        "reasoning": {"subject": one.prompt.label, "model_name": run.model},
+        "style": {"style_label": one.prompt.style},
+    }
     return {
         "id": one.prompt.id if task != "diversity" else "_".join(one.prompt.key),
         "class_item": one.prompt.class_item,
-        **scores,
+        **heads.get(task, {}),
+        **({part: values[part] for part in TEXT_PARTS} if task == "text" else {"score": values.get(task)}),
         "image_path": next(filter(None, paths), None),
         "image_paths": paths,
         "grid": f"{grid.rows}x{grid.cols}",
         "num_splits": len(one.counted(task)),
-        **details,
+        **_DETAILS[task](one, run.rules, prompts),
     }
 
 
@@ -125,84 +123,78 @@ def _shown_path(path: Path) -> str:
     return (resolved.relative_to(REPO) if resolved.is_relative_to(REPO) else resolved).as_posix()
 
 
-def _alignment(one: ScoredPrompt, run: Run, prompts: Mapping[str, str]) -> tuple[_Scores, _Details]:
-    prompt, images = one.prompt, one.counted("alignment")
-    said = {place: replies(prompt, answers) for place, answers in images.items()}
-    counted = [counted_questions(prompt, answers, run.rules) for answers in images.values()]
+def _alignment(one: ScoredPrompt, rules: Rules, texts: Mapping[str, str]) -> dict[str, Any]:
+    images = one.counted("alignment")
+    said = {place: replies(one.prompt, answers) for place, answers in images.items()}
+    counted = [counted_questions(one.prompt, answers, rules) for answers in images.values()]
     questions = [
         {
             "question_id": number,
             "question": question,
-            "judge_prompt": prompts[QUESTION_TEXT].format(question=question),
+            "judge_prompt": texts[QUESTION_TEXT].format(question=question),
             "judge_outputs": [
                 {
                     "grid_idx": place,
                     "raw_output": of_image[number],
-                    "parsed_answer": parsed_answer(of_image[number], run.rules),
-                    "score": float(is_yes(of_image[number], run.rules)),
+                    "parsed_answer": parsed_answer(of_image[number], rules),
+                    "score": float(is_yes(of_image[number], rules)),
                 }
                 for place, of_image in said.items()
             ],
-            "dependency": list(prompt.parents.get(number, ())) or [0],
+            "dependency": list(one.prompt.parents.get(number, ())) or [0],
             "filtered_scores": [float(of_image[number]) for of_image in counted],
         }
-        for number, question in prompt.questions.items()
+        for number, question in one.prompt.questions.items()
     ]
-    return {"score": one.scores["alignment"]}, {"judge_details": questions}
+    return {"judge_details": questions}
 
 
-def _text(one: ScoredPrompt, run: Run, prompts: Mapping[str, str]) -> tuple[_Scores, _Details]:
-    raw, rules, language = one.prompt.expected_text, run.rules, run.edition.language
+def _text(one: ScoredPrompt, rules: Rules, texts: Mapping[str, str]) -> dict[str, Any]:
+    raw, language = one.prompt.expected_text, one.language
     readings = []
-    for place, reading, compared in zip(one.counted("text"), one.readings, one.comparisons, strict=True):
-        cleaned = text.clean_reading(reading, rules)
+    for place, answers in one.counted("text").items():
+        reading = answers["text"].value
+        cleaned = clean_reading(reading, rules)
         readings.append(
             {
                 "grid_idx": place,
                 "ocr_raw": reading,
                 "ocr_cleaned": cleaned,
-                "ocr_preprocessed": text.preprocess(cleaned, rules, language),
-                "ED": compared.distance,
-                "CR": compared.complete,
-                "WAC": compared.ratio,
-                "match": compared.match,
-                "total": compared.total,
+                "ocr_preprocessed": preprocess(cleaned, rules, language),
+                **one.score.points[place].values,
             }
         )
-    return dict(zip(TEXT_PARTS, text.of_prompt(one.comparisons) or (), strict=True)), {
+    return {
         "expected_text": raw,
-        "expected_text_preprocessed": text.preprocess_expected(raw, rules, language),
-        "ocr_prompt": prompts[READING_TEXT],
+        "expected_text_preprocessed": preprocess_expected(raw, rules, language),
+        "ocr_prompt": texts[READING_TEXT],
         "ocr_details": readings,
     }
 
 
-def _reasoning(one: ScoredPrompt, run: Run, prompts: Mapping[str, str]) -> tuple[_Scores, _Details]:
+def _reasoning(one: ScoredPrompt, rules: Rules, texts: Mapping[str, str]) -> dict[str, Any]:
     cosines = [
-        {"grid_idx": place, "similarity": image_score(one.prompt, answers, "reasoning", run.rules)}
-        for place, answers in one.counted("reasoning").items()
+        {"grid_idx": place, "similarity": one.score.points[place].values["reasoning"]}
+        for place in one.counted("reasoning")
     ]
-    return (
-        {"subject": one.prompt.label, "model_name": run.model, "score": one.scores.get("reasoning")},
-        {"gt_answer": one.prompt.answer, "similarity_details": cosines},
-    )
+    return {"gt_answer": one.prompt.answer, "similarity_details": cosines}
 
 
-def _style(one: ScoredPrompt, run: Run, prompts: Mapping[str, str]) -> tuple[_Scores, _Details]:
+def _style(one: ScoredPrompt, rules: Rules, texts: Mapping[str, str]) -> dict[str, Any]:
     encoders = []
     for place, answers in one.counted("style").items():
-        csd, se = style_similarities(answers, run.rules)
-        score = image_score(one.prompt, answers, "style", run.rules)
+        csd, se = style_similarities(answers, rules)
+        score = one.score.points[place].values["style"]
         encoders.append({"grid_idx": place, "csd_sim": csd, "se_sim": se, "style_score": score})
-    return {"style_label": one.prompt.style, "score": one.scores["style"]}, {"encoder_details": encoders}
+    return {"encoder_details": encoders}
 
 
-def _diversity(one: ScoredPrompt, run: Run, prompts: Mapping[str, str]) -> tuple[_Scores, _Details]:
+def _diversity(one: ScoredPrompt, rules: Rules, texts: Mapping[str, str]) -> dict[str, Any]:
     pairs = [{"grid_i": i, "grid_j": j, "distance": distance} for i, j, distance in one.pairs]
-    return {"score": one.scores["diversity"]}, {"pairwise_distances": pairs}
+    return {"pairwise_distances": pairs}
 
 
-_DETAILS: Mapping[Task, Callable[[ScoredPrompt, Run, Mapping[str, str]], tuple[_Scores, _Details]]] = {
+_DETAILS: Mapping[Task, Callable[[ScoredPrompt, Rules, Mapping[str, str]], dict[str, Any]]] = {
     "alignment": _alignment,
     "text": _text,
     "reasoning": _reasoning,
@@ -216,9 +208,7 @@ def summary_files(
 ) -> dict[str, str]:
     """``summary.csv``, ``summary.md`` and ``summary.txt`` of the metrics of ``models``, by name."""
     table = summary_table(version, models, edition)
-    file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows(table)
-    return {"summary.csv": file.getvalue(), "summary.md": _markdown(table), "summary.txt": _aligned(table)}
+    return {"summary.csv": csv_text(table), "summary.md": _markdown(table), "summary.txt": _aligned(table)}
 
 
 def summary_table(
