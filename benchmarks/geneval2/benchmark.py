@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from imageevalkit.asset_manifest import github
+from imageevalkit.asset_manifest import file_table, github
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, ScoredItem, Scores, Unparsed, grouped
 from imageevalkit.benchmark.question import TRANSFORMERS, Answer, Message, Picture, Question, Sampling
 from imageevalkit.cell import REPO
@@ -66,13 +66,9 @@ class GenEval2(Benchmark):
     assets = github(
         "facebookresearch/GenEval2",
         "a6e82d2289e8d418f27f0adee77908b07060eea3",
-        {
-            "geneval2_data.jsonl": (
-                "geneval2_data.jsonl",
-                "09233adbc9f877fba205f1a20efa4a8640e7e62a91dfd55893562bed8a928e43",
-                423220,
-            ),
-        },
+        file_table(
+            "geneval2_data.jsonl 423220 09233adbc9f877fba205f1a20efa4a8640e7e62a91dfd55893562bed8a928e43"
+        ),
         {
             "evaluation.py::vqa_score": "b27eedf549bde4b6b263a9bb3d649abcd3957f33bfb74a89964320db396998fc",
             "evaluation.py::tifa": "e04ecd761296510b69505c1b861c8354ef75e91cec3b198a43646f3375c258ef",

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from imageevalkit.asset_manifest import github
+from imageevalkit.asset_manifest import file_table, github
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores
 from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
@@ -53,21 +53,14 @@ class LongText(Benchmark):
     assets = github(
         "PenghaoYin/ImageEvalKit",
         "85b5e1511b867688fa37edee304ee0adc953e941",
-        {
-            "text_prompts.jsonl": (
-                "benchmarks/LongText/benchmark_dir/text_prompts.jsonl",
-                "a2130769e72bd8560470a066114cdac87f80f1eb071ba6bc0f7033225a9be0d8",
-                203974,
-            ),
-            "text_prompts_zh.jsonl": (
-                "benchmarks/LongText/benchmark_dir/text_prompts_zh.jsonl",
-                "6512cd121ac093e8113e114d76eb2c0ce967c220b18e2049e1063554ce496758",
-                169494,
-            ),
-        },
-        {
-            _PROMPT: "10c070ac876c07e1280492dae0c3dffa453bda1fcb9bb3e03f57e7c573fa3714",
-        },
+        file_table(
+            """
+text_prompts.jsonl 203974 a2130769e72bd8560470a066114cdac87f80f1eb071ba6bc0f7033225a9be0d8
+text_prompts_zh.jsonl 169494 6512cd121ac093e8113e114d76eb2c0ce967c220b18e2049e1063554ce496758
+""",
+            "benchmarks/LongText/benchmark_dir/",
+        ),
+        {_PROMPT: "10c070ac876c07e1280492dae0c3dffa453bda1fcb9bb3e03f57e7c573fa3714"},
         licence="Apache-2.0 (X-Omni-Team/X-Omni)",
     )
     # 7B gave the numbers published with the benchmark, 32B those of the official evaluation kit

@@ -21,7 +21,7 @@ from benchmarks.oneig.data import (
     Edition,
     Prompt,
     Task,
-    prompts_of,
+    read_prompts,
 )
 from benchmarks.oneig.scores import (
     TEXT_PARTS,
@@ -44,10 +44,10 @@ from imageevalkit.benchmark.contract import (
     Benchmark,
     Measurer,
     Sample,
-    ScoredItem,
     Scores,
     Settings,
     Unparsed,
+    grouped,
     spread,
 )
 from imageevalkit.benchmark.question import (
@@ -102,9 +102,14 @@ class OneIGSettings(Settings):
         object.__setattr__(self, "tasks", _tasks(self.tasks))
         cells = IMAGES_PER_PROMPT
         if self.grid is not None:
-            grid = _by_model(self.grid) if isinstance(self.grid, Mapping) else _grid(self.grid)
+            grid = _grid(self.grid)
             object.__setattr__(self, "grid", grid)
-            cells = _cells(grid)
+            of_grids = {Grid.parse(one).cells for one in ([grid] if isinstance(grid, str) else grid.values())}
+            if len(of_grids) != 1:  # results with several numbers of images do not compare
+                raise UserError(
+                    "OneIG's grid has another number of cells for one model than for another: run them apart"
+                )
+            cells = of_grids.pop()
         count = cells if self.images_per_prompt is None else self.images_per_prompt
         for name, number in (("images_per_prompt", count), ("batch_size", self.batch_size)):
             if number < 1:
@@ -147,25 +152,11 @@ def _tasks(given: str | Sequence[str]) -> tuple[Task, ...]:
     return tuple(task for task in TASKS if task in words)
 
 
-def _grid(given: str | int | Sequence[int]) -> str:
-    """As "rows,cols". Raises UserError: it is none."""
-    text = str(given) if isinstance(given, str | int) else ",".join(map(str, given))
-    return str(Grid.parse(text))
-
-
-def _by_model(given: Mapping[str, str | int | Sequence[int]]) -> dict[str, str]:
-    return {model: _grid(grid) for model, grid in given.items()}
-
-
-def _cells(grid: str | Mapping[str, str]) -> int:
-    """How many images of a prompt it holds; those of several models hold as many, or they do not compare."""
-    texts = [grid] if isinstance(grid, str) else list(grid.values())
-    cells = {Grid.parse(text).cells for text in texts}
-    if len(cells) != 1:
-        raise UserError(
-            "OneIG's grid has another number of cells for one model than for another: run them apart"
-        )
-    return cells.pop()
+def _grid(given: Any) -> Any:
+    """As "rows,cols", of several models by model. Raises UserError: it is none."""
+    if isinstance(given, Mapping):
+        return {model: _grid(grid) for model, grid in given.items()}
+    return str(Grid.parse(str(given) if isinstance(given, str | int) else ",".join(map(str, given))))
 
 
 class OneIG(Benchmark):
@@ -257,8 +248,8 @@ class OneIG(Benchmark):
         These hold each class in its share, and within a class each style, subject or scene.
         """
         prompts = self._prompts_of_tasks
-        classes = ([one for one in prompts if one.class_item == name] for name in self.edition.sizes)
-        for prompt in spread(map(_spread_labels, classes)):
+        classes = grouped(prompts, lambda prompt: prompt.class_item)
+        for prompt in spread(_spread_labels(classes.get(name, [])) for name in self.edition.sizes):
             for repetition in range(1, self.images_per_prompt + 1):
                 data = {
                     "class_item": prompt.class_item,
@@ -286,28 +277,23 @@ class OneIG(Benchmark):
             return
         prompt = self._prompt(item)
         picture = image._replace(encoding=_JPEG, pixels=PIXELS if is_official else _UPRIGHT)
+        texts = {"reasoning": [prompt.answer], "style": [prompt.style], "diversity": []}
         for task in self.tasks:
             if task not in prompt.tasks:
                 continue
+            if task == "text":
+                check_package(self.name)
             if task == "alignment":
                 for number, question in prompt.questions.items():
                     words = self.prompts[QUESTION_TEXT].format(question=question)
                     yield self._judged(f"alignment/{number}", picture, words, _ALIGNMENT_TOKENS)
-            elif task == "text":
-                yield self._reading(prompt, image, picture)
-            elif task == "reasoning":
-                yield measure(task, picture, prompt.answer)
-            elif task == "style":
-                yield measure(task, picture, prompt.style)
+            elif task != "text":
+                yield measure(task, picture, *texts[task])
+            elif self.backend:
+                tokens = max_tokens(prompt, self.settings.rules, self.edition.language)
+                yield self._judged(task, picture, self.prompts[READING_TEXT], tokens)
             else:
-                yield measure(task, picture)
-
-    def _reading(self, prompt: Prompt, image: Picture, picture: Picture) -> Question:
-        check_package(self.name)
-        if not self.backend:
-            return measure("text", image)  # a reader gets the file as it is
-        tokens = max_tokens(prompt, self.settings.rules, self.edition.language)
-        return self._judged("text", picture, self.prompts[READING_TEXT], tokens)
+                yield measure(task, image)  # a reader gets the file as it is
 
     def _judged(self, name: str, picture: Picture, words: str, tokens: int) -> Question:
         """The official code leaves all to the checkpoint: Qwen2.5-VL is greedy in effect, with a repetition penalty of
@@ -387,20 +373,19 @@ class OneIG(Benchmark):
         return {
             **official.score_files(run),
             **official.analysis_files(run),
-            **summary.sample_files(run, self.prompts),
+            **official.sample_files(run, self.prompts),
             **files,
         }
 
     def _run(self, scores: Scores) -> Run:
-        items: dict[tuple[str, str], list[ScoredItem]] = {}
-        for one in sorted(scores.items, key=lambda one: one.item.data["repetition"]):
-            items.setdefault(self._prompt(one.item).key, []).append(one)
+        by_repetition = sorted(scores.items, key=lambda one: one.item.data["repetition"])
+        of_prompts = grouped(by_repetition, lambda one: self._prompt(one.item).key)
         rules, language = self.settings.rules, self.edition.language
         prompts = [
             ScoredPrompt(
                 self._prompts[key], mine if any(one.attempted for one in mine) else (), rules, language
             )
-            for key, mine in items.items()
+            for key, mine in of_prompts.items()
         ]
         return Run(in_order(prompts), self.tasks, rules, self.edition, scores.items[0].item.model)
 
@@ -412,21 +397,7 @@ class OneIG(Benchmark):
 
     @cached_property
     def _prompts(self) -> dict[tuple[str, str], Prompt]:
-        edition = self.edition
-        questions = {
-            name: self.read_json(f"{name}{edition.suffix}.json")
-            for name in edition.sizes
-            if name not in ("text", "reasoning")
-        }
-        texts = self.read_csv(f"text_content{edition.suffix}.csv")
-        answers = self.read_json(f"gt_answer{edition.suffix}.json")
-        try:
-            prompts = prompts_of(edition, self.read_csv(edition.prompt_file), texts, answers, questions)
-        except ValueError as error:
-            raise CellFailure(
-                f"the files of {self.name} in {self.data}: {error}; run: bash utils/prefetch.sh --ds_names {self.name}"
-            ) from None
-        return {prompt.key: prompt for prompt in prompts}
+        return read_prompts(self, self.edition)
 
     @property
     def _prompts_of_tasks(self) -> list[Prompt]:
@@ -443,9 +414,7 @@ class OneIGZh(OneIG):
 
 def _spread_labels(prompts: Iterable[Prompt]) -> list[Prompt]:
     """``prompts`` of one class; those without a label, half of the anime prompts, alternate with those with one."""
-    groups: dict[str, list[Prompt]] = {}
-    for prompt in prompts:
-        groups.setdefault(prompt.label, []).append(prompt)
+    groups = grouped(prompts, lambda prompt: prompt.label)
     without = groups.pop("", [])
     return spread([without, spread(groups.values())])
 

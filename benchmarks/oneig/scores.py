@@ -112,7 +112,7 @@ def is_answered(prompt: Prompt, answers: Answers, task: Task) -> bool:
 
 
 def image_values(prompt: Prompt, answers: Answers, rules: Rules, language: Language) -> dict[str, float]:
-    """What one image is worth in alignment, reasoning and style, by task, and in text (see :class:`~benchmarks.oneig.text.Comparison`).
+    """What one image is worth in alignment, reasoning and style, by task, and in text, by the names of a Comparison.
 
     Of reasoning it is the cosine of image and reference answer: in the official precision, corrected in float32.
     Nothing of a task without all of its answers. Diversity is one of pairs.

@@ -1,206 +1,25 @@
-"""The files of AISBench: the details of every sample (``oneig_<task>.json``), and the summary of one or several models.
+"""The summary of AISBench, of one or several models.
 
     python -m benchmarks.oneig.summary --model_names "a;b" --ds_name oneig-zh
 
-prints the summary of models that were evaluated, one column each.
-
-In AISBench a sample is a grid. Here its images are files of their own: ``image_path`` is the first of ``image_paths``,
-in which null is an image that is not there, ``grid`` is how they would be arranged, ``grid_idx`` a place among them.
+prints that of models that were evaluated, one column each.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from benchmarks.oneig.data import CHINESE, ENGLISH, QUESTION_TEXT, READING_TEXT, Edition, Task
+from benchmarks.oneig.data import CHINESE, ENGLISH, Edition
 from benchmarks.oneig.official import csv_text
-from benchmarks.oneig.scores import (
-    STYLES,
-    TEXT_PARTS,
-    TOTAL,
-    Run,
-    ScoredPrompt,
-    counted_questions,
-    headline,
-    is_scored,
-    is_yes,
-    official_name,
-    parsed_answer,
-    replies,
-    style_similarities,
-    text_parts,
-)
-from benchmarks.oneig.text import clean_reading, preprocess, preprocess_expected
+from benchmarks.oneig.scores import TEXT_PARTS, TOTAL, official_name
 from imageevalkit.arguments import Arguments
-from imageevalkit.benchmark.contract import Rules
-from imageevalkit.cell import REPO, Cell, output_root
+from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.results import Metric, Result, standing
-from imageevalkit.cell.scores import Score
 from imageevalkit.errors import ExitStatus, UserError, run_main, show, suggest
-from imageevalkit.grids import Grid
-from imageevalkit.metrics import groups
 from imageevalkit.text_width import columns_of
 
 _EDITIONS: Mapping[str, Edition] = {edition.name: edition for edition in (ENGLISH, CHINESE)}
-_HEADER = ("dataset", "version", "metric", "mode")
-_MODE = "gen"
 _NONE = "-"
-
-
-def sample_files(run: Run, prompts: Mapping[str, str]) -> dict[str, str]:
-    """The text of ``oneig_<task>.json`` of each task by name; a line for each sample.
-
-    ``accuracy`` is on a scale of 100, and null when no sample has a score. As there, samples without a score are left
-    out, but for reasoning. What AISBench has not: ``image_paths``, and of each reading ``match`` and ``total``.
-    ``prompts`` are the official texts that a judge is asked with.
-    """
-    return {f"oneig_{task}.json": _json(_task_result(run, task, prompts)) for task in run.tasks}
-
-
-def _json(result: Mapping[str, Any]) -> str:
-    parts = []
-    for key, value in result.items():
-        shown = "[\n" + ",\n".join(map(_dump, value)) + "\n]" if key == "details" else _dump(value)
-        parts.append(f'"{key}":{shown}')
-    return "{" + ",\n".join(parts) + "}\n"
-
-
-def _dump(value: Any) -> str:
-    # a full run has 45,000 answers: no space between them
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
-def _task_result(run: Run, task: Task, prompts: Mapping[str, str]) -> dict[str, Any]:
-    listed = [one for one in run.of(task) if task == "reasoning" or is_scored(one.score, task)]
-    scores, language = [one.score for one in listed], run.edition.language
-    accuracy = headline(scores, task, language).value
-    result: dict[str, Any] = {
-        "accuracy": None if accuracy is None else 100 * accuracy,
-        "details": [_sample(one, task, run, prompts) for one in listed],
-    }
-    if task == "text":
-        result |= {part: metric.value for part, metric in text_parts(scores, language).items()}
-    if task == "style":
-        result["style_scores"] = {style: [] for style in STYLES} | _values(scores, task, "style")
-    if task == "diversity":
-        result["class_scores"] = _values(scores, task, "class_item")
-    return result
-
-
-def _values(scores: Sequence[Score], task: Task, key: str) -> dict[str, list[float]]:
-    return {
-        group: [score.values[task] for score in of_group] for group, of_group in groups(scores, key).items()
-    }
-
-
-def _sample(one: ScoredPrompt, task: Task, run: Run, prompts: Mapping[str, str]) -> dict[str, Any]:
-    paths = [item.image and _shown_path(item.image) for item in one.items]
-    grid = Grid.nearest_square(len(paths)) if paths else Grid(0, 0)
-    values = one.score.values
-    heads = {
-        "reasoning": {"subject": one.prompt.label, "model_name": run.model},
-        "style": {"style_label": one.prompt.style},
-    }
-    return {
-        "id": one.prompt.id if task != "diversity" else "_".join(one.prompt.key),
-        "class_item": one.prompt.class_item,
-        **heads.get(task, {}),
-        **({part: values[part] for part in TEXT_PARTS} if task == "text" else {"score": values.get(task)}),
-        "image_path": next(filter(None, paths), None),
-        "image_paths": paths,
-        "grid": f"{grid.rows}x{grid.cols}",
-        "num_splits": len(one.counted(task)),
-        **_DETAILS[task](one, run.rules, prompts),
-    }
-
-
-def _shown_path(path: Path) -> str:
-    """Relative to the repository if below it, so that the folder can be copied to another machine."""
-    resolved = path.resolve()
-    return (resolved.relative_to(REPO) if resolved.is_relative_to(REPO) else resolved).as_posix()
-
-
-def _alignment(one: ScoredPrompt, rules: Rules, texts: Mapping[str, str]) -> dict[str, Any]:
-    images = one.counted("alignment")
-    said = {place: replies(one.prompt, answers) for place, answers in images.items()}
-    counted = [counted_questions(one.prompt, answers, rules) for answers in images.values()]
-    questions = [
-        {
-            "question_id": number,
-            "question": question,
-            "judge_prompt": texts[QUESTION_TEXT].format(question=question),
-            "judge_outputs": [
-                {
-                    "grid_idx": place,
-                    "raw_output": of_image[number],
-                    "parsed_answer": parsed_answer(of_image[number], rules),
-                    "score": float(is_yes(of_image[number], rules)),
-                }
-                for place, of_image in said.items()
-            ],
-            "dependency": list(one.prompt.parents.get(number, ())) or [0],
-            "filtered_scores": [float(of_image[number]) for of_image in counted],
-        }
-        for number, question in one.prompt.questions.items()
-    ]
-    return {"judge_details": questions}
-
-
-def _text(one: ScoredPrompt, rules: Rules, texts: Mapping[str, str]) -> dict[str, Any]:
-    raw, language = one.prompt.expected_text, one.language
-    readings = []
-    for place, answers in one.counted("text").items():
-        reading = answers["text"].value
-        cleaned = clean_reading(reading, rules)
-        readings.append(
-            {
-                "grid_idx": place,
-                "ocr_raw": reading,
-                "ocr_cleaned": cleaned,
-                "ocr_preprocessed": preprocess(cleaned, rules, language),
-                **one.score.points[place].values,
-            }
-        )
-    return {
-        "expected_text": raw,
-        "expected_text_preprocessed": preprocess_expected(raw, rules, language),
-        "ocr_prompt": texts[READING_TEXT],
-        "ocr_details": readings,
-    }
-
-
-def _reasoning(one: ScoredPrompt, rules: Rules, texts: Mapping[str, str]) -> dict[str, Any]:
-    cosines = [
-        {"grid_idx": place, "similarity": one.score.points[place].values["reasoning"]}
-        for place in one.counted("reasoning")
-    ]
-    return {"gt_answer": one.prompt.answer, "similarity_details": cosines}
-
-
-def _style(one: ScoredPrompt, rules: Rules, texts: Mapping[str, str]) -> dict[str, Any]:
-    encoders = []
-    for place, answers in one.counted("style").items():
-        csd, se = style_similarities(answers, rules)
-        score = one.score.points[place].values["style"]
-        encoders.append({"grid_idx": place, "csd_sim": csd, "se_sim": se, "style_score": score})
-    return {"encoder_details": encoders}
-
-
-def _diversity(one: ScoredPrompt, rules: Rules, texts: Mapping[str, str]) -> dict[str, Any]:
-    pairs = [{"grid_i": i, "grid_j": j, "distance": distance} for i, j, distance in one.pairs]
-    return {"pairwise_distances": pairs}
-
-
-_DETAILS: Mapping[Task, Callable[[ScoredPrompt, Rules, Mapping[str, str]], dict[str, Any]]] = {
-    "alignment": _alignment,
-    "text": _text,
-    "reasoning": _reasoning,
-    "style": _style,
-    "diversity": _diversity,
-}
 
 
 def summary_files(
@@ -228,16 +47,13 @@ def summary_table(
         ("oneig_total", _NONE, "accuracy", TOTAL),
         *((f"oneig_diversity_{name}", _NONE, "accuracy", f"diversity/{name}") for name in edition.sizes),
     ]
-    table = [[*_HEADER, *models]]
-    for dataset, shown_version, shown, name in rows:
+    table = [["dataset", "version", "metric", "mode", *models]]
+    for dataset, its_version, shown, name in rows:
         factor = 100.0 if shown == "accuracy" else 1.0
-        values = [_shown(metrics.get(name), factor) for metrics in models.values()]
-        table.append([dataset, shown_version, shown, _MODE, *values])
+        found = [metrics[name].value if name in metrics else None for metrics in models.values()]
+        values = [_NONE if value is None else f"{factor * value:.2f}" for value in found]
+        table.append([dataset, its_version, shown, "gen", *values])
     return table
-
-
-def _shown(metric: Metric | None, factor: float) -> str:
-    return _NONE if metric is None or metric.value is None else f"{factor * metric.value:.2f}"
 
 
 def _markdown(table: Sequence[Sequence[str]]) -> str:
