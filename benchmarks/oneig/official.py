@@ -13,7 +13,6 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.oneig.data import QUESTION_TEXT, READING_TEXT, Language, Task
@@ -37,7 +36,7 @@ from benchmarks.oneig.scores import (
 )
 from benchmarks.oneig.text import clean_reading, preprocess, preprocess_expected
 from imageevalkit.benchmark.contract import Rules
-from imageevalkit.cell import REPO
+from imageevalkit.cell import portable_path
 from imageevalkit.cell.scores import Score
 from imageevalkit.grids import Grid
 from imageevalkit.metrics import arithmetic_mean, groups, mean_by
@@ -77,16 +76,15 @@ def analysis_files(run: Run) -> dict[str, str]:
     program wrote no file: there are no tables from there on.
     """
     files: dict[str, str] = {}
-    is_official = run.rules == "official"
     for task in _ANALYSED[run.edition.language]:
         if task not in run.tasks:
             continue
         scores = run.printed(task)
-        if scores is None or (
-            task == "text" and is_official and not all(is_scored(score, task) for score in scores)
-        ):
+        if scores is None:
             break
-        cells = {name: _mean_cell(known, is_official) for name, known in _groups(scores, task).items()}
+        if task == "text" and run.rules == "official" and not all(is_scored(one, task) for one in scores):
+            break
+        cells = {name: _mean_cell(known, run.rules) for name, known in _groups(scores, task).items()}
         rows = [["Model", *cells], [run.model, *cells.values()]]
         files[f"{task.capitalize()} Model Scores.csv"] = csv_text(rows)
     return files
@@ -141,9 +139,9 @@ def _groups(scores: Sequence[Score], task: Task) -> dict[str, list[float | None]
     }
 
 
-def _mean_cell(scores: Sequence[float | None], is_official: bool) -> str:
+def _mean_cell(scores: Sequence[float | None], rules: Rules) -> str:
     known = [score for score in scores if score is not None]
-    if is_official and len(known) < len(scores):
+    if rules == "official" and len(known) < len(scores):
         return "nan"
     return f"{arithmetic_mean(known):.3f}" if known else "-"
 
@@ -193,7 +191,7 @@ def _values(scores: Sequence[Score], task: Task, key: str) -> dict[str, list[flo
 
 
 def _sample(one: ScoredPrompt, task: Task, run: Run, prompts: Mapping[str, str]) -> dict[str, Any]:
-    paths = [item.image and _shown_path(item.image) for item in one.items]
+    paths = [item.image and portable_path(item.image) for item in one.items]
     grid = Grid.nearest_square(len(paths)) if paths else Grid(0, 0)
     values = one.score.values
     heads = {
@@ -211,12 +209,6 @@ def _sample(one: ScoredPrompt, task: Task, run: Run, prompts: Mapping[str, str])
         "num_splits": len(one.counted(task)),
         **_details(one, task, run.rules, prompts),
     }
-
-
-def _shown_path(path: Path) -> str:
-    """Relative to the repository if below it, so that the folder can be copied to another machine."""
-    resolved = path.resolve()
-    return (resolved.relative_to(REPO) if resolved.is_relative_to(REPO) else resolved).as_posix()
 
 
 def _details(one: ScoredPrompt, task: Task, rules: Rules, texts: Mapping[str, str]) -> dict[str, Any]:
@@ -249,7 +241,8 @@ def _details(one: ScoredPrompt, task: Task, rules: Rules, texts: Mapping[str, st
         return {"pairwise_distances": pairs}
     details = []
     for place, answers in images.items():
-        values, detail = one.score.points[place].values, {"grid_idx": place}
+        values = one.score.points[place].values
+        detail: dict[str, Any] = {"grid_idx": place}
         if task == "text":
             reading = answers["text"].value
             cleaned = clean_reading(reading, rules)
