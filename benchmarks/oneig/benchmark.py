@@ -24,6 +24,7 @@ from benchmarks.oneig.data import (
     read_prompts,
 )
 from benchmarks.oneig.scores import (
+    OFFICIAL,
     TEXT_PARTS,
     TOTAL,
     Run,
@@ -33,7 +34,6 @@ from benchmarks.oneig.scores import (
     is_black,
     is_yes,
     metrics,
-    official_name,
     replies,
     style_similarities,
 )
@@ -189,8 +189,7 @@ class OneIG(Benchmark):
         self.headline = (*self.tasks, *([TOTAL] if self.tasks == TASKS else []))
         if self.settings.rules == "official":
             # they differ where the official programs have taken another prompt's readings, or stopped
-            other = {name: official_name(name) for name in ("text", "reasoning", TOTAL)}
-            self.official_headline = tuple(other.get(name, name) for name in self.headline)
+            self.official_headline = tuple(OFFICIAL.get(name, name) for name in self.headline)
 
     def check(self) -> None:
         """Raises UserError: a text reader is to answer questions, or there are no weights of a name."""
@@ -272,8 +271,10 @@ class OneIG(Benchmark):
 
         None about a black image under official rules: the official splitter takes it for padding.
         """
+        from imageevalkit.images import decode  # the driver reads this module before any package is there
+
         is_official = self.settings.rules == "official"
-        if is_official and image.flat and _shows_black(image):
+        if is_official and image.flat and is_black_image(decode(image.read())):
             return
         prompt = self._prompt(item)
         picture = image._replace(encoding=_JPEG, pixels=PIXELS if is_official else _UPRIGHT)
@@ -364,18 +365,15 @@ class OneIG(Benchmark):
 
         That one has no place to say what is missing.
         """
-        run, files = self._run(scores), dict[str, str]()
+        run = self._run(scores)
+        files = official.score_files(run) | official.analysis_files(run)
+        files |= official.sample_files(run, self.prompts)
         if all(one.score for one in scores.items):
             count, whole = len(run.prompts), len(self._prompts_of_tasks)
             part = "" if count == whole else f"-{count}-of-{whole}-prompts"
             version = f"{self.version}-{self.settings.rules}{part}"
-            files = summary.summary_files(version, {run.model: metrics(run)}, self.edition)
-        return {
-            **official.score_files(run),
-            **official.analysis_files(run),
-            **official.sample_files(run, self.prompts),
-            **files,
-        }
+            files |= summary.summary_files(version, {run.model: metrics(run)}, self.edition)
+        return files
 
     def _run(self, scores: Scores) -> Run:
         by_repetition = sorted(scores.items, key=lambda one: one.item.data["repetition"])
@@ -417,12 +415,6 @@ def _spread_labels(prompts: Iterable[Prompt]) -> list[Prompt]:
     groups = grouped(prompts, lambda prompt: prompt.label)
     without = groups.pop("", [])
     return spread([without, spread(groups.values())])
-
-
-def _shows_black(picture: Picture) -> bool:
-    from imageevalkit.images import decode  # the driver reads this module before any package is there
-
-    return is_black_image(decode(picture.read()))
 
 
 def _finite(numbers: Sequence[float]) -> Sequence[float]:

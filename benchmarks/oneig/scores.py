@@ -20,6 +20,8 @@ from imageevalkit.cell.scores import Score
 from imageevalkit.metrics import arithmetic_mean, groups, mean, mean_by, points, ratio
 
 TOTAL = "oneig_total"
+OFFICIAL = {name: f"{name}_official" for name in ("text", "reasoning", TOTAL)}
+"""The metrics that have what the official programs print when whole prompts failed, by the metric they stand for."""
 
 STYLE_GROUPS: Mapping[str, tuple[str, ...]] = {
     "traditional": (
@@ -160,11 +162,6 @@ class ScoredPrompt:
         }
 
     @property
-    def readings(self) -> list[str]:
-        """What was read in each image that counts in text."""
-        return [answers["text"].value for answers in self.counted("text").values()]
-
-    @property
     def has_failed(self) -> bool:
         """Whether the official grid is black all over: of the images none was made, or each one black."""
         return bool(self.items) and all(item.image is None or is_black(item) for item in self.items)
@@ -189,7 +186,12 @@ class ScoredPrompt:
         """
         prompt = self.prompt
         images = [image_values(prompt, item.answers, self.rules, self.language) for item in self.items]
-        distances = [{"diversity": distance} for _, _, distance in self.pairs]
+        of_pairs = [{"diversity": distance} for _, _, distance in self.pairs]
+        values = {
+            name: arithmetic_mean(known)
+            for name in (*TASKS, *TEXT_PARTS)
+            if (known := [one[name] for one in (*images, *of_pairs) if name in one])
+        }
         keys = {
             "class_item": prompt.class_item,
             "id": prompt.id,
@@ -199,23 +201,7 @@ class ScoredPrompt:
             "style": prompt.style,
             "has_file": bool(self.items),
         }
-        points = [Score(image) for image in images]
-        return Score(_means([*images, *distances]), keys, points=points).of_item("/".join(prompt.key))
-
-    def read_as(self, readings: Sequence[str]) -> Score:
-        """Its score in text if these ``readings`` were of its images."""
-        raw = self.prompt.expected_text
-        images = [compare(raw, one, self.rules, self.language)._asdict() for one in readings]
-        score = replace(self.score, values=_means(images), points=[Score(image) for image in images])
-        return score.of_item(self.score.item)
-
-
-def _means(images: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {
-        name: arithmetic_mean(known)
-        for name in (*TASKS, *TEXT_PARTS)
-        if (known := [image[name] for image in images if name in image])
-    }
+        return Score(values, keys, points=[Score(image) for image in images]).of_item("/".join(prompt.key))
 
 
 class Run(NamedTuple):
@@ -246,13 +232,14 @@ class Run(NamedTuple):
         if self.rules == "official" and task == "reasoning" and any(one.has_failed for one in prompts):
             return None
         if self.rules == "official" and task == "text":
-            readings: list[str] = []
+            before = None
             for n, one in enumerate(prompts):
-                if one.has_failed and not readings:
-                    return None
                 if one.has_failed:
-                    scores[n] = one.read_as(readings)
-                readings = one.readings or readings
+                    if not before:
+                        return None
+                    scores[n] = replace(one, items=before.items).score
+                elif one.counted(task):
+                    before = one
         return scores if task != "text" or any(is_scored(score, task) for score in scores) else None
 
 
@@ -277,11 +264,6 @@ def is_listed(score: Score, task: Task) -> bool:
 def value(name: str) -> Callable[[Score], float | None]:
     """The value called ``name`` of the scores that have one."""
     return lambda score: score.values.get(name)
-
-
-def official_name(metric: str) -> str:
-    """The metric that has what the official programs print when whole prompts failed."""
-    return f"{metric}_official"
 
 
 def metrics(run: Run) -> dict[str, Metric]:
@@ -310,12 +292,10 @@ def metrics(run: Run) -> dict[str, Metric]:
     result |= _total(result, TOTAL, count)
     if run.rules == "official":
         printed = {
-            task: headline(run.printed(task) or [], task, language)
-            for task in ("text", "reasoning")
-            if task in scores
+            task: headline(run.printed(task) or [], task, language) for task in scores if task in OFFICIAL
         }
-        result |= {official_name(task): metric for task, metric in printed.items()}
-        result |= _total(result | printed, official_name(TOTAL), count)
+        result |= {OFFICIAL[task]: metric for task, metric in printed.items()}
+        result |= _total(result | printed, OFFICIAL[TOTAL], count)
     for task, of_task in scores.items():
         result |= _details(of_task, task, run)
     return result
@@ -371,13 +351,10 @@ def _details(scores: Sequence[Score], task: Task, run: Run) -> dict[str, Metric]
         if not of_group:
             continue
         # beyond its top a larger ED changes no score
-        metric = mean(
-            of_group, value(part), top=LARGEST_DISTANCE[run.edition.language] if part == "ED" else 1.0
-        )
-        if run.rules == "official" and any(
-            is_listed(score, task) and not is_scored(score, task)
-            for score in (scores if task == "text" else of_group)
-        ):
+        top = LARGEST_DISTANCE[run.edition.language] if part == "ED" else 1.0
+        metric = mean(of_group, value(part), top=top)
+        listed = [one for one in (scores if task == "text" else of_group) if is_listed(one, task)]
+        if run.rules == "official" and not all(is_scored(one, task) for one in listed):
             metric = replace(metric, value=None, interval=None)
         # "alignment/T,P", "reasoning/computer_science"
         result[f"{task}/{name.replace(', ', ',').replace(' ', '_')}"] = metric

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.oneig.data import CHINESE, ENGLISH, Edition
 from benchmarks.oneig.official import csv_text
-from benchmarks.oneig.scores import TEXT_PARTS, TOTAL, official_name
+from benchmarks.oneig.scores import OFFICIAL, TEXT_PARTS, TOTAL
 from imageevalkit.arguments import Arguments
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.results import Metric, Result, standing
@@ -124,9 +124,8 @@ def _results(model: str, benchmark: str) -> list[Result]:
 
 def _comparable(of_models: Sequence[Sequence[Result]]) -> list[Result]:
     """One result of each model, all measured alike."""
-    from imageevalkit.report.leaderboard import (
-        board_of,
-    )  # of the driver: an evaluating process has no use for it
+    # of the driver: an evaluating process has no use for it
+    from imageevalkit.report.leaderboard import board_of
 
     for one in of_models[0]:
         alike = [[other for other in results if board_of(other) == board_of(one)] for results in of_models]
@@ -148,9 +147,10 @@ def _comparable(of_models: Sequence[Sequence[Result]]) -> list[Result]:
 def _column(result: Result) -> Mapping[str, Metric]:
     if result.withheld:
         return {}
-    instead = {name: result.metrics.get(official_name(name)) for name in ("text", "reasoning", TOTAL)}
-    official = {name: metric for name, metric in instead.items() if metric}
-    return result.metrics | (official if result.treatment == "official" else {})
+    if result.treatment != "official":
+        return result.metrics
+    printed = {name: result.metrics[other] for name, other in OFFICIAL.items() if other in result.metrics}
+    return {**result.metrics, **printed}
 
 
 if __name__ == "__main__":

@@ -213,12 +213,12 @@ natural_science.json 117085 b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be2
         found |= mean_by(ordered, "wiscore", "subcategory", prefix="subcategory/")
         of_category = grouped(ordered, lambda score: score.keys["category"])
         for part in self.parts:
-            found[part] = weighted(ordered, part, "category", weights, top=2, interval=False)
+            found[part] = weighted(ordered, part, "category", weights, top=2.0, interval=False)
             found |= mean_by(
-                ordered, part, "category", prefix=f"{part}/", order=self.categories, top=2, interval=False
+                ordered, part, "category", prefix=f"{part}/", order=self.categories, top=2.0, interval=False
             )
             sums = {
-                name: total(of_category[name], part, top=2)
+                name: total(of_category[name], part, top=2.0)
                 for name, category in self.categories.items()
                 if len(of_category.get(name, ())) == len(category.ids)
             }
@@ -231,12 +231,11 @@ natural_science.json 117085 b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be2
 
     def notes(self, scores: Scores) -> Sequence[str]:
         """On the scores that count though the judge was told to give no such ones."""
-        stated = {
-            one.item.id: self.beyond_scale(self.clean(one.replies[_QUESTION]))
+        beyond = [
+            f"{words} of {one.item.id.removeprefix('images/')}"
             for one in scores.items
-            if one.score
-        }
-        beyond = [f"{words} of {id.removeprefix('images/')}" for id, words in stated.items() if words]
+            if one.score and (words := self.beyond_scale(self.clean(one.replies[_QUESTION])))
+        ]
         if not beyond:
             return ()
         return [
