@@ -168,7 +168,7 @@ def file_table(table: str, folder: str = "") -> dict[str, tuple[str, str, int]]:
 
     ``table`` has a row of path (below ``folder`` of the repository), size in bytes and SHA-256 for each.
     """
-    rows = (line.split() for line in table.strip().splitlines())
+    rows = (line.split() for line in table.splitlines() if line)
     return {PurePosixPath(path).name: (f"{folder}{path}", sha256, int(size)) for path, size, sha256 in rows}
 
 

@@ -27,7 +27,7 @@ from imageevalkit.benchmark.question import (
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric
 from imageevalkit.cell.scores import Score
-from imageevalkit.metrics import ratio, ratio_by
+from imageevalkit.metrics import groups, ratio, ratio_by
 
 LANGUAGES = ("en", "zh")
 _STEMS = {"en": "text_prompts", "zh": "text_prompts_zh"}
@@ -95,17 +95,12 @@ text_prompts_zh.jsonl 169494 6512cd121ac093e8113e114d76eb2c0ce967c220b18e2049e10
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
         if not self.backend:
             return [measure(_QUESTION, image)]
-        return [Question(_QUESTION, (Message("user", (image, self.prompts[_PROMPT])),), self._sampling)]
-
-    @property
-    def _sampling(self) -> Sampling:
-        """The official code leaves all to the checkpoint: greedy in effect, with a repetition penalty of 1.05.
-
-        A server is told so, since what it would do by itself is its own business; only vLLM knows the penalty.
-        """
-        if self.backend == "transformers":
-            return Sampling(1024, temperature=None)
-        return Sampling(1024, 0.0, extra={"repetition_penalty": 1.05} if self.backend == "vllm" else {})
+        # the official code leaves all to the checkpoint: greedy in effect, with a repetition penalty of 1.05. A server
+        # is told so, since what it would do by itself is its own business; only vLLM knows the penalty
+        penalty = {"repetition_penalty": 1.05} if self.backend == "vllm" else {}
+        temperature = None if self.backend == "transformers" else 0.0
+        sampling = Sampling(1024, temperature, extra=penalty)
+        return [Question(_QUESTION, (Message("user", (image, self.prompts[_PROMPT])),), sampling)]
 
     def parse(self, question: Question, answer: Answer) -> str:
         """The text that was read: an empty one is a score of 0, not a failure."""
@@ -135,13 +130,11 @@ text_prompts_zh.jsonl 169494 6512cd121ac093e8113e114d76eb2c0ce967c220b18e2049e10
         text, and are one to an interval.
         """
         found = {language: Metric(None, 0) for language in LANGUAGES}
-        for language in LANGUAGES:
-            mine = [score for score in scores if score.keys["language"] == language]
-            if mine:
-                found[language] = ratio(mine, "match", "total", cluster="prompt_id")
-                found[f"{language}/precision"] = ratio(mine, "match", "read", interval=False)
-                for key in ("category", "length"):
-                    found |= ratio_by(mine, "match", "total", key, prefix=f"{language}/", cluster="prompt_id")
+        for language, mine in groups(scores, "language", LANGUAGES).items():
+            found[language] = ratio(mine, "match", "total", cluster="prompt_id")
+            found[f"{language}/precision"] = ratio(mine, "match", "read", interval=False)
+            for key in ("category", "length"):
+                found |= ratio_by(mine, "match", "total", key, prefix=f"{language}/", cluster="prompt_id")
         return found
 
 

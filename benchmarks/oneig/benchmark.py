@@ -25,17 +25,13 @@ from benchmarks.oneig.data import (
 )
 from benchmarks.oneig.scores import (
     OFFICIAL,
-    TEXT_PARTS,
     TOTAL,
     Run,
     ScoredPrompt,
-    image_values,
+    image_score,
     in_order,
     is_black,
-    is_yes,
     metrics,
-    replies,
-    style_similarities,
 )
 from benchmarks.oneig.text import check_package, max_tokens
 from imageevalkit.benchmark.contract import (
@@ -327,23 +323,7 @@ class OneIG(Benchmark):
 
     def score(self, item: Item, answers: Answers) -> Score:
         """What one image is worth in each task that scores single images, and what was said of it."""
-        prompt, rules = self._prompt(item), self.settings.rules
-        keys = {"class_item": prompt.class_item, **({"label": prompt.label} if prompt.label else {})}
-        if not answers:
-            return Score({}, keys, {"left out": "entirely black: padding to the official splitter"})
-        detail = {
-            prompt.questions[number]: answer
-            for number, answer in replies(prompt, answers).items()
-            if not is_yes(answer, rules)
-        }
-        if "text" in answers:
-            detail |= {"expected": prompt.expected_text, "read": answers["text"].value}
-        if "style" in answers:
-            csd, se = style_similarities(answers, rules)
-            detail |= {"style": prompt.style, "CSD": f"{csd:.4f}", "SE": f"{se:.4f}"}
-        values = image_values(prompt, answers, rules, self.edition.language)
-        shown = (*TASKS, *TEXT_PARTS)
-        return Score({name: value for name, value in values.items() if name in shown}, keys, detail)
+        return image_score(self._prompt(item), answers, self.settings.rules, self.edition.language)
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
         """See :func:`benchmarks.oneig.scores.metrics`."""

@@ -55,14 +55,19 @@ def score_files(run: Run) -> dict[str, str]:
     so on; ``style_style_score_EN.csv`` those of the 29 styles. Under official rules a task whose program stops with an
     error leaves none (quirks T3, T6, R1).
     """
-    tables = {}
+    tables: dict[str, Iterable[Iterable[Any]]] = {}
     for task in run.tasks:
         scores = run.printed(task)
         if scores is None:
             continue
-        lines = {_line(score, task): [_cell(score, task)] for score in scores if is_listed(score, task)}
+        of_name = ("class_item", "id") if task in ("alignment", "diversity") else ("id",)
+        lines = {
+            "_".join(score.keys[key] for key in of_name): _cell(score, task)
+            for score in scores
+            if is_listed(score, task)
+        }
         tables[f"{task}_score"] = _of_model(run, _columns(run, task, scores))
-        tables[f"{task}_prompt_score"] = [["", run.model], *([name, *lines[name]] for name in sorted(lines))]
+        tables[f"{task}_prompt_score"] = [["", run.model], *sorted(lines.items())]
         if task == "style":
             tables["style_style_score"] = _of_model(run, _means(scores, task, "style", STYLES))
     return {f"{name}_{run.edition.mode}.csv": csv_text(rows) for name, rows in tables.items()}
@@ -115,11 +120,6 @@ def _columns(run: Run, task: Task, scores: Sequence[Score]) -> dict[str, float |
 def _means(scores: Sequence[Score], task: Task, key: str, names: Iterable[str]) -> dict[str, float | None]:
     found = mean_by(scores, value(task), key, interval=False)
     return {name: found[name].value if name in found else None for name in names}
-
-
-def _line(score: Score, task: Task) -> str:
-    class_item, prompt_id = score.keys["class_item"], score.keys["id"]
-    return f"{class_item}_{prompt_id}" if task in ("alignment", "diversity") else prompt_id
 
 
 def _cell(score: Score, task: Task) -> float | str | None:

@@ -136,6 +136,26 @@ def image_values(prompt: Prompt, answers: Answers, rules: Rules, language: Langu
     return values
 
 
+def image_score(prompt: Prompt, answers: Answers, rules: Rules, language: Language) -> Score:
+    """The score of an image: its values, and what was said of it; without answers it is black."""
+    keys = {"class_item": prompt.class_item, **({"label": prompt.label} if prompt.label else {})}
+    if not answers:
+        return Score({}, keys, {"left out": "entirely black: padding to the official splitter"})
+    detail = {
+        prompt.questions[number]: answer
+        for number, answer in replies(prompt, answers).items()
+        if not is_yes(answer, rules)
+    }
+    if "text" in answers:
+        detail |= {"expected": prompt.expected_text, "read": answers["text"].value}
+    if "style" in answers:
+        csd, se = style_similarities(answers, rules)
+        detail |= {"style": prompt.style, "CSD": f"{csd:.4f}", "SE": f"{se:.4f}"}
+    values = image_values(prompt, answers, rules, language)
+    shown = (*TASKS, *TEXT_PARTS)
+    return Score({name: value for name, value in values.items() if name in shown}, keys, detail)
+
+
 def is_black(item: ScoredItem) -> bool:
     """Whether there is an image about which nothing was asked: to the official splitter black is padding."""
     return item.score is not None and not item.answers
