@@ -163,6 +163,15 @@ def github(
     return tuple(found)
 
 
+def file_table(table: str, folder: str = "") -> dict[str, tuple[str, str, int]]:
+    """The ``files`` of :func:`github` that lie side by side in the data folder.
+
+    ``table`` has a row of path (below ``folder`` of the repository), size in bytes and SHA-256 for each.
+    """
+    rows = (line.split() for line in table.splitlines() if line)
+    return {PurePosixPath(path).name: (f"{folder}{path}", sha256, int(size)) for path, size, sha256 in rows}
+
+
 def _check(where: str, what: str, value: Any, valid: Callable[[Any], Any]) -> None:
     if not valid(value):
         raise ValueError(f"{where}: the {what} is {value!r}")

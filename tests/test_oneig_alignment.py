@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from benchmarks.oneig.data import CHINESE, ENGLISH, Edition, Prompt
-from benchmarks.oneig.scores import ScoredPrompt, filtered, image_score, is_yes
+from benchmarks.oneig.scores import ScoredPrompt, filtered, image_values, is_yes
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem
 from tests.support.oneig_scored import BLACK, GONE, RULES, image, real_prompts
 
@@ -26,8 +26,12 @@ def answers(*given: str) -> Answers:
     return aligned(*given).answers
 
 
+def image_score(prompt: Prompt, answers: Answers, rules: Rules) -> float:
+    return image_values(prompt, answers, rules, "en")["alignment"]
+
+
 def score(prompt: Prompt, images: Sequence[ScoredItem], rules: Rules) -> float | None:
-    return ScoredPrompt(prompt, images, rules, "en").scores.get("alignment")
+    return ScoredPrompt(prompt, images, rules, "en").score.values.get("alignment")
 
 
 @pytest.mark.parametrize(("rules", "expected"), [("official", 1 / 3), ("corrected", 1 / 6)])
@@ -82,10 +86,8 @@ def test_own_ancestors_and_unknown_parents_take_nothing_away(
 
 @pytest.mark.parametrize("rules", RULES)
 def test_all_questions_are_in_the_denominator(rules: Rules) -> None:
-    assert image_score(prompt({1: [], 2: [1], 3: [1]}), answers("No", "Yes", "Yes"), "alignment", rules) == 0
-    assert (
-        image_score(prompt({1: [], 2: [1], 3: [1]}), answers("Yes", "No", "Yes"), "alignment", rules) == 2 / 3
-    )
+    assert image_score(prompt({1: [], 2: [1], 3: [1]}), answers("No", "Yes", "Yes"), rules) == 0
+    assert image_score(prompt({1: [], 2: [1], 3: [1]}), answers("Yes", "No", "Yes"), rules) == 2 / 3
 
 
 def test_images_that_do_not_count() -> None:
@@ -103,12 +105,12 @@ def test_the_real_questions(edition: Edition, count: int) -> None:
     assert own == ([("anime", "192"), ("object", "038")] if edition is ENGLISH else [])
     for one in asked:
         every = dict.fromkeys(one.questions, "Yes")
-        assert [image_score(one, image(alignment=every).answers, "alignment", rules) for rules in RULES] == [
+        assert [image_score(one, image(alignment=every).answers, rules) for rules in RULES] == [
             1,
             1,
         ]
         # without a root nothing that hangs on it is left
         roots = {n for n, parents in one.parents.items() if not set(parents) - {n}}
         uprooted = image(alignment=every | dict.fromkeys(roots, "No")).answers
-        official, corrected = (image_score(one, uprooted, "alignment", rules) for rules in RULES)
+        official, corrected = (image_score(one, uprooted, rules) for rules in RULES)
         assert corrected <= official

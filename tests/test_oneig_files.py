@@ -253,7 +253,7 @@ def text_again(result: Mapping[str, Any], chinese: bool, rules: Rules) -> float:
 @EDITIONS
 def test_metrics_can_be_recomputed_from_the_samples(edition: Edition, rules: Rules) -> None:
     run = run_of(scored_prompts(edition, "gaps", rules), TASKS, rules, edition)
-    files, found = summary.sample_files(run, TEXTS), metrics(run)
+    files, found = official.sample_files(run, TEXTS), metrics(run)
     results = {task: json.loads(files[f"oneig_{task}.json"]) for task in TASKS}
     for task in TASKS:
         assert results[task]["accuracy"] == pytest.approx(100 * (found[task].value or 0), rel=1e-15)
@@ -295,7 +295,8 @@ def test_metrics_can_be_recomputed_from_the_samples(edition: Edition, rules: Rul
 def test_what_a_sample_tells() -> None:
     scored = scored_prompts(ENGLISH, "gaps")
     files, again = (
-        summary.sample_files(run_of(one, TASKS, "official", ENGLISH), TEXTS) for one in (scored, scored[::-1])
+        official.sample_files(run_of(one, TASKS, "official", ENGLISH), TEXTS)
+        for one in (scored, scored[::-1])
     )
     assert list(files) == [f"oneig_{task}.json" for task in TASKS]
     assert files == again
@@ -330,7 +331,7 @@ def test_what_a_sample_tells() -> None:
 
 
 def test_samples_of_a_run_without_any_score() -> None:
-    files = summary.sample_files(run_of([], TASKS, "official", ENGLISH), TEXTS)
+    files = official.sample_files(run_of([], TASKS, "official", ENGLISH), TEXTS)
     assert {json.loads(text)["accuracy"] for text in files.values()} == {None}
 
 
@@ -341,7 +342,7 @@ def test_samples_of_all_prompts_are_a_few_megabytes() -> None:
         if prompt.questions
     ]
     run = run_of(scored, ["alignment"], "official", ENGLISH)
-    text = summary.sample_files(run, TEXTS)["oneig_alignment.json"]
+    text = official.sample_files(run, TEXTS)["oneig_alignment.json"]
     outputs = sum(
         len(one["judge_outputs"]) for sample in json.loads(text)["details"] for one in sample["judge_details"]
     )

@@ -114,7 +114,7 @@ def test_worked_example_of_diversity() -> None:
     scored = ScoredPrompt(*three, "official", "en")
     # the record holds an embedding in float32
     assert [distance for _, _, distance in scored.pairs] == pytest.approx(expected, abs=1e-7)
-    assert scored.scores["diversity"] == pytest.approx(sum(expected) / 3, abs=1e-7)
+    assert scored.score.values["diversity"] == pytest.approx(sum(expected) / 3, abs=1e-7)
 
     prompts = [
         PromptImages(one_question(number, class_item=name), apart(distance))

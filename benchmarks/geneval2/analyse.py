@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from benchmarks.geneval2.benchmark import ATOMICITIES, SKILLS, by_atomicity, by_skill, prompt_score
 from imageevalkit.assets import data_folder
@@ -23,11 +22,6 @@ from imageevalkit.secrets import one_line
 
 _DATA = data_folder("geneval2") / "geneval2_data.jsonl"
 _REMEDY = "get it with: bash utils/prefetch.sh --ds_names geneval2"
-
-
-class _Prompt(NamedTuple):
-    atomicity: int
-    skills: list[str]
 
 
 def main() -> ExitStatus:
@@ -58,12 +52,14 @@ def read_scores(score_data: Path, benchmark_data: Path) -> list[Score]:
             f"{score_data} holds one score per prompt, as VQAScore gives: there are no atoms to analyse; "
             "use the lists of Soft-TIFA or TIFA (score_lists_soft_tifa.json, score_lists_tifa.json)"
         )
-    for number, (scores, prompt) in enumerate(zip(lists, prompts, strict=True)):
-        if len(scores) != len(prompt.skills):
+    found = []
+    for number, (scores, (atomicity, skills)) in enumerate(zip(lists, prompts, strict=True)):
+        if len(scores) != len(skills):
             raise UserError(
-                f"{score_data}: prompt {number} has {len(scores)} scores, but {len(prompt.skills)} atoms"
+                f"{score_data}: prompt {number} has {len(scores)} scores, but {len(skills)} atoms"
             )
-    return [prompt_score(*prompt, scores) for prompt, scores in zip(prompts, lists, strict=True)]
+        found.append(prompt_score(atomicity, skills, [{"p": score} for score in scores]))
+    return found
 
 
 def analysis(prompts: list[Score]) -> str:
@@ -109,7 +105,7 @@ def read_score_lists(path: Path) -> list[list[float]]:
     return raw
 
 
-def _read_prompts(path: Path) -> list[_Prompt]:
+def _read_prompts(path: Path) -> list[tuple[int, list[str]]]:
     try:
         records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except FileNotFoundError:
@@ -118,18 +114,19 @@ def _read_prompts(path: Path) -> list[_Prompt]:
         raise UserError(f"{path} cannot be read ({error.strerror})") from None
     except ValueError as error:
         raise UserError(f"{path} is not JSON Lines ({error})") from None
-    return [_prompt(record, f"{path}, line {number}") for number, record in enumerate(records, 1)]
-
-
-def _prompt(record: Any, where: str) -> _Prompt:
-    try:
-        prompt = _Prompt(record["atom_count"], record["skills"])
-        known = prompt.atomicity in ATOMICITIES and all(skill in SKILLS for skill in prompt.skills)
-    except (KeyError, TypeError):
-        known = False
-    if not known:
-        raise UserError(f"{where} has no atom_count from 3 to 10 or no skills of {', '.join(SKILLS)}")
-    return prompt
+    prompts = []
+    for number, record in enumerate(records, 1):
+        try:
+            atomicity, skills = record["atom_count"], record["skills"]
+            known = atomicity in ATOMICITIES and all(skill in SKILLS for skill in skills)
+        except (KeyError, TypeError):
+            known = False
+        if not known:
+            raise UserError(
+                f"{path}, line {number} has no atom_count from 3 to 10 or no skills of {', '.join(SKILLS)}"
+            )
+        prompts.append((atomicity, skills))
+    return prompts
 
 
 if __name__ == "__main__":

@@ -10,13 +10,12 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from imageevalkit.asset_manifest import github
+from imageevalkit.asset_manifest import file_table, github
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, ScoredItem, Scores, Unparsed, grouped
 from imageevalkit.benchmark.question import TRANSFORMERS, Answer, Message, Picture, Question, Sampling
-from imageevalkit.cell import REPO
+from imageevalkit.cell import portable_path
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric
 from imageevalkit.cell.scores import Score
@@ -30,6 +29,8 @@ ATOMICITIES = range(3, 11)
 METHODS = ("soft_tifa_gm", "soft_tifa_am", "tifa", "vqascore")
 _CORRECTED = ("soft_tifa_gm_corrected", "soft_tifa_am_corrected")
 _UPPER = ("soft_tifa_gm_upper", "soft_tifa_am_upper", "vqascore_upper")
+
+_POINT = ("p", "p_corrected", "correct")
 
 _SOFT_TIFA, _TIFA, _VQA = (f"evaluation.py::{name}" for name in ("soft_tifa", "tifa", "vqa_score"))
 _VQASCORE = "vqascore"
@@ -66,13 +67,9 @@ class GenEval2(Benchmark):
     assets = github(
         "facebookresearch/GenEval2",
         "a6e82d2289e8d418f27f0adee77908b07060eea3",
-        {
-            "geneval2_data.jsonl": (
-                "geneval2_data.jsonl",
-                "09233adbc9f877fba205f1a20efa4a8640e7e62a91dfd55893562bed8a928e43",
-                423220,
-            ),
-        },
+        file_table(
+            "geneval2_data.jsonl 423220 09233adbc9f877fba205f1a20efa4a8640e7e62a91dfd55893562bed8a928e43"
+        ),
         {
             "evaluation.py::vqa_score": "b27eedf549bde4b6b263a9bb3d649abcd3957f33bfb74a89964320db396998fc",
             "evaluation.py::tifa": "e04ecd761296510b69505c1b861c8354ef75e91cec3b198a43646f3375c258ef",
@@ -188,13 +185,13 @@ class GenEval2(Benchmark):
 
         Score lists hold no prompts: with a gap, all that follow would belong to other prompts.
         """
-        paths = {one.item.prompt: _shown_path(one.image) for one in _in_file_order(scores) if one.image}
+        paths = {one.item.prompt: portable_path(one.image) for one in _in_file_order(scores) if one.image}
         files = {"image_filepaths.json": json.dumps(paths, indent=1, ensure_ascii=False) + "\n"}
         exact = self._exact(scores)
         if len(exact) == PROMPTS:
             lists = {
                 "soft_tifa": [[point.values["p"] for point in one.points] for one in exact],
-                "tifa": [[int(point.values["right"]) for point in one.points] for one in exact],
+                "tifa": [[int(point.values["correct"]) for point in one.points] for one in exact],
                 "vqascore": [[one.values["vqascore"]] for one in exact],
             }
             files |= {f"score_lists_{name}.json": json.dumps(of) + "\n" for name, of in lists.items()}
@@ -213,16 +210,20 @@ def accepted(question: str, answer: str) -> tuple[str, ...]:
     return answer, word, f" {answer}", f" {word}", digit, f" {digit}"
 
 
-def prompt_score(atomicity: int, skills: Sequence[str], soft: Sequence[float]) -> Score:
-    """Soft-TIFA GM and AM of a prompt, 0-1, from the soft scores of its atoms, its points.
+def prompt_score(atomicity: int, skills: Sequence[str], atoms: Sequence[Mapping[str, float]]) -> Score:
+    """Soft-TIFA GM and AM of a prompt, 0-1, from the soft scores ``p`` of its ``atoms``, its points.
 
-    ``atomicity`` may be less than their number: the count-one atoms behind "a" are scored, but not counted.
+    Likewise without the bare space, and as large as they could be, if they tell. ``atomicity`` may be less than their
+    number: the count-one atoms behind "a" are scored, but not counted.
     """
-    return Score(
-        {"soft_tifa_gm": geometric_mean(soft), "soft_tifa_am": arithmetic_mean(soft)},
-        {"atomicity": atomicity},
-        points=[Score({"p": p}, {"skill": skill}) for p, skill in zip(soft, skills, strict=True)],
-    )
+    values = {}
+    for kind in ("", "_corrected", "_upper"):
+        if f"p{kind}" in atoms[0]:
+            soft = [atom[f"p{kind}"] for atom in atoms]
+            values[f"soft_tifa_gm{kind}"] = geometric_mean(soft)
+            values[f"soft_tifa_am{kind}"] = arithmetic_mean(soft)
+    of_atoms = [Score(atom, {"skill": skill}) for atom, skill in zip(atoms, skills, strict=True)]
+    return Score(values, {"atomicity": atomicity}, points=of_atoms)
 
 
 def by_skill(prompts: Sequence[Score]) -> dict[str, Metric]:
@@ -243,27 +244,17 @@ def _exact(item: Item, answers: Answers) -> Score:
     """The scores of one image, 0-1: by method, without the bare space, and as large as they could be."""
     atoms = [answers[f"vqa/{n}"].value for n in range(len(item.data["vqa_list"]))]
     whole = answers[_VQASCORE].value
-    score = prompt_score(item.data["atom_count"], item.data["skills"], [atom["p"] for atom in atoms])
-    right = [atom["correct"] for atom in atoms]
-    corrected = [atom["p_corrected"] for atom in atoms]
     # an answer that is not among the top tokens scores 0, and one 0 makes a geometric mean 0: the true score of such a
-    # prompt may be anything up to this
-    upper = [_upper(atom) for atom in atoms]
+    # prompt may be anything up to p_upper
+    atoms = [{name: atom[name] for name in _POINT} | {"p_upper": _upper(atom)} for atom in atoms]
+    score = prompt_score(item.data["atom_count"], item.data["skills"], atoms)
     values = {
         **score.values,
-        "tifa": arithmetic_mean(right),
+        "tifa": arithmetic_mean(atom["correct"] for atom in atoms),
         "vqascore": whole["p"],
-        "soft_tifa_gm_corrected": geometric_mean(corrected),
-        "soft_tifa_am_corrected": arithmetic_mean(corrected),
-        "soft_tifa_gm_upper": geometric_mean(upper),
-        "soft_tifa_am_upper": arithmetic_mean(upper),
         "vqascore_upper": _upper(whole),
     }
-    of_atoms = [
-        replace(point, values={**point.values, "right": is_right})
-        for point, is_right in zip(score.points, right, strict=True)
-    ]
-    return replace(score, values=values, points=of_atoms).of_item(item.id)
+    return replace(score, values=values).of_item(item.id)
 
 
 def _upper(answer: Mapping[str, Any]) -> float:
@@ -273,9 +264,3 @@ def _upper(answer: Mapping[str, Any]) -> float:
 
 def _shown(answer: Answer) -> str:
     return f"{answer.value['p']:.4f}, said {json.dumps(answer.value['argmax'], ensure_ascii=False)}"
-
-
-def _shown_path(image: Path) -> str:
-    """Relative to the root, from where the official script is run, if below it: the folder can be copied."""
-    path = image.resolve()
-    return (path.relative_to(REPO) if path.is_relative_to(REPO) else path).as_posix()

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from imageevalkit.asset_manifest import github
+from imageevalkit.asset_manifest import file_table, github
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores
 from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
@@ -27,7 +27,7 @@ from imageevalkit.benchmark.question import (
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric
 from imageevalkit.cell.scores import Score
-from imageevalkit.metrics import ratio, ratio_by
+from imageevalkit.metrics import groups, ratio, ratio_by
 
 LANGUAGES = ("en", "zh")
 _STEMS = {"en": "text_prompts", "zh": "text_prompts_zh"}
@@ -53,21 +53,14 @@ class LongText(Benchmark):
     assets = github(
         "PenghaoYin/ImageEvalKit",
         "85b5e1511b867688fa37edee304ee0adc953e941",
-        {
-            "text_prompts.jsonl": (
-                "benchmarks/LongText/benchmark_dir/text_prompts.jsonl",
-                "a2130769e72bd8560470a066114cdac87f80f1eb071ba6bc0f7033225a9be0d8",
-                203974,
-            ),
-            "text_prompts_zh.jsonl": (
-                "benchmarks/LongText/benchmark_dir/text_prompts_zh.jsonl",
-                "6512cd121ac093e8113e114d76eb2c0ce967c220b18e2049e1063554ce496758",
-                169494,
-            ),
-        },
-        {
-            _PROMPT: "10c070ac876c07e1280492dae0c3dffa453bda1fcb9bb3e03f57e7c573fa3714",
-        },
+        file_table(
+            """
+text_prompts.jsonl 203974 a2130769e72bd8560470a066114cdac87f80f1eb071ba6bc0f7033225a9be0d8
+text_prompts_zh.jsonl 169494 6512cd121ac093e8113e114d76eb2c0ce967c220b18e2049e1063554ce496758
+""",
+            "benchmarks/LongText/benchmark_dir/",
+        ),
+        {_PROMPT: "10c070ac876c07e1280492dae0c3dffa453bda1fcb9bb3e03f57e7c573fa3714"},
         licence="Apache-2.0 (X-Omni-Team/X-Omni)",
     )
     # 7B gave the numbers published with the benchmark, 32B those of the official evaluation kit
@@ -102,17 +95,12 @@ class LongText(Benchmark):
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
         if not self.backend:
             return [measure(_QUESTION, image)]
-        return [Question(_QUESTION, (Message("user", (image, self.prompts[_PROMPT])),), self._sampling)]
-
-    @property
-    def _sampling(self) -> Sampling:
-        """The official code leaves all to the checkpoint: greedy in effect, with a repetition penalty of 1.05.
-
-        A server is told so, since what it would do by itself is its own business; only vLLM knows the penalty.
-        """
-        if self.backend == "transformers":
-            return Sampling(1024, temperature=None)
-        return Sampling(1024, 0.0, extra={"repetition_penalty": 1.05} if self.backend == "vllm" else {})
+        # the official code leaves all to the checkpoint: greedy in effect, with a repetition penalty of 1.05. A server
+        # is told so, since what it would do by itself is its own business; only vLLM knows the penalty
+        penalty = {"repetition_penalty": 1.05} if self.backend == "vllm" else {}
+        temperature = None if self.backend == "transformers" else 0.0
+        sampling = Sampling(1024, temperature, extra=penalty)
+        return [Question(_QUESTION, (Message("user", (image, self.prompts[_PROMPT])),), sampling)]
 
     def parse(self, question: Question, answer: Answer) -> str:
         """The text that was read: an empty one is a score of 0, not a failure."""
@@ -142,13 +130,11 @@ class LongText(Benchmark):
         text, and are one to an interval.
         """
         found = {language: Metric(None, 0) for language in LANGUAGES}
-        for language in LANGUAGES:
-            mine = [score for score in scores if score.keys["language"] == language]
-            if mine:
-                found[language] = ratio(mine, "match", "total", cluster="prompt_id")
-                found[f"{language}/precision"] = ratio(mine, "match", "read", interval=False)
-                for key in ("category", "length"):
-                    found |= ratio_by(mine, "match", "total", key, prefix=f"{language}/", cluster="prompt_id")
+        for language, mine in groups(scores, "language", LANGUAGES).items():
+            found[language] = ratio(mine, "match", "total", cluster="prompt_id")
+            found[f"{language}/precision"] = ratio(mine, "match", "read", interval=False)
+            for key in ("category", "length"):
+                found |= ratio_by(mine, "match", "total", key, prefix=f"{language}/", cluster="prompt_id")
         return found
 
 

@@ -21,20 +21,17 @@ from benchmarks.oneig.data import (
     Edition,
     Prompt,
     Task,
-    prompts_of,
+    read_prompts,
 )
 from benchmarks.oneig.scores import (
+    OFFICIAL,
     TOTAL,
     Run,
     ScoredPrompt,
-    image_values,
+    image_score,
     in_order,
     is_black,
-    is_yes,
     metrics,
-    official_name,
-    replies,
-    style_similarities,
 )
 from benchmarks.oneig.text import check_package, max_tokens
 from imageevalkit.benchmark.contract import (
@@ -43,10 +40,10 @@ from imageevalkit.benchmark.contract import (
     Benchmark,
     Measurer,
     Sample,
-    ScoredItem,
     Scores,
     Settings,
     Unparsed,
+    grouped,
     spread,
 )
 from imageevalkit.benchmark.question import (
@@ -101,9 +98,14 @@ class OneIGSettings(Settings):
         object.__setattr__(self, "tasks", _tasks(self.tasks))
         cells = IMAGES_PER_PROMPT
         if self.grid is not None:
-            grid = _by_model(self.grid) if isinstance(self.grid, Mapping) else _grid(self.grid)
+            grid = _grid(self.grid)
             object.__setattr__(self, "grid", grid)
-            cells = _cells(grid)
+            of_grids = {Grid.parse(one).cells for one in ([grid] if isinstance(grid, str) else grid.values())}
+            if len(of_grids) != 1:  # results with several numbers of images do not compare
+                raise UserError(
+                    "OneIG's grid has another number of cells for one model than for another: run them apart"
+                )
+            cells = of_grids.pop()
         count = cells if self.images_per_prompt is None else self.images_per_prompt
         for name, number in (("images_per_prompt", count), ("batch_size", self.batch_size)):
             if number < 1:
@@ -146,25 +148,11 @@ def _tasks(given: str | Sequence[str]) -> tuple[Task, ...]:
     return tuple(task for task in TASKS if task in words)
 
 
-def _grid(given: str | int | Sequence[int]) -> str:
-    """As "rows,cols". Raises UserError: it is none."""
-    text = str(given) if isinstance(given, str | int) else ",".join(map(str, given))
-    return str(Grid.parse(text))
-
-
-def _by_model(given: Mapping[str, str | int | Sequence[int]]) -> dict[str, str]:
-    return {model: _grid(grid) for model, grid in given.items()}
-
-
-def _cells(grid: str | Mapping[str, str]) -> int:
-    """How many images of a prompt it holds; those of several models hold as many, or they do not compare."""
-    texts = [grid] if isinstance(grid, str) else list(grid.values())
-    cells = {Grid.parse(text).cells for text in texts}
-    if len(cells) != 1:
-        raise UserError(
-            "OneIG's grid has another number of cells for one model than for another: run them apart"
-        )
-    return cells.pop()
+def _grid(given: Any) -> Any:
+    """As "rows,cols", of several models by model. Raises UserError: it is none."""
+    if isinstance(given, Mapping):
+        return {model: _grid(grid) for model, grid in given.items()}
+    return str(Grid.parse(str(given) if isinstance(given, str | int) else ",".join(map(str, given))))
 
 
 class OneIG(Benchmark):
@@ -197,8 +185,7 @@ class OneIG(Benchmark):
         self.headline = (*self.tasks, *([TOTAL] if self.tasks == TASKS else []))
         if self.settings.rules == "official":
             # they differ where the official programs have taken another prompt's readings, or stopped
-            other = {name: official_name(name) for name in ("text", "reasoning", TOTAL)}
-            self.official_headline = tuple(other.get(name, name) for name in self.headline)
+            self.official_headline = tuple(OFFICIAL.get(name, name) for name in self.headline)
 
     def check(self) -> None:
         """Raises UserError: a text reader is to answer questions, or there are no weights of a name."""
@@ -256,8 +243,8 @@ class OneIG(Benchmark):
         These hold each class in its share, and within a class each style, subject or scene.
         """
         prompts = self._prompts_of_tasks
-        classes = ([one for one in prompts if one.class_item == name] for name in self.edition.sizes)
-        for prompt in spread(map(_spread_labels, classes)):
+        classes = grouped(prompts, lambda prompt: prompt.class_item)
+        for prompt in spread(_spread_labels(classes.get(name, [])) for name in self.edition.sizes):
             for repetition in range(1, self.images_per_prompt + 1):
                 data = {
                     "class_item": prompt.class_item,
@@ -280,33 +267,30 @@ class OneIG(Benchmark):
 
         None about a black image under official rules: the official splitter takes it for padding.
         """
+        from imageevalkit.images import decode  # the driver reads this module before any package is there
+
         is_official = self.settings.rules == "official"
-        if is_official and image.flat and _shows_black(image):
+        if is_official and image.flat and is_black_image(decode(image.read())):
             return
         prompt = self._prompt(item)
         picture = image._replace(encoding=_JPEG, pixels=PIXELS if is_official else _UPRIGHT)
+        texts = {"reasoning": [prompt.answer], "style": [prompt.style], "diversity": []}
         for task in self.tasks:
             if task not in prompt.tasks:
                 continue
+            if task == "text":
+                check_package(self.name)
             if task == "alignment":
                 for number, question in prompt.questions.items():
                     words = self.prompts[QUESTION_TEXT].format(question=question)
                     yield self._judged(f"alignment/{number}", picture, words, _ALIGNMENT_TOKENS)
-            elif task == "text":
-                yield self._reading(prompt, image, picture)
-            elif task == "reasoning":
-                yield measure(task, picture, prompt.answer)
-            elif task == "style":
-                yield measure(task, picture, prompt.style)
+            elif task != "text":
+                yield measure(task, picture, *texts[task])
+            elif self.backend:
+                tokens = max_tokens(prompt, self.settings.rules, self.edition.language)
+                yield self._judged(task, picture, self.prompts[READING_TEXT], tokens)
             else:
-                yield measure(task, picture)
-
-    def _reading(self, prompt: Prompt, image: Picture, picture: Picture) -> Question:
-        check_package(self.name)
-        if not self.backend:
-            return measure("text", image)  # a reader gets the file as it is
-        tokens = max_tokens(prompt, self.settings.rules, self.edition.language)
-        return self._judged("text", picture, self.prompts[READING_TEXT], tokens)
+                yield measure(task, image)  # a reader gets the file as it is
 
     def _judged(self, name: str, picture: Picture, words: str, tokens: int) -> Question:
         """The official code leaves all to the checkpoint: Qwen2.5-VL is greedy in effect, with a repetition penalty of
@@ -339,21 +323,7 @@ class OneIG(Benchmark):
 
     def score(self, item: Item, answers: Answers) -> Score:
         """What one image is worth in each task that scores single images, and what was said of it."""
-        prompt, rules = self._prompt(item), self.settings.rules
-        keys = {"class_item": prompt.class_item, **({"label": prompt.label} if prompt.label else {})}
-        if not answers:
-            return Score({}, keys, {"left out": "entirely black: padding to the official splitter"})
-        detail = {
-            prompt.questions[number]: answer
-            for number, answer in replies(prompt, answers).items()
-            if not is_yes(answer, rules)
-        }
-        if "text" in answers:
-            detail |= {"expected": prompt.expected_text, "read": answers["text"].value}
-        if "style" in answers:
-            csd, se = style_similarities(answers, rules)
-            detail |= {"style": prompt.style, "CSD": f"{csd:.4f}", "SE": f"{se:.4f}"}
-        return Score(image_values(prompt, answers, rules, self.edition.language), keys, detail)
+        return image_score(self._prompt(item), answers, self.settings.rules, self.edition.language)
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
         """See :func:`benchmarks.oneig.scores.metrics`."""
@@ -375,29 +345,25 @@ class OneIG(Benchmark):
 
         That one has no place to say what is missing.
         """
-        run, files = self._run(scores), dict[str, str]()
+        run = self._run(scores)
+        files = official.score_files(run) | official.analysis_files(run)
+        files |= official.sample_files(run, self.prompts)
         if all(one.score for one in scores.items):
             count, whole = len(run.prompts), len(self._prompts_of_tasks)
             part = "" if count == whole else f"-{count}-of-{whole}-prompts"
             version = f"{self.version}-{self.settings.rules}{part}"
-            files = summary.summary_files(version, {run.model: metrics(run)}, self.edition)
-        return {
-            **official.score_files(run),
-            **official.analysis_files(run),
-            **summary.sample_files(run, self.prompts),
-            **files,
-        }
+            files |= summary.summary_files(version, {run.model: metrics(run)}, self.edition)
+        return files
 
     def _run(self, scores: Scores) -> Run:
-        items: dict[tuple[str, str], list[ScoredItem]] = {}
-        for one in sorted(scores.items, key=lambda one: one.item.data["repetition"]):
-            items.setdefault(self._prompt(one.item).key, []).append(one)
+        by_repetition = sorted(scores.items, key=lambda one: one.item.data["repetition"])
+        of_prompts = grouped(by_repetition, lambda one: self._prompt(one.item).key)
         rules, language = self.settings.rules, self.edition.language
         prompts = [
             ScoredPrompt(
                 self._prompts[key], mine if any(one.attempted for one in mine) else (), rules, language
             )
-            for key, mine in items.items()
+            for key, mine in of_prompts.items()
         ]
         return Run(in_order(prompts), self.tasks, rules, self.edition, scores.items[0].item.model)
 
@@ -409,21 +375,7 @@ class OneIG(Benchmark):
 
     @cached_property
     def _prompts(self) -> dict[tuple[str, str], Prompt]:
-        edition = self.edition
-        questions = {
-            name: self.read_json(f"{name}{edition.suffix}.json")
-            for name in edition.sizes
-            if name not in ("text", "reasoning")
-        }
-        texts = self.read_csv(f"text_content{edition.suffix}.csv")
-        answers = self.read_json(f"gt_answer{edition.suffix}.json")
-        try:
-            prompts = prompts_of(edition, self.read_csv(edition.prompt_file), texts, answers, questions)
-        except ValueError as error:
-            raise CellFailure(
-                f"the files of {self.name} in {self.data}: {error}; run: bash utils/prefetch.sh --ds_names {self.name}"
-            ) from None
-        return {prompt.key: prompt for prompt in prompts}
+        return read_prompts(self, self.edition)
 
     @property
     def _prompts_of_tasks(self) -> list[Prompt]:
@@ -440,17 +392,9 @@ class OneIGZh(OneIG):
 
 def _spread_labels(prompts: Iterable[Prompt]) -> list[Prompt]:
     """``prompts`` of one class; those without a label, half of the anime prompts, alternate with those with one."""
-    groups: dict[str, list[Prompt]] = {}
-    for prompt in prompts:
-        groups.setdefault(prompt.label, []).append(prompt)
+    groups = grouped(prompts, lambda prompt: prompt.label)
     without = groups.pop("", [])
     return spread([without, spread(groups.values())])
-
-
-def _shows_black(picture: Picture) -> bool:
-    from imageevalkit.images import decode  # the driver reads this module before any package is there
-
-    return is_black_image(decode(picture.read()))
 
 
 def _finite(numbers: Sequence[float]) -> Sequence[float]:

@@ -22,7 +22,7 @@ from imageevalkit.arguments import Arguments
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.items import Item, items_of
-from imageevalkit.cell.records import OK, Record, last_records
+from imageevalkit.cell.records import OK, last_records
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say, suggest
 from imageevalkit.grids import NO_IMAGE_SIZE, Grid
@@ -71,16 +71,29 @@ def write_grids(cell: Cell, items: Sequence[Item], grid: Grid | None, out: Path,
     grid = grid or Grid.nearest_square(repetitions)
     if grid.cells < repetitions:
         raise UserError(f"--grid {grid} has {grid.cells} cells, but a prompt has {repetitions} images")
-    prompts = _tried_prompts(cell, items, out, name)
-    if not any(place.made for prompt in prompts for place in prompt.places):
+    prompts = _tried_prompts(cell, items, out / "images", name)
+    if not any(place.made for places in prompts.values() for place in places):
         others = [path.parent.name for path in output_root().glob(f"*/{cell.benchmark}")]
         raise CellFailure(
             f"{cell.key} has no images{suggest(cell.model, others)}: make them with "
             f"bash eval.sh --model_names {cell.model} --ds_names {cell.benchmark}"
         )
-    results = map_threads(lambda prompt: _write(prompt, grid), prompts, available_cores())
-    bar = tqdm(results, total=len(prompts), desc="grids", unit="file", disable=None)
-    return _tell(list(bar), grid, out)
+    results = map_threads(lambda prompt: _write(*prompt, grid), list(prompts.items()), available_cores())
+    written = list(tqdm(results, total=len(prompts), desc="grids", unit="file", disable=None))
+    problems = [one.problem for one in written if one.problem]
+    new = sum(one.new for one in written)
+    say(
+        f"{new} grids of {grid} written to {out / 'images'}, {len(written) - new - len(problems)} were up to date"
+    )
+    if grid.rows != grid.cols:
+        say(f"the official scripts read these as --image_grid {grid.cols},{grid.rows}")
+    missing = sum(one.missing for one in written)
+    if missing:
+        say(f"{missing} cells are black: their images were not made")
+    if problems:
+        more = f"; and {len(problems) - 1} others" if len(problems) > 1 else ""
+        raise CellFailure(f"{problems[0]}{more}")
+    return ExitStatus.INCOMPLETE if missing else ExitStatus.COMPLETE
 
 
 class _Place(NamedTuple):
@@ -96,11 +109,6 @@ class _Place(NamedTuple):
     time: float
 
 
-class _Prompt(NamedTuple):
-    target: Path
-    places: Sequence[_Place]
-
-
 class _GridFile(NamedTuple):
     """What became of one file: ``missing`` counts its black cells, ``problem`` says why there is none."""
 
@@ -109,46 +117,52 @@ class _GridFile(NamedTuple):
     problem: str = ""
 
 
-def _tried_prompts(cell: Cell, items: Sequence[Item], out: Path, name: str) -> list[_Prompt]:
+def _tried_prompts(cell: Cell, items: Sequence[Item], images: Path, name: str) -> dict[Path, list[_Place]]:
+    """The places of each prompt by its grid file."""
     records = last_records(cell)
     prompts: dict[Path, list[_Place]] = {}
     for item in sorted(items, key=lambda item: int(item.data["repetition"])):
-        target = out / "images" / item.data["class_item"] / name / f"{item.data['id']}.webp"
-        prompts.setdefault(target, []).append(_place(item, records.get(item.id)))
-    return [_Prompt(*prompt) for prompt in prompts.items() if any(place.time for place in prompt[1])]
+        record = records.get(item.id)
+        changed = item.path.stat().st_mtime if item.path.is_file() else 0.0
+        place = _Place(item.path, bool(changed), None, changed)
+        if record:
+            noted = datetime.fromisoformat(record.time).timestamp() if record.time else 0.0
+            made = record.status == OK and record.size is not None  # one made elsewhere may not decode
+            place = _Place(item.path, made, record.image_sha256, max(changed, noted))
+        target = images / item.data["class_item"] / name / f"{item.data['id']}.webp"
+        prompts.setdefault(target, []).append(place)
+    return {target: places for target, places in prompts.items() if any(place.time for place in places)}
 
 
-def _place(item: Item, record: Record | None) -> _Place:
-    changed = item.path.stat().st_mtime if item.path.is_file() else 0.0
-    if record is None:
-        return _Place(item.path, bool(changed), None, changed)
-    noted = datetime.fromisoformat(record.time).timestamp() if record.time else 0.0
-    made = record.status == OK and record.size is not None  # one made elsewhere may not decode
-    return _Place(item.path, made, record.image_sha256, max(changed, noted))
-
-
-def _write(prompt: _Prompt, grid: Grid) -> _GridFile:
-    missing = sum(not place.made for place in prompt.places)
-    if _is_current(prompt, grid):
+def _write(target: Path, places: Sequence[_Place], grid: Grid) -> _GridFile:
+    missing = sum(not place.made for place in places)
+    if _is_current(target, places, grid):
         return _GridFile(missing=missing)
     try:
-        images = [_image(place) if place.made else None for place in prompt.places]
-        data = _encoded(grid.combine([*images, *[None] * (grid.cells - len(images))]))
+        images = [_image(place) if place.made else None for place in places]
+        whole = grid.combine([*images, *[None] * (grid.cells - len(images))])
+        if max(whole.size) > _LONGEST_SIDE:
+            raise ValueError(
+                f"its {whole.width}×{whole.height} px are more than the {_LONGEST_SIDE} px a side that WebP holds; "
+                "another --grid may fit"
+            )
     except ValueError as error:
-        prompt.target.unlink(missing_ok=True)  # one of images that are no more
-        return _GridFile(problem=f"no {prompt.target}: {error}")
-    write_atomic(prompt.target, data)
+        target.unlink(missing_ok=True)  # one of images that are no more
+        return _GridFile(problem=f"no {target}: {error}")
+    buffer = io.BytesIO()
+    whole.save(buffer, "WEBP", **_WEBP)
+    write_atomic(target, buffer.getvalue())
     return _GridFile(new=True, missing=missing)
 
 
-def _is_current(prompt: _Prompt, grid: Grid) -> bool:
+def _is_current(target: Path, places: Sequence[_Place], grid: Grid) -> bool:
     """Whether the file is newer than all its images, and laid out as ``grid``."""
     try:
-        if prompt.target.stat().st_mtime <= max(place.time for place in prompt.places):
+        if target.stat().st_mtime <= max(place.time for place in places):
             return False
-        first = next((place.path for place in prompt.places if place.made), None)
+        first = next((place.path for place in places if place.made), None)
         width, height = _size(first) if first else NO_IMAGE_SIZE
-        return _size(prompt.target) == (grid.cols * width, grid.rows * height)
+        return _size(target) == (grid.cols * width, grid.rows * height)
     except (OSError, CorruptImage):
         return False  # not there, or no image: what is wrong shows when all are read in full
 
@@ -169,32 +183,6 @@ def _image(place: _Place) -> Image.Image:
     raise ValueError(
         f"{place.path.name} is gone, damaged or not the one that was made; the command that made it repairs it"
     )
-
-
-def _encoded(whole: Image.Image) -> bytes:
-    if max(whole.size) > _LONGEST_SIDE:
-        raise ValueError(
-            f"its {whole.width}×{whole.height} px are more than the {_LONGEST_SIDE} px a side that WebP holds; "
-            "another --grid may fit"
-        )
-    buffer = io.BytesIO()
-    whole.save(buffer, "WEBP", **_WEBP)
-    return buffer.getvalue()
-
-
-def _tell(written: Sequence[_GridFile], grid: Grid, out: Path) -> ExitStatus:
-    new = sum(one.new for one in written)
-    problems = [one.problem for one in written if one.problem]
-    left = len(written) - new - len(problems)
-    say(f"{new} grids of {grid} written to {out / 'images'}, {left} were up to date")
-    if grid.rows != grid.cols:
-        say(f"the official scripts read these as --image_grid {grid.cols},{grid.rows}")
-    if missing := sum(one.missing for one in written):
-        say(f"{missing} cells are black: their images were not made")
-    if problems:
-        more = f"; and {len(problems) - 1} others" if len(problems) > 1 else ""
-        raise CellFailure(f"{problems[0]}{more}")
-    return ExitStatus.INCOMPLETE if missing else ExitStatus.COMPLETE
 
 
 if __name__ == "__main__":

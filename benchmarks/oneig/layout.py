@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from imageevalkit.adoption.places import Piece, Place, several
@@ -33,12 +33,16 @@ def find_images(
             folders of other models.
     """
     roots = (source, source / "images")
-    names = {item.id: f"{item.data['id']}_{item.data['repetition']}" for item in items}
-    prompts = {item.id: str(item.data["id"]) for item in items}
-    single = max((_files(items, names, root, "", _stem) for root in roots), key=len)
-    plain = (_files(items, prompts, root, "", _stem) for root in roots)
-    official = (_files(items, prompts, root, model, _prefix) for root in roots)
-    combined = max((*plain, *official), key=len)
+
+    def found(name: Callable[[Item], str], below: str, key: Callable[[Path], str]) -> dict[str, list[Path]]:
+        return max((_files(items, name, root, below, key) for root in roots), key=len)
+
+    single = found(lambda item: f"{item.data['id']}_{item.data['repetition']}", "", lambda path: path.stem)
+    combined = max(
+        found(_id, "", lambda path: path.stem),
+        found(_id, model, lambda path: path.name[:_ID_LENGTH]),
+        key=len,
+    )
     if not single and not combined:
         _check_model(roots, items, model)
     are_grids = grid is not None and grid.cells > 1
@@ -56,30 +60,22 @@ def find_images(
     }
 
 
+def _id(item: Item) -> str:
+    return str(item.data["id"])
+
+
 def _files(
-    items: Sequence[Item],
-    key_of_item: Mapping[str, str],
-    root: Path,
-    below: str,
-    key_of: Callable[[Path], str],
+    items: Sequence[Item], name: Callable[[Item], str], root: Path, below: str, key: Callable[[Path], str]
 ) -> dict[str, list[Path]]:
-    """The image files in ``root/<class_item>/below`` that have the key of an item, by item id."""
+    """The image files in ``root/<class_item>/below`` whose ``key`` is the ``name`` of an item, by item id."""
     files: dict[tuple[str, str], list[Path]] = {}
-    for name in {item.data["class_item"] for item in items}:
-        folder = root / name / below
+    for class_item in {item.data["class_item"] for item in items}:
+        folder = root / class_item / below
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
-                files.setdefault((name, key_of(path)), []).append(path)
-    keys = {item.id: (item.data["class_item"], key_of_item[item.id]) for item in items}
+                files.setdefault((class_item, key(path)), []).append(path)
+    keys = {item.id: (item.data["class_item"], name(item)) for item in items}
     return {item: files[key] for item, key in keys.items() if key in files}
-
-
-def _stem(path: Path) -> str:
-    return path.stem
-
-
-def _prefix(path: Path) -> str:
-    return path.name[:_ID_LENGTH]
 
 
 def _checked(source: Path, grid: Grid | None, images_per_prompt: int) -> Grid:

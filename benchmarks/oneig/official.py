@@ -1,41 +1,51 @@
-"""The CSV files of the official programs, as they would write them for one model (and without the time in the name).
+"""The files of a run beside its result: the CSV files of the official programs, and AISBench's details of every sample.
 
-The last digit of means that they leave to pandas (alignment, reasoning, style, total average) is that of no version.
+The former are as they would write them for one model, without the time in the name. The last digit of means that they
+leave to pandas (alignment, reasoning, style, total average) is that of no version.
+
+In AISBench a sample is a grid. Here its images are files of their own: ``image_path`` is the first of ``image_paths``,
+in which null is an image that is not there, ``grid`` is how they would be arranged, ``grid_idx`` a place among them.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from benchmarks.oneig import text
-from benchmarks.oneig.data import Language, Task
+from benchmarks.oneig.data import QUESTION_TEXT, READING_TEXT, Language, Task
 from benchmarks.oneig.scores import (
-    GROUPS,
-    LENGTHS,
     STYLE_GROUPS,
     STYLES,
     TEXT_PARTS,
     Run,
-    mean_or_none,
+    ScoredPrompt,
+    analysed,
+    counted_questions,
+    headline,
+    is_listed,
+    is_scored,
+    is_yes,
+    parsed_answer,
+    replies,
+    style_similarities,
+    text_parts,
     value,
 )
-from benchmarks.oneig.text import Comparison
+from benchmarks.oneig.text import clean_reading, preprocess, preprocess_expected
 from imageevalkit.benchmark.contract import Rules
+from imageevalkit.cell import portable_path
 from imageevalkit.cell.scores import Score
-from imageevalkit.metrics import mean, mean_by
+from imageevalkit.grids import Grid
+from imageevalkit.metrics import arithmetic_mean, groups, mean_by
 
 # those of the analysis in the order of its script; a Chinese prompt has neither type nor length
 _ANALYSED: Mapping[Language, Sequence[Task]] = {
     "en": ("alignment", "diversity", "reasoning", "style", "text"),
     "zh": ("reasoning", "style"),
 }
-_NO_PROMPTS, _NOT_A_NUMBER = "-", "nan"
-
-_Cell = float | str | None
-_Groups = Mapping[str, Sequence[float | None]]
-"""The scores of each column; None of a prompt, or of a style, that the script finds without one."""
 
 
 def score_files(run: Run) -> dict[str, str]:
@@ -45,13 +55,22 @@ def score_files(run: Run) -> dict[str, str]:
     so on; ``style_style_score_EN.csv`` those of the 29 styles. Under official rules a task whose program stops with an
     error leaves none (quirks T3, T6, R1).
     """
-    tables: dict[str, str] = {}
+    tables: dict[str, Iterable[Iterable[Any]]] = {}
     for task in run.tasks:
-        if task == "text":
-            tables |= _text_tables(run)
-        elif _is_written(run, task):
-            tables |= _tables(run, task)
-    return {f"{name}_{run.edition.mode}.csv": table for name, table in tables.items()}
+        scores = run.printed(task)
+        if scores is None:
+            continue
+        of_name = ("class_item", "id") if task in ("alignment", "diversity") else ("id",)
+        lines = {
+            "_".join(score.keys[key] for key in of_name): _cell(score, task)
+            for score in scores
+            if is_listed(score, task)
+        }
+        tables[f"{task}_score"] = _of_model(run, _columns(run, task, scores))
+        tables[f"{task}_prompt_score"] = [["", run.model], *sorted(lines.items())]
+        if task == "style":
+            tables["style_style_score"] = _of_model(run, _means(scores, task, "style", STYLES))
+    return {f"{name}_{run.edition.mode}.csv": csv_text(rows) for name, rows in tables.items()}
 
 
 def analysis_files(run: Run) -> dict[str, str]:
@@ -65,112 +84,183 @@ def analysis_files(run: Run) -> dict[str, str]:
     for task in _ANALYSED[run.edition.language]:
         if task not in run.tasks:
             continue
-        groups = _text_groups(run) if task == "text" else _groups(run, task)
-        if groups is None:
+        scores = run.printed(task)
+        if scores is None:
             break
-        row = [run.model, *(_shown(scores, run.rules) for scores in groups.values())]
-        files[f"{task.capitalize()} Model Scores.csv"] = _csv([["Model", *groups], row])
+        if task == "text" and run.rules == "official" and not all(is_scored(one, task) for one in scores):
+            break
+        cells = {name: _mean_cell(known, run.rules) for name, known in _groups(scores, task).items()}
+        rows = [["Model", *cells], [run.model, *cells.values()]]
+        files[f"{task.capitalize()} Model Scores.csv"] = csv_text(rows)
     return files
 
 
-def _is_written(run: Run, task: Task) -> bool:
-    """Whether the program of ``task``, any but text, comes to its end."""
-    return not (task == "reasoning" and run.stops_at_reasoning)
-
-
-def _compared_texts(run: Run) -> list[Sequence[Comparison]]:
-    """What the text program compares of each text prompt; empty where it stops (quirks T3, T6), or nothing was read."""
-    compared = run.text_comparisons or []
-    return compared if any(compared) else []
-
-
-def _tables(run: Run, task: Task) -> dict[str, str]:
-    scores = run.scores(task)
-    columns: dict[str, list[float | None]] = {task: [mean(scores, value(task), interval=False).value]}
-    if task == "diversity":
-        columns = _means(scores, task, "class_item", run.edition.sizes) | {"total average": columns[task]}
-    lines = {_line(score, task): score.values.get(task) for score in scores if score.keys["is_listed"]}
-    tables = {
-        f"{task}_score": _table([run.model], columns),
-        f"{task}_prompt_score": _table(sorted(lines), {run.model: [lines[name] for name in sorted(lines)]}),
-    }
-    if task == "style":
-        tables["style_style_score"] = _table([run.model], _means(scores, task, "style", STYLES))
-    return tables
-
-
-def _means(
-    scores: Sequence[Score], task: Task, key: str, names: Iterable[str]
-) -> dict[str, list[float | None]]:
-    found = mean_by(scores, value(task), key, interval=False)
-    return {name: [found[name].value if name in found else None] for name in names}
-
-
-def _line(score: Score, task: Task) -> str:
-    class_item, prompt_id = score.keys["class_item"], score.keys["id"]
-    return f"{class_item}_{prompt_id}" if task in ("alignment", "diversity") else prompt_id
-
-
-def _text_tables(run: Run) -> dict[str, str]:
-    compared = _compared_texts(run)
-    scores = text.of_model([one for of_prompt in compared for one in of_prompt])
-    if not scores:
-        return {}
-    values = [*scores, scores.score(run.edition.language)]
-    columns = {name: [one] for name, one in zip((*TEXT_PARTS, "text score"), values, strict=True)}
-    of_prompts = [text.of_prompt(one) for one in compared]
-    return {
-        "text_score": _table([run.model], columns),
-        "text_prompt_score": _table(
-            [one.prompt.id for one in run.of("text")],
-            {run.model: [str(list(one)) if one else None for one in of_prompts]},
-        ),
-    }
-
-
-def _groups(run: Run, task: Task) -> _Groups | None:
-    if not _is_written(run, task):
-        return None
-    scores = run.scores(task)
-    if task == "style":
-        styles = _means(scores, task, "style", STYLES)
-        return {group: [styles[style][0] for style in members] for group, members in STYLE_GROUPS.items()}
-    listed = [score for score in scores if score.keys["is_listed"]]
-    return {
-        name: [score.values.get(task) for score in listed if score.keys[key] == name]
-        for key, names in GROUPS[task].items()
-        for name in names
-    }
-
-
-def _text_groups(run: Run) -> _Groups | None:
-    scores = [text.of_prompt(one) for one in _compared_texts(run)]
-    if not scores or (run.rules == "official" and None in scores):
-        return None
-    lengths = [one.prompt.length for one in run.of("text")]
-    return {
-        f"{length}_{part}": [
-            one and one[place] for one, of in zip(scores, lengths, strict=True) if of == length
-        ]
-        for place, part in enumerate(TEXT_PARTS)
-        for length in LENGTHS
-    }
-
-
-def _shown(scores: Sequence[float | None], rules: Rules) -> str:
-    known = [score for score in scores if score is not None]
-    if len(known) < len(scores) and rules == "official":
-        return _NOT_A_NUMBER
-    whole = mean_or_none(known)
-    return _NO_PROMPTS if whole is None else f"{whole:.3f}"
-
-
-def _table(index: Sequence[str], columns: Mapping[str, Sequence[_Cell]]) -> str:
-    """As pandas writes a frame: the index first, under an empty name, and nothing for what is missing."""
-    return _csv([["", *columns], *zip(index, *columns.values(), strict=True)])
-
-
-def _csv(rows: Iterable[Iterable[_Cell]]) -> str:
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    """``rows`` as pandas writes them: nothing for what is missing."""
     file = io.StringIO()
     csv.writer(file, lineterminator="\n").writerows(rows)
     return file.getvalue()
+
+
+def _of_model(run: Run, columns: Mapping[str, float | None]) -> list[list[Any]]:
+    return [["", *columns], [run.model, *columns.values()]]
+
+
+def _columns(run: Run, task: Task, scores: Sequence[Score]) -> dict[str, float | None]:
+    language = run.edition.language
+    whole = headline(scores, task, language).value
+    if task == "text":
+        parts = text_parts(scores, language)
+        return {name: metric.value for name, metric in parts.items()} | {"text score": whole}
+    if task == "diversity":
+        return _means(scores, task, "class_item", run.edition.sizes) | {"total average": whole}
+    return {task: whole}
+
+
+def _means(scores: Sequence[Score], task: Task, key: str, names: Iterable[str]) -> dict[str, float | None]:
+    found = mean_by(scores, value(task), key, interval=False)
+    return {name: found[name].value if name in found else None for name in names}
+
+
+def _cell(score: Score, task: Task) -> float | str | None:
+    if task == "text" and is_scored(score, task):
+        return str([score.values[part] for part in TEXT_PARTS])
+    return score.values.get(task)
+
+
+def _groups(scores: Sequence[Score], task: Task) -> dict[str, list[float | None]]:
+    """The scores of each column of the analysis; None of a prompt, or of a style, that it finds without one."""
+    if task == "style":
+        styles = _means(scores, task, "style", STYLES)
+        return {group: [styles[style] for style in members] for group, members in STYLE_GROUPS.items()}
+    return {
+        name: [score.values.get(part) for score in of_group if is_listed(score, task)]
+        for name, (part, of_group) in analysed(scores, task).items()
+    }
+
+
+def _mean_cell(scores: Sequence[float | None], rules: Rules) -> str:
+    known = [score for score in scores if score is not None]
+    if rules == "official" and len(known) < len(scores):
+        return "nan"
+    return f"{arithmetic_mean(known):.3f}" if known else "-"
+
+
+def sample_files(run: Run, prompts: Mapping[str, str]) -> dict[str, str]:
+    """The text of ``oneig_<task>.json`` of each task by name; a line for each sample.
+
+    ``accuracy`` is on a scale of 100, and null when no sample has a score. As there, samples without a score are left
+    out, but for reasoning. What AISBench has not: ``image_paths``, and of each reading ``match`` and ``total``.
+    ``prompts`` are the official texts that a judge is asked with.
+    """
+    return {f"oneig_{task}.json": _json(_task_result(run, task, prompts)) for task in run.tasks}
+
+
+def _json(result: Mapping[str, Any]) -> str:
+    details = "[\n" + ",\n".join(map(_dump, result["details"])) + "\n]"
+    parts = [f'"{key}":{details if key == "details" else _dump(value)}' for key, value in result.items()]
+    return "{" + ",\n".join(parts) + "}\n"
+
+
+def _dump(value: Any) -> str:
+    # a full run has 45,000 answers: no space between them
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _task_result(run: Run, task: Task, prompts: Mapping[str, str]) -> dict[str, Any]:
+    listed = [one for one in run.of(task) if task == "reasoning" or is_scored(one.score, task)]
+    scores, language = [one.score for one in listed], run.edition.language
+    accuracy = headline(scores, task, language).value
+    result: dict[str, Any] = {
+        "accuracy": None if accuracy is None else 100 * accuracy,
+        "details": [_sample(one, task, run, prompts) for one in listed],
+    }
+    if task == "text":
+        result |= {part: metric.value for part, metric in text_parts(scores, language).items()}
+    if task == "style":
+        result["style_scores"] = {style: [] for style in STYLES} | _values(scores, task, "style")
+    if task == "diversity":
+        result["class_scores"] = _values(scores, task, "class_item")
+    return result
+
+
+def _values(scores: Sequence[Score], task: Task, key: str) -> dict[str, list[float]]:
+    return {
+        group: [score.values[task] for score in of_group] for group, of_group in groups(scores, key).items()
+    }
+
+
+def _sample(one: ScoredPrompt, task: Task, run: Run, prompts: Mapping[str, str]) -> dict[str, Any]:
+    paths = [item.image and portable_path(item.image) for item in one.items]
+    grid = Grid.nearest_square(len(paths)) if paths else Grid(0, 0)
+    values = one.score.values
+    heads = {
+        "reasoning": {"subject": one.prompt.label, "model_name": run.model},
+        "style": {"style_label": one.prompt.style},
+    }
+    return {
+        "id": one.prompt.id if task != "diversity" else "_".join(one.prompt.key),
+        "class_item": one.prompt.class_item,
+        **heads.get(task, {}),
+        **({part: values[part] for part in TEXT_PARTS} if task == "text" else {"score": values.get(task)}),
+        "image_path": next(filter(None, paths), None),
+        "image_paths": paths,
+        "grid": f"{grid.rows}x{grid.cols}",
+        "num_splits": len(one.counted(task)),
+        **_details(one, task, run.rules, prompts),
+    }
+
+
+def _details(one: ScoredPrompt, task: Task, rules: Rules, texts: Mapping[str, str]) -> dict[str, Any]:
+    prompt, images = one.prompt, one.counted(task)
+    if task == "alignment":
+        said = {place: replies(prompt, answers) for place, answers in images.items()}
+        counted = [counted_questions(prompt, answers, rules) for answers in images.values()]
+        questions = [
+            {
+                "question_id": number,
+                "question": question,
+                "judge_prompt": texts[QUESTION_TEXT].format(question=question),
+                "judge_outputs": [
+                    {
+                        "grid_idx": place,
+                        "raw_output": of_image[number],
+                        "parsed_answer": parsed_answer(of_image[number], rules),
+                        "score": float(is_yes(of_image[number], rules)),
+                    }
+                    for place, of_image in said.items()
+                ],
+                "dependency": list(prompt.parents.get(number, ())) or [0],
+                "filtered_scores": [float(of_image[number]) for of_image in counted],
+            }
+            for number, question in prompt.questions.items()
+        ]
+        return {"judge_details": questions}
+    if task == "diversity":
+        pairs = [{"grid_i": i, "grid_j": j, "distance": distance} for i, j, distance in one.pairs]
+        return {"pairwise_distances": pairs}
+    details = []
+    for place, answers in images.items():
+        values = one.score.points[place].values
+        detail: dict[str, Any] = {"grid_idx": place}
+        if task == "text":
+            reading = answers["text"].value
+            cleaned = clean_reading(reading, rules)
+            compared = preprocess(cleaned, rules, one.language)
+            detail |= {"ocr_raw": reading, "ocr_cleaned": cleaned, "ocr_preprocessed": compared, **values}
+        elif task == "reasoning":
+            detail |= {"similarity": values[task]}
+        else:
+            csd, se = style_similarities(answers, rules)
+            detail |= {"csd_sim": csd, "se_sim": se, "style_score": values[task]}
+        details.append(detail)
+    if task == "text":
+        return {
+            "expected_text": prompt.expected_text,
+            "expected_text_preprocessed": preprocess_expected(prompt.expected_text, rules, one.language),
+            "ocr_prompt": texts[READING_TEXT],
+            "ocr_details": details,
+        }
+    if task == "reasoning":
+        return {"gt_answer": prompt.answer, "similarity_details": details}
+    return {"encoder_details": details}

@@ -10,17 +10,18 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from benchmarks.oneig import text
 from benchmarks.oneig.data import CLASSES, TASKS, Edition, Language, Prompt, Task
-from benchmarks.oneig.text import Comparison
+from benchmarks.oneig.text import LARGEST_DISTANCE, compare, text_score
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem
 from imageevalkit.cell.results import Metric
 from imageevalkit.cell.scores import Score
-from imageevalkit.metrics import arithmetic_mean, mean, mean_by, ratio
+from imageevalkit.metrics import arithmetic_mean, groups, mean, mean_by, points, ratio
 
 TOTAL = "oneig_total"
+OFFICIAL = {name: f"{name}_official" for name in ("text", "reasoning", TOTAL)}
+"""The metrics that have what the official programs print when whole prompts failed, by the metric they stand for."""
 
 STYLE_GROUPS: Mapping[str, tuple[str, ...]] = {
     "traditional": (
@@ -43,6 +44,7 @@ GROUPS: Mapping[Task, Mapping[str, Sequence[str]]] = {
     "alignment": _FORMS,
     "diversity": _FORMS,
     "reasoning": {"label": _SUBJECTS},
+    "text": {"length": LENGTHS},
 }
 """By which keys of a prompt's score the official analysis breaks a task down, and their values in its order."""
 TEXT_PARTS = ("ED", "CR", "WAC")
@@ -104,53 +106,59 @@ def style_similarities(answers: Answers, rules: Rules) -> tuple[float, float]:
     return max(0.0, *csd), max(0.0, *(se if rules == "official" else se_exact))
 
 
-def image_score(prompt: Prompt, answers: Answers, task: Task, rules: Rules) -> float:
-    """One image's score in alignment, reasoning or style, of which there are all ``answers``; no other task has one.
-
-    Of reasoning it is the cosine of image and reference answer: in the official precision, corrected in float32.
-    """
-    if task == "alignment":
-        counted = counted_questions(prompt, answers, rules)
-        return sum(counted.values()) / len(counted)
-    if task == "reasoning":
-        official, exact = answers["reasoning"].value
-        return float(official if rules == "official" else exact)
-    return sum(style_similarities(answers, rules)) / 2
-
-
-def image_values(prompt: Prompt, answers: Answers, rules: Rules, language: Language) -> dict[str, float]:
-    """What one image is worth by task (``ED``, ``CR``, ``WAC`` of text), with ``answers`` to every question."""
-    values: dict[str, float] = {}
-    for task in prompt.tasks:
-        if not _is_answered(prompt, answers, task) or task == "diversity":
-            continue
-        if task == "text":
-            (one,) = text.compare_all(prompt.expected_text, [answers["text"].value], rules, language)
-            values |= {"ED": one.distance, "CR": one.complete, "WAC": one.ratio}
-        else:
-            values[task] = image_score(prompt, answers, task, rules)
-    return values
-
-
-def is_black(item: ScoredItem) -> bool:
-    """Whether there is an image about which nothing was asked: to the official splitter black is padding."""
-    return item.score is not None and not item.answers
-
-
-def _is_answered(prompt: Prompt, answers: Answers, task: Task) -> bool:
+def is_answered(prompt: Prompt, answers: Answers, task: Task) -> bool:
+    """Whether all was said of an image that ``task`` asks about it."""
     if task == "alignment":
         return 0 < len(prompt.questions) == len(replies(prompt, answers))
     return task in answers
 
 
-def _is_there(item: ScoredItem) -> bool:
-    return item.image is not None and not is_black(item)
+def image_values(prompt: Prompt, answers: Answers, rules: Rules, language: Language) -> dict[str, float]:
+    """What one image is worth in alignment, reasoning and style, by task, and in text, by the names of a Comparison.
+
+    Of reasoning it is the cosine of image and reference answer: in the official precision, corrected in float32.
+    Nothing of a task without all of its answers. Diversity is one of pairs.
+    """
+    values: dict[str, float] = {}
+    for task in prompt.tasks:
+        if not is_answered(prompt, answers, task):
+            continue
+        if task == "alignment":
+            counted = counted_questions(prompt, answers, rules)
+            values[task] = sum(counted.values()) / len(counted)
+        elif task == "text":
+            values |= compare(prompt.expected_text, answers[task].value, rules, language)._asdict()
+        elif task == "reasoning":
+            official, exact = answers[task].value
+            values[task] = float(official if rules == "official" else exact)
+        elif task == "style":
+            values[task] = sum(style_similarities(answers, rules)) / 2
+    return values
 
 
-def mean_or_none(values: Iterable[float]) -> float | None:
-    """None without values."""
-    values = list(values)
-    return arithmetic_mean(values) if values else None
+def image_score(prompt: Prompt, answers: Answers, rules: Rules, language: Language) -> Score:
+    """The score of an image: its values, and what was said of it; without answers it is black."""
+    keys = {"class_item": prompt.class_item, **({"label": prompt.label} if prompt.label else {})}
+    if not answers:
+        return Score({}, keys, {"left out": "entirely black: padding to the official splitter"})
+    detail = {
+        prompt.questions[number]: answer
+        for number, answer in replies(prompt, answers).items()
+        if not is_yes(answer, rules)
+    }
+    if "text" in answers:
+        detail |= {"expected": prompt.expected_text, "read": answers["text"].value}
+    if "style" in answers:
+        csd, se = style_similarities(answers, rules)
+        detail |= {"style": prompt.style, "CSD": f"{csd:.4f}", "SE": f"{se:.4f}"}
+    values = image_values(prompt, answers, rules, language)
+    shown = (*TASKS, *TEXT_PARTS)
+    return Score({name: value for name, value in values.items() if name in shown}, keys, detail)
+
+
+def is_black(item: ScoredItem) -> bool:
+    """Whether there is an image about which nothing was asked: to the official splitter black is padding."""
+    return item.score is not None and not item.answers
 
 
 @dataclass(frozen=True)
@@ -166,43 +174,17 @@ class ScoredPrompt:
     language: Language
 
     def counted(self, task: Task) -> dict[int, Answers]:
-        """The answers about the images that count in ``task``, by their place from 0.
-
-        That are those that are there and of which all was said. What is missing in one task only is missing there.
-        """
+        """The answers about the images that count in ``task``, those of which all was said, by their place from 0."""
         return {
             place: item.answers
             for place, item in enumerate(self.items)
-            if _is_there(item) and _is_answered(self.prompt, item.answers, task)
+            if is_answered(self.prompt, item.answers, task)
         }
 
     @property
     def has_failed(self) -> bool:
         """Whether the official grid is black all over: of the images none was made, or each one black."""
-        return bool(self.items) and not any(map(_is_there, self.items))
-
-    def is_listed(self, task: Task) -> bool:
-        """Whether the official program has a line for it, if an empty one: in alignment it goes through the prompts, in
-        reasoning and style through the files, and in diversity it writes one only where there is a score."""
-        if task == "alignment":
-            return True
-        return task in self.scores if task == "diversity" else bool(self.items)
-
-    @cached_property
-    def scores(self) -> Mapping[Task, float]:
-        """By task, the mean over the images that count, in diversity over all pairs of them; nothing where none do.
-
-        0-1, but for cosines below 0. The text task has no score of a single prompt; see :attr:`comparisons`.
-        """
-        found: dict[Task, float | None] = {
-            task: mean_or_none(
-                image_score(self.prompt, answers, task, self.rules) for answers in self.counted(task).values()
-            )
-            for task in self.prompt.tasks
-            if task not in ("text", "diversity")
-        }
-        found["diversity"] = mean_or_none(distance for _, _, distance in self.pairs)
-        return {task: score for task, score in found.items() if score is not None}
+        return bool(self.items) and all(item.image is None or is_black(item) for item in self.items)
 
     @cached_property
     def pairs(self) -> Sequence[tuple[int, int, float]]:
@@ -217,34 +199,29 @@ class ScoredPrompt:
         return [(i, j, found[row][column]) for (row, i), (column, j) in pairs]
 
     @cached_property
-    def comparisons(self) -> Sequence[Comparison]:
-        """The text task: what was read in each image that counts, against the expected text."""
-        return self.compared(self.readings)
+    def score(self) -> Score:
+        """The mean over the images that count, by task (0-1, but for cosines below 0) and by part of text.
 
-    @property
-    def readings(self) -> list[str]:
-        """What was read in each image that counts."""
-        return [answers["text"].value for answers in self.counted("text").values()]
-
-    def compared(self, readings: Sequence[str]) -> list[Comparison]:
-        """``readings``, of whatever images, against the expected text."""
-        return text.compare_all(self.prompt.expected_text, readings, self.rules, self.language)
-
-
-def comparisons_of_program(prompts: Sequence[ScoredPrompt]) -> list[Sequence[Comparison]] | None:
-    """The text task as the official program scores ``prompts``; None where it stops with an error.
-
-    Quirk T3: a prompt whose grid is black all over is scored with what was read in the images of the prompt before it;
-    when that is the first, there is nothing to take.
-    """
-    compared = list[Sequence[Comparison]]()
-    readings: list[str] = []
-    for one in prompts:
-        if one.has_failed and not readings:
-            return None
-        compared.append(one.compared(readings) if one.has_failed else one.comparisons)
-        readings = one.readings or readings
-    return compared
+        In diversity it is over all pairs of them; nothing where none count. Its points are the images, in their order.
+        """
+        prompt = self.prompt
+        images = [image_values(prompt, item.answers, self.rules, self.language) for item in self.items]
+        of_pairs = [{"diversity": distance} for _, _, distance in self.pairs]
+        values = {
+            name: arithmetic_mean(known)
+            for name in (*TASKS, *TEXT_PARTS)
+            if (known := [one[name] for one in (*images, *of_pairs) if name in one])
+        }
+        keys = {
+            "class_item": prompt.class_item,
+            "id": prompt.id,
+            "type": prompt.type or None,
+            "length": prompt.length or None,
+            "label": prompt.label,
+            "style": prompt.style,
+            "has_file": bool(self.items),
+        }
+        return Score(values, keys, points=[Score(image) for image in images]).of_item("/".join(prompt.key))
 
 
 class Run(NamedTuple):
@@ -261,21 +238,29 @@ class Run(NamedTuple):
         return [one for one in self.prompts if task in one.prompt.tasks]
 
     def scores(self, task: Task) -> list[Score]:
-        """The score of each prompt that ``task`` looks at, without values where it has none."""
-        return [_score(one, task) for one in self.of(task)]
+        """The scores of these prompts."""
+        return [one.score for one in self.of(task)]
 
-    @property
-    def stops_at_reasoning(self) -> bool:
-        """Whether the official reasoning program stops, as it does at a grid that is black all over (quirk R1)."""
-        return self.rules == "official" and any(one.has_failed for one in self.of("reasoning"))
+    def printed(self, task: Task) -> list[Score] | None:
+        """The scores of these prompts that the official program of ``task`` works with; None where it stops.
 
-    @property
-    def text_comparisons(self) -> list[Sequence[Comparison]] | None:
-        """What the official text program compares of each text prompt; None where it stops (quirk T3)."""
-        prompts = self.of("text")
-        if self.rules == "official":
-            return comparisons_of_program(prompts)
-        return [one.comparisons for one in prompts]
+        It stops when nothing was read in any image (quirk T6). Official rules only: the reasoning program stops at a
+        grid that is black all over (quirk R1). The text program scores such a prompt with what was read in the images
+        of the prompt before it; when that is the first, there is nothing to take, and it stops (quirk T3).
+        """
+        prompts, scores = self.of(task), self.scores(task)
+        if self.rules == "official" and task == "reasoning" and any(one.has_failed for one in prompts):
+            return None
+        if self.rules == "official" and task == "text":
+            before = None
+            for n, one in enumerate(prompts):
+                if one.has_failed:
+                    if not before:
+                        return None
+                    scores[n] = replace(one, items=before.items).score
+                elif one.counted(task):
+                    before = one
+        return scores if task != "text" or any(is_scored(score, task) for score in scores) else None
 
 
 def in_order(prompts: Iterable[ScoredPrompt]) -> list[ScoredPrompt]:
@@ -283,40 +268,22 @@ def in_order(prompts: Iterable[ScoredPrompt]) -> list[ScoredPrompt]:
     return sorted(prompts, key=lambda one: (CLASSES.index(one.prompt.class_item), one.prompt.id))
 
 
-def _score(one: ScoredPrompt, task: Task) -> Score:
-    prompt = one.prompt
-    values: dict[str, float] = {}
-    if task == "text":
-        if parts := text.of_prompt(one.comparisons):
-            values = dict(zip(TEXT_PARTS, parts, strict=True)) | {
-                "images": len(one.comparisons),
-                "distance": sum(compared.distance for compared in one.comparisons),
-                "complete": sum(compared.complete for compared in one.comparisons),
-                "match": sum(compared.match for compared in one.comparisons),
-                "total": sum(compared.total for compared in one.comparisons),
-            }
-    elif task in one.scores:
-        values = {task: one.scores[task]}
-    keys = {
-        "class_item": prompt.class_item,
-        "id": prompt.id,
-        "type": prompt.type or None,
-        "length": prompt.length or None,
-        "label": prompt.label,
-        "style": prompt.style,
-        "is_listed": one.is_listed(task),
-    }
-    return Score(values, keys, item="/".join(prompt.key))
+def is_scored(score: Score, task: Task) -> bool:
+    """Whether a prompt has a score in ``task``."""
+    return ("ED" if task == "text" else task) in score.values
+
+
+def is_listed(score: Score, task: Task) -> bool:
+    """Whether the official program has a line for a prompt, if an empty one: in alignment and text it goes through the
+    prompts, in reasoning and style through the files, and in diversity it writes one only where there is a score."""
+    if task in ("alignment", "text"):
+        return True
+    return is_scored(score, task) if task == "diversity" else bool(score.keys["has_file"])
 
 
 def value(name: str) -> Callable[[Score], float | None]:
-    """The value called ``name`` of the prompts that have one."""
+    """The value called ``name`` of the scores that have one."""
     return lambda score: score.values.get(name)
-
-
-def official_name(metric: str) -> str:
-    """The metric that has what the official programs print when whole prompts failed."""
-    return f"{metric}_official"
 
 
 def metrics(run: Run) -> dict[str, Metric]:
@@ -340,89 +307,89 @@ def metrics(run: Run) -> dict[str, Metric]:
     """
     scores = {task: run.scores(task) for task in TASKS if task in run.tasks}
     language = run.edition.language
-    result: dict[str, Metric] = {
-        task: _text_score([one.comparisons for one in run.of("text")], language)
-        if task == "text"
-        else mean(of_task, value(task))
-        for task, of_task in scores.items()
-    }
-    count = len({score.item for of_task in scores.values() for score in of_task if score.values})
+    result: dict[str, Metric] = {task: headline(of_task, task, language) for task, of_task in scores.items()}
+    count = sum(bool(one.score.values) for one in run.prompts)
     result |= _total(result, TOTAL, count)
     if run.rules == "official":
-        printed = {task: result[task] for task in ("text", "reasoning") if task in result}
-        if "text" in printed:
-            printed["text"] = _text_score(run.text_comparisons or [], language)
-        if "reasoning" in printed and run.stops_at_reasoning:
-            printed["reasoning"] = Metric(None, 0)
-        result |= {official_name(task): metric for task, metric in printed.items()}
-        result |= _total(result | printed, official_name(TOTAL), count)
+        printed = {
+            task: headline(run.printed(task) or [], task, language) for task in scores if task in OFFICIAL
+        }
+        result |= {OFFICIAL[task]: metric for task, metric in printed.items()}
+        result |= _total(result | printed, OFFICIAL[TOTAL], count)
     for task, of_task in scores.items():
         result |= _details(of_task, task, run)
     return result
 
 
-def _total(of_tasks: Mapping[Any, Metric], name: str, count: int) -> dict[str, Metric]:
+def headline(scores: Sequence[Score], task: Task, language: Language) -> Metric:
+    """The score of ``task``, None where no prompt has one."""
+    if task != "text":
+        return mean(scores, value(task))
+    ed, cr, wac = text_parts(scores, language).values()
+    whole = None if wac.value is None else text_score(ed.value or 0, cr.value or 0, wac.value, language)
+    return Metric(whole, ed.n)
+
+
+def text_parts(scores: Sequence[Score], language: Language) -> dict[str, Metric]:
+    """ED, CR and WAC over all images; long texts weigh more in WAC."""
+    images, top = points(scores), LARGEST_DISTANCE[language]
+    return {
+        "ED": mean(images, value("ED"), top=top),
+        "CR": mean(images, value("CR")),
+        "WAC": ratio(images, value("match"), value("total")),
+    }
+
+
+def _total(of_tasks: Mapping[str, Metric], name: str, count: int) -> dict[str, Metric]:
     if not all(task in of_tasks for task in TASKS):
         return {}
     known = [score for task in TASKS if (score := of_tasks[task].value) is not None]
-    return {name: Metric(mean_or_none(known) if len(known) == len(TASKS) else None, count)}
+    return {name: Metric(arithmetic_mean(known) if len(known) == len(TASKS) else None, count)}
 
 
-def _text_score(of_prompts: Sequence[Sequence[Comparison]], language: Language) -> Metric:
-    scores = text.of_model([one for compared in of_prompts for one in compared])
-    return Metric(scores.score(language) if scores else None, sum(map(bool, of_prompts)))
+def analysed(scores: Sequence[Score], task: Task) -> dict[str, tuple[str, list[Score]]]:
+    """The columns of the official analysis, but of style: the name of the values whose mean it is, and their scores."""
+    parts = TEXT_PARTS if task == "text" else (task,)
+    columns = {}
+    for key, names in GROUPS[task].items():
+        of_groups = groups(scores, key)
+        for part, name in itertools.product(parts, names):
+            columns[f"{name}_{part}" if task == "text" else name] = part, of_groups.get(name, [])
+    return columns
 
 
 def _details(scores: Sequence[Score], task: Task, run: Run) -> dict[str, Metric]:
-    """By the keys of the official script, and diversity by class, always of the prompts that have a score."""
-    if task == "text":
-        return _text_details(scores, run)
+    """By the keys of the official script, and what it has not; always of the prompts that have a score."""
     if task == "style":
         return _style_details(scores, run.rules)
     result: dict[str, Metric] = {}
+    if task == "text":
+        result = {f"text/{part}": metric for part, metric in text_parts(scores, run.edition.language).items()}
     if task == "diversity":
-        result = mean_by(scores, value(task), "class_item", prefix=f"{task}/", order=CLASSES)
-    for key, names in GROUPS[task].items():
-        lost = {score.keys[key] for score in scores if score.keys["is_listed"] and not score.values}
-        for name, metric in mean_by(scores, value(task), key, order=names).items():
-            # "alignment/T,P", "reasoning/computer_science"
-            shown = f"{task}/{name.replace(', ', ',').replace(' ', '_')}"
-            result[shown] = _lost(metric) if run.rules == "official" and name in lost else metric
+        result = mean_by(scores, value(task), "class_item", prefix="diversity/", order=CLASSES)
+    for name, (part, of_group) in analysed(scores, task).items():
+        if not of_group:
+            continue
+        # beyond its top a larger ED changes no score
+        top = LARGEST_DISTANCE[run.edition.language] if part == "ED" else 1.0
+        metric = mean(of_group, value(part), top=top)
+        listed = [one for one in (scores if task == "text" else of_group) if is_listed(one, task)]
+        if run.rules == "official" and not all(is_scored(one, task) for one in listed):
+            metric = replace(metric, value=None, interval=None)
+        # "alignment/T,P", "reasoning/computer_science"
+        result[f"{task}/{name.replace(', ', ',').replace(' ', '_')}"] = metric
     return result
-
-
-def _lost(metric: Metric) -> Metric:
-    return replace(metric, value=None, interval=None)
 
 
 def _style_details(scores: Sequence[Score], rules: Rules) -> dict[str, Metric]:
     """The three groups of styles, each the mean of its styles' scores, then each style."""
     styles = mean_by(scores, value("style"), "style", prefix="style/", order=STYLES)
-    groups = {}
+    result = {}
     for name, members in STYLE_GROUPS.items():
         of_group = [styles[f"style/{style}"] for style in members if f"style/{style}" in styles]
         if of_group:
             known = [metric.value for metric in of_group if metric.value is not None]
-            lost = rules == "official" and len(known) < len(members)
-            groups[f"style/{name}"] = Metric(
-                None if lost else mean_or_none(known), sum(metric.n for metric in of_group)
-            )
-    return groups | styles
-
-
-def _text_details(scores: Sequence[Score], run: Run) -> dict[str, Metric]:
-    """ED, CR and WAC over all images; by length of the prompt they are means over prompts, in WAC too."""
-    # beyond its top a larger ED changes no score
-    tops = {"ED": float(text.LARGEST_DISTANCE[run.edition.language]), "CR": 1.0, "WAC": 1.0}
-    sums = {"ED": ("distance", "images"), "CR": ("complete", "images"), "WAC": ("match", "total")}
-    found = {
-        f"text/{part}": ratio(scores, value(total), value(weight), top=tops[part])
-        for part, (total, weight) in sums.items()
-    }
-    lost = run.rules == "official" and not all(score.values for score in scores)
-    for part in TEXT_PARTS:
-        lengths = mean_by(scores, value(part), "length", order=LENGTHS, top=tops[part])
-        found |= {
-            f"text/{length}_{part}": _lost(metric) if lost else metric for length, metric in lengths.items()
-        }
-    return found
+            lost = not known or (rules == "official" and len(known) < len(members))
+            whole = None if lost else arithmetic_mean(known)
+            result[f"style/{name}"] = Metric(whole, sum(metric.n for metric in of_group))
+    return result | styles

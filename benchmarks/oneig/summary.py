@@ -1,214 +1,25 @@
-"""The files of AISBench: the details of every sample (``oneig_<task>.json``), and the summary of one or several models.
+"""The summary of AISBench, of one or several models.
 
     python -m benchmarks.oneig.summary --model_names "a;b" --ds_name oneig-zh
 
-prints the summary of models that were evaluated, one column each.
-
-In AISBench a sample is a grid. Here its images are files of their own: ``image_path`` is the first of ``image_paths``,
-in which null is an image that is not there, ``grid`` is how they would be arranged, ``grid_idx`` a place among them.
+prints that of models that were evaluated, one column each.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from benchmarks.oneig import text
-from benchmarks.oneig.data import CHINESE, CLASSES, ENGLISH, QUESTION_TEXT, READING_TEXT, Edition, Task
-from benchmarks.oneig.scores import (
-    STYLES,
-    TEXT_PARTS,
-    TOTAL,
-    Run,
-    ScoredPrompt,
-    counted_questions,
-    image_score,
-    is_yes,
-    mean_or_none,
-    official_name,
-    parsed_answer,
-    replies,
-    style_similarities,
-)
+from benchmarks.oneig.data import CHINESE, ENGLISH, Edition
+from benchmarks.oneig.official import csv_text
+from benchmarks.oneig.scores import OFFICIAL, TEXT_PARTS, TOTAL
 from imageevalkit.arguments import Arguments
-from imageevalkit.cell import REPO, Cell, output_root
+from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.results import Metric, Result, standing
 from imageevalkit.errors import ExitStatus, UserError, run_main, show, suggest
-from imageevalkit.grids import Grid
 from imageevalkit.text_width import columns_of
 
 _EDITIONS: Mapping[str, Edition] = {edition.name: edition for edition in (ENGLISH, CHINESE)}
-_HEADER = ("dataset", "version", "metric", "mode")
-_MODE = "gen"
 _NONE = "-"
-
-_Scores = dict[str, Any]
-_Details = dict[str, Any]
-
-
-def sample_files(run: Run, prompts: Mapping[str, str]) -> dict[str, str]:
-    """The text of ``oneig_<task>.json`` of each task by name; a line for each sample.
-
-    ``accuracy`` is on a scale of 100, and null when no sample has a score. As there, samples without a score are left
-    out, but for reasoning. What AISBench has not: ``image_paths``, and of each reading ``match`` and ``total``.
-    ``prompts`` are the official texts that a judge is asked with.
-    """
-    return {f"oneig_{task}.json": _json(_task_result(run, task, prompts)) for task in run.tasks}
-
-
-def _json(result: Mapping[str, Any]) -> str:
-    parts = []
-    for key, value in result.items():
-        shown = "[\n" + ",\n".join(map(_dump, value)) + "\n]" if key == "details" else _dump(value)
-        parts.append(f'"{key}":{shown}')
-    return "{" + ",\n".join(parts) + "}\n"
-
-
-def _dump(value: Any) -> str:
-    # a full run has 45,000 answers: no space between them
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
-def _task_result(run: Run, task: Task, prompts: Mapping[str, str]) -> dict[str, Any]:
-    listed = [one for one in run.of(task) if _is_listed(one, task)]
-    details = [_sample(one, task, run, prompts) for one in listed]
-    if task == "text":
-        whole = text.of_model([compared for one in listed for compared in one.comparisons])
-        accuracy = whole.score(run.edition.language) if whole else None
-    else:
-        accuracy = mean_or_none(one.scores[task] for one in listed if task in one.scores)
-    result: dict[str, Any] = {"accuracy": None if accuracy is None else 100 * accuracy, "details": details}
-    if task == "text":
-        result |= dict(zip(TEXT_PARTS, whole or [None] * len(TEXT_PARTS), strict=True))
-    if task == "style":
-        result["style_scores"] = {
-            style: [one.scores["style"] for one in listed if one.prompt.style == style] for style in STYLES
-        }
-    if task == "diversity":
-        by_class = {
-            name: [one.scores["diversity"] for one in listed if one.prompt.class_item == name]
-            for name in CLASSES
-        }
-        result["class_scores"] = {name: scores for name, scores in by_class.items() if scores}
-    return result
-
-
-def _is_listed(one: ScoredPrompt, task: Task) -> bool:
-    if task == "text":
-        return bool(one.comparisons)
-    return task == "reasoning" or task in one.scores
-
-
-def _sample(one: ScoredPrompt, task: Task, run: Run, prompts: Mapping[str, str]) -> dict[str, Any]:
-    paths = [item.image and _shown_path(item.image) for item in one.items]
-    grid = Grid.nearest_square(len(paths)) if paths else Grid(0, 0)
-    scores, details = _DETAILS[task](one, run, prompts)
-    return {
-        "id": one.prompt.id if task != "diversity" else "_".join(one.prompt.key),
-        "class_item": one.prompt.class_item,
-        **scores,
-        "image_path": next(filter(None, paths), None),
-        "image_paths": paths,
-        "grid": f"{grid.rows}x{grid.cols}",
-        "num_splits": len(one.counted(task)),
-        **details,
-    }
-
-
-def _shown_path(path: Path) -> str:
-    """Relative to the repository if below it, so that the folder can be copied to another machine."""
-    resolved = path.resolve()
-    return (resolved.relative_to(REPO) if resolved.is_relative_to(REPO) else resolved).as_posix()
-
-
-def _alignment(one: ScoredPrompt, run: Run, prompts: Mapping[str, str]) -> tuple[_Scores, _Details]:
-    prompt, images = one.prompt, one.counted("alignment")
-    said = {place: replies(prompt, answers) for place, answers in images.items()}
-    counted = [counted_questions(prompt, answers, run.rules) for answers in images.values()]
-    questions = [
-        {
-            "question_id": number,
-            "question": question,
-            "judge_prompt": prompts[QUESTION_TEXT].format(question=question),
-            "judge_outputs": [
-                {
-                    "grid_idx": place,
-                    "raw_output": of_image[number],
-                    "parsed_answer": parsed_answer(of_image[number], run.rules),
-                    "score": float(is_yes(of_image[number], run.rules)),
-                }
-                for place, of_image in said.items()
-            ],
-            "dependency": list(prompt.parents.get(number, ())) or [0],
-            "filtered_scores": [float(of_image[number]) for of_image in counted],
-        }
-        for number, question in prompt.questions.items()
-    ]
-    return {"score": one.scores["alignment"]}, {"judge_details": questions}
-
-
-def _text(one: ScoredPrompt, run: Run, prompts: Mapping[str, str]) -> tuple[_Scores, _Details]:
-    raw, rules, language = one.prompt.expected_text, run.rules, run.edition.language
-    readings = []
-    for place, reading, compared in zip(one.counted("text"), one.readings, one.comparisons, strict=True):
-        cleaned = text.clean_reading(reading, rules)
-        readings.append(
-            {
-                "grid_idx": place,
-                "ocr_raw": reading,
-                "ocr_cleaned": cleaned,
-                "ocr_preprocessed": text.preprocess(cleaned, rules, language),
-                "ED": compared.distance,
-                "CR": compared.complete,
-                "WAC": compared.ratio,
-                "match": compared.match,
-                "total": compared.total,
-            }
-        )
-    return dict(zip(TEXT_PARTS, text.of_prompt(one.comparisons) or (), strict=True)), {
-        "expected_text": raw,
-        "expected_text_preprocessed": text.preprocess_expected(raw, rules, language),
-        "ocr_prompt": prompts[READING_TEXT],
-        "ocr_details": readings,
-    }
-
-
-def _reasoning(one: ScoredPrompt, run: Run, prompts: Mapping[str, str]) -> tuple[_Scores, _Details]:
-    cosines = [
-        {"grid_idx": place, "similarity": image_score(one.prompt, answers, "reasoning", run.rules)}
-        for place, answers in one.counted("reasoning").items()
-    ]
-    return (
-        {"subject": one.prompt.label, "model_name": run.model, "score": one.scores.get("reasoning")},
-        {"gt_answer": one.prompt.answer, "similarity_details": cosines},
-    )
-
-
-def _style(one: ScoredPrompt, run: Run, prompts: Mapping[str, str]) -> tuple[_Scores, _Details]:
-    encoders = []
-    for place, answers in one.counted("style").items():
-        csd, se = style_similarities(answers, run.rules)
-        score = image_score(one.prompt, answers, "style", run.rules)
-        encoders.append({"grid_idx": place, "csd_sim": csd, "se_sim": se, "style_score": score})
-    return {"style_label": one.prompt.style, "score": one.scores["style"]}, {"encoder_details": encoders}
-
-
-def _diversity(one: ScoredPrompt, run: Run, prompts: Mapping[str, str]) -> tuple[_Scores, _Details]:
-    pairs = [{"grid_i": i, "grid_j": j, "distance": distance} for i, j, distance in one.pairs]
-    return {"score": one.scores["diversity"]}, {"pairwise_distances": pairs}
-
-
-_DETAILS: Mapping[Task, Callable[[ScoredPrompt, Run, Mapping[str, str]], tuple[_Scores, _Details]]] = {
-    "alignment": _alignment,
-    "text": _text,
-    "reasoning": _reasoning,
-    "style": _style,
-    "diversity": _diversity,
-}
 
 
 def summary_files(
@@ -216,9 +27,7 @@ def summary_files(
 ) -> dict[str, str]:
     """``summary.csv``, ``summary.md`` and ``summary.txt`` of the metrics of ``models``, by name."""
     table = summary_table(version, models, edition)
-    file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows(table)
-    return {"summary.csv": file.getvalue(), "summary.md": _markdown(table), "summary.txt": _aligned(table)}
+    return {"summary.csv": csv_text(table), "summary.md": _markdown(table), "summary.txt": _aligned(table)}
 
 
 def summary_table(
@@ -238,16 +47,13 @@ def summary_table(
         ("oneig_total", _NONE, "accuracy", TOTAL),
         *((f"oneig_diversity_{name}", _NONE, "accuracy", f"diversity/{name}") for name in edition.sizes),
     ]
-    table = [[*_HEADER, *models]]
-    for dataset, shown_version, shown, name in rows:
+    table = [["dataset", "version", "metric", "mode", *models]]
+    for dataset, its_version, shown, name in rows:
         factor = 100.0 if shown == "accuracy" else 1.0
-        values = [_shown(metrics.get(name), factor) for metrics in models.values()]
-        table.append([dataset, shown_version, shown, _MODE, *values])
+        found = [metrics[name].value if name in metrics else None for metrics in models.values()]
+        values = [_NONE if value is None else f"{factor * value:.2f}" for value in found]
+        table.append([dataset, its_version, shown, "gen", *values])
     return table
-
-
-def _shown(metric: Metric | None, factor: float) -> str:
-    return _NONE if metric is None or metric.value is None else f"{factor * metric.value:.2f}"
 
 
 def _markdown(table: Sequence[Sequence[str]]) -> str:
@@ -318,9 +124,8 @@ def _results(model: str, benchmark: str) -> list[Result]:
 
 def _comparable(of_models: Sequence[Sequence[Result]]) -> list[Result]:
     """One result of each model, all measured alike."""
-    from imageevalkit.report.leaderboard import (
-        board_of,
-    )  # of the driver: an evaluating process has no use for it
+    # of the driver: an evaluating process has no use for it
+    from imageevalkit.report.leaderboard import board_of
 
     for one in of_models[0]:
         alike = [[other for other in results if board_of(other) == board_of(one)] for results in of_models]
@@ -342,9 +147,10 @@ def _comparable(of_models: Sequence[Sequence[Result]]) -> list[Result]:
 def _column(result: Result) -> Mapping[str, Metric]:
     if result.withheld:
         return {}
-    instead = {name: result.metrics.get(official_name(name)) for name in ("text", "reasoning", TOTAL)}
-    official = {name: metric for name, metric in instead.items() if metric}
-    return result.metrics | (official if result.treatment == "official" else {})
+    if result.treatment != "official":
+        return result.metrics
+    printed = {name: result.metrics[other] for name, other in OFFICIAL.items() if other in result.metrics}
+    return {**result.metrics, **printed}
 
 
 if __name__ == "__main__":

@@ -12,17 +12,8 @@ from functools import partial
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
-from imageevalkit.asset_manifest import github
-from imageevalkit.benchmark.contract import (
-    Answers,
-    Benchmark,
-    Sample,
-    ScoredItem,
-    Scores,
-    Unparsed,
-    grouped,
-    spread,
-)
+from imageevalkit.asset_manifest import file_table, github
+from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Unparsed, grouped, spread
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric
@@ -42,11 +33,11 @@ _assets = partial(
     "eb51174483a5de2e34e8614cf9dfb3319ee7fcd0",
     licence="none stated (PKU-YuanGroup/WISE)",
 )
-
-
-def _texts(program: str, system: str, user: str) -> dict[str, str]:
-    """The SHA-256 of what ``program`` says to the judge, by key."""
-    return {f"{program}::{_FUNCTION}#system": system, f"{program}::{_FUNCTION}#user": user}
+_LEGACY = "WISE_legacy/gpt_eval.py"
+_LEGACY_TEXTS = {
+    f"{_LEGACY}::{_FUNCTION}#system": "1034e394de55d899eb78e5ad09835de551cefa5bfeb0ba4bf452c83f6285ffc0",
+    f"{_LEGACY}::{_FUNCTION}#user": "3ceb48e6447a7b973dd7a9d10e3ab9fffb0cec9a8c3ecbbd3308e094def0c77c",
+}
 
 
 class Category(NamedTuple):
@@ -78,35 +69,22 @@ class Wise(Benchmark):
     version = "wise-eb51174"  # data, prompts and rules are those of PKU-YuanGroup/WISE at this commit
     judge = "openai:gpt-4o-2024-05-13"
     assets = _assets(
-        {
-            "cultural_common_sense.json": (
-                "WISE_legacy/data/cultural_common_sense.json",
-                "7a59216c768698280cea37caa574b52f3faf054d73b398b9bb6b3161baf8e3aa",
-                125062,
-            ),
-            "spatio-temporal_reasoning.json": (
-                "WISE_legacy/data/spatio-temporal_reasoning.json",
-                "e27d797885ad86e64d857d0cc93d33e04be572a8dcae95692a2c7e7876233f9a",
-                100831,
-            ),
-            "natural_science.json": (
-                "WISE_legacy/data/natural_science.json",
-                "b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be261a949035544",
-                117085,
-            ),
-        },
-        _texts(
-            "WISE_legacy/gpt_eval.py",
-            "1034e394de55d899eb78e5ad09835de551cefa5bfeb0ba4bf452c83f6285ffc0",
-            "3ceb48e6447a7b973dd7a9d10e3ab9fffb0cec9a8c3ecbbd3308e094def0c77c",
+        file_table(
+            """
+cultural_common_sense.json 125062 7a59216c768698280cea37caa574b52f3faf054d73b398b9bb6b3161baf8e3aa
+spatio-temporal_reasoning.json 100831 e27d797885ad86e64d857d0cc93d33e04be572a8dcae95692a2c7e7876233f9a
+natural_science.json 117085 b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be261a949035544
+""",
+            "WISE_legacy/data/",
         ),
+        _LEGACY_TEXTS,
     )
     headline = ("overall",)
     tries = 3  # the official evaluators send the same request again when a reply holds no score
     has_corrected_rules = True
 
     suffix = ""
-    program = "WISE_legacy/gpt_eval.py"
+    program = _LEGACY
     sampling = Sampling(max_tokens=2000, temperature=0.0)
     parts: Sequence[str] = ("consistency", "realism", "aesthetic_quality")
     categories: ClassVar[Mapping[str, Category]] = {
@@ -235,12 +213,12 @@ class Wise(Benchmark):
         found |= mean_by(ordered, "wiscore", "subcategory", prefix="subcategory/")
         of_category = grouped(ordered, lambda score: score.keys["category"])
         for part in self.parts:
-            found[part] = weighted(ordered, part, "category", weights, top=2, interval=False)
+            found[part] = weighted(ordered, part, "category", weights, top=2.0, interval=False)
             found |= mean_by(
-                ordered, part, "category", prefix=f"{part}/", order=self.categories, top=2, interval=False
+                ordered, part, "category", prefix=f"{part}/", order=self.categories, top=2.0, interval=False
             )
             sums = {
-                name: total(of_category[name], part, top=2)
+                name: total(of_category[name], part, top=2.0)
                 for name, category in self.categories.items()
                 if len(of_category.get(name, ())) == len(category.ids)
             }
@@ -253,12 +231,11 @@ class Wise(Benchmark):
 
     def notes(self, scores: Scores) -> Sequence[str]:
         """On the scores that count though the judge was told to give no such ones."""
-        stated = {
-            one.item.id: self.beyond_scale(self.clean(one.replies[_QUESTION]))
+        beyond = [
+            f"{words} of {one.item.id.removeprefix('images/')}"
             for one in scores.items
-            if one.score
-        }
-        beyond = [f"{words} of {id.removeprefix('images/')}" for id, words in stated.items() if words]
+            if one.score and (words := self.beyond_scale(self.clean(one.replies[_QUESTION])))
+        ]
         if not beyond:
             return ()
         return [
@@ -274,14 +251,25 @@ class Wise(Benchmark):
         done = sorted((one for one in scores.items if one.score), key=lambda one: one.item.data["prompt_id"])
         files = {}
         for domain, names in self._domains().items():
-            mine = [one for one in done if one.item.data["category"] in names]
+            replies, records = [], []
+            for one in done:
+                item, data = one.item, one.item.data
+                if data["category"] not in names:
+                    continue
+                replies.append(
+                    {
+                        "prompt_id": data["prompt_id"],
+                        "prompt": item.prompt,
+                        "key": data["explanation"],
+                        "image_path": f"{item.id}{item.path.suffix}",
+                        "evaluation": self.clean(one.replies[_QUESTION]),
+                    }
+                )
+                record = {"prompt_id": data["prompt_id"], "Subcategory": data["subcategory"]}
+                records.append(json.dumps(record | one.answers[_QUESTION].value, ensure_ascii=False) + "\n")
             full, lines = self.result_files(domain)
-            files[full] = json.dumps(
-                [self._official_reply(one) for one in mine], ensure_ascii=False, indent=2
-            )
-            files[lines] = "".join(
-                json.dumps(_official_scores(one), ensure_ascii=False) + "\n" for one in mine
-            )
+            files[full] = json.dumps(replies, ensure_ascii=False, indent=2)
+            files[lines] = "".join(records)
         return files
 
     def result_files(self, domain: str) -> tuple[str, str]:
@@ -291,16 +279,6 @@ class Wise(Benchmark):
             return f"{domain}_results.json", f"{domain}_results.jsonl"
         return f"{domain}_full_results.json", f"{domain}_scores_results.jsonl"
 
-    def _official_reply(self, one: ScoredItem) -> dict[str, Any]:
-        item = one.item
-        return {
-            "prompt_id": item.data["prompt_id"],
-            "prompt": item.prompt,
-            "key": item.data["explanation"],
-            "image_path": f"{item.id}{item.path.suffix}",
-            "evaluation": self.clean(one.replies[_QUESTION]),
-        }
-
 
 class WiseRewrite(Wise):
     """The paper's prompts rewritten to say what they mean (its table 2): the judge is shown the rewritten ones."""
@@ -308,28 +286,15 @@ class WiseRewrite(Wise):
     name = "wise-rewrite"
     suffix = "_rewrite"
     assets = _assets(
-        {
-            "cultural_common_sense_rewrite.json": (
-                "WISE_legacy/data/cultural_common_sense_rewrite.json",
-                "4383290c349703776c24cfa864bfa3e065dae2e3f408cf46af702f2b7affea9f",
-                103194,
-            ),
-            "spatio-temporal_reasoning_rewrite.json": (
-                "WISE_legacy/data/spatio-temporal_reasoning_rewrite.json",
-                "f63c98fff301e81c3ca6d3918683fb49757c3159d9b9e45dda8b2c9cf6a75d64",
-                94700,
-            ),
-            "natural_science_rewrite.json": (
-                "WISE_legacy/data/natural_science_rewrite.json",
-                "6aee690e100ffb65b292de3fbe35ce89fa1ca2b92063a99d227d04eaa51af2b3",
-                127831,
-            ),
-        },
-        _texts(
-            "WISE_legacy/gpt_eval.py",
-            "1034e394de55d899eb78e5ad09835de551cefa5bfeb0ba4bf452c83f6285ffc0",
-            "3ceb48e6447a7b973dd7a9d10e3ab9fffb0cec9a8c3ecbbd3308e094def0c77c",
+        file_table(
+            """
+cultural_common_sense_rewrite.json 103194 4383290c349703776c24cfa864bfa3e065dae2e3f408cf46af702f2b7affea9f
+spatio-temporal_reasoning_rewrite.json 94700 f63c98fff301e81c3ca6d3918683fb49757c3159d9b9e45dda8b2c9cf6a75d64
+natural_science_rewrite.json 127831 6aee690e100ffb65b292de3fbe35ce89fa1ca2b92063a99d227d04eaa51af2b3
+""",
+            "WISE_legacy/data/",
         ),
+        _LEGACY_TEXTS,
     )
 
 
@@ -343,28 +308,18 @@ class WiseVerified(Wise):
     name = "wise-verified"
     judge = "vllm:qwen3.5-35b-a3b"
     assets = _assets(
-        {
-            "cultural_common_sense_verified.json": (
-                "data_verified/cultural_common_sense_verified.json",
-                "23482925266e2784b2ba24b75239fdc6691bf85ae253d2c4aa38b71b45fefa89",
-                119062,
-            ),
-            "spatio-temporal_reasoning_verified.json": (
-                "data_verified/spatio-temporal_reasoning_verified.json",
-                "42c0b9d829365e392c2d4af283850dc76b1f922ab0c79198366de4f306eaf2b6",
-                109695,
-            ),
-            "natural_science_verified.json": (
-                "data_verified/natural_science_verified.json",
-                "6f346c336f16f611e5c73e0fcacdccb336c200d534cf111526b22d50ea912555",
-                177868,
-            ),
-        },
-        _texts(
-            "vllm_eval.py",
-            "c9b9e5e189408801a05c600dfc385addc37bb1ebe9b933c74202ea72eb415f8c",
-            "e3a2089ba3a2d4df91a1ec6e3504bbb6d411b60f407444793514bf225f73d827",
+        file_table(
+            """
+cultural_common_sense_verified.json 119062 23482925266e2784b2ba24b75239fdc6691bf85ae253d2c4aa38b71b45fefa89
+spatio-temporal_reasoning_verified.json 109695 42c0b9d829365e392c2d4af283850dc76b1f922ab0c79198366de4f306eaf2b6
+natural_science_verified.json 177868 6f346c336f16f611e5c73e0fcacdccb336c200d534cf111526b22d50ea912555
+""",
+            "data_verified/",
         ),
+        {
+            f"vllm_eval.py::{_FUNCTION}#system": "c9b9e5e189408801a05c600dfc385addc37bb1ebe9b933c74202ea72eb415f8c",
+            f"vllm_eval.py::{_FUNCTION}#user": "e3a2089ba3a2d4df91a1ec6e3504bbb6d411b60f407444793514bf225f73d827",
+        },
     )
     has_corrected_rules = False
 
@@ -418,15 +373,6 @@ def _problem(records: Any, ids: Sequence[int]) -> str:
     if sorted(record["prompt_id"] for record in records) != ids:
         return f"holds {len(records)} prompts, not those with the ids {ids[0]} to {ids[-1]}"
     return ""
-
-
-def _official_scores(one: ScoredItem) -> dict[str, Any]:
-    data = one.item.data
-    return {
-        "prompt_id": data["prompt_id"],
-        "Subcategory": data["subcategory"],
-        **one.answers[_QUESTION].value,
-    }
 
 
 def _labelled(scores: re.Pattern[str], text: str) -> dict[str, float]:

@@ -34,6 +34,12 @@ def short_path(path: str | Path) -> str:
     return str(whole.relative_to(here)) if whole.is_relative_to(here) else str(whole)
 
 
+def portable_path(path: Path) -> str:
+    """``path`` relative to the repository if below it, so that the folder can be copied to another machine."""
+    whole = path.resolve()
+    return (whole.relative_to(REPO) if whole.is_relative_to(REPO) else whole).as_posix()
+
+
 class Cell(NamedTuple):
     """One model × one benchmark and the files of design §4."""
 
