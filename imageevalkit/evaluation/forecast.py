@@ -83,8 +83,7 @@ def questions_to_ask(
 
     A reply that holds no score may cost more tries, and an answer may lead to another question.
     """
-    by_id = {item.id: item for item in items}
-    judgements = Judgements(cell, benchmark, answerers.evaluator_of, by_id, pictures, options.retry_unparsed)
+    judgements = Judgements(cell, benchmark, answerers.evaluator_of, items, pictures, options.retry_unparsed)
     return judgements.requests, judgements.open() if options.ask else []
 
 
