@@ -10,7 +10,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from imageevalkit.asset_checks.check import Needed
 from imageevalkit.assets import BenchmarkFiles
@@ -28,15 +28,9 @@ from imageevalkit.secrets import one_line
 TASKS = ("t2i", "edit", "subject")
 
 
-class _Benchmarks(NamedTuple):
-    """The classes of benchmarks by name; and by folder why a ``benchmark.py`` could not be read."""
-
-    classes: Mapping[str, type[Benchmark]]
-    broken: Mapping[str, str]
-
-
 @functools.cache
-def _benchmarks() -> _Benchmarks:
+def _benchmarks() -> tuple[Mapping[str, type[Benchmark]], Mapping[str, str]]:
+    """The classes of benchmarks by name; and by folder why a ``benchmark.py`` could not be read."""
     classes: dict[str, type[Benchmark]] = {}
     broken: dict[str, str] = {}
     for path in sorted((REPO / "benchmarks").glob("*/benchmark.py")):
@@ -53,7 +47,7 @@ def _benchmarks() -> _Benchmarks:
             broken[path.parent.name] = (
                 f"{where} cannot be imported: {type(error).__name__}: {one_line(error)}"
             )
-    return _Benchmarks(classes, broken)
+    return classes, broken
 
 
 def _add(classes: dict[str, type[Benchmark]], cls: type[Benchmark], where: str) -> None:
@@ -81,10 +75,10 @@ def benchmark_class(name: str) -> type[Benchmark] | None:
     Raises:
         CellFailure: what may be its file cannot be read.
     """
-    found = _benchmarks()
-    if problem := found.broken.get(name.replace("-", "_")):
+    classes, broken = _benchmarks()
+    if problem := broken.get(name.replace("-", "_")):
         raise CellFailure(problem)
-    return found.classes.get(name)
+    return classes.get(name)
 
 
 def benchmark_files(name: str) -> BenchmarkFiles:
@@ -110,13 +104,13 @@ def benchmark_tasks() -> dict[str, str]:
     Raises:
         UserError: infer/custom_datasets/load_dataset.py cannot be read.
     """
-    ours = {name: cls.task for name, cls in _benchmarks().classes.items()}
+    ours = {name: cls.task for name, cls in _benchmarks()[0].items()}
     return ours | {name: setting.task for name, setting in foreign_datasets().items()}
 
 
 def broken_benchmarks() -> Mapping[str, str]:
     """Why a file ``benchmark.py`` is none, by its folder."""
-    return _benchmarks().broken
+    return _benchmarks()[1]
 
 
 def load_dataset(name: str, settings: Mapping[str, Any] | None = None) -> Any:
@@ -133,17 +127,13 @@ def load_dataset(name: str, settings: Mapping[str, Any] | None = None) -> Any:
     return _infer("custom_datasets.load_dataset").load_dataset(name)
 
 
-Finder = Callable[[Path, Sequence[Any]], Mapping[str, Any] | None]
-
-
-def image_finder(dataset: Any) -> Finder | None:
+def image_finder(dataset: Any) -> Callable[[Path, Sequence[Any]], Mapping[str, Any] | None] | None:
     """What finds images made elsewhere in the layouts of ``dataset``; None where it has none of its own.
 
     A class written to the extension guide may have it: ``find_images(source, items)`` gives the places of images by
     item id (:data:`imageevalkit.adoption.places.Place`), or None for a layout that it does not know.
     """
-    finder: Finder | None = getattr(dataset, "find_images", None)
-    return finder
+    return getattr(dataset, "find_images", None)
 
 
 class BenchmarkDataset:
@@ -176,8 +166,8 @@ class DatasetSetting(Protocol):
 
 def is_foreign(name: str) -> bool:
     """Whether nothing but a user's own script knows how the benchmark is scored."""
-    found = _benchmarks()
-    known = name in found.classes or name.replace("-", "_") in found.broken
+    classes, broken = _benchmarks()
+    known = name in classes or name.replace("-", "_") in broken
     return not known and (REPO / "eval" / f"{name}.sh").is_file()
 
 
@@ -284,21 +274,18 @@ def measurer(name: str, options: Mapping[str, Any]) -> Answerer:
         UserError: there is no such one, or a benchmark's own cannot be made.
     """
     setting = _measurer(name)
-    if not _is_own(name):
-        made: Answerer = _class_of(setting.module, setting.class_name)(**options)
-        return made
     try:
         with guest_code():
-            own = _class_of(setting.module, setting.class_name)(**options)
+            made = _class_of(setting.module, setting.class_name)(**options)
     except (UserError, CellFailure):
         raise
     except Exception as error:
         raise UserError(
             f"measurer '{name}' cannot be made: {type(error).__name__}: {one_line(error)}"
         ) from error
-    if not isinstance(own, Answerer):
+    if not isinstance(made, Answerer):
         raise UserError(f"measurer '{name}' is no Answerer (imageevalkit/benchmark/answerer.py)")
-    return own
+    return made
 
 
 def measurer_kind(name: str) -> str:

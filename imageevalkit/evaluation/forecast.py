@@ -118,7 +118,9 @@ def effort(judge: str, questions: Sequence[Question]) -> str:
         UserError: the judge's settings are malformed.
     """
     choice = registry.choose_judge(judge)
-    sent = round(sum(map(_tokens, questions)))
+    sent = round(
+        sum(len(q.text) / _CHARACTERS_PER_TOKEN + _TOKENS_PER_IMAGE * len(q.pictures) for q in questions)
+    )
     written = sum(min(question.sampling.max_tokens, _TOKENS_PER_REPLY) for question in questions)
     said = f"about {sent / 1e6:.2f} million tokens"
     if choice.setting.backend != "openai":
@@ -129,10 +131,6 @@ def effort(judge: str, questions: Sequence[Question]) -> str:
     if price is None or cost is None:
         return f"{said}, price unknown"
     return f"{said}, about {dollars(cost)} at {price.basis} (up to {_TOKENS_PER_REPLY} tokens a reply)"
-
-
-def _tokens(question: Question) -> float:
-    return len(question.text) / _CHARACTERS_PER_TOKEN + _TOKENS_PER_IMAGE * len(question.pictures)
 
 
 def main() -> ExitStatus:

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 from imageevalkit.api.clients import Clients, HttpReply, Request
 from imageevalkit.api.endpoint import Endpoint
@@ -320,12 +320,10 @@ class ChatClient:
         return text
 
 
-T = TypeVar("T")
-
 _END = object()
 
 
-def in_background(produce: Callable[[Callable[[T], None]], Awaitable[None]]) -> Iterator[T]:
+def in_background(produce: Callable[[Callable[[Answer], None]], Awaitable[None]]) -> Iterator[Answer]:
     """What ``produce(give)`` gives, as it comes; then what it raises, if it does.
 
     Closing the iterator, or an interrupt while it waits, cancels the coroutine and waits for its end.

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -82,8 +82,12 @@ class ServerSettings:
     @property
     def decisive(self) -> dict[str, str]:
         """The part that decides what the judge answers, known without starting it; for its identity."""
-        flags = shlex.join(decisive_flags(self.further_flags()))
-        given = {"revision": self.revision, "serve_args": flags}
+        flags, decides = list[str](), True
+        for word in self.further_flags():
+            if word.startswith("-"):  # its values follow it
+                decides = not _INDIFFERENT.fullmatch(name_of(word).removeprefix("no-"))
+            flags += [word] * decides
+        given = {"revision": self.revision, "serve_args": shlex.join(flags)}
         return {name: value for name, value in given.items() if value}
 
     def command(self, executable: Path, model: str, gpus: int) -> list[str]:
@@ -128,35 +132,13 @@ class ServerSettings:
 def split_kwargs(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """``kwargs`` of the server, and the others, which are those of who asks it."""
     names = {field.name for field in fields(ServerSettings)}
-    return (
-        {name: value for name, value in kwargs.items() if name in names},
-        {name: value for name, value in kwargs.items() if name not in names},
-    )
-
-
-def decisive_flags(flags: Sequence[str]) -> list[str]:
-    """Those of ``flags`` that decide what is answered, each with its values."""
-    return [word for words in _with_values(flags) if not _is_indifferent(words[0]) for word in words]
+    server = {name: value for name, value in kwargs.items() if name in names}
+    return server, {name: value for name, value in kwargs.items() if name not in names}
 
 
 def name_of(flag: str) -> str:
     """``"--max_num_seqs=64"`` and ``"--max-num-seqs"`` are ``"max-num-seqs"``; of ``"--a.b"`` it is ``"a"``."""
     return re.split(r"[=.]", flag.lstrip("-"))[0].replace("_", "-")
-
-
-def _with_values(flags: Sequence[str]) -> Iterator[list[str]]:
-    words: list[str] = []
-    for word in flags:
-        if word.startswith("-") and words:
-            yield words
-            words = []
-        words.append(word)
-    if words:
-        yield words
-
-
-def _is_indifferent(flag: str) -> bool:
-    return bool(_INDIFFERENT.fullmatch(name_of(flag).removeprefix("no-")))
 
 
 def wait_for_address(address_file: str) -> str:
