@@ -360,7 +360,8 @@ def test_the_rule_is_part_of_the_name_of_scores_where_the_judge_runs_here(
     checkpoint: Callable[[str], Path],
 ) -> None:
     def evaluator(rule: PixelRule, judge: str) -> Evaluator:
-        return registry.judge(judge, {"read": "Read it."}, pixels=rule).evaluator
+        key = "benchmarks/LongText/textbench/evaluate_text_reward.py::ImageEvaluator.qwen_prompt"
+        return registry.judge(judge, {key: "Read it."}, pixels=rule).evaluator
 
     local = f"transformers:{checkpoint('qwen2_5_vl')}"
     ours, other = (evaluator(rule, local) for rule in (QWEN_VL_UTILS, TRANSFORMERS))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
-import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -329,35 +328,26 @@ def in_background(produce: Callable[[Callable[[Answer], None]], Awaitable[None]]
     Closing the iterator, or an interrupt while it waits, cancels the coroutine and waits for its end.
     """
     given: SimpleQueue[Any] = SimpleQueue()
-    cancel: Future[Callable[[], object]] = Future()
-    raised: list[BaseException] = []
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
 
     async def main() -> None:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        task = asyncio.current_task()
         assert task
-        cancel.set_result(lambda: loop.call_soon_threadsafe(task.cancel))
+        started.set_result((asyncio.get_running_loop(), task))
         await produce(given.put)
 
-    def run() -> None:
+    with ThreadPoolExecutor(1, "judge") as thread:
+        ended = thread.submit(lambda: asyncio.run(main()))
+        ended.add_done_callback(lambda _: given.put(_END))
         try:
-            asyncio.run(main())
-        except BaseException as error:  # the caller's thread raises it
-            raised.append(error)
+            while (value := given.get()) is not _END:
+                yield value
         finally:
-            given.put(_END)
-
-    thread = threading.Thread(target=run, name="judge", daemon=True)
-    thread.start()
-    try:
-        while (value := given.get()) is not _END:
-            yield value
-        if raised:
-            raise raised[0]
-    finally:
-        if thread.is_alive():
-            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-                cancel.result()()
-        thread.join()
+            if not ended.done():
+                loop, task = started.result()
+                with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                    loop.call_soon_threadsafe(task.cancel)
+        ended.result()
 
 
 def endpoint_of(backend: str, settings: ApiSettings, options: JudgeOptions) -> Endpoint:
