@@ -46,7 +46,6 @@ from imageevalkit.money import dollars
 from imageevalkit.progress import ProgressWriter
 
 NOT_GENERATED = "not_generated"
-_DEFAULT = AskOptions()
 
 
 def evaluate_cell(
@@ -56,7 +55,7 @@ def evaluate_cell(
     limit: int | None,
     official_treatment: bool,
     progress: ProgressWriter,
-    asking: AskOptions = _DEFAULT,
+    asking: AskOptions = AskOptions(),  # noqa: B008 - it cannot change
 ) -> Outcome:
     """Score ``items`` of ``cell`` and leave scores.jsonl, result.json and the benchmark's official files.
 
@@ -184,7 +183,6 @@ def _scored(benchmark: Benchmark, known: ScoredItem, state: ImageState) -> Score
 
 
 def _check_score(score: Any, where: str) -> None:
-    """Whether it is one, and its points are. Raises CellFailure."""
     if not isinstance(score, Score):
         raise CellFailure(f"{where} returns {reprlib.repr(score)}, and must return a Score")
     for n, one in enumerate((score, *score.points)):
@@ -216,10 +214,8 @@ def _why(scores: Scores) -> str:
 
 
 def _better(result: Result, asked: bool) -> Result | None:
-    """The result of the same evaluator that ``result`` must not replace, if there is one.
-
-    That is a complete one of more items than a limited ``result`` has; and one that knows more, where nothing was
-    ``asked``: then what is missing may have been said, but to other settings.
+    """The result of the same evaluator that ``result`` must not replace: a complete one of more items than a limited
+    one has; one that knows more where nothing was ``asked``, for what is missing may have been said to other settings.
     """
     for other in standing(Cell(result.model, result.benchmark)):
         if other.evaluator.id != result.evaluator.id or other.treatment != result.treatment:

@@ -18,8 +18,7 @@ _JUDGE_GROUP = "judge"
 class Answerers:
     """The judge and the measurers of ``benchmark``; making them is cheap, what is slow happens with the first question.
 
-    Raises:
-        CellFailure: the words that the judge is asked with are not there.
+    Raises CellFailure: the words that the judge is asked with are not there.
     """
 
     def __init__(self, benchmark: Benchmark) -> None:
@@ -65,8 +64,7 @@ class Answerers:
     def evaluator(self) -> Evaluator:
         """Who gives the scores: the answerer itself where there is one and no setting decides; else all by a hash.
 
-        Raises:
-            CellFailure: all that somebody misses (weights, a package), not only the first.
+        Raises CellFailure: it names all that somebody misses (weights, a package).
         """
         benchmark, parts, problems = self._benchmark, dict[str, Evaluator](), list[str]()
         for group, answerer in self._groups.items():

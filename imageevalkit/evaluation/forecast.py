@@ -36,7 +36,7 @@ _TOKENS_PER_REPLY = 50
 
 
 def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
-    """What a job would ask about a cell, in words; only reads. Its options are those of this process's environment.
+    """What a job with the options of this environment would ask about a cell, in words; only reads.
 
     ``request["images"]`` is how the run gets the images: the ``stage`` with its options, None for those there are.
     """
@@ -79,10 +79,7 @@ def questions_to_ask(
     pictures: Mapping[str, Picture],
     options: AskOptions,
 ) -> tuple[int, list[Question]]:
-    """How many questions there are about ``pictures``, and those that a job with ``options`` would ask.
-
-    A reply that holds no score may cost more tries, and an answer may lead to another question.
-    """
+    """How many questions there are about ``pictures``, and those that a job with ``options`` would ask at first."""
     judgements = Judgements(cell, benchmark, answerers.evaluator_of, items, pictures, options.retry_unparsed)
     return judgements.requests, judgements.open() if options.ask else []
 
@@ -108,14 +105,10 @@ def _pictures(
 
 
 def effort(judge: str, questions: Sequence[Question]) -> str:
-    """Tokens and money that ``questions`` take if each is asked once, in words.
+    """Tokens sent, and money for a judge behind an API, if each of ``questions`` is asked once, in words.
 
-    A text of n characters counts as n / 4 tokens, an image as 1000, a reply as 50 or what it may have at most; the
-    tokens told are those sent. Money is told of judges behind an API only. ``judge`` is its full name, its options
-    are those of this process's environment.
-
-    Raises:
-        UserError: the judge's settings are malformed.
+    A text of n characters counts as n / 4 tokens, an image as 1000, a reply as 50 or what it may have at most.
+    ``judge`` is its full name, its options are those of this environment. Raises UserError: they are malformed.
     """
     choice = registry.choose_judge(judge)
     sent = round(

@@ -50,10 +50,7 @@ def main() -> ExitStatus:
 
 @contextmanager
 def _only_new(path: Path) -> Iterator[None]:
-    """A block in which ``path`` is only there once it was written in it: an older one may be about other images.
-
-    That one is back afterwards if there is no new one.
-    """
+    """A block that begins without ``path``, whose metrics may be of other images; it is back if no new one comes."""
     earlier = path.with_name(f".{path.name}.earlier")
     if path.exists():
         path.replace(earlier)

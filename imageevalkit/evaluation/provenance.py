@@ -22,10 +22,7 @@ from imageevalkit.evaluation.judgements import judgement_records
 
 
 def provenance(cell: Cell, items: Sequence[Item], data_sha256: dict[str, str], judge: str) -> dict[str, Any]:
-    """The provenance of a result of ``cell``; ``data_sha256`` are the hashes of the benchmark's files.
-
-    ``judge`` is the name under which its answers are on record.
-    """
+    """Of a result of ``cell``: ``data_sha256`` are those of the benchmark's files, ``judge`` is its name on record."""
     records = last_records(cell)
     mine = [records[item.id] for item in items if item.id in records]
     known = fp.known(cell.fingerprints)

@@ -87,8 +87,7 @@ FEW_LOGPROBS = Failure(
 def read_reply(question: Question, content: bytes, top: int, price: Price | None) -> Answer | Failure:
     """The answer to ``question`` in the body of a 200, or what the body means without one.
 
-    Where probabilities were asked for, by the ``top`` likeliest first tokens, their lack is :data:`NO_LOGPROBS` or
-    :data:`FEW_LOGPROBS`.
+    ``top`` is how many of the likeliest first tokens were asked for, where probabilities were.
     """
     try:
         reply = json_object(content)

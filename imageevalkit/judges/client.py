@@ -147,11 +147,7 @@ class ChatClient:
         self._problem = ""
 
     async def run(self, questions: Sequence[Question], give: Callable[[Answer], None]) -> None:
-        """Ask all ``questions``; answers are given as they come.
-
-        Raises:
-            JudgeUnusable: no further answer will come.
-        """
+        """Ask all ``questions``; answers are given as they come. Raises JudgeUnusable: no further one will."""
         self._give, self._left, self._todo = give, len(questions), iter(questions)
         self._pictures = PictureCache(questions)
         most = self._limiter.ceiling
@@ -264,9 +260,7 @@ class ChatClient:
         """Whether a server of this run was started again since ``asked``, the edition of its address back then.
 
         Waits while it is being started, and where by this ``failure`` it must be dead, until that is noticed.
-
-        Raises:
-            JudgeUnusable: it will not come back.
+        Raises JudgeUnusable: it will not come back.
         """
         file, clock = self._address_file, asyncio.get_running_loop().time
         if not file:
@@ -297,11 +291,7 @@ class ChatClient:
         return chat_request(self._model_id, question, parameters, pictures)
 
     def _error(self, failure: Failure, tried: Attempt[Answer]) -> str:
-        """``failure`` in words, without the key.
-
-        Raises:
-            JudgeUnusable: it is not about one question.
-        """
+        """``failure`` in words, without the key. Raises JudgeUnusable: it is not about one question."""
         text = self._endpoint.redact(failure.text)
         where = self._endpoint.redact(f"judge '{self._model_id}' at {self._endpoint.host}")
         if tried.down:
@@ -353,11 +343,8 @@ def in_background(produce: Callable[[Callable[[Answer], None]], Awaitable[None]]
 def endpoint_of(backend: str, settings: ApiSettings, options: JudgeOptions) -> Endpoint:
     """The endpoint of a judge: what ``base_url`` names, else the server of this run, else the user's API.
 
-    A server of this run starts when it is first asked for: that may take many minutes.
-
-    Raises:
-        CellFailure: there is none, or it has no key.
-        JudgeUnusable: the server of this run does not start.
+    A server of this run starts when it is first asked for, which may take many minutes. Raises CellFailure: there is
+    none, or it has no key; JudgeUnusable: the server does not start.
     """
     given = {"base_url": settings.base_url, "api_key_env": settings.api_key_env}
     try:
