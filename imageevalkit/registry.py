@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,7 +23,7 @@ from imageevalkit.cell import REPO
 from imageevalkit.cell.items import MODEL_NAME_MARK
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.guest_code import guest_code
-from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting, choose, is_judge
+from imageevalkit.judges.choice import BACKENDS, JudgeChoice, JudgeOptions, JudgeSetting, is_judge
 from imageevalkit.secrets import one_line
 
 TASKS = ("t2i", "edit", "subject")
@@ -220,8 +221,34 @@ def judges() -> Mapping[str, JudgeSetting]:
 
 
 def choose_judge(judge: str) -> JudgeChoice:
-    """The judge called so (see :func:`imageevalkit.judges.choice.choose`). Raises UserError: there is none."""
-    return choose(judge, judges())
+    """The judge called so: one of :func:`judges`, ``backend:name``, or ``backend:model id or path``.
+
+    Raises UserError: there is no such judge or backend.
+    """
+    known = judges()
+    backend, colon, name = judge.partition(":")
+    if backend in BACKENDS and not name.strip():
+        raise UserError(f"judge '{judge}' names no model; as in openai:gpt-4o")
+    if not colon:
+        if judge in known:
+            return JudgeChoice(judge, known[judge])
+        raise UserError(
+            f"unknown judge '{judge}'{suggest(judge, known)}; known: {', '.join(known)}, "
+            f"and any model as backend:model, such as openai:{judge} (backends: {', '.join(BACKENDS)})"
+        )
+    if backend not in BACKENDS:
+        raise UserError(
+            f"judge '{judge}': no backend '{backend}'{suggest(backend, BACKENDS)}; "
+            f"use one of {', '.join(BACKENDS)}, as in openai:gpt-4o"
+        )
+    setting = known.get(name)
+    if setting is None:
+        # pathlib raises where there is no such user; so it is a folder that is not there
+        model_path = name if backend == "openai" else os.path.expanduser(name)  # noqa: PTH111
+        return JudgeChoice(name, JudgeSetting(backend, model_path))
+    return JudgeChoice(
+        name, setting if setting.backend == backend else JudgeSetting(backend, setting.model_path)
+    )
 
 
 def find_judge(full_name: str) -> JudgeChoice | None:

@@ -35,10 +35,10 @@ from imageevalkit.cell.states import (
     scorable,
     survey_images,
 )
-from imageevalkit.errors import CellFailure
+from imageevalkit.errors import CellFailure, say
 from imageevalkit.evaluation.evaluator import Answerers
 from imageevalkit.evaluation.interview import AskOptions, Interview
-from imageevalkit.evaluation.judgements import JUDGE_FAILED, JUDGED, UNPARSED
+from imageevalkit.evaluation.judgements import JUDGE_FAILED, JUDGED, UNPARSED, Judgements
 from imageevalkit.evaluation.provenance import provenance
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.jobs import FAILED as JOB_FAILED
@@ -79,13 +79,16 @@ def evaluate_cell(
         )
     answerers = Answerers(benchmark)
     evaluator = answerers.evaluator  # what somebody lacks is known before anybody is asked
-    interview = Interview(cell, benchmark, answerers, items, pictures, asking, progress)
+    judgements = Judgements(
+        cell, benchmark, answerers.evaluator_of, items, pictures, asking.retry_unparsed, say
+    )
+    interview = Interview(cell, answerers, judgements, asking.workers, progress)
     if asking.ask:
         interview.run()
     unasked = interview.problem if asking.ask else "not asked: --rescore takes what is on record"
     scores = Scores(
         [
-            _scored(benchmark, interview.judgements.scored_item(state.item, unasked), state)
+            _scored(benchmark, judgements.scored_item(state.item, unasked), state)
             if state.item.id in pictures
             else not_made(state)
             for state in states.values()
@@ -114,7 +117,7 @@ def evaluate_cell(
         notes = [*benchmark.notes(scores)]
     headline = (official_treatment and benchmark.official_headline) or benchmark.headline
     origin = provenance(cell, items, data_sha256, answerers.counted)
-    notes = [*_notes(states, interview.judgements.repeated, origin), *filter(None, [corrupt]), *notes]
+    notes = [*_notes(states, judgements.repeated, origin), *filter(None, [corrupt]), *notes]
     withheld = "" if coverage.complete or official_treatment else f"incomplete: {coverage.problems()}"
     result = Result(
         model=cell.model,

@@ -6,15 +6,13 @@ import os
 import reprlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from imageevalkit.benchmark.contract import Benchmark
-from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question
+from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
 from imageevalkit.cell import Cell
-from imageevalkit.cell.items import Item
 from imageevalkit.cell.kept_twice import KeptTwiceWriter
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, say
@@ -49,7 +47,7 @@ class AskOptions(NamedTuple):
 
 
 class Interview:
-    """All questions of a benchmark about the ``pictures`` of a cell, and their answers; :meth:`run` asks what is open.
+    """Asks what is open of the ``judgements`` of ``cell``.
 
     ``problem`` is the one line why somebody stopped answering (empty: nobody did); ``usd`` is what this run's answers
     cost, None where no price is known.
@@ -61,19 +59,14 @@ class Interview:
     def __init__(
         self,
         cell: Cell,
-        benchmark: Benchmark,
         answerers: Answerers,
-        items: Sequence[Item],
-        pictures: Mapping[str, Picture],
-        options: AskOptions,
+        judgements: Judgements,
+        workers: int,
         progress: ProgressWriter,
     ) -> None:
-        self._cell, self._answerers = cell, answerers
-        self._options, self._progress = options, progress
-        self.judgements = Judgements(
-            cell, benchmark, answerers.evaluator_of, items, pictures, options.retry_unparsed, say
-        )
-        self._answered = self.judgements.answerers
+        self._cell, self._answerers, self._judgements = cell, answerers, judgements
+        self._workers, self._progress = workers, progress
+        self._answered = judgements.answerers
         self._reused = 0
         self._failed: Counter[str] = Counter()
         self._note = ""
@@ -82,16 +75,16 @@ class Interview:
 
     def run(self) -> None:
         """Ask until nothing is open."""
-        waiting = self.judgements.open()
-        self._reused = self.judgements.settled
-        say(f"{self._reused} of {self.judgements.requests} questions are answered, {len(waiting)} to ask")
+        waiting = self._judgements.open()
+        self._reused = self._judgements.settled
+        say(f"{self._reused} of {self._judgements.requests} questions are answered, {len(waiting)} to ask")
         self._report(force=True)
         self._answerers.has_answered(self._answered)
         with closing(judgement_writer(self._cell)) as writer, watched(self._report_holdup, writer.sync):
             # what comes later: questions that quote an answer, and those asked again for want of a value
             while waiting and not self.problem:
                 self.problem = self._ask(waiting, writer)
-                waiting = self.judgements.open()
+                waiting = self._judgements.open()
         self._note = ""
         self._report(force=True)
 
@@ -99,7 +92,7 @@ class Interview:
         """Ask ``waiting``; why somebody stopped answering, if so."""
         left = len(waiting)
         try:
-            with closing(self._answerers.ask(waiting, self._options.workers)) as answers:
+            with closing(self._answerers.ask(waiting, self._workers)) as answers:
                 for answer in answers:
                     self._note_answer(answer, writer)
                     left -= 1
@@ -126,7 +119,7 @@ class Interview:
             "item": question.item,
             "question": question.name,
             "evaluator": who,
-            "request": self.judgements.request(question),
+            "request": self._judgements.request(question),
             "status": UNPARSED,
             "raw": answer.text,
             "parsed": None,
@@ -140,7 +133,7 @@ class Interview:
         if answer.usd is not None:
             record["usd"] = answer.usd
         try:
-            status, value, problem = self.judgements.add(replace(answer, error=redact(answer.error)))
+            status, value, problem = self._judgements.add(replace(answer, error=redact(answer.error)))
             record |= {"status": status, "parsed": value, "error": problem or None}
         except CellFailure as error:  # of the benchmark's code: the answer is paid for, and kept
             record["error"] = str(error)
@@ -166,8 +159,8 @@ class Interview:
             Progress(
                 cell=self._cell.key,
                 stage="evaluate",
-                done=self.judgements.settled,
-                total=self.judgements.requests,
+                done=self._judgements.settled,
+                total=self._judgements.requests,
                 reused=self._reused,
                 failed=self._failed.total(),
                 note=self._note,

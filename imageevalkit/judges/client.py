@@ -31,7 +31,7 @@ from imageevalkit.judges.api import (
     request_parameters,
 )
 from imageevalkit.judges.choice import JudgeOptions
-from imageevalkit.judges.server import edition, is_away, problem, split_kwargs, wait_for_address
+from imageevalkit.judges.server import ServerAddress, split_kwargs
 from imageevalkit.judges.settings import ApiSettings
 from imageevalkit.open_files import requests_that_fit
 from imageevalkit.secrets import one_line
@@ -75,8 +75,8 @@ class ApiJudge(Judge):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         kwargs = split_kwargs(self.kwargs)[1] if self.backend == "vllm" else self.kwargs
-        self._settings = ApiSettings(**kwargs)
-        self._history = ChatHistory()
+        self.settings = ApiSettings(**kwargs)
+        self.history = ChatHistory()
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -86,17 +86,17 @@ class ApiJudge(Judge):
         return {
             "backend": self.backend,
             **(find_weights(WEIGHTS_USER, model_path, None).identity if local else {"model": model_path}),
-            "top_logprobs": self._settings.top_logprobs,
-            "extra_body": dict(self._settings.extra_body),
+            "top_logprobs": self.settings.top_logprobs,
+            "extra_body": dict(self.settings.extra_body),
             **({"server": dict(self.options.served)} if self.options.served else {}),
         }
 
     def has_answered(self) -> None:
-        self._history.answered_before = True
+        self.history.answered_before = True
 
     def holdup(self) -> str:
         """Not of a server of this run that starts: the job that starts it tells of that."""
-        return self._history.holdup
+        return self.history.holdup
 
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
         """Images are read and encoded when their question's turn comes."""
@@ -105,20 +105,13 @@ class ApiJudge(Judge):
                 raise CellFailure(
                     f"a judge behind an API needs the package '{package}': pip install -r requirements/driver.txt"
                 )
-        settings, options = self._settings, self.options
+        settings, options = self.settings, self.options
         endpoint = endpoint_of(self.backend, settings, options)
         fit = requests_that_fit(options.workers)
         if fit.told:
             say(fit.told)
         limiter = Limiter(fit.requests, options.requests_per_minute, settings.max_outage, fit.told)
-        client = ChatClient(
-            self.choice.setting.model_path,
-            endpoint,
-            settings,
-            limiter,
-            self._history,
-            "" if settings.base_url else options.address_file,
-        )
+        client = ChatClient(self, endpoint, limiter)
         yield from in_background(lambda give: client.run(questions, give))
 
 
@@ -127,22 +120,15 @@ class _NotSendable(Exception):
 
 
 class ChatClient:
-    """All questions of one call, of which one event loop takes care.
+    """All questions of one call to ``judge``, of which one event loop takes care."""
 
-    ``address_file`` is that of a server of this run, empty where the endpoint is none.
-    """
-
-    def __init__(
-        self,
-        model_id: str,
-        endpoint: Endpoint,
-        settings: ApiSettings,
-        limiter: Limiter,
-        history: ChatHistory,
-        address_file: str,
-    ) -> None:
-        self._model_id, self._endpoint, self._settings = model_id, endpoint, settings
-        self._limiter, self._history, self._address_file = limiter, history, address_file
+    def __init__(self, judge: ApiJudge, endpoint: Endpoint, limiter: Limiter) -> None:
+        self._endpoint, self._limiter = endpoint, limiter
+        self._settings, self._history = judge.settings, judge.history
+        self._model_id = judge.choice.setting.model_path
+        # of a server of this run
+        file = "" if judge.settings.base_url else judge.options.address_file
+        self._address = ServerAddress(Path(file)) if file else None
         self._states: dict[asyncio.Task[None], UnderWay] = {}
         self._problem = ""
 
@@ -223,11 +209,11 @@ class ChatClient:
         parameters = request_parameters(question, self._settings)
         # made anew for each attempt: what waits to be asked again must not hold megabytes
         request = await self._request(question, parameters)
-        asked = edition(self._address_file)
+        asked = self._address.edition if self._address else 0
         while isinstance(raw := await self._clients.post(request), Failure):
-            if not await self._restarted(raw, asked):
+            if not self._address or not await self._restarted(self._address, raw, asked):
                 return raw
-            asked = edition(self._address_file)
+            asked = self._address.edition
         self._history.answered = True
         if not raw.is_success:
             return self._failure(raw, repr(parameters))
@@ -256,25 +242,22 @@ class ChatClient:
             return failure
         return classify_status(raw.status, raw.headers, raw.text, True, key)
 
-    async def _restarted(self, failure: Failure, asked: int) -> bool:
-        """Whether a server of this run was started again since ``asked``, the edition of its address back then.
+    async def _restarted(self, server: ServerAddress, failure: Failure, asked: int) -> bool:
+        """Whether the ``server`` of this run was started again since ``asked``, the edition of its address back then.
 
         Waits while it is being started, and where by this ``failure`` it must be dead, until that is noticed.
         Raises JudgeUnusable: it will not come back.
         """
-        file, clock = self._address_file, asyncio.get_running_loop().time
-        if not file:
-            return False
+        clock = asyncio.get_running_loop().time
         noticed_by = clock() + (_DEATH_NOTICED if failure.kind is Kind.UNREACHABLE else 0.0)
         while True:
-            if why := problem(file, self._endpoint.base_url):
+            if why := server.problem(self._endpoint.base_url):
                 raise JudgeUnusable(why)
-            given = edition(file)
-            if given not in (0, asked):
+            if server.edition not in (0, asked):
                 return True
-            if is_away(file):
+            if server.is_away:
                 with self._limiter.returning():
-                    while is_away(file):
+                    while server.is_away:
                         await asyncio.sleep(_TICK)
             elif clock() >= noticed_by:
                 return False
@@ -356,7 +339,7 @@ def endpoint_of(backend: str, settings: ApiSettings, options: JudgeOptions) -> E
                     "no server of the judge is known: give its URL as the judge's kwarg base_url, or let eval.sh start "
                     "one"
                 )
-            address = wait_for_address(options.address_file)
+            address = ServerAddress(Path(options.address_file)).wait()
             return Endpoint.without_key(address, f"the judge's address file {options.address_file}")
         # the key of the user's API is no business of a server that is named here
         return (
