@@ -73,8 +73,7 @@ def _add(classes: dict[str, type[Benchmark]], cls: type[Benchmark], where: str) 
 def benchmark_class(name: str) -> type[Benchmark] | None:
     """The class of the benchmark ``name``; None where there is none: a foreign one, or none at all.
 
-    Raises:
-        CellFailure: what may be its file cannot be read.
+    Raises CellFailure: what may be its file cannot be read.
     """
     classes, broken = _benchmarks()
     if problem := broken.get(name.replace("-", "_")):
@@ -102,8 +101,7 @@ def make_benchmark(name: str, settings: Mapping[str, Any], judge: str) -> Benchm
 def benchmark_tasks() -> dict[str, str]:
     """The task of every benchmark, ours and foreign ones.
 
-    Raises:
-        UserError: infer/custom_datasets/load_dataset.py cannot be read.
+    Raises UserError: infer/custom_datasets/load_dataset.py cannot be read.
     """
     ours = {name: cls.task for name, cls in _benchmarks()[0].items()}
     return ours | {name: setting.task for name, setting in foreign_datasets().items()}
@@ -117,9 +115,7 @@ def broken_benchmarks() -> Mapping[str, str]:
 def load_dataset(name: str, settings: Mapping[str, Any] | None = None) -> Any:
     """The dataset of the benchmark ``name`` with ``settings`` (None: those of this job), as the extension guide has it.
 
-    Raises:
-        UserError: there is no such benchmark.
-        CellFailure: a foreign class calls itself, or its task, otherwise than the registry does.
+    Raises UserError: there is no such one; CellFailure: a foreign class calls itself otherwise than the registry does.
     """
     if benchmark_class(name):
         return BenchmarkDataset(make_benchmark(name, settings_of(name) if settings is None else settings, ""))
@@ -241,14 +237,12 @@ def choose_judge(judge: str) -> JudgeChoice:
             f"judge '{judge}': no backend '{backend}'{suggest(backend, BACKENDS)}; "
             f"use one of {', '.join(BACKENDS)}, as in openai:gpt-4o"
         )
-    setting = known.get(name)
-    if setting is None:
-        # pathlib raises where there is no such user; so it is a folder that is not there
-        model_path = name if backend == "openai" else os.path.expanduser(name)  # noqa: PTH111
-        return JudgeChoice(name, JudgeSetting(backend, model_path))
-    return JudgeChoice(
-        name, setting if setting.backend == backend else JudgeSetting(backend, setting.model_path)
-    )
+    if setting := known.get(name):
+        same = setting.backend == backend
+        return JudgeChoice(name, setting if same else JudgeSetting(backend, setting.model_path))
+    # pathlib raises where there is no such user; so it is a folder that is not there
+    model_path = name if backend == "openai" else os.path.expanduser(name)  # noqa: PTH111
+    return JudgeChoice(name, JudgeSetting(backend, model_path))
 
 
 def find_judge(full_name: str) -> JudgeChoice | None:
@@ -263,13 +257,9 @@ def judge(
     pixels: PixelRule | None = None,
     options: JudgeOptions | None = None,
 ) -> Answerer:
-    """The judge called ``name``, asked in the words of ``prompts`` (templates by name).
+    """The judge called ``name``, made as :class:`imageevalkit.judges.answerer.Judge`; ``options``: those of this job.
 
-    ``official`` are the judges, by full name, that the official evaluator uses. ``pixels`` are those of its
-    questions' pictures. ``options``: None are those of this job.
-
-    Raises:
-        UserError: there is no such judge.
+    Raises UserError: there is no such judge.
     """
     choice = choose_judge(name)
     made: Answerer = _class_of(*_JUDGE_CLASSES[choice.setting.backend])(
@@ -297,8 +287,7 @@ def check_reader(name: str) -> str:
 def measurer(name: str, options: Mapping[str, Any]) -> Answerer:
     """The measurer called ``name`` (see :class:`imageevalkit.benchmark.contract.Measurer`), with its ``options``.
 
-    Raises:
-        UserError: there is no such one, or a benchmark's own cannot be made.
+    Raises UserError: there is no such one, or a benchmark's own cannot be made.
     """
     setting = _measurer(name)
     try:
@@ -322,35 +311,27 @@ def measurer_kind(name: str) -> str:
 
 
 def measurer_assets(name: str, options: Mapping[str, Any]) -> list[Needed]:
-    """What prefetch gets for the measurer ``name``; needs no package.
-
-    Raises:
-        UserError: ``options`` have weights of a name that there is not.
-        CellFailure: there is no such measurer.
-    """
-    if _is_own(name):
-        return []
-    assets: list[Needed] = _weights().assets_of(_measurer(name).weights, options.get("weights", {}))
-    return assets
+    """What prefetch gets for the measurer ``name``. Raises UserError: there is none, or no weights of such a name."""
+    return _of_weights("assets_of", name, options)
 
 
 def measurer_missing(name: str, options: Mapping[str, Any]) -> list[str]:
     """A line for each of the weights of ``name`` that only prefetch gets and that is not here, or not whole."""
-    if _is_own(name):
+    return _of_weights("missing_files", name, options)
+
+
+def _of_weights(function: str, name: str, options: Mapping[str, Any]) -> list[Any]:
+    if not (weights := _measurer(name).weights):
         return []
-    lines: list[str] = _weights().missing_files(_measurer(name).weights, options.get("weights", {}))
-    return lines
-
-
-def _is_own(name: str) -> bool:
-    """Whether it is a benchmark's own measurer, named by module and class: its files are the benchmark's."""
-    return ":" in name
+    module = importlib.import_module("eval_models.encoders.weights")
+    found: list[Any] = getattr(module, function)(weights, options.get("weights", {}))
+    return found
 
 
 def _measurer(name: str) -> Any:
     """The setting of the measurer ``name``. Raises UserError: there is none."""
-    if _is_own(name):
-        module, _, class_name = name.partition(":")
+    module, colon, class_name = name.partition(":")
+    if colon:  # a benchmark's own, whose files are the benchmark's
         return importlib.import_module("eval_models.measurers").MeasurerSetting(
             module, class_name, "measurer"
         )
@@ -365,10 +346,6 @@ def _measurer(name: str) -> Any:
 def _measurers() -> Mapping[str, Any]:
     found: Mapping[str, Any] = importlib.import_module("eval_models.measurers").MEASURERS
     return found
-
-
-def _weights() -> Any:
-    return importlib.import_module("eval_models.encoders.weights")
 
 
 def _class_of(module: str, class_name: str) -> Any:

@@ -238,14 +238,8 @@ def coverage_of(states: Mapping[str, ImageState], scores: Scores) -> Coverage:
     judged = Counter(one.status for one in scores.items if states[one.item.id].status == GENERATED)
     return Coverage(
         expected=len(states),
-        generated=counts[GENERATED],
-        refused=counts[REFUSED],
-        failed=counts[FAILED],
-        blank=counts[BLANK],
-        corrupt=counts[CORRUPT],
-        judged=judged[JUDGED],
-        unparsed=judged[UNPARSED],
-        judge_failed=judged[JUDGE_FAILED],
+        **{status: counts[status] for status in (GENERATED, REFUSED, FAILED, BLANK, CORRUPT)},
+        **{status: judged[status] for status in (JUDGED, UNPARSED, JUDGE_FAILED)},
         flat=sum(state.flat for state in states.values() if state.status == GENERATED),
     )
 

@@ -40,8 +40,7 @@ RECORD = Shape(
 def judgement_records(cell: Cell, tell: Tell = tell_nobody) -> Iterator[dict[str, Any]]:
     """What was answered about ``cell`` so far; none where the file was deleted, which is how a user has all asked anew.
 
-    Raises:
-        CellFailure: the file cannot be read.
+    Raises CellFailure: the file cannot be read.
     """
     return read_kept(cell.judgements, RECORD, tell) if os.path.lexists(cell.judgements) else iter(())
 
@@ -148,8 +147,7 @@ class Judgements:
     def add(self, answer: Answer) -> tuple[str, Any, str]:
         """Note the answer to an open question: its status in records, its value, and why it has none.
 
-        Raises:
-            CellFailure: the question was not open, or the benchmark breaks its contract.
+        Raises CellFailure: the question was not open, or the benchmark breaks its contract.
         """
         asked = self._places[answer.question.item][answer.question.name]
         if self._open.pop(asked.request, None) is None:

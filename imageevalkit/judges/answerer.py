@@ -47,8 +47,7 @@ class Judge(Answerer):
     def identity(self) -> dict[str, Any]:
         """All that decides what it answers: model, weights or revision, settings, packages; JSON values.
 
-        Raises:
-            CellFailure: the model is not there.
+        Raises CellFailure: the model is not there.
         """
 
     @property

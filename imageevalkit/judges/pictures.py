@@ -89,8 +89,7 @@ def open_picture(picture: Picture) -> Image.Image:
 def judge_picture(picture: Picture) -> Image.Image:
     """What the protocol's program gives to the processor of a judge: :func:`open_picture`, resized where it does that.
 
-    Raises:
-        ValueError: its sides differ too much for that; and what :func:`open_picture` raises.
+    Raises ValueError: its sides differ too much for that; and what :func:`open_picture` raises.
     """
     image = open_picture(picture)
     multiple = picture.pixels.multiple if picture.pixels else None
