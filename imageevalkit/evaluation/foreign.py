@@ -22,7 +22,7 @@ from imageevalkit.cell.items import Item, entries_of, placed
 from imageevalkit.cell.metrics_file import METRICS, no_score, read_metrics
 from imageevalkit.cell.results import Evaluator, Result, leave, standing
 from imageevalkit.cell.scores import Score
-from imageevalkit.cell.states import GENERATED, ImageState, survey_images
+from imageevalkit.cell.states import GENERATED, survey_images
 from imageevalkit.errors import CellFailure, ExitStatus, run_main, say
 from imageevalkit.evaluation.engine import coverage_of, not_made, outcome_of_result, scores_text
 from imageevalkit.evaluation.provenance import provenance
@@ -72,7 +72,14 @@ def _outcome(cell: Cell, script: Path) -> Outcome:
     items = _items(cell)
     limit = _limit(items)
     states = survey_images(cell, items[:limit])
-    scores = Scores([_scored(state) for state in states.values()])
+    scores = Scores(
+        [
+            ScoredItem(one.item, one.path, Answers({}), {}, Score({}))
+            if one.status == GENERATED
+            else not_made(one)
+            for one in states.values()
+        ]
+    )
     coverage = coverage_of(states, scores)
     if not coverage.generated:
         raise CellFailure(
@@ -105,12 +112,6 @@ def _outcome(cell: Cell, script: Path) -> Outcome:
     )
     leave(cell, result, scores_text(evaluator.id, states, scores), None)
     return outcome_of_result(result)
-
-
-def _scored(state: ImageState) -> ScoredItem:
-    if state.status != GENERATED:
-        return not_made(state)
-    return ScoredItem(state.item, state.path, Answers({}), {}, Score({}))
 
 
 def _items(cell: Cell) -> list[Item]:
