@@ -8,9 +8,10 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from imageevalkit.asset_checks.check import Needed
 from imageevalkit.assets import BenchmarkFiles
@@ -22,21 +23,15 @@ from imageevalkit.cell import REPO
 from imageevalkit.cell.items import MODEL_NAME_MARK
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.guest_code import guest_code
-from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting, choose, is_judge
+from imageevalkit.judges.choice import BACKENDS, JudgeChoice, JudgeOptions, JudgeSetting, is_judge
 from imageevalkit.secrets import one_line
 
 TASKS = ("t2i", "edit", "subject")
 
 
-class _Benchmarks(NamedTuple):
-    """The classes of benchmarks by name; and by folder why a ``benchmark.py`` could not be read."""
-
-    classes: Mapping[str, type[Benchmark]]
-    broken: Mapping[str, str]
-
-
 @functools.cache
-def _benchmarks() -> _Benchmarks:
+def _benchmarks() -> tuple[Mapping[str, type[Benchmark]], Mapping[str, str]]:
+    """The classes of benchmarks by name; and by folder why a ``benchmark.py`` could not be read."""
     classes: dict[str, type[Benchmark]] = {}
     broken: dict[str, str] = {}
     for path in sorted((REPO / "benchmarks").glob("*/benchmark.py")):
@@ -53,7 +48,7 @@ def _benchmarks() -> _Benchmarks:
             broken[path.parent.name] = (
                 f"{where} cannot be imported: {type(error).__name__}: {one_line(error)}"
             )
-    return _Benchmarks(classes, broken)
+    return classes, broken
 
 
 def _add(classes: dict[str, type[Benchmark]], cls: type[Benchmark], where: str) -> None:
@@ -78,13 +73,12 @@ def _add(classes: dict[str, type[Benchmark]], cls: type[Benchmark], where: str) 
 def benchmark_class(name: str) -> type[Benchmark] | None:
     """The class of the benchmark ``name``; None where there is none: a foreign one, or none at all.
 
-    Raises:
-        CellFailure: what may be its file cannot be read.
+    Raises CellFailure: what may be its file cannot be read.
     """
-    found = _benchmarks()
-    if problem := found.broken.get(name.replace("-", "_")):
+    classes, broken = _benchmarks()
+    if problem := broken.get(name.replace("-", "_")):
         raise CellFailure(problem)
-    return found.classes.get(name)
+    return classes.get(name)
 
 
 def benchmark_files(name: str) -> BenchmarkFiles:
@@ -107,24 +101,21 @@ def make_benchmark(name: str, settings: Mapping[str, Any], judge: str) -> Benchm
 def benchmark_tasks() -> dict[str, str]:
     """The task of every benchmark, ours and foreign ones.
 
-    Raises:
-        UserError: infer/custom_datasets/load_dataset.py cannot be read.
+    Raises UserError: infer/custom_datasets/load_dataset.py cannot be read.
     """
-    ours = {name: cls.task for name, cls in _benchmarks().classes.items()}
+    ours = {name: cls.task for name, cls in _benchmarks()[0].items()}
     return ours | {name: setting.task for name, setting in foreign_datasets().items()}
 
 
 def broken_benchmarks() -> Mapping[str, str]:
     """Why a file ``benchmark.py`` is none, by its folder."""
-    return _benchmarks().broken
+    return _benchmarks()[1]
 
 
 def load_dataset(name: str, settings: Mapping[str, Any] | None = None) -> Any:
     """The dataset of the benchmark ``name`` with ``settings`` (None: those of this job), as the extension guide has it.
 
-    Raises:
-        UserError: there is no such benchmark.
-        CellFailure: a foreign class calls itself, or its task, otherwise than the registry does.
+    Raises UserError: there is no such one; CellFailure: a foreign class calls itself otherwise than the registry does.
     """
     if benchmark_class(name):
         return BenchmarkDataset(make_benchmark(name, settings_of(name) if settings is None else settings, ""))
@@ -133,17 +124,13 @@ def load_dataset(name: str, settings: Mapping[str, Any] | None = None) -> Any:
     return _infer("custom_datasets.load_dataset").load_dataset(name)
 
 
-Finder = Callable[[Path, Sequence[Any]], Mapping[str, Any] | None]
-
-
-def image_finder(dataset: Any) -> Finder | None:
+def image_finder(dataset: Any) -> Callable[[Path, Sequence[Any]], Mapping[str, Any] | None] | None:
     """What finds images made elsewhere in the layouts of ``dataset``; None where it has none of its own.
 
     A class written to the extension guide may have it: ``find_images(source, items)`` gives the places of images by
     item id (:data:`imageevalkit.adoption.places.Place`), or None for a layout that it does not know.
     """
-    finder: Finder | None = getattr(dataset, "find_images", None)
-    return finder
+    return getattr(dataset, "find_images", None)
 
 
 class BenchmarkDataset:
@@ -176,8 +163,8 @@ class DatasetSetting(Protocol):
 
 def is_foreign(name: str) -> bool:
     """Whether nothing but a user's own script knows how the benchmark is scored."""
-    found = _benchmarks()
-    known = name in found.classes or name.replace("-", "_") in found.broken
+    classes, broken = _benchmarks()
+    known = name in classes or name.replace("-", "_") in broken
     return not known and (REPO / "eval" / f"{name}.sh").is_file()
 
 
@@ -230,8 +217,32 @@ def judges() -> Mapping[str, JudgeSetting]:
 
 
 def choose_judge(judge: str) -> JudgeChoice:
-    """The judge called so (see :func:`imageevalkit.judges.choice.choose`). Raises UserError: there is none."""
-    return choose(judge, judges())
+    """The judge called so: one of :func:`judges`, ``backend:name``, or ``backend:model id or path``.
+
+    Raises UserError: there is no such judge or backend.
+    """
+    known = judges()
+    backend, colon, name = judge.partition(":")
+    if backend in BACKENDS and not name.strip():
+        raise UserError(f"judge '{judge}' names no model; as in openai:gpt-4o")
+    if not colon:
+        if judge in known:
+            return JudgeChoice(judge, known[judge])
+        raise UserError(
+            f"unknown judge '{judge}'{suggest(judge, known)}; known: {', '.join(known)}, "
+            f"and any model as backend:model, such as openai:{judge} (backends: {', '.join(BACKENDS)})"
+        )
+    if backend not in BACKENDS:
+        raise UserError(
+            f"judge '{judge}': no backend '{backend}'{suggest(backend, BACKENDS)}; "
+            f"use one of {', '.join(BACKENDS)}, as in openai:gpt-4o"
+        )
+    if setting := known.get(name):
+        same = setting.backend == backend
+        return JudgeChoice(name, setting if same else JudgeSetting(backend, setting.model_path))
+    # pathlib raises where there is no such user; so it is a folder that is not there
+    model_path = name if backend == "openai" else os.path.expanduser(name)  # noqa: PTH111
+    return JudgeChoice(name, JudgeSetting(backend, model_path))
 
 
 def find_judge(full_name: str) -> JudgeChoice | None:
@@ -246,13 +257,9 @@ def judge(
     pixels: PixelRule | None = None,
     options: JudgeOptions | None = None,
 ) -> Answerer:
-    """The judge called ``name``, asked in the words of ``prompts`` (templates by name).
+    """The judge called ``name``, made as :class:`imageevalkit.judges.answerer.Judge`; ``options``: those of this job.
 
-    ``official`` are the judges, by full name, that the official evaluator uses. ``pixels`` are those of its
-    questions' pictures. ``options``: None are those of this job.
-
-    Raises:
-        UserError: there is no such judge.
+    Raises UserError: there is no such judge.
     """
     choice = choose_judge(name)
     made: Answerer = _class_of(*_JUDGE_CLASSES[choice.setting.backend])(
@@ -280,25 +287,21 @@ def check_reader(name: str) -> str:
 def measurer(name: str, options: Mapping[str, Any]) -> Answerer:
     """The measurer called ``name`` (see :class:`imageevalkit.benchmark.contract.Measurer`), with its ``options``.
 
-    Raises:
-        UserError: there is no such one, or a benchmark's own cannot be made.
+    Raises UserError: there is no such one, or a benchmark's own cannot be made.
     """
     setting = _measurer(name)
-    if not _is_own(name):
-        made: Answerer = _class_of(setting.module, setting.class_name)(**options)
-        return made
     try:
         with guest_code():
-            own = _class_of(setting.module, setting.class_name)(**options)
+            made = _class_of(setting.module, setting.class_name)(**options)
     except (UserError, CellFailure):
         raise
     except Exception as error:
         raise UserError(
             f"measurer '{name}' cannot be made: {type(error).__name__}: {one_line(error)}"
         ) from error
-    if not isinstance(own, Answerer):
+    if not isinstance(made, Answerer):
         raise UserError(f"measurer '{name}' is no Answerer (imageevalkit/benchmark/answerer.py)")
-    return own
+    return made
 
 
 def measurer_kind(name: str) -> str:
@@ -308,35 +311,27 @@ def measurer_kind(name: str) -> str:
 
 
 def measurer_assets(name: str, options: Mapping[str, Any]) -> list[Needed]:
-    """What prefetch gets for the measurer ``name``; needs no package.
-
-    Raises:
-        UserError: ``options`` have weights of a name that there is not.
-        CellFailure: there is no such measurer.
-    """
-    if _is_own(name):
-        return []
-    assets: list[Needed] = _weights().assets_of(_measurer(name).weights, options.get("weights", {}))
-    return assets
+    """What prefetch gets for the measurer ``name``. Raises UserError: there is none, or no weights of such a name."""
+    return _of_weights("assets_of", name, options)
 
 
 def measurer_missing(name: str, options: Mapping[str, Any]) -> list[str]:
     """A line for each of the weights of ``name`` that only prefetch gets and that is not here, or not whole."""
-    if _is_own(name):
+    return _of_weights("missing_files", name, options)
+
+
+def _of_weights(function: str, name: str, options: Mapping[str, Any]) -> list[Any]:
+    if not (weights := _measurer(name).weights):
         return []
-    lines: list[str] = _weights().missing_files(_measurer(name).weights, options.get("weights", {}))
-    return lines
-
-
-def _is_own(name: str) -> bool:
-    """Whether it is a benchmark's own measurer, named by module and class: its files are the benchmark's."""
-    return ":" in name
+    module = importlib.import_module("eval_models.encoders.weights")
+    found: list[Any] = getattr(module, function)(weights, options.get("weights", {}))
+    return found
 
 
 def _measurer(name: str) -> Any:
     """The setting of the measurer ``name``. Raises UserError: there is none."""
-    if _is_own(name):
-        module, _, class_name = name.partition(":")
+    module, colon, class_name = name.partition(":")
+    if colon:  # a benchmark's own, whose files are the benchmark's
         return importlib.import_module("eval_models.measurers").MeasurerSetting(
             module, class_name, "measurer"
         )
@@ -351,10 +346,6 @@ def _measurer(name: str) -> Any:
 def _measurers() -> Mapping[str, Any]:
     found: Mapping[str, Any] = importlib.import_module("eval_models.measurers").MEASURERS
     return found
-
-
-def _weights() -> Any:
-    return importlib.import_module("eval_models.encoders.weights")
 
 
 def _class_of(module: str, class_name: str) -> Any:

@@ -30,8 +30,7 @@ class WeightsUser(NamedTuple):
 def find_weights(user: WeightsUser, model_path: str, revision: str | None) -> WeightsSource:
     """What the folder or hub id ``model_path`` stands for now. A revision in the cache is not looked up anew.
 
-    Raises:
-        CellFailure: there is neither such a folder, nor such a repository in the cache or on the hub.
+    Raises CellFailure: there is neither such a folder, nor such a repository in the cache or on the hub.
     """
     folder = Path(model_path)
     if folder.is_dir():
@@ -58,18 +57,17 @@ def package_versions(
 ) -> dict[str, str]:
     """Versions of the packages that compute the answer, those of ``optional`` that are installed among them.
 
-    Raises:
-        CellFailure: one of ``needed`` is missing.
+    Raises CellFailure: one of ``needed`` is missing.
     """
     versions = {}
     for name in (*needed, *optional):
         try:
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError as error:
+        except importlib.metadata.PackageNotFoundError:
             if name in needed:
                 raise CellFailure(
                     f"{user.name}: package {name} is missing in this environment; {user.remedy}"
-                ) from error
+                ) from None
     return versions
 
 

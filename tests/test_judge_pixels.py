@@ -252,9 +252,9 @@ def test_a_server_gets_the_file_where_it_cannot_be_seen_otherwise_and_else_the_p
     assert sent_picture(turned) == (turned.path.read_bytes(), "image/jpeg"), "the protocol sends files"
     for rule in (TRANSFORMERS, QWEN_VL_UTILS):
         picture = turned._replace(pixels=rule)
-        sent = sent_picture(picture)
-        assert sent.media_type == "image/png"
-        with Image.open(io.BytesIO(sent.data)) as image:
+        data, media_type = sent_picture(picture)
+        assert media_type == "image/png"
+        with Image.open(io.BytesIO(data)) as image:
             assert pixels(image) == pixels(open_picture(picture))
             assert image.getexif() == {}
 

@@ -32,11 +32,11 @@ class Widths(OfficialScript):
     name = "widths"
     version = "1"
     headline = ("width",)
-    folder: Path
+    code: Path
 
     @property
     def data(self) -> Path:
-        return self.folder
+        return self.code
 
     def samples(self) -> Iterable[Sample]:
         return [Sample(f"images/deep/{n}.png", f"prompt {n}") for n in range(4)]
@@ -49,7 +49,7 @@ class Widths(OfficialScript):
 def benchmark(tmp_path: Path) -> Widths:
     (tmp_path / "program.py").write_text(PROGRAM)
     benchmark = Widths()
-    benchmark.folder = tmp_path
+    benchmark.code = tmp_path
     return benchmark
 
 
@@ -88,7 +88,7 @@ def test_a_program_scores_the_images_of_the_run_alone(benchmark: Widths, scores:
     ],
 )
 def test_a_program_that_fails_is_no_score(benchmark: Widths, scores: Scores, program: str, says: str) -> None:
-    (benchmark.folder / "program.py").write_text(program)
+    (benchmark.code / "program.py").write_text(program)
     with pytest.raises(CellFailure) as failure:
         benchmark.metrics(scores)
     assert says in str(failure.value)

@@ -197,7 +197,7 @@ Image.new("RGB", (8, 8), "red").save(path)
 data, picture = path.read_bytes(), Image.open(path)
 sent_picture(Picture(path, ""))
 take_all()
-print(sent_picture(Picture(path, "")).data == data)
+print(sent_picture(Picture(path, ""))[0] == data)
 take_all()
 print(inputs_of("cut it out", [picture]).images[0].data == data)
 """

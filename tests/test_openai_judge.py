@@ -33,7 +33,7 @@ from imageevalkit.benchmark.question import (
     Sampling,
 )
 from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.evaluation.watch import Watch
+from imageevalkit.evaluation.interview import watched
 from imageevalkit.images import sha256_file
 from imageevalkit.judges.api import FEW_LOGPROBS, read_reply
 from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting
@@ -410,7 +410,7 @@ def test_what_holds_requests_back_is_told(judge_server: JudgeServer, picture: Pi
     judge_server.retry_after = "2"
     judge_server.choose = lambda request, attempt: "429" if 20 <= len(judge_server.requests) < 28 else "ok"
     asked, told = judge(), set[str]()
-    with Watch(lambda: told.add(asked.holdup())):
+    with watched(lambda: told.add(asked.holdup())):
         assert asked.holdup() == ""
         assert all(answer.text is not None for answer in asked.ask(many(picture, 40)))
     assert any(note.startswith("rate limited, ") for note in told)
@@ -799,7 +799,7 @@ def test_closing_the_iterator_gives_up_what_is_under_way(judge_server: JudgeServ
     started = time.monotonic()
     asking.close()
     assert time.monotonic() - started < 5, "the other 399 would take 20 s"
-    assert not [thread for thread in threading.enumerate() if thread.name == "judge"]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("judge")]
     time.sleep(0.5)
     assert len(judge_server.requests) < 50
 

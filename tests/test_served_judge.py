@@ -22,7 +22,7 @@ import pytest
 
 from imageevalkit.benchmark.question import JudgeUnusable
 from imageevalkit.errors import UserError
-from imageevalkit.judges.server import Address, ServerSettings, problem, wait_for_address
+from imageevalkit.judges.server import Address, ServerAddress, ServerSettings
 from imageevalkit.launch import judge_server
 from imageevalkit.launch.judge_server import JudgeServer
 from tests.support.checkout import (
@@ -330,7 +330,7 @@ def make_server(tmp_path: Path) -> Iterator[Callable[..., JudgeServer]]:
 def _address(folder: Path, server: JudgeServer) -> str:
     """What somebody who asks for the address of ``server`` is told."""
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(wait_for_address, str(folder / "address"))
+        asked = pool.submit(ServerAddress(folder / "address").wait)
         _tend(server, asked.done)
         return asked.result()
 
@@ -416,7 +416,7 @@ def test_a_server_that_keeps_dying_is_given_up_for_its_cell(
         with pytest.raises(OSError):
             urllib.request.urlopen(f"{url}/chat/completions", b'{"model": "org/judge"}')
         _tend(server, lambda: not address.exists() or address.read_text().startswith("error"))
-    assert problem(str(address), url) == (
+    assert ServerAddress(address).problem(url) == (
         "the server of judge judge died 2 times (exit status 1): RuntimeError: CUDA error: an illegal memory access; "
         f"log {tmp_path / 'judge.log'}"
     )
@@ -455,7 +455,7 @@ def test_who_waits_learns_that_the_job_is_gone(tmp_path: Path) -> None:
     assert job.stdout
     job.stdout.readline()
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(wait_for_address, str(tmp_path / "address"))
+        asked = pool.submit(ServerAddress(tmp_path / "address").wait)
         wait_for((tmp_path / "address.wanted").exists, 5)
         assert not asked.done()
         job.kill()

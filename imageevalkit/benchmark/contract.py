@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, overload
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from imageevalkit.asset_manifest import Asset
 from imageevalkit.assets import BenchmarkFiles, data_folder
@@ -84,21 +84,12 @@ JUDGE = Measurer("")
 """Stands for the judge that the user chose."""
 
 
-class Answers(Mapping[str, Answer]):
+class Answers(dict[str, Answer]):
     """The answers about one item in which a value was read, by the name of the question."""
 
     def __init__(self, answers: Mapping[str, Answer], attempts: Mapping[str, int] | None = None) -> None:
-        self._answers = answers
+        super().__init__(answers)
         self._attempts = attempts or {}
-
-    def __getitem__(self, name: str) -> Answer:
-        return self._answers[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._answers)
-
-    def __len__(self) -> int:
-        return len(self._answers)
 
     def attempt(self, name: str) -> int:
         """How many replies to the question held no value so far. The words of the next attempt may depend on it."""
@@ -107,7 +98,7 @@ class Answers(Mapping[str, Answer]):
     @property
     def values_by_name(self) -> dict[str, Any]:
         """What :meth:`Benchmark.parse` read in each answer."""
-        return {name: answer.value for name, answer in self._answers.items()}
+        return {name: answer.value for name, answer in self.items()}
 
 
 class ScoredItem(NamedTuple):
@@ -129,22 +120,12 @@ class ScoredItem(NamedTuple):
     reason: str = ""
 
 
-class Scores(Sequence[Score]):
+class Scores(list[Score]):
     """The scores of a cell's items, without those that have none; ``items`` are all, in the order of the benchmark."""
 
     def __init__(self, items: Sequence[ScoredItem]) -> None:
+        super().__init__(one.score for one in items if one.score)
         self.items = items
-        self._scores = [one.score for one in items if one.score]
-
-    @overload
-    def __getitem__(self, index: int) -> Score: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Score]: ...
-    def __getitem__(self, index: int | slice) -> Score | Sequence[Score]:
-        return self._scores[index]
-
-    def __len__(self) -> int:
-        return len(self._scores)
 
 
 class Benchmark(ABC):
@@ -301,14 +282,13 @@ class Benchmark(ABC):
         Raises:
             CellFailure: one cannot be read.
         """
-        known: list[Picture] | None = self._sources.get(item.id)
-        if known is None:
+        if item.id not in self._sources:
             images = [part for part in item.input_list or () if not isinstance(part, str)]
-            known = self._sources[item.id] = [
+            self._sources[item.id] = [
                 self._source(image, f"benchmark {self.name}: source image {n} of item {item.id}")
                 for n, image in enumerate(images)
             ]
-        return known
+        return self._sources[item.id]
 
     @cached_property
     def _sources(self) -> dict[str, list[Picture]]:

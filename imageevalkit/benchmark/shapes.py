@@ -167,19 +167,18 @@ class OfficialScript(Benchmark):
                     link = images / f"{one.item.id}{one.image.suffix}"
                     link.parent.mkdir(parents=True, exist_ok=True)
                     link.symlink_to(one.image.absolute())
-            self._run(self.command(images, output))
+            try:
+                status = subprocess.run(self.command(images, output), cwd=self.data, check=False).returncode
+            except OSError as error:
+                raise CellFailure(
+                    f"its official program cannot be run: {error.strerror}: {error.filename}"
+                ) from None
+            if status:
+                raise CellFailure(
+                    f"its official program ended with status {status}; the log has what it said"
+                )
             self._files = {path.name: path.read_bytes() for path in output.iterdir() if path.is_file()}
             return self.read(output, len(scores))
 
     def official_files(self, scores: Scores) -> Mapping[str, str | bytes]:
         return self._files
-
-    def _run(self, command: Sequence[str]) -> None:
-        try:
-            status = subprocess.run(command, cwd=self.data, check=False).returncode
-        except OSError as error:
-            raise CellFailure(
-                f"its official program cannot be run: {error.strerror}: {error.filename}"
-            ) from None
-        if status:
-            raise CellFailure(f"its official program ended with status {status}; the log has what it said")

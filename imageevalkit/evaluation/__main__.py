@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import traceback
 from pathlib import Path
 
 from imageevalkit import logs, registry
 from imageevalkit.benchmark_settings import settings_of
 from imageevalkit.cell import Cell, lock_cell
 from imageevalkit.cell.items import items_of
-from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say
+from imageevalkit.errors import ExitStatus, UserError, run_main, say
 from imageevalkit.evaluation.engine import evaluate_cell
 from imageevalkit.evaluation.interview import AskOptions
-from imageevalkit.guest_code import guest_code
-from imageevalkit.jobs import FAILED, STATUS_OF_STATE, Outcome, write_outcome
+from imageevalkit.jobs import STATUS_OF_STATE, Outcome, outcome_of, write_outcome
 from imageevalkit.progress import ProgressWriter
-from imageevalkit.secrets import one_line, redact
 
 
 def main() -> ExitStatus:
@@ -34,14 +31,7 @@ def main() -> ExitStatus:
         lock_cell(cell)  # a launcher holds it for the jobs it starts
     else:
         logs.print_without_fear()
-    try:
-        with guest_code():
-            outcome = _evaluate(cell)
-    except (CellFailure, UserError) as error:
-        outcome = Outcome(FAILED, one_line(error))
-    except Exception as error:  # the launcher must learn of any fault as one line; the log has the rest
-        say(redact(traceback.format_exc()))
-        outcome = Outcome(FAILED, f"{type(error).__name__}: {one_line(error, 300)}")
+    outcome = outcome_of(lambda: _evaluate(cell), say)
     say(f"=== {outcome.state}: {outcome.message}")
     if run_folder:
         write_outcome(Path(run_folder), cell, "evaluate", outcome)

@@ -15,7 +15,6 @@ from imageevalkit.cell.items import Item
 from imageevalkit.cell.jsonl import is_number
 from imageevalkit.cell.results import (
     Coverage,
-    Evaluator,
     Metric,
     Result,
     as_object,
@@ -36,10 +35,10 @@ from imageevalkit.cell.states import (
     scorable,
     survey_images,
 )
-from imageevalkit.errors import CellFailure
+from imageevalkit.errors import CellFailure, say
 from imageevalkit.evaluation.evaluator import Answerers
 from imageevalkit.evaluation.interview import AskOptions, Interview
-from imageevalkit.evaluation.judgements import JUDGE_FAILED, JUDGED, UNPARSED
+from imageevalkit.evaluation.judgements import JUDGE_FAILED, JUDGED, UNPARSED, Judgements
 from imageevalkit.evaluation.provenance import provenance
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.jobs import FAILED as JOB_FAILED
@@ -47,7 +46,6 @@ from imageevalkit.money import dollars
 from imageevalkit.progress import ProgressWriter
 
 NOT_GENERATED = "not_generated"
-_DEFAULT = AskOptions()
 
 
 def evaluate_cell(
@@ -57,7 +55,7 @@ def evaluate_cell(
     limit: int | None,
     official_treatment: bool,
     progress: ProgressWriter,
-    asking: AskOptions = _DEFAULT,
+    asking: AskOptions = AskOptions(),  # noqa: B008 - it cannot change
 ) -> Outcome:
     """Score ``items`` of ``cell`` and leave scores.jsonl, result.json and the benchmark's official files.
 
@@ -81,28 +79,45 @@ def evaluate_cell(
         )
     answerers = Answerers(benchmark)
     evaluator = answerers.evaluator  # what somebody lacks is known before anybody is asked
-    by_id = {item.id: item for item in items}
-    interview = Interview(cell, benchmark, answerers, by_id, pictures, asking, progress)
+    judgements = Judgements(
+        cell, benchmark, answerers.evaluator_of, items, pictures, asking.retry_unparsed, say
+    )
+    interview = Interview(cell, answerers, judgements, asking.workers, progress)
     if asking.ask:
         interview.run()
     unasked = interview.problem if asking.ask else "not asked: --rescore takes what is on record"
-    scores = Scores([_scored(benchmark, item, states[item.id], interview, unasked) for item in items])
+    scores = Scores(
+        [
+            _scored(benchmark, judgements.scored_item(state.item, unasked), state)
+            if state.item.id in pictures
+            else not_made(state)
+            for state in states.values()
+        ]
+    )
     if not asking.ask and not any(one.replies for one in scores.items):
         raise CellFailure(
             f"--rescore: {evaluator.id} has said nothing about these images, with these settings and "
             "versions of packages; leave --rescore out to ask it"
         )
-    coverage = _coverage(states, scores)
+    coverage = coverage_of(states, scores)
     if not scores:
         # no result: a judge that cannot be used is no column of the leaderboard
-        raise CellFailure(_nothing_judged(scores, interview.problem, coverage))
+        if interview.problem:
+            raise CellFailure(f"{interview.problem} (0 of {coverage.expected} judged; run again to go on)")
+        raise CellFailure(f"nothing was judged: {coverage.problems()}{_why(scores)}")
     with benchmark_code(benchmark.name, "metrics()"):
         metrics = dict(benchmark.metrics(scores))
-        _check_metrics(metrics, f"benchmark {benchmark.name}: metrics()")
+    for name, metric in metrics.items():
+        if not isinstance(metric, Metric):
+            raise CellFailure(
+                f"benchmark {benchmark.name}: metrics() has '{name}', which is {reprlib.repr(metric)}, and must be a "
+                "Metric"
+            )
     with benchmark_code(benchmark.name, "notes()"):
         notes = [*benchmark.notes(scores)]
     headline = (official_treatment and benchmark.official_headline) or benchmark.headline
     origin = provenance(cell, items, data_sha256, answerers.counted)
+    notes = [*_notes(states, judgements.repeated, origin), *filter(None, [corrupt]), *notes]
     withheld = "" if coverage.complete or official_treatment else f"incomplete: {coverage.problems()}"
     result = Result(
         model=cell.model,
@@ -116,11 +131,7 @@ def evaluate_cell(
         limit=limit,
         provenance=origin,
         withheld=withheld,
-        notes=[
-            *_notes(states, coverage, interview.judgements.repeated, origin),
-            *filter(None, [corrupt]),
-            *notes,
-        ],
+        notes=notes,
     )
     try:
         validate(as_object(result))
@@ -132,7 +143,7 @@ def evaluate_cell(
             raise CellFailure(
                 f"{coverage.problems()}; the result of {kept.coverage.judged} judged items stands"
             )
-        return Outcome(COMPLETE, f"{_shown(result)}; the result of {kept.coverage.expected} items stands")
+        return Outcome(COMPLETE, f"{_headline(result)}; the result of {kept.coverage.expected} items stands")
     if gone := sum(not picture.path.is_file() for picture in pictures.values()):
         raise CellFailure(
             f"{gone} of {len(pictures)} images were removed from {cell.folder} while they were judged"
@@ -140,8 +151,12 @@ def evaluate_cell(
     with benchmark_code(benchmark.name, "official_files()"):
         official = dict(benchmark.official_files(scores))
     check_files(official, f"benchmark {benchmark.name}: official_files()")
-    leave(cell, result, _scores_text(evaluator, states, scores), official)
-    return _outcome(result, interview, scores, corrupt)
+    leave(cell, result, scores_text(evaluator.id, states, scores), official)
+    if interview.problem:
+        judged = f"{coverage.judged} of {coverage.expected} judged"
+        return Outcome(JOB_FAILED, f"{interview.problem} ({judged}; run again to go on)")
+    spent = f"{dollars(interview.usd)} for the judge" if interview.usd is not None else ""
+    return outcome_of_result(result, _why(scores), corrupt, spent)
 
 
 def pictures_of(benchmark: Benchmark, states: Mapping[str, ImageState]) -> dict[str, Picture]:
@@ -153,28 +168,24 @@ def pictures_of(benchmark: Benchmark, states: Mapping[str, ImageState]) -> dict[
     }
 
 
-def _scored(
-    benchmark: Benchmark, item: Item, state: ImageState, interview: Interview, unasked: str
-) -> ScoredItem:
-    """What all answers about ``item`` together are worth."""
-    known = interview.judgements.result(item.id, unasked)
-    if known is None:
-        reason = f"{state.status}: {state.reason}"
-        return ScoredItem(item, None, Answers({}), {}, None, state.attempted, NOT_GENERATED, reason)
-    score = None
-    if known.status == JUDGED:
-        where = f"score() of item {item.id}"
-        with benchmark_code(benchmark.name, where):
-            score = benchmark.score(item, known.answers)
-            _check_score(score, f"benchmark {benchmark.name}: {where}")
-            score = score.of_item(item.id)
-    return ScoredItem(
-        item, state.path, known.answers, known.texts, score, state.attempted, known.status, known.reason
-    )
+def not_made(state: ImageState) -> ScoredItem:
+    """An item without an image to judge."""
+    reason = f"{state.status}: {state.reason}"
+    return ScoredItem(state.item, None, Answers({}), {}, None, state.attempted, NOT_GENERATED, reason)
+
+
+def _scored(benchmark: Benchmark, known: ScoredItem, state: ImageState) -> ScoredItem:
+    """What all answers about an item together are worth."""
+    if known.status != JUDGED:
+        return known._replace(attempted=state.attempted)
+    where = f"score() of item {known.item.id}"
+    with benchmark_code(benchmark.name, where):
+        score = benchmark.score(known.item, known.answers)
+        _check_score(score, f"benchmark {benchmark.name}: {where}")
+        return known._replace(attempted=state.attempted, score=score.of_item(known.item.id))
 
 
 def _check_score(score: Any, where: str) -> None:
-    """Whether it is one, and its points are. Raises CellFailure."""
     if not isinstance(score, Score):
         raise CellFailure(f"{where} returns {reprlib.repr(score)}, and must return a Score")
     for n, one in enumerate((score, *score.points)):
@@ -193,19 +204,6 @@ def _check_score(score: Any, where: str) -> None:
                 ) from None
 
 
-def _check_metrics(metrics: Mapping[str, Any], where: str) -> None:
-    """Whether all are. Raises CellFailure."""
-    for name, metric in metrics.items():
-        if not isinstance(metric, Metric):
-            raise CellFailure(f"{where} has '{name}', which is {reprlib.repr(metric)}, and must be a Metric")
-
-
-def _nothing_judged(scores: Scores, problem: str, coverage: Coverage) -> str:
-    if problem:
-        return f"{problem} (0 of {coverage.expected} judged; run again to go on)"
-    return f"nothing was judged: {coverage.problems()}{_why(scores)}"
-
-
 def _why(scores: Scores) -> str:
     """The commonest reason why an item was not judged, and what to do about it; empty when all were."""
     reasons = Counter(
@@ -219,10 +217,8 @@ def _why(scores: Scores) -> str:
 
 
 def _better(result: Result, asked: bool) -> Result | None:
-    """The result of the same evaluator that ``result`` must not replace, if there is one.
-
-    That is a complete one of more items than a limited ``result`` has; and one that knows more, where nothing was
-    ``asked``: then what is missing may have been said, but to other settings.
+    """The result of the same evaluator that ``result`` must not replace: a complete one of more items than a limited
+    one has; one that knows more where nothing was ``asked``, for what is missing may have been said to other settings.
     """
     for other in standing(Cell(result.model, result.benchmark)):
         if other.evaluator.id != result.evaluator.id or other.treatment != result.treatment:
@@ -235,25 +231,20 @@ def _better(result: Result, asked: bool) -> Result | None:
     return None
 
 
-def _coverage(states: Mapping[str, ImageState], scores: Scores) -> Coverage:
+def coverage_of(states: Mapping[str, ImageState], scores: Scores) -> Coverage:
+    """What became of every item, by the states of images and items."""
     counts = Counter(state.status for state in states.values())
     # a placeholder may be scored under the official treatment, but it was never generated
     judged = Counter(one.status for one in scores.items if states[one.item.id].status == GENERATED)
     return Coverage(
         expected=len(states),
-        generated=counts[GENERATED],
-        refused=counts[REFUSED],
-        failed=counts[FAILED],
-        blank=counts[BLANK],
-        corrupt=counts[CORRUPT],
-        judged=judged[JUDGED],
-        unparsed=judged[UNPARSED],
-        judge_failed=judged[JUDGE_FAILED],
+        **{status: counts[status] for status in (GENERATED, REFUSED, FAILED, BLANK, CORRUPT)},
+        **{status: judged[status] for status in (JUDGED, UNPARSED, JUDGE_FAILED)},
         flat=sum(state.flat for state in states.values() if state.status == GENERATED),
     )
 
 
-def _scores_text(evaluator: Evaluator, states: Mapping[str, ImageState], scores: Scores) -> str:
+def scores_text(evaluator: str, states: Mapping[str, ImageState], scores: Scores) -> str:
     """The text of scores.jsonl: a record of every item."""
     lines = []
     for one in scores.items:
@@ -265,7 +256,7 @@ def _scores_text(evaluator: Evaluator, states: Mapping[str, ImageState], scores:
             "attempted": state.attempted,
             "values": score.values,
             "keys": score.keys,
-            "evaluator": evaluator.id,
+            "evaluator": evaluator,
             "detail": score.detail,
             "reason": one.reason,
         }
@@ -275,19 +266,16 @@ def _scores_text(evaluator: Evaluator, states: Mapping[str, ImageState], scores:
     return "\n".join(lines) + "\n"
 
 
-def _notes(
-    states: Mapping[str, ImageState], coverage: Coverage, asked_again: int, origin: Mapping[str, Any]
-) -> list[str]:
-    notes = []
+def _notes(states: Mapping[str, ImageState], asked_again: int, origin: Mapping[str, Any]) -> list[str]:
+    notes, generated = [], [state for state in states.values() if state.status == GENERATED]
     if asked_again:
         notes.append(f"{asked_again} questions were asked more often than officially (--retry_unparsed)")
-    foreign = sum(not state.made_here for state in states.values() if state.status == GENERATED)
-    if foreign:
+    if foreign := sum(not state.made_here for state in generated):
         grids = {settings["grid"] for settings in origin["model_settings"] if "grid" in settings}
         cut = f", and cut out of grids (rows,cols {', '.join(sorted(grids))})" if grids else ""
         notes.append(f"{foreign} images were made elsewhere{cut}: nothing says how")
-    if coverage.flat:
-        notes.append(f"{coverage.flat} images are one flat colour")
+    if flat := sum(state.flat for state in generated):
+        notes.append(f"{flat} images are one flat colour")
     return notes
 
 
@@ -297,19 +285,16 @@ def _corrupt(states: Mapping[str, ImageState]) -> str:
     return f"corrupt: {'; '.join(corrupt[:3])}{' …' if len(corrupt) > 3 else ''}" if corrupt else ""
 
 
-def _outcome(result: Result, interview: Interview, scores: Scores, corrupt: str) -> Outcome:
+def outcome_of_result(result: Result, why: str = "", *more: str) -> Outcome:
+    """The outcome of a cell with that ``result``; ``why`` items were not judged, and what ``more`` there is to say."""
     coverage = result.coverage
+    lost = f"{coverage.problems()}{why}" if coverage.problems() else ""
     counts = f"{coverage.judged} of {coverage.expected} judged"
-    if interview.problem:
-        return Outcome(JOB_FAILED, f"{interview.problem} ({counts}; run again to go on)")
-    problems = coverage.problems()
-    lost = f"{problems}{_why(scores)}" if problems else ""
-    spent = f"{dollars(interview.usd)} for the judge" if interview.usd is not None else ""
-    parts = (_shown(result), counts, lost, corrupt, spent)
+    parts = (_headline(result), counts, lost, *more)
     return Outcome(COMPLETE if coverage.complete else INCOMPLETE, "; ".join(filter(None, parts)))
 
 
-def _shown(result: Result) -> str:
+def _headline(result: Result) -> str:
     """The headline scores in words; empty when they are withheld."""
     values = {name: result.metrics[name].value for name in result.headline}
     return ", ".join(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from functools import cached_property
-from typing import Any
 
 from imageevalkit import registry
 from imageevalkit.benchmark.answerer import Answerer, digest
@@ -19,8 +18,7 @@ _JUDGE_GROUP = "judge"
 class Answerers:
     """The judge and the measurers of ``benchmark``; making them is cheap, what is slow happens with the first question.
 
-    Raises:
-        CellFailure: the words that the judge is asked with are not there.
+    Raises CellFailure: the words that the judge is asked with are not there.
     """
 
     def __init__(self, benchmark: Benchmark) -> None:
@@ -30,19 +28,31 @@ class Answerers:
         groups = benchmark.measurers or ({_JUDGE_GROUP: JUDGE} if benchmark.judge else {})
         for group, measurer in groups.items():
             if (key := repr(measurer)) not in made:
-                made[key] = _judge(benchmark) if measurer == JUDGE else registry.measurer(*measurer)
+                made[key] = self._judge() if measurer == JUDGE else registry.measurer(*measurer)
             self._groups[group] = made[key]
         self.judge = made.get(repr(JUDGE))
         self._current = self.judge
 
+    def _judge(self) -> Answerer:
+        one = self._benchmark
+        if not one.judge:
+            raise CellFailure(
+                f"benchmark {one.name} names nobody who answers its questions: give judge, or measurers, in "
+                "benchmark.py"
+            )
+        if one.backend:
+            return registry.judge(one.judge, one.prompts, one.official, one.pixels)
+        return registry.measurer(one.judge, {})  # a reader in the place of a judge
+
     def of(self, question: Question) -> Answerer:
         """Who answers it. Raises CellFailure: nobody does."""
-        groups = self._groups
-        answerer = groups.get(_JUDGE_GROUP if not self._benchmark.measurers else question.group)
+        if not self._groups:
+            return self._judge()
+        answerer = self._groups.get(question.group if self._benchmark.measurers else _JUDGE_GROUP)
         if answerer is None:
             raise CellFailure(
                 f"benchmark {self._benchmark.name}: nobody measures '{question.group}', the group of the question "
-                f"'{question.name}': name a measurer, or JUDGE, in measurers (there: {', '.join(groups)})"
+                f"'{question.name}': name a measurer, or JUDGE, in measurers (there: {', '.join(self._groups)})"
             )
         return answerer
 
@@ -54,17 +64,27 @@ class Answerers:
     def evaluator(self) -> Evaluator:
         """Who gives the scores: the answerer itself where there is one and no setting decides; else all by a hash.
 
-        Raises:
-            CellFailure: all that somebody misses (weights, a package), not only the first.
+        Raises CellFailure: it names all that somebody misses (weights, a package).
         """
-        benchmark, parts = self._benchmark, self._evaluators()
+        benchmark, parts, problems = self._benchmark, dict[str, Evaluator](), list[str]()
+        for group, answerer in self._groups.items():
+            try:
+                parts[group] = answerer.evaluator
+            except CellFailure as error:
+                problems.append(str(error))
+        if problems:
+            raise CellFailure("; ".join(dict.fromkeys(problems)))
         identity = dict(benchmark.identity)
-        if len(set(self._groups.values())) == 1 and not identity.keys() - {"rules"}:
-            [part] = set(self._groups.values())
-            return _by_rules(part.evaluator, identity)
-        ids = {group: part.id for group, part in parts.items()}
-        label = self.judge.label if self.judge else self._kind
         rules = identity.get("rules", "official")
+        if len(set(self._groups.values())) == 1 and not identity.keys() - {"rules"}:
+            part = next(iter(parts.values()))
+            if not identity:
+                return part
+            label, _, hash_of_part = part.id.rpartition("/")
+            return Evaluator(f"{label}/{rules}/{hash_of_part}", False, {**part.details, **identity})
+        ids = {group: part.id for group, part in parts.items()}
+        kinds = (registry.measurer_kind(measurer.name) for measurer in benchmark.measurers.values())
+        label = self.judge.label if self.judge else next((f"{kind}s" for kind in kinds), "script")
         return Evaluator(
             id=f"{label}/{rules}/{digest({'answerers': ids, **identity})[:8]}",
             official=benchmark.is_official and all(one.is_official for one in self._groups.values()),
@@ -74,23 +94,6 @@ class Answerers:
                 "answerers": {group: {"id": part.id, **part.details} for group, part in parts.items()},
             },
         )
-
-    @property
-    def _kind(self) -> str:
-        for measurer in self._benchmark.measurers.values():
-            return f"{registry.measurer_kind(measurer.name)}s"
-        return "script"
-
-    def _evaluators(self) -> dict[str, Evaluator]:
-        parts, problems = {}, []
-        for group, answerer in self._groups.items():
-            try:
-                parts[group] = answerer.evaluator
-            except CellFailure as error:
-                problems.append(str(error))
-        if problems:
-            raise CellFailure("; ".join(dict.fromkeys(problems)))
-        return parts
 
     @property
     def counted(self) -> str:
@@ -117,22 +120,3 @@ class Answerers:
             if mine:
                 self._current = answerer
                 yield from answerer.ask(mine, workers)
-
-
-def _by_rules(evaluator: Evaluator, identity: Mapping[str, Any]) -> Evaluator:
-    """``evaluator``, named by the rules too where they are not the official ones."""
-    if not identity:
-        return evaluator
-    label, _, digest_ = evaluator.id.rpartition("/")
-    return Evaluator(f"{label}/{identity['rules']}/{digest_}", False, {**evaluator.details, **identity})
-
-
-def _judge(benchmark: Benchmark) -> Answerer:
-    if not benchmark.judge:
-        raise CellFailure(
-            f"benchmark {benchmark.name} names nobody who answers its questions: give judge, or measurers, in "
-            "benchmark.py"
-        )
-    if benchmark.backend:
-        return registry.judge(benchmark.judge, benchmark.prompts, benchmark.official, benchmark.pixels)
-    return registry.measurer(benchmark.judge, {})  # a reader in the place of a judge

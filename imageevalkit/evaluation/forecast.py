@@ -36,7 +36,7 @@ _TOKENS_PER_REPLY = 50
 
 
 def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
-    """What a job would ask about a cell, in words; only reads. Its options are those of this process's environment.
+    """What a job with the options of this environment would ask about a cell, in words; only reads.
 
     ``request["images"]`` is how the run gets the images: the ``stage`` with its options, None for those there are.
     """
@@ -79,12 +79,8 @@ def questions_to_ask(
     pictures: Mapping[str, Picture],
     options: AskOptions,
 ) -> tuple[int, list[Question]]:
-    """How many questions there are about ``pictures``, and those that a job with ``options`` would ask.
-
-    A reply that holds no score may cost more tries, and an answer may lead to another question.
-    """
-    by_id = {item.id: item for item in items}
-    judgements = Judgements(cell, benchmark, answerers.evaluator_of, by_id, pictures, options.retry_unparsed)
+    """How many questions there are about ``pictures``, and those that a job with ``options`` would ask at first."""
+    judgements = Judgements(cell, benchmark, answerers.evaluator_of, items, pictures, options.retry_unparsed)
     return judgements.requests, judgements.open() if options.ask else []
 
 
@@ -109,17 +105,15 @@ def _pictures(
 
 
 def effort(judge: str, questions: Sequence[Question]) -> str:
-    """Tokens and money that ``questions`` take if each is asked once, in words.
+    """Tokens sent, and money for a judge behind an API, if each of ``questions`` is asked once, in words.
 
-    A text of n characters counts as n / 4 tokens, an image as 1000, a reply as 50 or what it may have at most; the
-    tokens told are those sent. Money is told of judges behind an API only. ``judge`` is its full name, its options
-    are those of this process's environment.
-
-    Raises:
-        UserError: the judge's settings are malformed.
+    A text of n characters counts as n / 4 tokens, an image as 1000, a reply as 50 or what it may have at most.
+    ``judge`` is its full name, its options are those of this environment. Raises UserError: they are malformed.
     """
     choice = registry.choose_judge(judge)
-    sent = round(sum(map(_tokens, questions)))
+    sent = round(
+        sum(len(q.text) / _CHARACTERS_PER_TOKEN + _TOKENS_PER_IMAGE * len(q.pictures) for q in questions)
+    )
     written = sum(min(question.sampling.max_tokens, _TOKENS_PER_REPLY) for question in questions)
     said = f"about {sent / 1e6:.2f} million tokens"
     if choice.setting.backend != "openai":
@@ -130,10 +124,6 @@ def effort(judge: str, questions: Sequence[Question]) -> str:
     if price is None or cost is None:
         return f"{said}, price unknown"
     return f"{said}, about {dollars(cost)} at {price.basis} (up to {_TOKENS_PER_REPLY} tokens a reply)"
-
-
-def _tokens(question: Question) -> float:
-    return len(question.text) / _CHARACTERS_PER_TOKEN + _TOKENS_PER_IMAGE * len(question.pictures)
 
 
 def main() -> ExitStatus:

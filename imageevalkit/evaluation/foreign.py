@@ -8,29 +8,26 @@ benchmark".
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import subprocess
 import sys
-import traceback
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from imageevalkit import registry
+from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores
 from imageevalkit.cell import Cell, short_path
 from imageevalkit.cell.items import Item, entries_of, placed
 from imageevalkit.cell.metrics_file import METRICS, no_score, read_metrics
-from imageevalkit.cell.results import Coverage, Evaluator, Result, leave, standing
-from imageevalkit.cell.states import BLANK, CORRUPT, GENERATED, REFUSED, ImageState, survey_images
-from imageevalkit.cell.states import FAILED as FAILED_ITEM
+from imageevalkit.cell.results import Evaluator, Result, leave, standing
+from imageevalkit.cell.scores import Score
+from imageevalkit.cell.states import GENERATED, survey_images
 from imageevalkit.errors import CellFailure, ExitStatus, run_main, say
+from imageevalkit.evaluation.engine import coverage_of, not_made, outcome_of_result, scores_text
 from imageevalkit.evaluation.provenance import provenance
-from imageevalkit.guest_code import guest_code
-from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STATUS_OF_STATE, Outcome, write_outcome
-from imageevalkit.secrets import one_line, redact
+from imageevalkit.jobs import COMPLETE, STATUS_OF_STATE, Outcome, outcome_of, write_outcome
+from imageevalkit.secrets import one_line
 
 _HASH_DIGITS = 12
 
@@ -45,14 +42,7 @@ def main() -> ExitStatus:
         status = subprocess.run(command, start_new_session=True, check=False).returncode
         if status:
             sys.exit(status if status > 0 else 128 - status)
-        try:
-            with guest_code():
-                outcome = _outcome(cell, Path(script))
-        except CellFailure as failure:
-            outcome = Outcome(FAILED, one_line(failure))
-        except Exception as error:  # of a dataset class; the log has the rest
-            say(redact(traceback.format_exc()))
-            outcome = Outcome(FAILED, f"{type(error).__name__}: {one_line(error, 300)}")
+        outcome = outcome_of(lambda: _outcome(cell, Path(script)), say)
     say(f"=== {outcome.state}: {outcome.message}")
     write_outcome(Path(os.environ["IMAGEEVALKIT_RUN_FOLDER"]), cell, "evaluate", outcome)
     return STATUS_OF_STATE[outcome.state]
@@ -60,10 +50,7 @@ def main() -> ExitStatus:
 
 @contextmanager
 def _only_new(path: Path) -> Iterator[None]:
-    """A block in which ``path`` is only there once it was written in it: an older one may be about other images.
-
-    That one is back afterwards if there is no new one.
-    """
+    """A block that begins without ``path``, whose metrics may be of other images; it is back if no new one comes."""
     earlier = path.with_name(f".{path.name}.earlier")
     if path.exists():
         path.replace(earlier)
@@ -82,22 +69,18 @@ def _outcome(cell: Cell, script: Path) -> Outcome:
     if not path.exists():
         known = "the result of an earlier run stands" if standing(cell) else no_score(cell)
         return Outcome(COMPLETE, f"the script ended with status 0; {known}")
-    result, states = _result(cell, script, path)
-    leave(cell, result, _scores(states, result.evaluator.id), None)
-    coverage, words = result.coverage, [f"{result.coverage.judged} of {result.coverage.expected} judged"]
-    for name in result.headline:
-        value = result.metrics[name].value
-        words.insert(0, f"{name} has no value" if value is None else f"{name} {value:.4f}")
-    state = COMPLETE if coverage.complete else INCOMPLETE
-    return Outcome(state, "; ".join(filter(None, [*words, coverage.problems()])))
-
-
-def _result(cell: Cell, script: Path, path: Path) -> tuple[Result, Mapping[str, ImageState]]:
-    """The result that the metrics in ``path`` are, and the images that they are about. Raises CellFailure."""
     items = _items(cell)
     limit = _limit(items)
     states = survey_images(cell, items[:limit])
-    coverage = _coverage(states)
+    scores = Scores(
+        [
+            ScoredItem(one.item, one.path, Answers({}), {}, Score({}))
+            if one.status == GENERATED
+            else not_made(one)
+            for one in states.values()
+        ]
+    )
+    coverage = coverage_of(states, scores)
     if not coverage.generated:
         raise CellFailure(
             f"no image is behind {short_path(path)}: {coverage.problems()} of {coverage.expected} items"
@@ -107,13 +90,15 @@ def _result(cell: Cell, script: Path, path: Path) -> tuple[Result, Mapping[str, 
     evaluator = Evaluator(
         f"script/{digest[:_HASH_DIGITS]}", False, {"script": f"eval/{script.name}", "sha256": digest}
     )
+    # of a benchmark that names no version: all that a model is shown
+    shown = "\n".join(f"{item.seed} {item.prompt_sha256}" for item in items)
     origin = provenance(cell, items[:limit], {}, evaluator.id)
     as_official = os.environ.get("IMAGEEVALKIT_MISSING_ITEMS") == "official"
     withheld = "" if coverage.complete or as_official else f"incomplete: {coverage.problems()}"
     result = Result(
         model=cell.model,
         benchmark=cell.benchmark,
-        benchmark_version=_version(items),
+        benchmark_version=f"items/{hashlib.sha256(shown.encode()).hexdigest()[:_HASH_DIGITS]}",
         evaluator=evaluator,
         coverage=coverage,
         metrics=metrics,
@@ -125,7 +110,8 @@ def _result(cell: Cell, script: Path, path: Path) -> tuple[Result, Mapping[str, 
         withheld=withheld,
         notes=[f"measured by eval/{script.name}; that it counted every image is its own word"],
     )
-    return result, states
+    leave(cell, result, scores_text(evaluator.id, states, scores), None)
+    return outcome_of_result(result)
 
 
 def _items(cell: Cell) -> list[Item]:
@@ -151,47 +137,6 @@ def _limit(items: Sequence[Item]) -> int | None:
     last = max((n for n, item in enumerate(items, 1) if item.path.exists()), default=0)
     limit = max(int(given), last)
     return limit if limit < len(items) else None
-
-
-def _version(items: Sequence[Item]) -> str:
-    """The version of a benchmark that names none: a hash of all that a model is shown."""
-    shown = "\n".join(f"{item.seed} {item.prompt_sha256}" for item in items)
-    return f"items/{hashlib.sha256(shown.encode()).hexdigest()[:_HASH_DIGITS]}"
-
-
-def _coverage(states: Mapping[str, ImageState]) -> Coverage:
-    counts = Counter(state.status for state in states.values())
-    return Coverage(
-        expected=len(states),
-        generated=counts[GENERATED],
-        refused=counts[REFUSED],
-        failed=counts[FAILED_ITEM],
-        blank=counts[BLANK],
-        corrupt=counts[CORRUPT],
-        judged=counts[GENERATED],
-        unparsed=0,
-        judge_failed=0,
-        flat=sum(state.flat for state in states.values() if state.status == GENERATED),
-    )
-
-
-def _scores(states: Mapping[str, ImageState], evaluator: str) -> str:
-    """The text of scores.jsonl: which image of each item the result is about."""
-    records: list[dict[str, Any]] = [
-        {
-            "item": item,
-            "status": "judged" if state.status == GENERATED else "not_generated",
-            "image_sha256": state.sha256 or None,
-            "attempted": state.attempted,
-            "values": {},
-            "keys": {},
-            "evaluator": evaluator,
-            "detail": {},
-            "reason": "" if state.status == GENERATED else f"{state.status}: {state.reason}",
-        }
-        for item, state in states.items()
-    ]
-    return "".join(json.dumps(r, ensure_ascii=False, separators=(",", ":")) + "\n" for r in records)
 
 
 if __name__ == "__main__":

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import os
 import reprlib
+import threading
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from imageevalkit.benchmark.contract import Benchmark
-from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question
+from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
 from imageevalkit.cell import Cell
-from imageevalkit.cell.items import Item
 from imageevalkit.cell.kept_twice import KeptTwiceWriter
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.evaluation.evaluator import Answerers
 from imageevalkit.evaluation.judgements import UNPARSED, Judgements, judgement_writer
-from imageevalkit.evaluation.watch import Watch
 from imageevalkit.progress import Progress, ProgressWriter
 from imageevalkit.secrets import one_line, redact
 
 # Of a judge that has not answered once: a thousand questions more would each fail after all their retries.
 _FIRST_FAILURES = 10
+_LOOK_EVERY = 0.5  # seconds
 
 
 class AskOptions(NamedTuple):
@@ -48,7 +47,7 @@ class AskOptions(NamedTuple):
 
 
 class Interview:
-    """All questions of a benchmark about the ``pictures`` of a cell, and their answers; :meth:`run` asks what is open.
+    """Asks what is open of the ``judgements`` of ``cell``.
 
     ``problem`` is the one line why somebody stopped answering (empty: nobody did); ``usd`` is what this run's answers
     cost, None where no price is known.
@@ -60,19 +59,14 @@ class Interview:
     def __init__(
         self,
         cell: Cell,
-        benchmark: Benchmark,
         answerers: Answerers,
-        items: Mapping[str, Item],
-        pictures: Mapping[str, Picture],
-        options: AskOptions,
+        judgements: Judgements,
+        workers: int,
         progress: ProgressWriter,
     ) -> None:
-        self._cell, self._answerers = cell, answerers
-        self._options, self._progress = options, progress
-        self.judgements = Judgements(
-            cell, benchmark, answerers.evaluator_of, items, pictures, options.retry_unparsed, say
-        )
-        self._answered = self.judgements.answerers
+        self._cell, self._answerers, self._judgements = cell, answerers, judgements
+        self._workers, self._progress = workers, progress
+        self._answered = judgements.answerers
         self._reused = 0
         self._failed: Counter[str] = Counter()
         self._note = ""
@@ -81,20 +75,16 @@ class Interview:
 
     def run(self) -> None:
         """Ask until nothing is open."""
-        waiting = self.judgements.open()
-        self._reused = self.judgements.settled
-        say(f"{self._reused} of {self.judgements.requests} questions are answered, {len(waiting)} to ask")
+        waiting = self._judgements.open()
+        self._reused = self._judgements.settled
+        say(f"{self._reused} of {self._judgements.requests} questions are answered, {len(waiting)} to ask")
         self._report(force=True)
         self._answerers.has_answered(self._answered)
-        with (
-            closing(judgement_writer(self._cell)) as writer,
-            Watch(self._report_holdup),
-            Watch(writer.sync),
-        ):
+        with closing(judgement_writer(self._cell)) as writer, watched(self._report_holdup, writer.sync):
             # what comes later: questions that quote an answer, and those asked again for want of a value
             while waiting and not self.problem:
                 self.problem = self._ask(waiting, writer)
-                waiting = self.judgements.open()
+                waiting = self._judgements.open()
         self._note = ""
         self._report(force=True)
 
@@ -102,7 +92,7 @@ class Interview:
         """Ask ``waiting``; why somebody stopped answering, if so."""
         left = len(waiting)
         try:
-            with closing(self._answers(waiting)) as answers:
+            with closing(self._answerers.ask(waiting, self._workers)) as answers:
                 for answer in answers:
                     self._note_answer(answer, writer)
                     left -= 1
@@ -117,9 +107,6 @@ class Interview:
             return problem
         return f"{left} of {len(waiting)} questions got neither an answer nor an error" if left else ""
 
-    def _answers(self, waiting: Sequence[Question]) -> Generator[Answer, None, None]:
-        yield from self._answerers.ask(waiting, self._options.workers)
-
     def _note_answer(self, answer: Answer, writer: KeptTwiceWriter) -> None:
         question = answer.question
         who = self._answerers.evaluator_of(question).id
@@ -128,29 +115,15 @@ class Interview:
                 f"{who} answers {question.name} of item {question.item} with {reprlib.repr(answer.text)}: an answer is "
                 "a text, that of a measurement JSON"
             )
-        request = self.judgements.request(question)
-        answer = replace(answer, error=redact(answer.error))
-        status, problem, fault = UNPARSED, "", None
-        try:
-            status, answer, problem = self.judgements.add(answer)
-        except CellFailure as error:  # of the benchmark's code: the answer is paid for, and kept
-            fault = error
-        if answer.text is None:
-            self._failed[who] += 1
-            say(f"{question.item} {question.name}: judge failed: {problem}")
-        else:
-            self._answered.add(who)
-            if answer.usd is not None:
-                self.usd = (self.usd or 0.0) + answer.usd
         record: dict[str, Any] = {
             "item": question.item,
             "question": question.name,
             "evaluator": who,
-            "request": request,
-            "status": status,
+            "request": self._judgements.request(question),
+            "status": UNPARSED,
             "raw": answer.text,
-            "parsed": answer.value,
-            "error": problem or (str(fault) if fault else None),
+            "parsed": None,
+            "error": None,
             "seconds": round(answer.seconds, 4),
             "attempts": answer.attempts,
             "tokens": answer.tokens,
@@ -159,9 +132,21 @@ class Interview:
             record |= {"probabilities": dict(answer.probabilities), "outside": answer.outside}
         if answer.usd is not None:
             record["usd"] = answer.usd
-        writer.append(record)
-        if fault:
-            raise fault
+        try:
+            status, value, problem = self._judgements.add(replace(answer, error=redact(answer.error)))
+            record |= {"status": status, "parsed": value, "error": problem or None}
+        except CellFailure as error:  # of the benchmark's code: the answer is paid for, and kept
+            record["error"] = str(error)
+            raise
+        finally:
+            writer.append(record)
+        if answer.text is None:
+            self._failed[who] += 1
+            say(f"{question.item} {question.name}: judge failed: {problem}")
+            return
+        self._answered.add(who)
+        if answer.usd is not None:
+            self.usd = (self.usd or 0.0) + answer.usd
 
     def _report_holdup(self) -> None:
         """While no answer comes, tell why; who else tells something of this cell meanwhile is not talked over."""
@@ -174,11 +159,32 @@ class Interview:
             Progress(
                 cell=self._cell.key,
                 stage="evaluate",
-                done=self.judgements.settled,
-                total=self.judgements.requests,
+                done=self._judgements.settled,
+                total=self._judgements.requests,
                 reused=self._reused,
                 failed=self._failed.total(),
                 note=self._note,
             ),
             force,
         )
+
+
+@contextmanager
+def watched(*looks: Callable[[], None]) -> Iterator[None]:
+    """A block beside which each of ``looks`` is called twice a second, from a thread of its own."""
+    ended = threading.Event()
+
+    def run(look: Callable[[], None]) -> None:
+        with suppress(CellFailure):  # a full disk: who writes what counts meets it too
+            while not ended.wait(_LOOK_EVERY):
+                look()
+
+    threads = [threading.Thread(target=run, args=[look], name="watch", daemon=True) for look in looks]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()

@@ -6,12 +6,12 @@ import json
 import os
 import reprlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from imageevalkit.atomic import sync_folder
-from imageevalkit.benchmark.contract import Answers, Benchmark, Unparsed, benchmark_code
+from imageevalkit.benchmark.contract import Answers, Benchmark, ScoredItem, Unparsed, benchmark_code
 from imageevalkit.benchmark.question import Answer, Picture, Question
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
@@ -40,8 +40,7 @@ RECORD = Shape(
 def judgement_records(cell: Cell, tell: Tell = tell_nobody) -> Iterator[dict[str, Any]]:
     """What was answered about ``cell`` so far; none where the file was deleted, which is how a user has all asked anew.
 
-    Raises:
-        CellFailure: the file cannot be read.
+    Raises CellFailure: the file cannot be read.
     """
     return read_kept(cell.judgements, RECORD, tell) if os.path.lexists(cell.judgements) else iter(())
 
@@ -55,45 +54,29 @@ def judgement_writer(cell: Cell) -> KeptTwiceWriter:
     return writer
 
 
-class ItemAnswers(NamedTuple):
-    """All ``answers`` of an item with a value, and all ``texts`` that came, by the name of the question.
-
-    ``status`` is judged, unparsed or judge_failed, the latter two with the ``reason``.
-    """
-
-    status: str
-    reason: str
-    answers: Answers
-    texts: Mapping[str, str]
+_KEPT = ("text", "probabilities", "outside")  # of an answer, so that it is worth the same in every run
 
 
-class _Reply(NamedTuple):
-    """What is kept of an answer, so that it is worth the same in every run."""
-
-    text: str
-    probabilities: Mapping[str, float] | None
-    outside: float | None
-
-
-@dataclass
+@dataclass(eq=False)
 class _Place:
     """Where one question about one item stands, in its present wording.
 
-    ``seen`` counts the replies to each request that were looked at, ``attempts`` those without a value, of which the
-    first ``forgiven`` do not count; ``problem`` is what the last of these lacks. ``failure`` is why there was no
-    reply in this run.
+    ``seen``: how many replies to each request were looked at, and ``text`` is the last of them. ``problem`` is why that
+    has no value, ``failure`` why there is none. Of the ``attempts`` without a value, ``forgiven`` ones count as none.
     """
 
     question: Question
     request: str
-    is_open: bool = False
     answer: Answer | None = None
     text: str | None = None
     seen: Counter[str] = field(default_factory=Counter)
-    attempts: int = 0
     forgiven: int = 0
     problem: str = ""
     failure: str = ""
+
+    @property
+    def attempts(self) -> int:
+        return self.seen.total() - (self.answer is not None)
 
 
 class Judgements:
@@ -112,49 +95,46 @@ class Judgements:
         cell: Cell,
         benchmark: Benchmark,
         evaluator_of: Callable[[Question], Evaluator],
-        items: Mapping[str, Item],
+        items: Sequence[Item],
         pictures: Mapping[str, Picture],
         retry_unparsed: bool,
         tell: Tell = tell_nobody,
     ) -> None:
         self._benchmark, self._evaluator_of = benchmark, evaluator_of
-        self._items, self._pictures = items, pictures
-        self._retry_unparsed = retry_unparsed
+        self._pictures, self._retry_unparsed = pictures, retry_unparsed
+        self._items = {item.id: item for item in items}
         self._places: dict[str, dict[str, _Place]] = {item: {} for item in pictures}
-        # by request; of the items the keys, for their order
-        self._items_of: dict[str, dict[str, None]] = defaultdict(dict)
+        self._asking: dict[str, list[_Place]] = defaultdict(list)  # by request
         self._open: dict[str, Question] = {}
-        self._replies: dict[str, list[_Reply]] = defaultdict(list)
+        self._replies: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for record in judgement_records(cell, tell):
-            if record["status"] in (OK, UNPARSED) and record.get("raw") is not None:
-                reply = _Reply(record["raw"], record.get("probabilities"), record.get("outside"))
+            if record["status"] in (OK, UNPARSED) and (text := record.get("raw")) is not None:
+                reply = {name: record.get(name) for name in _KEPT} | {"text": text}
                 self._replies[record["request"]].append(reply)
         for item in pictures:
             self._advance(item)
 
-    def _all(self) -> Iterator[_Place]:
-        return (place for places in self._places.values() for place in places.values())
-
     @property
     def requests(self) -> int:
         """How many there are, as far as is known: later questions depend on answers."""
-        return len(self._items_of)
+        return len(self._asking)
 
     @property
     def settled(self) -> int:
         """How many of them are not open."""
-        return len(self._items_of) - len(self._open)
+        return len(self._asking) - len(self._open)
 
     @property
     def repeated(self) -> int:
         """How many have more replies than the official evaluator asks for."""
         most = self._benchmark.tries
-        return len({p.request for p in self._all() if p.attempts + (p.answer is not None) > most})
+        return sum(any(p.seen.total() > most for p in places) for places in self._asking.values())
 
     @property
     def answerers(self) -> set[str]:
         """The ids of those who have answered something."""
-        return {self._evaluator_of(place.question).id for place in self._all() if place.text is not None}
+        places = (place for of_item in self._places.values() for place in of_item.values())
+        return {self._evaluator_of(place.question).id for place in places if place.text is not None}
 
     def open(self) -> list[Question]:
         """The questions to ask now, each request once."""
@@ -164,45 +144,39 @@ class Judgements:
         """The hash of one of the questions."""
         return self._places[question.item][question.name].request
 
-    def add(self, answer: Answer) -> tuple[str, Answer, str]:
-        """Note the answer to an open question: its status in records, itself with its value, and why it has none.
+    def add(self, answer: Answer) -> tuple[str, Any, str]:
+        """Note the answer to an open question: its status in records, its value, and why it has none.
 
-        Raises:
-            CellFailure: the question was not open, or the benchmark breaks its contract.
+        Raises CellFailure: the question was not open, or the benchmark breaks its contract.
         """
         asked = self._places[answer.question.item][answer.question.name]
-        request = asked.request
-        if self._open.pop(request, None) is None:
+        if self._open.pop(asked.request, None) is None:
             raise CellFailure(
                 f"{self._evaluator_of(asked.question).id} answers {asked.question.name} of item "
                 f"{asked.question.item} twice"
             )
         if answer.text is not None:
-            self._replies[request].append(_Reply(answer.text, answer.probabilities, answer.outside))
-        items = list(self._items_of[request])
-        for place in (place for item in items for place in self._places[item].values()):
-            if place.request == request:
-                place.is_open = False
-                if answer.text is None:
-                    place.failure = answer.error or "there is no answer, and no reason why"
-                else:
-                    self._take(place)
-        status, problem = FAILED, asked.failure
-        if answer.text is not None:
-            status, problem = (UNPARSED, asked.problem) if asked.answer is None else (OK, "")
-            answer = replace(answer, value=asked.answer.value if asked.answer else None)
-        for item in items:
-            if not any(place.is_open for place in self._places[item].values()):
+            self._replies[asked.request].append({name: getattr(answer, name) for name in _KEPT})
+        sharing = list(self._asking[asked.request])
+        for place in sharing:
+            if answer.text is not None:
+                self._take(place)
+            else:
+                place.failure = answer.error or "there is no answer, and no reason why"
+        if answer.text is None:
+            known = FAILED, None, asked.failure
+        else:
+            known = (OK, asked.answer.value, "") if asked.answer else (UNPARSED, None, asked.problem)
+        for item in dict.fromkeys(place.question.item for place in sharing):
+            if not any(p.answer is None and p.request in self._open for p in self._places[item].values()):
                 self._advance(item)
-        return status, answer, problem
+        return known
 
-    def result(self, item: str, unasked: str) -> ItemAnswers | None:
-        """What is known of an item with a picture; ``unasked`` is why the questions without a reply have none."""
-        places = self._places.get(item)
-        if places is None:
-            return None
-        answers = {name: place.answer for name, place in places.items() if place.answer}
-        texts = {name: place.text for name, place in places.items() if place.text is not None}
+    def scored_item(self, item: Item, unasked: str) -> ScoredItem:
+        """What is known of an item with a picture, before its score; ``unasked`` is why questions without a reply
+        have none.
+        """
+        places = self._places[item.id]
         lacking = [(name, place) for name, place in places.items() if place.answer is None]
         failed = [(n, p) for n, p in lacking if p.failure or p.attempts == p.forgiven]
         status, reason = JUDGED, ""
@@ -211,7 +185,15 @@ class Judgements:
             status = JUDGE_FAILED if failed else UNPARSED
             reason = (place.failure or unasked) if failed else place.problem
             reason = f"{name}: {reason}" if len(places) > 1 else reason
-        return ItemAnswers(status, reason, Answers(answers), texts)
+        return ScoredItem(
+            item,
+            self._pictures[item.id].path,
+            Answers({name: place.answer for name, place in places.items() if place.answer}),
+            {name: place.text for name, place in places.items() if place.text is not None},
+            None,
+            status=status,
+            reason=reason,
+        )
 
     def _advance(self, item: str) -> None:
         """Take the questions that the benchmark has now; until none of them is answered by what is known."""
@@ -222,32 +204,24 @@ class Judgements:
             for question in self._questions(item):
                 place = places.get(question.name)
                 if place is None:
-                    place = places[question.name] = _Place(question, self._request_of(question))
+                    place = places[question.name] = _Place(question, "")
                     fresh.append(place)
-                elif place.answer is None and place.question != question:
-                    before = place.request
-                    place.question, place.request = question, self._request_of(question)
-                    self._give_up(item, before)
+                elif place.answer or place.question == question:
+                    moved |= self._take(place)
+                    continue
+                else:  # in other words now
+                    self._asking[place.request].remove(place)
+                    if not self._asking[place.request]:
+                        del self._asking[place.request]
+                place.question, place.request = question, question.request_hash(self._evaluator_of(question))
+                self._asking[place.request].append(place)
                 moved |= self._take(place)
         for place in fresh if self._retry_unparsed else ():
             place.forgiven = place.attempts
         for place in places.values():
             more = place.attempts - place.forgiven < self._benchmark.tries
-            place.is_open = place.answer is None and more and not place.failure
-            if place.is_open:
+            if place.answer is None and more and not place.failure:
                 self._open[place.request] = place.question
-
-    def _request_of(self, question: Question) -> str:
-        request = question.request_hash(self._evaluator_of(question))
-        self._items_of[request][question.item] = None
-        return request
-
-    def _give_up(self, item: str, request: str) -> None:
-        """``item`` has asked that in other words."""
-        if not any(place.request == request for place in self._places[item].values()):
-            del self._items_of[request][item]
-            if not self._items_of[request]:
-                del self._items_of[request]
 
     def _questions(self, item: str) -> list[Question]:
         places, where = self._places[item], f"questions() of item {item}"
@@ -275,21 +249,17 @@ class Judgements:
         if place.answer or number == len(replies):
             return False
         place.seen[place.request] += 1
-        reply, question = replies[number], place.question
-        place.text = reply.text
-        answer = Answer(question, reply.text, probabilities=reply.probabilities, outside=reply.outside)
+        question = place.question
+        answer = Answer(question, **replies[number])
+        place.text = answer.text
         where = f"parse() of item {question.item}, {question.name}"
-        problem, value = "", None
         # anew at every run: a mended parser counts without asking again
         with benchmark_code(self._benchmark.name, where):
             try:
                 value = self._benchmark.parse(question, answer)
             except Unparsed as error:
-                problem = str(error) or "it holds no value"
-        if problem:
-            place.attempts += 1
-            place.problem = problem
-            return True
+                place.problem = str(error) or "it holds no value"
+                return True
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError):

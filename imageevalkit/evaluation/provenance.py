@@ -22,16 +22,17 @@ from imageevalkit.evaluation.judgements import judgement_records
 
 
 def provenance(cell: Cell, items: Sequence[Item], data_sha256: dict[str, str], judge: str) -> dict[str, Any]:
-    """The provenance of a result of ``cell``; ``data_sha256`` are the hashes of the benchmark's files.
-
-    ``judge`` is the name under which its answers are on record.
-    """
+    """Of a result of ``cell``: ``data_sha256`` are those of the benchmark's files, ``judge`` is its name on record."""
     records = last_records(cell)
     mine = [records[item.id] for item in items if item.id in records]
     known = fp.known(cell.fingerprints)
+    prompts = "\n".join(item.prompt_sha256 for item in items)
     return {
         "imageevalkit": __version__,
-        "git_commit": _git_commit(),
+        # with ``+changes`` when files differ from it; empty outside a checkout
+        "git_commit": _printed(
+            "git", "describe", "--always", "--abbrev=40", "--dirty=+changes", "--exclude=*"
+        ),
         "model_settings": [known.get(key, {}) for key in sorted({r.fingerprint for r in mine})],
         "model_packages": fp.packages_of(cell.fingerprints),
         "seeds_honoured": dict(Counter(str(r.seed_honoured).lower() for r in mine)),
@@ -39,7 +40,7 @@ def provenance(cell: Cell, items: Sequence[Item], data_sha256: dict[str, str], j
         **_money(cell, mine, known),
         **_judging(cell, judge),
         "data_sha256": data_sha256,
-        "prompts_sha256": _prompts_sha256(items),
+        "prompts_sha256": hashlib.sha256(prompts.encode()).hexdigest(),
         "environment": environment_hash(),
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -75,29 +76,13 @@ def _judging(cell: Cell, judge: str) -> dict[str, Any]:
     }
 
 
-def _prompts_sha256(items: Sequence[Item]) -> str:
-    return hashlib.sha256("\n".join(item.prompt_sha256 for item in items).encode()).hexdigest()
-
-
-def _git_commit() -> str:
-    """The commit of the tree, with ``+changes`` when files differ from it; empty outside a checkout."""
-    answer = subprocess.run(
-        ["git", "describe", "--always", "--abbrev=40", "--dirty=+changes", "--exclude=*"],
-        capture_output=True,
-        text=True,
-        cwd=REPO,
-        check=False,
-    )
-    return answer.stdout.strip()
+def _printed(*command: str) -> str:
+    """What a command prints; empty where it fails."""
+    answer = subprocess.run(command, capture_output=True, text=True, cwd=REPO, check=False)
+    return answer.stdout.strip() if answer.returncode == 0 else ""
 
 
 def _gpus() -> list[str]:
     if not shutil.which("nvidia-smi") or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return []
-    answer = subprocess.run(
-        ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return answer.stdout.split("\n")[:-1] if answer.returncode == 0 else []
+    return _printed("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()

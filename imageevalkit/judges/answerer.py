@@ -36,6 +36,8 @@ class Judge(Answerer):
     ) -> None:
         self.choice = choice
         self.options = options
+        self.backend = choice.setting.backend
+        self.kwargs = {**choice.setting.kwargs, **options.kwargs}  # the user's over those of the registry
         self._prompts = dict(prompts)
         self._official = official
         self._pixels = pixels or TRANSFORMERS
@@ -45,19 +47,8 @@ class Judge(Answerer):
     def identity(self) -> dict[str, Any]:
         """All that decides what it answers: model, weights or revision, settings, packages; JSON values.
 
-        Raises:
-            CellFailure: the model is not there.
+        Raises CellFailure: the model is not there.
         """
-
-    @property
-    def backend(self) -> str:
-        """What runs the judge: one of :data:`imageevalkit.judges.choice.BACKENDS`."""
-        return self.choice.setting.backend
-
-    @property
-    def kwargs(self) -> dict[str, Any]:
-        """The settings of the judge's entry in the registry, and the user's over them."""
-        return {**self.choice.setting.kwargs, **self.options.kwargs}
 
     @property
     def label(self) -> str:

@@ -7,8 +7,8 @@ import json
 import math
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from imageevalkit.api.clients import Request
 from imageevalkit.api.failures import LONGEST_MESSAGE, Failure, Kind
@@ -69,8 +69,7 @@ def chat_request(
     start, *others = body.split(f'"{mark}"')
     pieces = [start.encode()]
     for picture, rest in zip(question.pictures, others, strict=True):
-        url = pictures[picture]
-        pieces += [url.head.encode(), url.base64, f'"{rest}'.encode()]
+        pieces += [*pictures[picture], f'"{rest}'.encode()]
     return Request("/chat/completions", tuple(pieces), "application/json")
 
 
@@ -88,17 +87,16 @@ FEW_LOGPROBS = Failure(
 def read_reply(question: Question, content: bytes, top: int, price: Price | None) -> Answer | Failure:
     """The answer to ``question`` in the body of a 200, or what the body means without one.
 
-    Where probabilities were asked for, by the ``top`` likeliest first tokens, their lack is :data:`NO_LOGPROBS` or
-    :data:`FEW_LOGPROBS`.
+    ``top`` is how many of the likeliest first tokens were asked for, where probabilities were.
     """
     try:
         reply = json_object(content)
-        return reply if isinstance(reply, Failure) else _read(question, reply, top, price)
+        return reply if isinstance(reply, Failure) else _answer(question, reply, top, price)
     except RecursionError:
         return Failure(Kind.TRANSIENT, "the reply is JSON nested too deep to be read")
 
 
-def _read(question: Question, reply: Mapping[str, Any], top: int, price: Price | None) -> Answer | Failure:
+def _answer(question: Question, reply: Mapping[str, Any], top: int, price: Price | None) -> Answer | Failure:
     choice = next((each for each in list_of(reply.get("choices")) if isinstance(each, dict)), None)
     if choice is None or not isinstance(choice.get("message"), dict):
         return error_in(reply) or Failure(Kind.TRANSIENT, "the reply (HTTP 200) holds no message")
@@ -119,17 +117,27 @@ def _read(question: Question, reply: Mapping[str, Any], top: int, price: Price |
         if not text.strip() and (lost := _without_answer(finish, message)):
             return lost
         return Answer(question, text, tokens=_sums(counts), usd=usd, cut=finish == "length")
-    first = first_token(choice)
-    if first is None:
+    logprobs = choice.get("logprobs")
+    tokens = list_of(logprobs.get("content")) if isinstance(logprobs, dict) else []
+    first = tokens[0] if tokens and isinstance(tokens[0], dict) else {}
+    likeliest = _probabilities(list_of(first.get("top_logprobs")))
+    # the sampled token is listed twice, or once where it is not among the most probable ones
+    listed = dict(reversed([*likeliest, *_probabilities([first])]))
+    if not listed:
         return NO_LOGPROBS
-    if not first.is_enough(top):
+    outside = max(0.0, 1.0 - math.fsum(listed.values()))
+    if len(likeliest) < top and outside > _ROUNDING:  # else what is not listed is surely less probable
         return FEW_LOGPROBS
     return Answer(
         question,
         # a token that ends the reply is special, and no text
-        first.sampled.decode(errors="replace") if text else "",
-        probabilities=first.probabilities(question.choices),
-        outside=first.outside,
+        _bytes(first).decode(errors="replace") if text else "",
+        # 0 where none is listed, so up to ``outside`` too low
+        probabilities={
+            string: next((listed[token] for token in _first_tokens(string) if token in listed), 0.0)
+            for string in question.choices
+        },
+        outside=outside,
         tokens=_sums(counts),
         usd=usd,
     )
@@ -163,58 +171,19 @@ def _sums(counts: Mapping[str, int]) -> dict[str, int] | None:
     return {"input": sum(tokens) - output, "output": output}
 
 
-class FirstToken(NamedTuple):
-    """The probability (0-1) of each ``listed`` first token by its bytes, and the one that was ``sampled``.
-
-    ``top`` is how many likeliest ones the endpoint listed; the sampled one may be another.
-    """
-
-    sampled: bytes
-    listed: Mapping[bytes, float]
-    top: int
-
-    def is_enough(self, asked: int) -> bool:
-        """Whether a token that is not listed is surely less probable than ``asked`` others."""
-        return self.top >= asked or self.outside <= _ROUNDING
-
-    @property
-    def outside(self) -> float:
-        """The probability of all tokens that are not listed."""
-        return max(0.0, 1.0 - math.fsum(self.listed.values()))
-
-    def probabilities(self, choices: Sequence[str]) -> dict[str, float]:
-        """P(the first token of each string); 0 where it is not listed, so up to ``outside`` too low."""
-        return {string: self._probability(string) for string in choices}
-
-    def _probability(self, string: str) -> float:
-        return next((self.listed[t] for t in _first_tokens(string) if t in self.listed), 0.0)
-
-
-def first_token(choice: Mapping[str, Any]) -> FirstToken | None:
-    """Read ``logprobs`` of a chat completion's choice; None when it holds none.
+def _probabilities(entries: Iterable[Any]) -> list[tuple[bytes, float]]:
+    """The probability (0-1) of each token in ``logprobs`` of a chat completion that has one.
 
     Source: https://platform.openai.com/docs/api-reference/chat/object (vLLM and SGLang answer in the same shape).
     """
-    logprobs = choice.get("logprobs")
-    tokens = list_of(logprobs.get("content")) if isinstance(logprobs, dict) else []
-    if not tokens or not isinstance(tokens[0], dict):
-        return None
-    entries = [entry for entry in list_of(tokens[0].get("top_logprobs")) if isinstance(entry, dict)]
-    listed, top = dict[bytes, float](), 0
-    # the sampled token is listed twice, or once where it is not among the most probable ones
-    for entry in [*entries, tokens[0]]:
-        if (probability := _probability(entry.get("logprob"))) is not None:
-            listed.setdefault(_bytes(entry), probability)
-            top += entry is not tokens[0]
-    return FirstToken(_bytes(tokens[0]), listed, top) if listed else None
-
-
-def _probability(logprob: Any) -> float | None:
-    if isinstance(logprob, bool) or not isinstance(logprob, (int, float)) or math.isnan(logprob):
-        return None
-    if logprob < -1e6:
-        return 0.0  # an integer of hundreds of digits is no float
-    return math.exp(min(logprob, 0.0))  # 0 is sometimes passed by a rounding error
+    found = []
+    for entry in entries:
+        logprob = entry.get("logprob") if isinstance(entry, dict) else None
+        if isinstance(logprob, bool) or not isinstance(logprob, (int, float)) or math.isnan(logprob):
+            continue
+        # an integer of hundreds of digits is no float; 0 is sometimes passed by a rounding error
+        found.append((_bytes(entry), 0.0 if logprob < -1e6 else math.exp(min(logprob, 0.0))))
+    return found
 
 
 def _bytes(entry: Mapping[str, Any]) -> bytes:
@@ -240,11 +209,8 @@ def _first_tokens(string: str) -> Iterator[bytes]:
         yield string[0].encode()
 
 
-class DataUrl(NamedTuple):
-    """A data URL inside a JSON string: the opening quote and what stands before the base64, then the base64."""
-
-    head: str
-    base64: bytes
+DataUrl = tuple[bytes, bytes]
+"""A data URL inside a JSON string: the opening quote and what stands before the base64, then the base64."""
 
 
 class PictureCache:
@@ -256,9 +222,9 @@ class PictureCache:
 
     async def get(self, picture: Picture) -> DataUrl:
         """``picture`` as it is sent, made off the event loop. Raises as ``sent_picture`` does."""
-        if picture not in self._kept and self._uses[picture] < 2:
-            return await on_cpu(_data_url, picture)
         if picture not in self._kept:
+            if self._uses[picture] < 2:
+                return await on_cpu(_data_url, picture)
             self._kept[picture] = asyncio.create_task(on_cpu(_data_url, picture))
             if len(self._kept) > _MOST_KEPT:
                 del self._kept[next(iter(self._kept))]
@@ -277,4 +243,4 @@ def _data_url(picture: Picture) -> DataUrl:
 
     data, media_type = sent_picture(picture)
     head = json.dumps(f"data:{media_type};base64,")[:-1]
-    return DataUrl(head, pybase64.b64encode(data))
+    return head.encode(), pybase64.b64encode(data)

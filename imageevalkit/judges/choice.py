@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from imageevalkit.errors import UserError, suggest
-
 BACKENDS = ("openai", "transformers", "vllm")
 """What runs a judge: an API, this process, or a server that a job of the run starts."""
 VARIABLE = "IMAGEEVALKIT_JUDGE_OPTIONS"
@@ -38,37 +36,6 @@ class JudgeChoice(NamedTuple):
 def is_judge(full_name: str) -> bool:
     """Whether that is the full name of a judge, and of no other evaluator (a text reader)."""
     return full_name.partition(":")[0] in BACKENDS
-
-
-def choose(judge: str, known: Mapping[str, JudgeSetting]) -> JudgeChoice:
-    """The judge called ``judge``: one of ``known``, ``backend:name``, or ``backend:model id or path``.
-
-    Raises:
-        UserError: there is no such judge or backend.
-    """
-    backend, colon, name = judge.partition(":")
-    if backend in BACKENDS and not name.strip():
-        raise UserError(f"judge '{judge}' names no model; as in openai:gpt-4o")
-    if not colon:
-        if judge in known:
-            return JudgeChoice(judge, known[judge])
-        raise UserError(
-            f"unknown judge '{judge}'{suggest(judge, known)}; known: {', '.join(known)}, "
-            f"and any model as backend:model, such as openai:{judge} (backends: {', '.join(BACKENDS)})"
-        )
-    if backend not in BACKENDS:
-        raise UserError(
-            f"judge '{judge}': no backend '{backend}'{suggest(backend, BACKENDS)}; "
-            f"use one of {', '.join(BACKENDS)}, as in openai:gpt-4o"
-        )
-    setting = known.get(name)
-    if setting is None:
-        # pathlib raises where there is no such user; so it is a folder that is not there
-        model_path = name if backend == "openai" else os.path.expanduser(name)  # noqa: PTH111
-        return JudgeChoice(name, JudgeSetting(backend, model_path))
-    return JudgeChoice(
-        name, setting if setting.backend == backend else JudgeSetting(backend, setting.model_path)
-    )
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
-import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 from imageevalkit.api.clients import Attempt, Clients, HttpReply, Request, UnderWay, retry, under_way
 from imageevalkit.api.endpoint import Endpoint
@@ -31,7 +30,7 @@ from imageevalkit.judges.api import (
     request_parameters,
 )
 from imageevalkit.judges.choice import JudgeOptions
-from imageevalkit.judges.server import edition, is_away, problem, split_kwargs, wait_for_address
+from imageevalkit.judges.server import ServerAddress, split_kwargs
 from imageevalkit.judges.settings import ApiSettings
 from imageevalkit.open_files import requests_that_fit
 from imageevalkit.secrets import one_line
@@ -75,8 +74,8 @@ class ApiJudge(Judge):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         kwargs = split_kwargs(self.kwargs)[1] if self.backend == "vllm" else self.kwargs
-        self._settings = ApiSettings(**kwargs)
-        self._history = ChatHistory()
+        self.settings = ApiSettings(**kwargs)
+        self.history = ChatHistory()
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -86,17 +85,17 @@ class ApiJudge(Judge):
         return {
             "backend": self.backend,
             **(find_weights(WEIGHTS_USER, model_path, None).identity if local else {"model": model_path}),
-            "top_logprobs": self._settings.top_logprobs,
-            "extra_body": dict(self._settings.extra_body),
+            "top_logprobs": self.settings.top_logprobs,
+            "extra_body": dict(self.settings.extra_body),
             **({"server": dict(self.options.served)} if self.options.served else {}),
         }
 
     def has_answered(self) -> None:
-        self._history.answered_before = True
+        self.history.answered_before = True
 
     def holdup(self) -> str:
         """Not of a server of this run that starts: the job that starts it tells of that."""
-        return self._history.holdup
+        return self.history.holdup
 
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
         """Images are read and encoded when their question's turn comes."""
@@ -105,35 +104,14 @@ class ApiJudge(Judge):
                 raise CellFailure(
                     f"a judge behind an API needs the package '{package}': pip install -r requirements/driver.txt"
                 )
-        settings, options = self._settings, self.options
+        settings, options = self.settings, self.options
         endpoint = endpoint_of(self.backend, settings, options)
         fit = requests_that_fit(options.workers)
         if fit.told:
             say(fit.told)
         limiter = Limiter(fit.requests, options.requests_per_minute, settings.max_outage, fit.told)
-        served = "" if settings.base_url else options.address_file
-        chat = Chat(self.choice.setting.model_path, endpoint, settings, limiter, self._history, served)
-
-        async def produce(give: Callable[[Answer], None]) -> None:
-            await ChatClient(chat, questions, give).run()
-
-        yield from in_background(produce)
-
-
-class Chat(NamedTuple):
-    """Whom to ask, and how; ``address_file`` is that of a server of this run."""
-
-    model_id: str
-    endpoint: Endpoint
-    settings: ApiSettings
-    limiter: Limiter
-    history: ChatHistory
-    address_file: str = ""
-
-    @property
-    def room(self) -> int:
-        """Questions under way: others are ready for when some wait to be asked again."""
-        return max(4, 2 * self.limiter.ceiling)
+        client = ChatClient(self, endpoint, limiter)
+        yield from in_background(lambda give: client.run(questions, give))
 
 
 class _NotSendable(Exception):
@@ -141,31 +119,32 @@ class _NotSendable(Exception):
 
 
 class ChatClient:
-    """All questions of one call. Belongs to one event loop."""
+    """All questions of one call to ``judge``, of which one event loop takes care."""
 
-    def __init__(self, chat: Chat, questions: Sequence[Question], give: Callable[[Answer], None]) -> None:
-        self._chat = chat
-        self._give = give
-        self._left = len(questions)
-        self._todo = iter(questions)
-        self._pictures = PictureCache(questions)
-        self._clients = Clients(chat.endpoint, chat.limiter.ceiling, chat.settings.timeout, _LARGEST_REPLY)
+    def __init__(self, judge: ApiJudge, endpoint: Endpoint, limiter: Limiter) -> None:
+        self._endpoint, self._limiter = endpoint, limiter
+        self._settings, self._history = judge.settings, judge.history
+        self._model_id = judge.choice.setting.model_path
+        # of a server of this run
+        file = "" if judge.settings.base_url else judge.options.address_file
+        self._address = ServerAddress(Path(file)) if file else None
         self._states: dict[asyncio.Task[None], UnderWay] = {}
         self._problem = ""
 
-    async def run(self) -> None:
-        """Ask all questions; answers are given as they come.
-
-        Raises:
-            JudgeUnusable: no further answer will come.
-        """
-        for _ in range(min(self._chat.room, self._left)):
+    async def run(self, questions: Sequence[Question], give: Callable[[Answer], None]) -> None:
+        """Ask all ``questions``; answers are given as they come. Raises JudgeUnusable: no further one will."""
+        self._give, self._left, self._todo = give, len(questions), iter(questions)
+        self._pictures = PictureCache(questions)
+        most = self._limiter.ceiling
+        self._clients = Clients(self._endpoint, most, self._settings.timeout, _LARGEST_REPLY)
+        # others are ready for when some wait to be asked again
+        for _ in range(min(max(4, 2 * most), self._left)):
             state = UnderWay()
             self._states[asyncio.create_task(self._work(state))] = state
         try:
             await self._wait()
         finally:
-            self._chat.history.holdup = ""
+            self._history.holdup = ""
             await self._give_up()
             await self._clients.close()
         if self._problem:
@@ -176,7 +155,7 @@ class ChatClient:
         pending, clock, given_up = set(self._states), asyncio.get_running_loop().time, 0.0
         while pending:
             tick = _TICK if self._problem else _LOOK_EVERY
-            self._chat.history.holdup = self._chat.endpoint.redact(self._chat.limiter.state())
+            self._history.holdup = self._endpoint.redact(self._limiter.state())
             done, pending = await asyncio.wait(pending, timeout=tick, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 if not task.cancelled():
@@ -200,7 +179,7 @@ class ChatClient:
         under_way.set(state)
         while (question := next(self._todo, None)) is not None:
             self._left -= 1
-            self._chat.limiter.expect(self, self._left)
+            self._limiter.expect(self, self._left)
             try:
                 self._give(await self._answer(question))
             except JudgeUnusable as error:
@@ -210,52 +189,49 @@ class ChatClient:
                 return
 
     async def _answer(self, question: Question) -> Answer:
-        chat = self._chat
         try:
-            tried = await retry(lambda: self._attempt(question), chat.settings.policy, chat.limiter)
+            tried = await retry(lambda: self._attempt(question), self._settings.policy, self._limiter)
         except _NotSendable as error:
-            return Answer(question, None, str(error), attempts=0)
+            return Answer(question, error=str(error), attempts=0)
         except JudgeUnusable:
             raise
         except Exception as error:  # whatever a library raises costs this question, not the cell
-            return Answer(question, None, chat.endpoint.redact(f"{type(error).__name__}: {one_line(error)}"))
-        if isinstance(tried.result, Failure):
-            answer = Answer(question, None, self._error(tried.result, tried))
-        else:
-            answer = tried.result
+            return Answer(question, None, self._endpoint.redact(f"{type(error).__name__}: {one_line(error)}"))
+        answer = tried.result
+        if isinstance(answer, Failure):
+            answer = Answer(question, error=self._error(answer, tried))
         return replace(answer, seconds=tried.seconds, attempts=tried.attempts)
 
     async def _attempt(self, question: Question) -> Answer | Failure:
-        chat = self._chat
         if self._problem:
             raise JudgeUnusable(self._problem)
-        parameters = request_parameters(question, chat.settings)
+        parameters = request_parameters(question, self._settings)
         # made anew for each attempt: what waits to be asked again must not hold megabytes
         request = await self._request(question, parameters)
-        asked = edition(chat.address_file)
+        asked = self._address.edition if self._address else 0
         while isinstance(raw := await self._clients.post(request), Failure):
-            if not await self._restarted(raw, asked):
+            if not self._address or not await self._restarted(self._address, raw, asked):
                 return raw
-            asked = edition(chat.address_file)
-        chat.history.answered = True
+            asked = self._address.edition
+        self._history.answered = True
         if not raw.is_success:
             return self._failure(raw, repr(parameters))
         if reset := used_up_for(raw.headers):
-            chat.limiter.window_used_up(reset)
+            self._limiter.window_used_up(reset)
         reply = read_reply(
-            question, raw.body, chat.settings.top_logprobs, chat.settings.price_of(chat.model_id)
+            question, raw.body, self._settings.top_logprobs, self._settings.price_of(self._model_id)
         )
-        if reply in (NO_LOGPROBS, FEW_LOGPROBS) and chat.history.gives_logprobs:
+        if reply in (NO_LOGPROBS, FEW_LOGPROBS) and self._history.gives_logprobs:
             return Failure(Kind.LOST, "the reply holds no log-probabilities, or too few")
         if isinstance(reply, Answer):
-            chat.history.proven.add(repr(parameters))
-            chat.history.gives_logprobs |= bool(question.choices)
-            return replace(reply, text=chat.endpoint.without_own_key(reply.text or ""))
+            self._history.proven.add(repr(parameters))
+            self._history.gives_logprobs |= bool(question.choices)
+            return replace(reply, text=self._endpoint.without_own_key(reply.text or ""))
         return reply
 
     def _failure(self, raw: HttpReply, parameters: str) -> Failure:
         """What a status other than 200 means. Belongs to one question: such a failure is not asked again."""
-        history, key = self._chat.history, self._chat.endpoint.key_variable
+        history, key = self._history, self._endpoint.key_variable
         proven = parameters in history.proven
         failure = classify_status(raw.status, raw.headers, raw.text, proven, key)
         if not failure.doubtful:
@@ -265,35 +241,27 @@ class ChatClient:
             return failure
         return classify_status(raw.status, raw.headers, raw.text, True, key)
 
-    async def _restarted(self, failure: Failure, asked: int) -> bool:
-        """Whether a server of this run was started again since ``asked``, the edition of its address back then.
+    async def _restarted(self, server: ServerAddress, failure: Failure, asked: int) -> bool:
+        """Whether the ``server`` of this run was started again since ``asked``, the edition of its address back then.
 
         Waits while it is being started, and where by this ``failure`` it must be dead, until that is noticed.
-
-        Raises:
-            JudgeUnusable: it will not come back.
+        Raises JudgeUnusable: it will not come back.
         """
-        file, clock = self._chat.address_file, asyncio.get_running_loop().time
-        if not file:
-            return False
+        clock = asyncio.get_running_loop().time
         noticed_by = clock() + (_DEATH_NOTICED if failure.kind is Kind.UNREACHABLE else 0.0)
         while True:
-            if why := problem(file, self._chat.endpoint.base_url):
+            if why := server.problem(self._endpoint.base_url):
                 raise JudgeUnusable(why)
-            given = edition(file)
-            if given not in (0, asked):
+            if server.edition not in (0, asked):
                 return True
-            if is_away(file):
-                with self._chat.limiter.returning():
-                    await self._while_away(file)
+            if server.is_away:
+                with self._limiter.returning():
+                    while server.is_away:
+                        await asyncio.sleep(_TICK)
             elif clock() >= noticed_by:
                 return False
             else:
                 await asyncio.sleep(_TICK)
-
-    async def _while_away(self, file: str) -> None:
-        while is_away(file):
-            await asyncio.sleep(_TICK)
 
     async def _request(self, question: Question, parameters: dict[str, object]) -> Request:
         pictures = {}
@@ -302,17 +270,12 @@ class ChatClient:
                 pictures[picture] = await self._pictures.get(picture)
             except (OSError, CorruptImage) as error:
                 raise _NotSendable(f"the image {picture.path} cannot be sent: {one_line(error)}") from None
-        return chat_request(self._chat.model_id, question, parameters, pictures)
+        return chat_request(self._model_id, question, parameters, pictures)
 
     def _error(self, failure: Failure, tried: Attempt[Answer]) -> str:
-        """``failure`` in words, without the key.
-
-        Raises:
-            JudgeUnusable: it is not about one question.
-        """
-        chat = self._chat
-        text = chat.endpoint.redact(failure.text)
-        where = chat.endpoint.redact(f"judge '{chat.model_id}' at {chat.endpoint.host}")
+        """``failure`` in words, without the key. Raises JudgeUnusable: it is not about one question."""
+        text = self._endpoint.redact(failure.text)
+        where = self._endpoint.redact(f"judge '{self._model_id}' at {self._endpoint.host}")
         if tried.down:
             raise JudgeUnusable(f"{where}: {text}")
         if failure.kind.retried:
@@ -323,68 +286,59 @@ class ChatClient:
             renamed = "max_completion_tokens" in text
             remedy = "; --judge_kwargs max_tokens_parameter=max_completion_tokens" if renamed else ""
             raise JudgeUnusable(f"{where}: {text}{remedy}")
-        if failure.kind is Kind.UNREACHABLE and not chat.history.answered:
+        if failure.kind is Kind.UNREACHABLE and not self._history.answered:
             raise JudgeUnusable(f"{where}: {text}; check its address and the network")
         return text
 
 
-T = TypeVar("T")
-
 _END = object()
 
 
-def in_background(produce: Callable[[Callable[[T], None]], Awaitable[None]]) -> Iterator[T]:
+def in_background(produce: Callable[[Callable[[Answer], None]], Awaitable[None]]) -> Iterator[Answer]:
     """What ``produce(give)`` gives, as it comes; then what it raises, if it does.
 
     Closing the iterator, or an interrupt while it waits, cancels the coroutine and waits for its end.
     """
     given: SimpleQueue[Any] = SimpleQueue()
-    cancel: Future[Callable[[], object]] = Future()
-    raised: list[BaseException] = []
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
 
     async def main() -> None:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        task = asyncio.current_task()
         assert task
-        cancel.set_result(lambda: loop.call_soon_threadsafe(task.cancel))
+        started.set_result((asyncio.get_running_loop(), task))
         await produce(given.put)
 
-    def run() -> None:
+    with ThreadPoolExecutor(1, "judge") as thread:
+        ended = thread.submit(lambda: asyncio.run(main()))
+        ended.add_done_callback(lambda _: given.put(_END))
         try:
-            asyncio.run(main())
-        except BaseException as error:  # the caller's thread raises it
-            raised.append(error)
+            while (value := given.get()) is not _END:
+                yield value
         finally:
-            given.put(_END)
-
-    thread = threading.Thread(target=run, name="judge", daemon=True)
-    thread.start()
-    try:
-        while (value := given.get()) is not _END:
-            yield value
-        if raised:
-            raise raised[0]
-    finally:
-        if thread.is_alive():
-            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-                cancel.result()()
-        thread.join()
+            if not ended.done():
+                loop, task = started.result()
+                with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                    loop.call_soon_threadsafe(task.cancel)
+        ended.result()
 
 
 def endpoint_of(backend: str, settings: ApiSettings, options: JudgeOptions) -> Endpoint:
     """The endpoint of a judge: what ``base_url`` names, else the server of this run, else the user's API.
 
-    A server of this run starts when it is first asked for: that may take many minutes.
-
-    Raises:
-        CellFailure: there is none, or it has no key.
-        JudgeUnusable: the server of this run does not start.
+    A server of this run starts when it is first asked for, which may take many minutes. Raises CellFailure: there is
+    none, or it has no key; JudgeUnusable: the server does not start.
     """
     given = {"base_url": settings.base_url, "api_key_env": settings.api_key_env}
     try:
         if backend != "vllm":
             return Endpoint.of(given)
         if not settings.base_url:
-            address = _address(options)
+            if not options.address_file:
+                raise CellFailure(
+                    "no server of the judge is known: give its URL as the judge's kwarg base_url, or let eval.sh start "
+                    "one"
+                )
+            address = ServerAddress(Path(options.address_file)).wait()
             return Endpoint.without_key(address, f"the judge's address file {options.address_file}")
         # the key of the user's API is no business of a server that is named here
         return (
@@ -394,11 +348,3 @@ def endpoint_of(backend: str, settings: ApiSettings, options: JudgeOptions) -> E
         )
     except UserError as error:
         raise CellFailure(f"the judge cannot be asked: {error}") from None
-
-
-def _address(options: JudgeOptions) -> str:
-    if not options.address_file:
-        raise CellFailure(
-            "no server of the judge is known: give its URL as the judge's kwarg base_url, or let eval.sh start one"
-        )
-    return wait_for_address(options.address_file)

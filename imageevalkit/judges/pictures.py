@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-from typing import NamedTuple
 
 from PIL import Image, ImageOps
 
@@ -38,11 +37,6 @@ def rgb(picture: Picture, data: bytes) -> Image.Image:
         raise CorruptImage(f"{type(error).__name__}: {error}") from error
     image.info.clear()
     return image
-
-
-def fitted(image: Image.Image, multiple: int) -> Image.Image:
-    """``image`` in its :func:`fitted_size`, resized by Pillow (bicubic), as qwen-vl-utils does it."""
-    return image.resize(fitted_size(image.size, multiple), Image.Resampling.BICUBIC)
 
 
 def fitted_size(size: tuple[int, int], multiple: int) -> tuple[int, int]:
@@ -95,23 +89,18 @@ def open_picture(picture: Picture) -> Image.Image:
 def judge_picture(picture: Picture) -> Image.Image:
     """What the protocol's program gives to the processor of a judge: :func:`open_picture`, resized where it does that.
 
-    Raises:
-        ValueError: its sides differ too much for that; and what :func:`open_picture` raises.
+    Raises ValueError: its sides differ too much for that; and what :func:`open_picture` raises.
     """
     image = open_picture(picture)
     multiple = picture.pixels.multiple if picture.pixels else None
-    return fitted(image, multiple) if multiple else image
+    if not multiple:
+        return image
+    # as qwen-vl-utils does it
+    return image.resize(fitted_size(image.size, multiple), Image.Resampling.BICUBIC)
 
 
-class SentPicture(NamedTuple):
-    """``media_type`` is what the bytes are declared to be."""
-
-    data: bytes
-    media_type: str
-
-
-def sent_picture(picture: Picture) -> SentPicture:
-    """The file's own bytes, or its picture encoded anew; takes CPU time.
+def sent_picture(picture: Picture) -> tuple[bytes, str]:
+    """The file's own bytes, or its picture encoded anew, and what they are declared to be; takes CPU time.
 
     A server decodes by rules of its own: where it could see other pixels than the protocol means, it gets those as PNG.
 
@@ -124,12 +113,8 @@ def sent_picture(picture: Picture) -> SentPicture:
     if encoding is None and picture.pixels and not picture.plain:
         encoding = Encoding("PNG")
     with opened(data) as header:
-        if encoding is None:
-            return SentPicture(data, picture.media_type or _type_of(header.format or ""))
-        with in_turn(header):
-            sent = encoded(rgb(picture, data), encoding)
-        return SentPicture(sent, picture.media_type or _type_of(encoding.format))
-
-
-def _type_of(format: str) -> str:
-    return Image.MIME.get(format, f"image/{format.lower()}")
+        if encoding is not None:
+            with in_turn(header):
+                data = encoded(rgb(picture, data), encoding)
+        format = encoding.format if encoding else header.format or ""
+        return data, picture.media_type or Image.MIME.get(format, f"image/{format.lower()}")

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -82,8 +82,12 @@ class ServerSettings:
     @property
     def decisive(self) -> dict[str, str]:
         """The part that decides what the judge answers, known without starting it; for its identity."""
-        flags = shlex.join(decisive_flags(self.further_flags()))
-        given = {"revision": self.revision, "serve_args": flags}
+        flags, decides = list[str](), True
+        for word in self.further_flags():
+            if word.startswith("-"):  # its values follow it
+                decides = not _INDIFFERENT.fullmatch(name_of(word).removeprefix("no-"))
+            flags += [word] * decides
+        given = {"revision": self.revision, "serve_args": shlex.join(flags)}
         return {name: value for name, value in given.items() if value}
 
     def command(self, executable: Path, model: str, gpus: int) -> list[str]:
@@ -128,15 +132,8 @@ class ServerSettings:
 def split_kwargs(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """``kwargs`` of the server, and the others, which are those of who asks it."""
     names = {field.name for field in fields(ServerSettings)}
-    return (
-        {name: value for name, value in kwargs.items() if name in names},
-        {name: value for name, value in kwargs.items() if name not in names},
-    )
-
-
-def decisive_flags(flags: Sequence[str]) -> list[str]:
-    """Those of ``flags`` that decide what is answered, each with its values."""
-    return [word for words in _with_values(flags) if not _is_indifferent(words[0]) for word in words]
+    server = {name: value for name, value in kwargs.items() if name in names}
+    return server, {name: value for name, value in kwargs.items() if name not in names}
 
 
 def name_of(flag: str) -> str:
@@ -144,125 +141,104 @@ def name_of(flag: str) -> str:
     return re.split(r"[=.]", flag.lstrip("-"))[0].replace("_", "-")
 
 
-def _with_values(flags: Sequence[str]) -> Iterator[list[str]]:
-    words: list[str] = []
-    for word in flags:
-        if word.startswith("-") and words:
-            yield words
-            words = []
-        words.append(word)
-    if words:
-        yield words
-
-
-def _is_indifferent(flag: str) -> bool:
-    return bool(_INDIFFERENT.fullmatch(name_of(flag).removeprefix("no-")))
-
-
-def wait_for_address(address_file: str) -> str:
-    """The base URL of the judge's server, which starts when this is first called: that may take many minutes.
-
-    A server that died is started again, where possible on the same port.
-
-    Raises:
-        JudgeUnusable: it does not start, or it died too often, or the job that keeps it has ended.
-    """
-    path = Path(address_file)
-    while True:
-        text = _read(path)
-        if text.startswith(_ERROR):
-            raise JudgeUnusable(text.removeprefix(_ERROR))
-        if text:
-            return text
-        if not _wanted(path).exists():
-            write_atomic(_wanted(path), "")
-        if not _is_kept(path):
-            raise JudgeUnusable("the job that serves the judge has ended; run the same command again")
-        time.sleep(_TICK)
-
-
-def problem(address_file: str, base_url: str) -> str:
-    """The one line why the judge will not come back at ``base_url``; empty as long as it may.
-
-    For those whose requests fail: to them it looks like an outage that passes.
-    """
-    text = _read(Path(address_file))
-    if text.startswith(_ERROR):
-        return text.removeprefix(_ERROR)
-    moved = text and text != base_url
-    return "the server of the judge has moved to another port; run the same command again" if moved else ""
-
-
-def is_away(address_file: str) -> bool:
-    """Whether the judge's server is being started again."""
-    return not _read(Path(address_file)) and _is_kept(Path(address_file))
-
-
-def edition(address_file: str) -> int:
-    """Another number each time the address is given anew; 0 while there is none."""
-    try:
-        return Path(address_file).stat().st_mtime_ns
-    except FileNotFoundError:
-        return 0
-
-
-class Address:
-    """The other side: what the job that serves the judge tells those who wait. Forgets an earlier job's words."""
+class ServerAddress:
+    """The file ``path`` where the judge's server is found, for those who ask it."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
+        self._wanted = path.with_name(f"{path.name}.wanted")
+        self._keeper = path.with_name(f"{path.name}.keeper")
+
+    def wait(self) -> str:
+        """The base URL of the judge's server, which starts when this is first called: that may take many minutes.
+
+        A server that died is started again, where possible on the same port. Raises JudgeUnusable: it does not start,
+        or it died too often, or the job that keeps it has ended.
+        """
+        while not (text := self._text()):
+            if not self._wanted.exists():
+                write_atomic(self._wanted, "")
+            if not self._is_kept():
+                raise JudgeUnusable("the job that serves the judge has ended; run the same command again")
+            time.sleep(_TICK)
+        if text.startswith(_ERROR):
+            raise JudgeUnusable(text.removeprefix(_ERROR))
+        return text
+
+    def problem(self, base_url: str) -> str:
+        """The one line why the judge will not come back at ``base_url``; empty as long as it may.
+
+        For those whose requests fail: to them it looks like an outage that passes.
+        """
+        text = self._text()
+        if text.startswith(_ERROR):
+            return text.removeprefix(_ERROR)
+        moved = text and text != base_url
+        return (
+            "the server of the judge has moved to another port; run the same command again" if moved else ""
+        )
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the judge's server is being started again."""
+        return not self._text() and self._is_kept()
+
+    @property
+    def edition(self) -> int:
+        """Another number each time the address is given anew; 0 while there is none."""
+        try:
+            return self.path.stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+    def _text(self) -> str:
+        try:
+            return self.path.read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            return ""
+
+    def _is_kept(self) -> bool:
+        try:
+            fd = os.open(self._keeper, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
+
+class Address(ServerAddress):
+    """The same for the job that serves the judge, which tells those who wait. Forgets an earlier job's words."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = open_lock(_keeper(path))
-        take_lock(self._lock, _keeper(path), wait=True)
+        self._lock = open_lock(self._keeper)
+        take_lock(self._lock, self._keeper, wait=True)
         self.forget()
 
     @property
     def wanted(self) -> bool:
         """Whether somebody has something to ask."""
-        return _wanted(self._path).exists()
+        return self._wanted.exists()
 
     def give(self, base_url: str) -> None:
         """The judge answers at ``base_url``."""
-        write_atomic(self._path, base_url)
+        write_atomic(self.path, base_url)
 
     def give_up(self, why: str) -> None:
         """The judge will not answer; ``why`` is one line."""
-        write_atomic(self._path, _ERROR + why)
+        write_atomic(self.path, _ERROR + why)
 
     def withdraw(self) -> None:
         """The judge does not answer now: who wants it waits."""
-        self._path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
 
     def forget(self) -> None:
         """As if nobody had asked."""
         self.withdraw()
-        _wanted(self._path).unlink(missing_ok=True)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
-        return ""
-
-
-def _is_kept(path: Path) -> bool:
-    try:
-        fd = os.open(_keeper(path), os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
-
-
-def _wanted(path: Path) -> Path:
-    return path.with_name(f"{path.name}.wanted")
-
-
-def _keeper(path: Path) -> Path:
-    return path.with_name(f"{path.name}.keeper")
+        self._wanted.unlink(missing_ok=True)
