@@ -27,7 +27,7 @@ from imageevalkit.benchmark.question import (
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric
 from imageevalkit.cell.scores import Score
-from imageevalkit.metrics import ratio, ratio_by
+from imageevalkit.metrics import mean, mean_by
 
 LANGUAGES = ("en", "zh")
 _STEMS = {"en": "text_prompts", "zh": "text_prompts_zh"}
@@ -145,10 +145,11 @@ class LongText(Benchmark):
         for language in LANGUAGES:
             mine = [score for score in scores if score.keys["language"] == language]
             if mine:
-                found[language] = ratio(mine, "match", "total", cluster="prompt_id")
-                found[f"{language}/precision"] = ratio(mine, "match", "read", interval=False)
+                found[language] = mean(mine, "match", weight="total", cluster="prompt_id")
+                found[f"{language}/precision"] = mean(mine, "match", weight="read", interval=False)
                 for key in ("category", "length"):
-                    found |= ratio_by(mine, "match", "total", key, prefix=f"{language}/", cluster="prompt_id")
+                    prefix = f"{language}/"
+                    found |= mean_by(mine, "match", key, prefix=prefix, weight="total", cluster="prompt_id")
         return found
 
 

@@ -18,7 +18,7 @@ from benchmarks.oneig.text import Comparison
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem
 from imageevalkit.cell.results import Metric
 from imageevalkit.cell.scores import Score
-from imageevalkit.metrics import arithmetic_mean, mean, mean_by, ratio
+from imageevalkit.metrics import arithmetic_mean, mean, mean_by
 
 TOTAL = "oneig_total"
 
@@ -416,7 +416,7 @@ def _text_details(scores: Sequence[Score], run: Run) -> dict[str, Metric]:
     tops = {"ED": float(text.LARGEST_DISTANCE[run.edition.language]), "CR": 1.0, "WAC": 1.0}
     sums = {"ED": ("distance", "images"), "CR": ("complete", "images"), "WAC": ("match", "total")}
     found = {
-        f"text/{part}": ratio(scores, value(total), value(weight), top=tops[part])
+        f"text/{part}": mean(scores, value(total), weight=value(weight), top=tops[part])
         for part, (total, weight) in sums.items()
     }
     lost = run.rules == "official" and not all(score.values for score in scores)

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from imageevalkit.api.endpoint import DEFAULT_BASE_URL
-from imageevalkit.cell.jsonl import Shape, Tell, is_object, is_text, tell_nobody
+from imageevalkit.cell.jsonl import Shape, Tell, tell_nobody
 from imageevalkit.cell.kept_twice import KeptTwiceWriter, read_kept
 from imageevalkit.cell.results import is_environment
 from imageevalkit.text_output import to_bytes
@@ -118,8 +118,8 @@ def fingerprint(settings: Mapping[str, Any]) -> str:
 
 
 KEPT = Shape(
-    must={"fingerprint": is_text, "settings": is_object},
-    may={"packages": lambda packages: is_object(packages) and is_environment(packages.get("environment"))},
+    must={"fingerprint": str, "settings": dict[str, Any]},
+    may={"packages": Shape({}, {"environment": is_environment})},
 )
 
 

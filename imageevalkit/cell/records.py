@@ -16,7 +16,7 @@ from imageevalkit import images
 from imageevalkit.atomic import commit_part, part_path, sync_folder, write_part
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import Tell, Time, shape_of, tell_nobody
+from imageevalkit.cell.jsonl import Shape, Tell, Time, tell_nobody
 from imageevalkit.cell.kept_twice import KeptTwiceWriter, read_kept
 from imageevalkit.cell.results import Basis, bases, forget
 from imageevalkit.errors import CellFailure, say
@@ -129,7 +129,7 @@ class Record:
         return self.error["text"] if self.error else ""
 
 
-RECORD = shape_of(Record)
+RECORD = Shape.of(Record)
 _NAMES = {field.name for field in fields(Record)}
 _OPTIONAL = {"extra", "source", "source_sha256", "cell", "uneven"}
 

@@ -17,12 +17,11 @@ from dataclasses import asdict, dataclass, field, fields
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, short_path
-from imageevalkit.cell.jsonl import Shape, is_text, or_null, parse, read_jsonl, shape_of
-from imageevalkit.cell.scores import SCORE
+from imageevalkit.cell.jsonl import Shape, parse, read_jsonl
 from imageevalkit.errors import CellFailure
 from imageevalkit.text_output import to_bytes
 
@@ -127,7 +126,7 @@ def is_environment(value: Any) -> bool:
     return value is None or (isinstance(value, str) and _SHA256.fullmatch(value) is not None)
 
 
-_RESULT, _METRIC, _EVALUATOR = shape_of(Result), shape_of(Metric), shape_of(Evaluator)
+_RESULT, _METRIC, _EVALUATOR = map(Shape.of, (Result, Metric, Evaluator))
 _PACKAGES = Shape(must={}, may={"environment": is_environment})  # results of older toolkits lack it
 
 
@@ -137,22 +136,18 @@ def validate(raw: Any) -> None:
     Raises:
         ValueError: names the first field that is wrong.
     """
-    if isinstance(raw, dict) and raw.get("schema") != SCHEMA:
+    if not isinstance(raw, dict):
+        raise ValueError(_RESULT.problem(raw))
+    if raw.get("schema") != SCHEMA:
         raise ValueError(f"schema is {raw.get('schema')!r}, expected {SCHEMA!r}")
-    parts = [("", _RESULT, raw)]
-    if isinstance(raw, dict):  # what is wrong with a part says more than the whole of it
-        packages = _dict(raw.get("provenance")).get("model_packages") or []
-        packages = packages if isinstance(packages, list) else [packages]
-        parts = [
-            ("evaluator: ", _EVALUATOR, raw.get("evaluator")),
-            *(
-                (f"metric '{name}': ", _METRIC, _dict(metric))
-                for name, metric in _dict(raw.get("metrics")).items()
-            ),
-            *(("provenance: ", _PACKAGES, each) for each in (raw.get("provenance"), *packages)),
-            *parts,
-        ]
-    for where, shape, value in parts:
+    packages = _dict(raw.get("provenance")).get("model_packages") or []
+    packages = packages if isinstance(packages, list) else [packages]
+    for where, shape, value in (
+        ("evaluator: ", _EVALUATOR, raw.get("evaluator")),
+        *((f"metric '{name}': ", _METRIC, _dict(one)) for name, one in _dict(raw.get("metrics")).items()),
+        *(("provenance: ", _PACKAGES, each) for each in (raw.get("provenance"), *packages)),
+        ("", _RESULT, raw),  # what is wrong with a part says more than the whole of it
+    ):
         if problem := shape.problem(value):
             raise ValueError(f"{where}{problem}")
     c = raw["coverage"]
@@ -222,9 +217,6 @@ def read_result(path: Path) -> Result:
 
 
 _KEPT = "evaluators"
-_BASIS = Shape(
-    must={**SCORE.must, "image_sha256": or_null(is_text), "attempted": lambda value: isinstance(value, bool)}
-)
 
 
 def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str | bytes] | None) -> None:
@@ -239,9 +231,8 @@ def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str | 
     try:
         if latest and latest.evaluator.id != result.evaluator.id:
             if _covers_more(latest.coverage, result.coverage):
-                _write(
-                    kept, cell, result, scores, official
-                )  # a trial with another judge hides no full result
+                # a trial with another judge hides no full result
+                _write(kept, cell, result, scores, official)
                 return
             _move(cell.folder, _folder(cell, latest.evaluator.id), cell, official is not None)
         _write(cell.folder, cell, result, scores, official)
@@ -319,16 +310,14 @@ def _read(path: Path) -> Result | None:
         return None
 
 
-def others(cell: Cell) -> list[tuple[Path, Path]]:
-    """result.json and scores.jsonl of each evaluator but the latest."""
-    found = sorted((cell.folder / _KEPT).glob(f"*/{cell.result.name}"))
-    return [(result, result.parent / cell.scores.name) for result in found]
+def others(cell: Cell) -> list[Path]:
+    """result.json of each evaluator but the latest; its scores.jsonl lies beside it."""
+    return sorted((cell.folder / _KEPT).glob(f"*/{cell.result.name}"))
 
 
 def standing(cell: Cell) -> list[Result]:
     """The results of ``cell`` that can be read, the latest evaluator's first."""
-    paths = (cell.result, *(result for result, _ in others(cell)))
-    return [result for path in paths if (result := _read(path))]
+    return [result for path in (cell.result, *others(cell)) if (result := _read(path))]
 
 
 class Basis(NamedTuple):
@@ -338,10 +327,13 @@ class Basis(NamedTuple):
     attempted: bool
 
 
+_BASIS = Shape({"item": str, **get_type_hints(Basis)})
+
+
 def bases(cell: Cell) -> dict[Path, dict[str, Basis] | None]:
     """What each result of ``cell`` rests on, by its folder and by item; None where that is not known."""
-    paths = [path for path in (cell.result, *(result for result, _ in others(cell))) if path.exists()]
-    return {path.parent: _basis(path.parent / cell.scores.name) for path in paths}
+    results = (path for path in (cell.result, *others(cell)) if path.exists())
+    return {path.parent: _basis(path.with_name(cell.scores.name)) for path in results}
 
 
 def _basis(scores: Path) -> dict[str, Basis] | None:
