@@ -14,15 +14,6 @@ NO_IMAGE_SIZE = (1024, 1024)
 """Of a black cell of a prompt none of whose images could be made (OneIG-Benchmark 41b49831, text2image.py)."""
 
 
-class Box(NamedTuple):
-    """A region in pixels, ``right`` and ``lower`` exclusive, as Pillow takes it."""
-
-    left: int
-    upper: int
-    right: int
-    lower: int
-
-
 class Grid(NamedTuple):
     """``rows`` × ``cols`` cells of equal size, counted row by row.
 
@@ -59,8 +50,9 @@ class Grid(NamedTuple):
     def cells(self) -> int:
         return self.rows * self.cols
 
-    def boxes(self, size: tuple[int, int]) -> list[Box]:
-        """The cells of an image of ``size`` (width, height); what does not divide is dropped at the right and bottom.
+    def boxes(self, size: tuple[int, int]) -> list[tuple[int, int, int, int]]:
+        """The cells of an image of ``size`` (width, height) as Pillow takes boxes; what does not divide, at the right
+        and bottom, is dropped.
 
         Raises:
             ValueError: the image is smaller than the grid.
@@ -71,7 +63,7 @@ class Grid(NamedTuple):
                 f"{size[0]}×{size[1]} px cannot be cut into {self.rows} rows and {self.cols} columns"
             )
         return [
-            Box(col * width, row * height, (col + 1) * width, (row + 1) * height)
+            (col * width, row * height, (col + 1) * width, (row + 1) * height)
             for row in range(self.rows)
             for col in range(self.cols)
         ]

@@ -104,11 +104,6 @@ class Record:
         }
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Whether the image was made elsewhere: nothing says how."""
-        return bool(self.source)
-
-    @property
     def outcome(self) -> Status:
         """What became of the item, by this record alone: what is on disk now may be something else.
 
@@ -121,7 +116,7 @@ class Record:
         if self.placeholder:
             return BLANK
         kind = self.error["class"] if self.error else ""
-        return CORRUPT if self.is_elsewhere and kind == images.CorruptImage.__name__ else FAILED
+        return CORRUPT if self.source and kind == images.CorruptImage.__name__ else FAILED
 
     @property
     def reason(self) -> str:
