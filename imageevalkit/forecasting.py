@@ -20,13 +20,14 @@ from imageevalkit.registry import load_dataset
 from imageevalkit.secrets import one_line
 
 
-class Datasets(dict[str, Any]):
+class Datasets:
     """The datasets of benchmarks, each read and checked once however many models there are.
 
     What is asked of a cell raises CellFailure: an entry breaks the contract, or a file of the cell cannot be read.
     """
 
     def __init__(self) -> None:
+        self._loaded = functools.cache(load_dataset)
         self._entries = functools.cache(lambda benchmark: entries_of(self[benchmark], benchmark))
         # of all cells without a folder the same, for they are only counted
         self._untouched = functools.cache(
@@ -34,8 +35,8 @@ class Datasets(dict[str, Any]):
         )
         self._nothing = functools.cache(lambda cell, limit: survey(cell, self.items(cell, limit)))
 
-    def __missing__(self, benchmark: str) -> Any:
-        return self.setdefault(benchmark, load_dataset(benchmark))
+    def __getitem__(self, benchmark: str) -> Any:
+        return self._loaded(benchmark)
 
     def own_items(self, cell: Cell, limit: int | None) -> list[Item]:
         """The first ``limit`` items of ``cell``."""

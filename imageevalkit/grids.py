@@ -26,11 +26,7 @@ class Grid(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Grid:
-        """``"1,4"`` is one row of four cells; ``"2"`` alone is ``"2,2"``.
-
-        Raises:
-            UserError: it is neither.
-        """
+        """``"1,4"`` is one row of four cells; ``"2"`` alone is ``"2,2"``. Raises UserError: it is neither."""
         parts = [part.strip() for part in text.split(",")]
         numbers = [int(part) for part in parts if part.isascii() and part.isdigit()]
         if not len(numbers) == len(parts) <= 2 or 0 in numbers:
@@ -54,8 +50,7 @@ class Grid(NamedTuple):
         """The cells of an image of ``size`` (width, height) as Pillow takes boxes; what does not divide, at the right
         and bottom, is dropped.
 
-        Raises:
-            ValueError: the image is smaller than the grid.
+        Raises ValueError: the image is smaller than the grid.
         """
         width, height = size[0] // self.cols, size[1] // self.rows
         if not width or not height:
@@ -76,8 +71,7 @@ class Grid(NamedTuple):
     def combine(self, images: Sequence[Image.Image | None]) -> Image.Image:
         """The grid of ``images`` as RGB; None becomes a black cell. All None: of 1024×1024 px, as the official helper.
 
-        Raises:
-            ValueError: there are more or fewer than the grid has cells, or one is of another size than the first.
+        Raises ValueError: there are more or fewer than the grid has cells, or one is of another size than the first.
         """
         from PIL import Image
 

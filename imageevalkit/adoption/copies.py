@@ -36,16 +36,6 @@ _MOST_THREADS = 8
 _COMMIT_EVERY = 64  # images; what is lost of them is copied again
 
 
-def settings_of(source: Path, places: Places) -> dict[str, Any]:
-    """What stands in the place of a model's settings: images of two places, or cut in two ways, are never one score."""
-    grids = sorted({str(one.grid) for one in places.values() if one.grid})
-    return {
-        "images": "made elsewhere",
-        "source": str(source.absolute()),
-        **({"grid": "; ".join(grids)} if grids else {}),
-    }
-
-
 def adopt_cell(
     cell: Cell,
     items: Sequence[Item],
@@ -57,12 +47,10 @@ def adopt_cell(
 ) -> Outcome:
     """Make the images of ``cell`` those at ``places`` (below ``source``).
 
-    Files are copied byte for byte, cells of a file as PNG. What is the same as before is left alone; an item without
-    an image, with a black cell, or with a file that is no whole image (which coverage counts as corrupt), is recorded
-    as failed, never as blank. Images of another source are replaced only with ``overwrite``.
-
-    Raises:
-        CellFailure: nothing was found, or the cell holds images that nobody said to replace, or the disk is full.
+    Files are copied byte for byte, cells of a file as PNG. What is the same as before is left alone; an item without an
+    image, with a black cell, or with a file that is no whole image (which coverage counts as corrupt), is recorded as
+    failed, never as blank. Images of another source are replaced only with ``overwrite``. Raises CellFailure: nothing
+    was found, or the cell holds images that nobody said to replace, or the disk is full.
     """
     settings = check_cell(cell, items, source, places, overwrite, log)
     key = fp.remember(cell.fingerprints, settings, {})
@@ -109,11 +97,13 @@ def check_cell(
 ) -> dict[str, Any]:
     """The settings that ``cell`` gets with the images at ``places``; what is no record of it is told.
 
-    Raises:
-        CellFailure: ``source`` holds no image of the benchmark, or the cell images that nobody said to replace.
+    Raises CellFailure: ``source`` holds no image of the benchmark, or the cell images that nobody said to replace.
     """
     _check_source(cell, items, source, places)
-    settings = settings_of(source, places)
+    # in the place of a model's settings: images of two places, or cut in two ways, are never one score
+    settings = {"images": "made elsewhere", "source": str(source.absolute())}
+    if grids := sorted({str(place.grid) for place in places.values() if place.grid}):
+        settings["grid"] = "; ".join(grids)
     known, records = fp.known(cell.fingerprints, tell), last_records(cell, tell)
     for record in records.values():
         before = known.get(record.fingerprint, {})
@@ -189,9 +179,7 @@ def _read(
     """The images of ``items`` in ``path``: its bytes as they are, or its cells as RGB PNG where it is a ``grid``.
 
     A file that is as it was at the last time is not decoded. Touches nothing, so that threads do it side by side.
-
-    Raises:
-        CellFailure: the file cannot be read.
+    Raises CellFailure: the file cannot be read.
     """
     try:
         data = path.read_bytes()
@@ -212,8 +200,10 @@ def _read(
         if not grid:
             # nobody knows how, and with which seed, it was made
             known = facts(data)
-            image = {"seed": None, "source_sha256": None, "size": known.size, "flat": known.flat}
-            return copies + [(item, replace(record, **image), data) for item, record in fresh]
+            for item, record in fresh:
+                record = replace(record, seed=None, source_sha256=None, size=known.size, flat=known.flat)
+                copies.append((item, record, data))
+            return copies
         whole = decode(data)
         cells = grid.split(whole)
     except ValueError as error:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
@@ -19,7 +20,8 @@ from imageevalkit.registry import Finder, image_finder
 from imageevalkit.secrets import one_line
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True)
+class Place:
     """Where the image of an item is: a file, or its cell ``index`` (from 0, row by row) where it is a ``grid``.
 
     Without a ``path`` it is nowhere, for a ``reason``: there are files, but none of them can be taken.
@@ -53,8 +55,7 @@ def places_of_job(
 ) -> tuple[list[Item], Path, dict[str, Place]]:
     """The items of ``cell``, where a job with ``options`` looks for their images, and what it finds there.
 
-    Raises:
-        CellFailure: as :func:`find_images`; or an entry of the benchmark breaks the contract.
+    Raises CellFailure: as :func:`find_images`; or an entry of the benchmark breaks the contract.
     """
     items, dataset = datasets.own_items(cell, options["limit"]), datasets[cell.benchmark]
     source = Path(options["sources"][cell.benchmark])
@@ -74,11 +75,8 @@ def find_images(
     ``find`` knows the benchmark's own layouts. Else a file is a JSON of paths by prompt, and of a folder the official
     layout counts: the item's path below ``images/``, with any suffix of an image, in ``source`` or in
     ``source/images``, whichever holds more of them. ``entries`` are all of the benchmark, whatever the limit. ``among``
-    holds the images of several models: then each has a folder of its own somewhere on the way to its files.
-
-    Raises:
-        CellFailure: ``source`` is there but cannot be read as what it seems to be; or the images may be another
-            model's.
+    holds the images of several models: then each has a folder of its own somewhere on the way to its files. Raises
+    CellFailure: ``source`` is there but cannot be read as what it seems to be; or the images may be another model's.
     """
     own = find(source, items) if find else None
     if source.is_file() and not own:
@@ -97,10 +95,8 @@ def read_filepaths(path: Path) -> dict[str, Path]:
     """The image of each prompt, from a JSON file ``{prompt: path}`` (as GenEval 2's official script reads it).
 
     A relative path is relative to the folder of the file; if nothing is there, to the working directory, as the
-    official script takes it. Whether an image is there at all is not looked at.
-
-    Raises:
-        CellFailure: the file cannot be read, or is no JSON object of texts.
+    official script takes it. Whether an image is there at all is not looked at. Raises CellFailure: the file cannot be
+    read, or is no JSON object of texts.
     """
     try:
         raw = parse(path.read_bytes())

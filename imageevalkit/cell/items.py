@@ -75,10 +75,8 @@ def placed(entries: Sequence[Item], cell: Cell) -> list[Item]:
 def entries_of(dataset: Any, benchmark: str) -> list[Item]:
     """All entries of the ``dataset`` of ``benchmark``, checked, as items of a model called by its mark.
 
-    Their paths are below the folder of a cell. Input images stay undecoded.
-
-    Raises:
-        CellFailure: one breaks the contract, or two share a path; the message has its number, counted from 0.
+    Their paths are below the folder of a cell. Input images stay undecoded. Raises CellFailure: one breaks the
+    contract, or two share a path; the message has its number, counted from 0.
     """
     data, task = getattr(dataset, "data", None), dataset.dataset_task
     if not isinstance(data, Sequence) or isinstance(data, str | bytes) or not data:
@@ -116,8 +114,9 @@ def _entry(raw: Any, benchmark: str, task: str) -> Item:
         _check_input_list(raw["input_list"])
     elif not isinstance(prompt, str) or not prompt.strip():
         raise _wrong("prompt", prompt, "a text that is not empty")
+    seed: Any = None if isinstance(raw["seed"], bool) else raw["seed"]
     try:
-        seed = operator.index(None if isinstance(raw["seed"], bool) else raw["seed"])  # NumPy's integers too
+        seed = operator.index(seed)  # NumPy's integers too
     except TypeError:
         raise _wrong("seed", raw["seed"], "a whole number") from None
     path = _path_in_cell(raw["image_save_path"], benchmark)

@@ -35,8 +35,7 @@ def tell_nobody(text: str) -> None:
 def parse(data: bytes) -> Any:
     """The JSON value in ``data``.
 
-    Raises:
-        ValueError: it is none, no UTF-8, nested too deep, or holds a number of thousands of digits.
+    Raises ValueError: it is none, no UTF-8, nested too deep, or holds a number of thousands of digits.
     """
     try:
         value = json.loads(data)
@@ -157,10 +156,7 @@ def read_jsonl(path: Path, shape: Shape, tell: Tell = tell_nobody) -> Iterator[d
     """Yield the records of ``path`` that have ``shape``; nothing when it does not exist.
 
     Another line (the torn tail of a killed writer, damage) is passed over as if it was not there, and told with its
-    number.
-
-    Raises:
-        CellFailure: the file is there and cannot be read.
+    number. Raises CellFailure: the file is there and cannot be read.
     """
     bad = 0
     for number, line in enumerate(file_bytes(path).split(b"\n"), 1):

@@ -28,10 +28,8 @@ def copy_of(path: Path) -> Path:
 def read_kept(path: Path, shape: Shape, tell: Tell = tell_nobody) -> Iterator[dict[str, Any]]:
     """Yield the records of ``path`` that have ``shape``, with those that only its copy still has; touches nothing.
 
-    Other lines are told, as :func:`imageevalkit.cell.jsonl.read_jsonl` tells them.
-
-    Raises:
-        CellFailure: the file or its copy is there and cannot be read.
+    Other lines are told, as :func:`imageevalkit.cell.jsonl.read_jsonl` tells them. Raises CellFailure: the file or its
+    copy is there and cannot be read.
     """
     main, copy = file_bytes(path), file_bytes(copy_of(path))
     if not copy or _agree(main, copy):
@@ -43,10 +41,8 @@ def read_kept(path: Path, shape: Shape, tell: Tell = tell_nobody) -> Iterator[di
 def mend(path: Path, shape: Shape, tell: Tell = tell_nobody) -> None:
     """Give ``path`` the lines that only its copy still has, and the copy what it lacks; quick where they agree.
 
-    A line without ``shape`` is none; what is taken back is told.
-
-    Raises:
-        CellFailure: the disk is full, or a file cannot be read.
+    A line without ``shape`` is none; what is taken back is told. Raises CellFailure: the disk is full, or a file cannot
+    be read.
     """
     main, copy = file_bytes(path), file_bytes(copy_of(path))
     if _agree(main, copy):

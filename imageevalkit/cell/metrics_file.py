@@ -41,10 +41,8 @@ def read_metrics(path: Path, n: int) -> dict[str, Metric]:
     """The metrics in a file of name → number, or name → ``{"value", "n", "interval", "scale"}``, in its order.
 
     Only ``value`` must be there: a finite number, or null where there is none. Else a metric is over ``n`` items, has
-    no interval, and its scale is 1, or 100 if its value lies beyond 1.
-
-    Raises:
-        CellFailure: there is no such file, or one metric is none; the message has its name.
+    no interval, and its scale is 1, or 100 if its value lies beyond 1. Raises CellFailure: there is no such file, or
+    one metric is none; the message has its name.
     """
     where = short_path(path)
     try:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, fields
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, short_path
@@ -131,11 +131,7 @@ _PACKAGES = Shape(must={}, may={"environment": is_environment})  # results of ol
 
 
 def validate(raw: Any) -> None:
-    """Check a result object against the schema.
-
-    Raises:
-        ValueError: names the first field that is wrong.
-    """
+    """Check a result object against the schema. Raises ValueError: names the first field that is wrong."""
     if not isinstance(raw, dict):
         raise ValueError(_RESULT.problem(raw))
     if raw.get("schema") != SCHEMA:
@@ -170,10 +166,8 @@ def _dict(value: Any) -> dict[str, Any]:
 def check_within_scale(metrics: Mapping[str, Metric], unbounded: Sequence[str]) -> None:
     """Whether each value is one that its scale allows: from ``-scale`` (a cosine may be negative) to ``scale``.
 
-    ``unbounded`` are shell patterns of the names of those that may lie beyond.
-
-    Raises:
-        ValueError: names the first that does not.
+    ``unbounded`` are shell patterns of the names of those that may lie beyond. Raises ValueError: names the first that
+    does not.
     """
     for name, metric in metrics.items():
         top = metric.scale + _ROUNDING * abs(metric.scale)
@@ -222,21 +216,22 @@ _KEPT = "evaluators"
 def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str | bytes] | None) -> None:
     """Write the result of ``cell``, its ``scores`` (the text of scores.jsonl) and the ``official`` files by name.
 
-    ``official`` None: what lies in a folder of that name is a script's own, and stays as it is.
-
-    Raises:
-        CellFailure: a file cannot be written.
+    ``official`` None: what lies in a folder of that name is a script's own, and stays as it is. Raises CellFailure: a
+    file cannot be written.
     """
-    kept, latest = _folder(cell, result.evaluator.id), _read(cell.result)
+    folder, kept, latest = cell.folder, _folder(cell, result.evaluator.id), _read(cell.result)
     try:
         if latest and latest.evaluator.id != result.evaluator.id:
             if _covers_more(latest.coverage, result.coverage):
-                # a trial with another judge hides no full result
-                _write(kept, cell, result, scores, official)
-                return
-            _move(cell.folder, _folder(cell, latest.evaluator.id), cell, official is not None)
-        _write(cell.folder, cell, result, scores, official)
-        shutil.rmtree(kept, ignore_errors=True)
+                folder = kept  # a trial with another judge hides no full result
+            else:
+                _move(cell.folder, _folder(cell, latest.evaluator.id), cell, official is not None)
+        write_atomic(folder / cell.scores.name, scores)
+        if official is not None:
+            write_files(folder / cell.official.name, official)
+        write_result(folder / cell.result.name, result)
+        if folder != kept:
+            shutil.rmtree(kept, ignore_errors=True)
     except OSError as error:
         path = short_path(str(error.filename2 or error.filename))
         raise CellFailure(f"{path} cannot be written: {error.strerror}") from None
@@ -249,20 +244,10 @@ def _covers_more(one: Coverage, other: Coverage) -> bool:
     return one.expected > other.expected
 
 
-def _write(
-    folder: Path, cell: Cell, result: Result, scores: str, official: Mapping[str, str | bytes] | None
-) -> None:
-    write_atomic(folder / cell.scores.name, scores)
-    if official is not None:
-        write_files(folder / cell.official.name, official)
-    write_result(folder / cell.result.name, result)
-
-
 def check_files(files: Mapping[str, Any], where: str) -> None:
     """Whether all are files for one folder itself, with a text or bytes.
 
-    Raises:
-        CellFailure: one is not; ``where`` begins the message.
+    Raises CellFailure: one is not; ``where`` begins the message.
     """
     for name, content in files.items():
         if name in ("", "..") or PurePath(name).name != name:
@@ -320,14 +305,9 @@ def standing(cell: Cell) -> list[Result]:
     return [result for path in (cell.result, *others(cell)) if (result := _read(path))]
 
 
-class Basis(NamedTuple):
-    """What a result knew of an item: the SHA-256 of its image (None: there was none), and whether one was attempted."""
-
-    image_sha256: str | None
-    attempted: bool
-
-
-_BASIS = Shape({"item": str, **get_type_hints(Basis)})
+Basis = tuple[str | None, bool]
+"""What a result knew of an item: the SHA-256 of its image (None: there was none), and whether one was attempted."""
+_BASIS = Shape({"item": str, "image_sha256": str | None, "attempted": bool})
 
 
 def bases(cell: Cell) -> dict[Path, dict[str, Basis] | None]:
@@ -340,7 +320,7 @@ def _basis(scores: Path) -> dict[str, Basis] | None:
     silent: list[str] = []  # lines that are damaged, or of a version that did not say
     try:
         records = read_jsonl(scores, _BASIS, silent.append)
-        basis = {r["item"]: Basis(r["image_sha256"], r["attempted"]) for r in records}
+        basis = {r["item"]: (r["image_sha256"], r["attempted"]) for r in records}
     except CellFailure:
         return None
     return None if silent else basis or None

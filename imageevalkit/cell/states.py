@@ -123,10 +123,7 @@ def survey(
 
     ``settings`` are those that images should be of; None: of any. With ``mend`` an interrupted rename is finished, and
     records that only their copy still has are taken back; else nothing is touched. ``pixels``: what a judge must know
-    of them; a file that no record vouches for is decoded then.
-
-    Raises:
-        CellFailure: a file of the cell cannot be read.
+    of them; a file that no record vouches for is decoded then. Raises CellFailure: a file of the cell cannot be read.
     """
     if not cell.folder.exists():
         return Survey([ImageState(item, FAILED, reason="never generated") for item in items])
@@ -198,8 +195,7 @@ def _without_image(item: Item, record: Record) -> ImageState:
 def survey_images(cell: Cell, items: Sequence[Item], mend: bool = True) -> dict[str, ImageState]:
     """The state of every item, by id, for who judges the images; ``mend`` as in :func:`survey`.
 
-    Raises:
-        CellFailure: the images were made with different settings, so that no score would describe a model.
+    Raises CellFailure: the images were made with different settings, so that no score would describe a model.
     """
     states = survey(cell, items, mend=mend, pixels=True, tell=say).states
     prints = Counter(s.record.fingerprint for s in states if s.record and s.record.status == OK)
