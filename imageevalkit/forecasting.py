@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -20,50 +21,36 @@ from imageevalkit.secrets import one_line
 
 
 class Datasets:
-    """The datasets of benchmarks, each read and checked once however many models there are."""
+    """The datasets of benchmarks, each read and checked once however many models there are.
+
+    What is asked of a cell raises CellFailure: an entry breaks the contract, or a file of the cell cannot be read.
+    """
 
     def __init__(self) -> None:
-        self._loaded: dict[str, Any] = {}
-        self._entries: dict[str, list[Item]] = {}
-        self._surveys: dict[tuple[str, int | None], Survey] = {}
-        self._untouched: dict[tuple[str, int | None], list[Item]] = {}
+        self._loaded = functools.cache(load_dataset)
+        self._entries = functools.cache(lambda benchmark: entries_of(self[benchmark], benchmark))
+        # of all cells without a folder the same, for they are only counted
+        self._untouched = functools.cache(
+            lambda benchmark, limit: self.own_items(Cell(MODEL_NAME_MARK, benchmark), limit)
+        )
+        self._nothing = functools.cache(lambda cell, limit: survey(cell, self.items(cell, limit)))
 
     def __getitem__(self, benchmark: str) -> Any:
-        if benchmark not in self._loaded:
-            self._loaded[benchmark] = load_dataset(benchmark)
-        return self._loaded[benchmark]
-
-    def items(self, cell: Cell, limit: int | None) -> list[Item]:
-        """The first ``limit`` items of ``cell``; of all cells without a folder the same, for they are only counted.
-
-        Raises:
-            CellFailure: an entry breaks the contract.
-        """
-        if cell.folder.exists():
-            return self.own_items(cell, limit)
-        key = (cell.benchmark, limit)
-        if key not in self._untouched:
-            self._untouched[key] = self.own_items(Cell(MODEL_NAME_MARK, cell.benchmark), limit)
-        return self._untouched[key]
-
-    def survey(self, cell: Cell, limit: int | None, settings: Mapping[str, Any]) -> Survey:
-        """What is there of the images of ``cell`` by a model with ``settings``; of all cells without a folder the same.
-
-        Raises:
-            CellFailure: an entry breaks the contract, or a file of the cell cannot be read.
-        """
-        key, items = (cell.benchmark, limit), self.items(cell, limit)
-        if cell.folder.exists():
-            return survey(cell, items, settings)
-        if key not in self._surveys:
-            self._surveys[key] = survey(cell, items)
-        return self._surveys[key]
+        return self._loaded(benchmark)
 
     def own_items(self, cell: Cell, limit: int | None) -> list[Item]:
-        """The same, of each cell its own. Raises CellFailure like :meth:`items`."""
-        if cell.benchmark not in self._entries:
-            self._entries[cell.benchmark] = entries_of(self[cell.benchmark], cell.benchmark)
-        return placed(self._entries[cell.benchmark][:limit], cell)
+        """The first ``limit`` items of ``cell``."""
+        return placed(self._entries(cell.benchmark)[:limit], cell)
+
+    def items(self, cell: Cell, limit: int | None) -> list[Item]:
+        """The same; of all cells without a folder, those of any."""
+        return self.own_items(cell, limit) if cell.folder.exists() else self._untouched(cell.benchmark, limit)
+
+    def survey(self, cell: Cell, limit: int | None, settings: Mapping[str, Any]) -> Survey:
+        """What is there of the images of ``cell`` by a model with ``settings``; of a cell without a folder, of any."""
+        if cell.folder.exists():
+            return survey(cell, self.own_items(cell, limit), settings)
+        return self._nothing(Cell(MODEL_NAME_MARK, cell.benchmark), limit)
 
 
 Forecast = Callable[[Cell], str]
@@ -88,24 +75,22 @@ def tell_forecasts(forecast_of: Callable[[Mapping[str, Any], Datasets], Forecast
     A cell whose forecast fails is a line too, not counted.
     """
     datasets = Datasets()
-    forecasts: dict[str, Forecast] = {}
-    told = []
+    # a benchmark is made once for all cells of which the same is asked
+    forecast_for = functools.cache(lambda request: forecast_of(json.loads(request), datasets))
+
+    def told(forecast: Forecast, key: str) -> tuple[str, bool]:
+        try:
+            with guest_code():
+                return f"{key}: {forecast(cell_of(key))}", True
+        except Exception as error:  # a fault in one dataset class or benchmark must not hide the other cells
+            kind = "" if isinstance(error, CellFailure) else f"{type(error).__name__}: "
+            return f"{key}: unknown: {kind}{one_line(error, 300)}", False
+
+    answers = []
     with stdout_kept():
         for request in json.load(sys.stdin):
             cells = request.pop("cells")
-            same = json.dumps(request)  # a benchmark is made once for all cells of which the same is asked
-            if same not in forecasts:
-                forecasts[same] = forecast_of(request, datasets)
-            told.append([_told(forecasts[same], cell_of(key)) for key in cells])
-    show(json.dumps(told))
+            forecast = forecast_for(json.dumps(request))
+            answers.append([told(forecast, key) for key in cells])
+    show(json.dumps(answers))
     return ExitStatus.COMPLETE
-
-
-def _told(forecast: Forecast, cell: Cell) -> tuple[str, bool]:
-    try:
-        with guest_code():
-            said = forecast(cell)
-        return f"{cell.key}: {said}", True
-    except Exception as error:  # a fault in one dataset class or benchmark must not hide the other cells
-        kind = "" if isinstance(error, CellFailure) else f"{type(error).__name__}: "
-        return f"{cell.key}: unknown: {kind}{one_line(error, 300)}", False

@@ -14,15 +14,6 @@ NO_IMAGE_SIZE = (1024, 1024)
 """Of a black cell of a prompt none of whose images could be made (OneIG-Benchmark 41b49831, text2image.py)."""
 
 
-class Box(NamedTuple):
-    """A region in pixels, ``right`` and ``lower`` exclusive, as Pillow takes it."""
-
-    left: int
-    upper: int
-    right: int
-    lower: int
-
-
 class Grid(NamedTuple):
     """``rows`` × ``cols`` cells of equal size, counted row by row.
 
@@ -35,11 +26,7 @@ class Grid(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Grid:
-        """``"1,4"`` is one row of four cells; ``"2"`` alone is ``"2,2"``.
-
-        Raises:
-            UserError: it is neither.
-        """
+        """``"1,4"`` is one row of four cells; ``"2"`` alone is ``"2,2"``. Raises UserError: it is neither."""
         parts = [part.strip() for part in text.split(",")]
         numbers = [int(part) for part in parts if part.isascii() and part.isdigit()]
         if not len(numbers) == len(parts) <= 2 or 0 in numbers:
@@ -59,11 +46,11 @@ class Grid(NamedTuple):
     def cells(self) -> int:
         return self.rows * self.cols
 
-    def boxes(self, size: tuple[int, int]) -> list[Box]:
-        """The cells of an image of ``size`` (width, height); what does not divide is dropped at the right and bottom.
+    def boxes(self, size: tuple[int, int]) -> list[tuple[int, int, int, int]]:
+        """The cells of an image of ``size`` (width, height) as Pillow takes boxes; what does not divide, at the right
+        and bottom, is dropped.
 
-        Raises:
-            ValueError: the image is smaller than the grid.
+        Raises ValueError: the image is smaller than the grid.
         """
         width, height = size[0] // self.cols, size[1] // self.rows
         if not width or not height:
@@ -71,7 +58,7 @@ class Grid(NamedTuple):
                 f"{size[0]}×{size[1]} px cannot be cut into {self.rows} rows and {self.cols} columns"
             )
         return [
-            Box(col * width, row * height, (col + 1) * width, (row + 1) * height)
+            (col * width, row * height, (col + 1) * width, (row + 1) * height)
             for row in range(self.rows)
             for col in range(self.cols)
         ]
@@ -84,8 +71,7 @@ class Grid(NamedTuple):
     def combine(self, images: Sequence[Image.Image | None]) -> Image.Image:
         """The grid of ``images`` as RGB; None becomes a black cell. All None: of 1024×1024 px, as the official helper.
 
-        Raises:
-            ValueError: there are more or fewer than the grid has cells, or one is of another size than the first.
+        Raises ValueError: there are more or fewer than the grid has cells, or one is of another size than the first.
         """
         from PIL import Image
 

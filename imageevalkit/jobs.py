@@ -11,7 +11,7 @@ from typing import Any
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, short_path
-from imageevalkit.cell.jsonl import Shape, is_text, parse
+from imageevalkit.cell.jsonl import Shape, parse
 from imageevalkit.errors import CellFailure, ExitStatus, UserError
 from imageevalkit.guest_code import guest_code
 from imageevalkit.secrets import one_line, redact
@@ -124,7 +124,7 @@ class Outcome:
     message: str = ""
 
 
-_OUTCOME = Shape(must={"state": is_text, "message": is_text})
+_OUTCOME = Shape(must={"state": str, "message": str})
 
 
 def outcome_of(step: Callable[[], Outcome], log: Callable[[str], None]) -> Outcome:

@@ -128,7 +128,7 @@ def image_finder(dataset: Any) -> Callable[[Path, Sequence[Any]], Mapping[str, A
     """What finds images made elsewhere in the layouts of ``dataset``; None where it has none of its own.
 
     A class written to the extension guide may have it: ``find_images(source, items)`` gives the places of images by
-    item id (:data:`imageevalkit.adoption.places.Place`), or None for a layout that it does not know.
+    item id (a path, or a :class:`imageevalkit.adoption.places.Place`), or None for a layout that it does not know.
     """
     return getattr(dataset, "find_images", None)
 

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from PIL import Image, ImageChops
 
 from imageevalkit.adoption.copies import FAST_PNG, adopt_cell
-from imageevalkit.adoption.places import Piece, Place
+from imageevalkit.adoption.places import Place
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import items_of
 from imageevalkit.cores import available_cores
@@ -84,7 +84,7 @@ def adopt(paths: list[Path], model: str) -> None:
     cell = Cell(model, "grids")
     items = items_of(Prompts(len(paths)), cell)
     found: dict[str, Place] = {
-        item.id: Piece(paths[n // GRID.cells], GRID, n % GRID.cells) for n, item in enumerate(items)
+        item.id: Place(paths[n // GRID.cells], GRID, n % GRID.cells) for n, item in enumerate(items)
     }
     adopt_cell(cell, items, paths[0].parent, found, ProgressWriter(), log=lambda text: None)
 

@@ -17,7 +17,7 @@ from PIL import Image
 
 from imageevalkit.adoption.copies import adopt_cell
 from imageevalkit.adoption.forecast import images_to_come
-from imageevalkit.adoption.places import Piece, Place, find_images, read_filepaths
+from imageevalkit.adoption.places import Place, find_images, read_filepaths
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.records import last_records
@@ -340,7 +340,7 @@ def test_what_was_cut_out_of_a_grid_before_is_known_until_the_grid_changes(tmp_p
     picture.paste("black", (8, 0, 16, 8))
     picture.save(sheet)
     wanted = items(FakeDataset(2))
-    found: dict[str, Place] = {item.id: Piece(sheet, Grid(1, 2), n) for n, item in enumerate(wanted)}
+    found: dict[str, Place] = {item.id: Place(sheet, Grid(1, 2), n) for n, item in enumerate(wanted)}
     assert len(images_to_come(CELL, wanted, found)) == 2, "not looked into yet"
     adopt_cell(CELL, wanted, tmp_path, found, ProgressWriter())
     [known] = images_to_come(CELL, wanted, found).values()

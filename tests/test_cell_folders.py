@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit.cell import Cell, CellInUse, lock_cell
+from imageevalkit.cell import Cell, lock_cell
+from imageevalkit.errors import UserError
 from tests.support.api_runs import ApiRuns, message, text_of
 from tests.support.checkout import add_model, make_checkout, needs_driver_env
 from tests.support.image_server import ImageServer, Received
@@ -145,7 +146,7 @@ def test_the_process_that_is_named_lives_and_holds_the_lock(how: str) -> None:
     try:
         if how == "dies":
             process.wait(30)
-        with pytest.raises(CellInUse) as refused:
+        with pytest.raises(UserError) as refused:
             lock_cell(Cell("m", "x"), grace=0.5)
         said = str(refused.value)
         if how == "lives":
@@ -167,7 +168,7 @@ def test_a_number_that_another_process_has_by_now_is_not_named() -> None:
         try:
             os.ftruncate(fd, 0)
             os.pwrite(fd, str(other.pid).encode(), 0)
-            with pytest.raises(CellInUse) as refused:
+            with pytest.raises(UserError) as refused:
                 lock_cell(cell, grace=0.5)
             assert f"by process {os.getpid()}, " in str(refused.value)
         finally:

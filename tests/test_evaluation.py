@@ -825,7 +825,7 @@ def test_flat_images_are_flagged() -> None:
     ("change", "says"),
     [
         ({"schema": "other/1"}, "schema"),
-        ({"metrics": {"red": {"value": float("nan"), "n": 1}}}, "not finite"),
+        ({"metrics": {"red": {"value": float("nan"), "n": 1}}}, "metric 'red': 'value' is NaN"),
         ({"headline": ["green"]}, "unknown metric"),
         ({"headline": []}, "no reason"),
         ({"coverage.judged": 4}, "generated ≠"),

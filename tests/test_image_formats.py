@@ -16,7 +16,7 @@ from PIL import EpsImagePlugin, Image
 
 from custom_models.model_utils.openai_images import OpenAIImagesT2I
 from imageevalkit.adoption.copies import adopt_cell
-from imageevalkit.adoption.places import Piece, find_images
+from imageevalkit.adoption.places import Place, find_images
 from imageevalkit.benchmark.question import Encoding, Picture
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell.states import survey_images
@@ -104,7 +104,7 @@ def test_one_among_images_made_elsewhere_is_corrupt_and_has_no_thumbnail(tmp_pat
 def test_one_in_the_place_of_a_grid(tmp_path: Path, unrun: Path) -> None:
     (tmp_path / "all.webp").write_bytes(EPS)
     wanted = items(FakeDataset(2))
-    found = {item.id: Piece(tmp_path / "all.webp", Grid(1, 2), n) for n, item in enumerate(wanted)}
+    found = {item.id: Place(tmp_path / "all.webp", Grid(1, 2), n) for n, item in enumerate(wanted)}
     outcome = adopt_cell(CELL, wanted, tmp_path, found, ProgressWriter())
     assert f"all.webp does not decode ({SAID})" in outcome.message
     assert not unrun.exists()

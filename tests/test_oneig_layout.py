@@ -10,7 +10,7 @@ from PIL import Image
 
 from imageevalkit.adoption import places
 from imageevalkit.adoption.copies import adopt_cell
-from imageevalkit.adoption.places import Missing, Piece, Place
+from imageevalkit.adoption.places import Place
 from imageevalkit.cell.records import last_records
 from imageevalkit.cell.states import survey_images
 from imageevalkit.errors import CellFailure
@@ -71,9 +71,9 @@ def test_three_layouts(tmp_path: Path) -> None:
     with pytest.raises(CellFailure, match=r"holds single images such as 000_1.JPEG: leave out grid='2,2'$"):
         find(tmp_path / "ours", dataset)
     assert set(official) == set(plain) == set(ours) == wanted
-    assert official["images/anime/001_3"] == Piece(tmp_path / "official/anime/m/001.png", SQUARE, 2)
-    assert plain["images/human/000_4"] == Piece(tmp_path / "plain/human/000.jpg", SQUARE, 3)
-    assert ours["images/human/000_4"] == tmp_path / "ours/images/human/000_4.JPEG"
+    assert official["images/anime/001_3"] == Place(tmp_path / "official/anime/m/001.png", SQUARE, 2)
+    assert plain["images/human/000_4"] == Place(tmp_path / "plain/human/000.jpg", SQUARE, 3)
+    assert ours["images/human/000_4"] == Place(tmp_path / "ours/images/human/000_4.JPEG")
 
 
 def test_files_of_no_prompt_are_passed_over(tmp_path: Path) -> None:
@@ -84,8 +84,8 @@ def test_files_of_no_prompt_are_passed_over(tmp_path: Path) -> None:
     (folder / "001 notes").mkdir()
     (folder / "001.png").rename(folder / "001_a title.webp.png")
     found = find(tmp_path, TinyOneIG(4, SQUARE))
-    assert found["images/anime/001_1"] == Piece(folder / "001_a title.webp.png", SQUARE, 0)
-    assert not any(isinstance(one, Missing) for one in found.values())
+    assert found["images/anime/001_1"] == Place(folder / "001_a title.webp.png", SQUARE, 0)
+    assert all(one.path for one in found.values())
 
 
 def test_a_limit_does_not_change_what_a_file_is(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_grid_must_be_told_and_fit(tmp_path: Path) -> None:
         CellFailure, match=r"3,3 has 9 images, but images_per_prompt is 4: .*images_per_prompt=9"
     ):
         find(tmp_path, TinyOneIG(4, Grid(3, 3)))
-    assert find(tmp_path, TinyOneIG(1))["images/anime/000_1"] == Piece(
+    assert find(tmp_path, TinyOneIG(1))["images/anime/000_1"] == Place(
         tmp_path / "anime/m/000.png", Grid(1, 1), 0
     )
 

@@ -27,7 +27,7 @@ from imageevalkit.benchmark.question import (
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric
 from imageevalkit.cell.scores import Score
-from imageevalkit.metrics import groups, ratio, ratio_by
+from imageevalkit.metrics import groups, mean, mean_by
 
 LANGUAGES = ("en", "zh")
 _STEMS = {"en": "text_prompts", "zh": "text_prompts_zh"}
@@ -131,10 +131,12 @@ text_prompts_zh.jsonl 169494 6512cd121ac093e8113e114d76eb2c0ce967c220b18e2049e10
         """
         found = {language: Metric(None, 0) for language in LANGUAGES}
         for language, mine in groups(scores, "language", LANGUAGES).items():
-            found[language] = ratio(mine, "match", "total", cluster="prompt_id")
-            found[f"{language}/precision"] = ratio(mine, "match", "read", interval=False)
+            found[language] = mean(mine, "match", weight="total", cluster="prompt_id")
+            found[f"{language}/precision"] = mean(mine, "match", weight="read", interval=False)
             for key in ("category", "length"):
-                found |= ratio_by(mine, "match", "total", key, prefix=f"{language}/", cluster="prompt_id")
+                found |= mean_by(
+                    mine, "match", key, weight="total", prefix=f"{language}/", cluster="prompt_id"
+                )
         return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from imageevalkit.adoption.places import Piece, Place, several
+from imageevalkit.adoption.places import Place, only_one
 from imageevalkit.cell.items import Item
 from imageevalkit.errors import CellFailure, suggest
 from imageevalkit.grids import Grid
@@ -51,13 +51,10 @@ def find_images(
             f"{source} holds single images such as {next(iter(single.values()))[0].name}: leave out grid='{grid}'"
         )
     if not are_grids and len(single) >= len(combined):
-        return {item: files[0] if len(files) == 1 else several(files) for item, files in single.items()}
+        return {item: only_one(files) for item, files in single.items()}
     grid = _checked(source, grid, images_per_prompt)
     index = {item.id: int(item.data["repetition"]) - 1 for item in items}
-    return {
-        item: Piece(files[0], grid, index[item]) if len(files) == 1 else several(files)
-        for item, files in combined.items()
-    }
+    return {item: only_one(files, grid, index[item]) for item, files in combined.items()}
 
 
 def _id(item: Item) -> str:

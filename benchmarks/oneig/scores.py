@@ -17,7 +17,7 @@ from benchmarks.oneig.text import LARGEST_DISTANCE, compare, text_score
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem
 from imageevalkit.cell.results import Metric
 from imageevalkit.cell.scores import Score
-from imageevalkit.metrics import arithmetic_mean, groups, mean, mean_by, points, ratio
+from imageevalkit.metrics import arithmetic_mean, groups, mean, mean_by, points
 
 TOTAL = "oneig_total"
 OFFICIAL = {name: f"{name}_official" for name in ("text", "reasoning", TOTAL)}
@@ -336,7 +336,7 @@ def text_parts(scores: Sequence[Score], language: Language) -> dict[str, Metric]
     return {
         "ED": mean(images, value("ED"), top=top),
         "CR": mean(images, value("CR")),
-        "WAC": ratio(images, value("match"), value("total")),
+        "WAC": mean(images, value("match"), weight=value("total")),
     }
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import io
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from PIL import Image
 
-from imageevalkit.adoption.places import Missing, Piece, Places
+from imageevalkit.adoption.places import Places, nowhere
 from imageevalkit.cell import Cell
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item
@@ -35,16 +36,6 @@ _MOST_THREADS = 8
 _COMMIT_EVERY = 64  # images; what is lost of them is copied again
 
 
-def settings_of(source: Path, places: Places) -> dict[str, Any]:
-    """What stands in the place of a model's settings: images of two places, or cut in two ways, are never one score."""
-    grids = sorted({str(one.grid) for one in places.values() if isinstance(one, Piece)})
-    return {
-        "images": "made elsewhere",
-        "source": str(source.absolute()),
-        **({"grid": "; ".join(grids)} if grids else {}),
-    }
-
-
 def adopt_cell(
     cell: Cell,
     items: Sequence[Item],
@@ -56,12 +47,10 @@ def adopt_cell(
 ) -> Outcome:
     """Make the images of ``cell`` those at ``places`` (below ``source``).
 
-    Files are copied byte for byte, cells of a file as PNG. What is the same as before is left alone; an item without
-    an image, with a black cell, or with a file that is no whole image (which coverage counts as corrupt), is recorded
-    as failed, never as blank. Images of another source are replaced only with ``overwrite``.
-
-    Raises:
-        CellFailure: nothing was found, or the cell holds images that nobody said to replace, or the disk is full.
+    Files are copied byte for byte, cells of a file as PNG. What is the same as before is left alone; an item without an
+    image, with a black cell, or with a file that is no whole image (which coverage counts as corrupt), is recorded as
+    failed, never as blank. Images of another source are replaced only with ``overwrite``. Raises CellFailure: nothing
+    was found, or the cell holds images that nobody said to replace, or the disk is full.
     """
     settings = check_cell(cell, items, source, places, overwrite, log)
     key = fp.remember(cell.fingerprints, settings, {})
@@ -69,43 +58,38 @@ def adopt_cell(
     copied, uneven, lost = 0, 0, dict[str, Record]()
     writer = RecordWriter(cell, key)
     try:
-        for n, copy in enumerate(_copies(items, source, places, before), 1):
-            if copy.new:
-                writer.save(copy.item, copy.record, copy.data)
+        for n, (item, record, data) in enumerate(_copies(items, source, places, before), 1):
+            is_new = record is not before.get(item.id)
+            if is_new:
+                writer.save(item, record, data)
                 if n % _COMMIT_EVERY == 0:
                     writer.commit()
-            if copy.record.status == OK:
-                copied += copy.new
-                uneven += bool(copy.record.uneven)
+            if record.status == OK:
+                copied += is_new
+                uneven += bool(record.uneven)
             else:
-                lost[copy.item.id] = copy.record
+                lost[item.id] = record
             progress.report(Progress(cell.key, STAGE, n, len(items), n - copied, len(lost)), n == len(items))
     finally:
         writer.close()
     log(f"{cell.key}: {copied} images copied from {source}, {len(items) - len(lost) - copied} were here")
-    missing = {id: record for id, record in lost.items() if record.outcome != CORRUPT}
-    corrupt = {id: record for id, record in lost.items() if record.outcome == CORRUPT}
-    for word, records in (("missing", missing), ("corrupt", corrupt)):
+    problems = []
+    for word, what in (
+        ("missing", "images are not to be had"),
+        ("corrupt", "images are corrupt and not taken"),
+    ):
+        records = {id: one for id, one in lost.items() if (one.outcome == CORRUPT) == (word == "corrupt")}
         for id, record in records.items():
             log(f"{word}: {id}: {record.reason}")
+        if lacking := [item for item in items if item.id in records]:
+            names = [item.id.removeprefix("images/") + item.path.suffix for item in lacking[:3]]
+            named = ", ".join(names) + (", …" if len(lacking) > 3 else "")
+            first = records[lacking[0].id].reason
+            problems.append(f"{len(lacking)} of {len(items)} {what}: {named} (the first: {first})")
     doubt = f"; {uneven} are of grids that do not divide evenly: is the grid right?" if uneven else ""
-    problems = [
-        *_problem(items, missing, "images are not to be had"),
-        *_problem(items, corrupt, "images are corrupt and not taken"),
-    ]
     if problems:
         return Outcome(INCOMPLETE, "; ".join(problems) + doubt)
     return Outcome(COMPLETE, f"{len(items)} images of {source}{doubt}")
-
-
-def _problem(items: Sequence[Item], records: Mapping[str, Record], what: str) -> Iterator[str]:
-    """Of how many of ``items`` that is said, and of which; nothing where there are no ``records``."""
-    lacking = [item for item in items if item.id in records]
-    if lacking:
-        names = [item.id.removeprefix("images/") + item.path.suffix for item in lacking[:3]]
-        named = ", ".join(names) + (", …" if len(lacking) > 3 else "")
-        first = records[lacking[0].id].reason
-        yield f"{len(lacking)} of {len(items)} {what}: {named} (the first: {first})"
 
 
 def check_cell(
@@ -113,11 +97,13 @@ def check_cell(
 ) -> dict[str, Any]:
     """The settings that ``cell`` gets with the images at ``places``; what is no record of it is told.
 
-    Raises:
-        CellFailure: ``source`` holds no image of the benchmark, or the cell images that nobody said to replace.
+    Raises CellFailure: ``source`` holds no image of the benchmark, or the cell images that nobody said to replace.
     """
     _check_source(cell, items, source, places)
-    settings = settings_of(source, places)
+    # in the place of a model's settings: images of two places, or cut in two ways, are never one score
+    settings = {"images": "made elsewhere", "source": str(source.absolute())}
+    if grids := sorted({str(place.grid) for place in places.values() if place.grid}):
+        settings["grid"] = "; ".join(grids)
     known, records = fp.known(cell.fingerprints, tell), last_records(cell, tell)
     for record in records.values():
         before = known.get(record.fingerprint, {})
@@ -144,7 +130,7 @@ def check_cell(
 
 
 def _check_source(cell: Cell, items: Sequence[Item], source: Path, places: Places) -> None:
-    reasons = [place.reason for place in places.values() if isinstance(place, Missing)]
+    reasons = [place.reason for place in places.values() if not place.path]
     if len(reasons) < len(places):
         return
     if reasons:
@@ -158,86 +144,78 @@ def _check_source(cell: Cell, items: Sequence[Item], source: Path, places: Place
     )
 
 
-class _Copy(NamedTuple):
-    """What stands for an item: its ``record``, and the bytes of its image where both are ``new``."""
-
-    item: Item
-    record: Record
-    new: bool = True
-    data: bytes | None = None
-
-
-class _Part(NamedTuple):
-    """An item whose image is a file or the cell ``n`` of it; ``before`` is its last record, of the same source."""
-
-    item: Item
-    n: int | None
-    before: Record | None
+_Copy = tuple[Item, Record, bytes | None]
+"""What stands for an item: its record, that of before where nothing is new, and the bytes of its image."""
 
 
 def _copies(
     items: Sequence[Item], source: Path, places: Places, before: Mapping[str, Record]
 ) -> Iterator[_Copy]:
     """What is to be kept of each item, in the order of the files: each is read once for all of its cells."""
-    nothing, files = [], dict[tuple[Path, Grid | None], list[_Part]]()
+    nothing, files = list[_Copy](), defaultdict[tuple[Path, Grid | None], list[Item]](list)
     for item in items:
-        place, old = places.get(item.id), before.get(item.id)
-        if isinstance(place, Piece):
-            files.setdefault((place.path, place.grid), []).append(_Part(item, place.index, old))
-        elif isinstance(place, Path):
-            files.setdefault((place, None), []).append(_Part(item, None, old))
+        place = places.get(item.id) or nowhere(f"there is no image of it in {source.absolute()}")
+        old = before.get(item.id)
+        if place.path:
+            files[place.path, place.grid].append(item)
+        elif old and old.status != OK and (old.reason, old.source) == (one_line(place.reason), ""):
+            nothing.append((item, old, None))
         else:
-            reason = place.reason if place else f"there is no image of it in {source.absolute()}"
-            if old and old.status != OK and (old.reason, old.source) == (one_line(reason), ""):
-                nothing.append(_Copy(item, old, new=False))
-            else:
-                # an empty source: the survey tells what is not there from what failed
-                nothing.append(
-                    _Copy(item, _lost(replace(Record.of(item, OK), source=""), "ItemFailed", reason))
-                )
+            # an empty source: the survey tells what is not there from what failed
+            record = replace(Record.of(item, OK), source="")
+            nothing.append((item, _lost(record, "ItemFailed", place.reason), None))
+
+    def read(file: tuple[tuple[Path, Grid | None], list[Item]]) -> list[_Copy]:
+        (path, grid), items = file
+        return _read(path, grid, items, places, before)
+
     threads = min(_MOST_THREADS, available_cores())
-    return chain(
-        nothing,
-        chain.from_iterable(map_threads(lambda file: _read(*file[0], file[1]), files.items(), threads)),
-    )
+    return chain(nothing, chain.from_iterable(map_threads(read, files.items(), threads)))
 
 
-def _read(path: Path, grid: Grid | None, parts: Sequence[_Part]) -> list[_Copy]:
-    """The images of ``parts`` in ``path``: its bytes as they are, or its cells as RGB PNG where it is a ``grid``.
+def _read(
+    path: Path, grid: Grid | None, items: Sequence[Item], places: Places, before: Mapping[str, Record]
+) -> list[_Copy]:
+    """The images of ``items`` in ``path``: its bytes as they are, or its cells as RGB PNG where it is a ``grid``.
 
     A file that is as it was at the last time is not decoded. Touches nothing, so that threads do it side by side.
-
-    Raises:
-        CellFailure: the file cannot be read.
+    Raises CellFailure: the file cannot be read.
     """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise CellFailure(f"{path} cannot be read: {error.strerror}") from None
     sha256 = hashlib.sha256(data).hexdigest()
-    copies = [
-        _Copy(item, old, new=False)
-        for item, n, old in parts
-        if old and is_of(old, path, n, sha256) and _stands(old, item)
-    ]
-    known = {copy.item.id for copy in copies}
-    fresh = [part for part in parts if part.item.id not in known]
+    copies, fresh = list[_Copy](), list[tuple[Item, Record]]()
+    for item in items:
+        old, n = before.get(item.id), places[item.id].index
+        if old and is_of(old, path, n, sha256) and _stands(old, item):
+            copies.append((item, old, None))
+        else:
+            record = replace(Record.of(item, OK), source=str(path.absolute()), source_sha256=sha256, cell=n)
+            fresh.append((item, record))
     if not fresh:
         return copies
-    records = [
-        replace(Record.of(item, OK), source=str(path.absolute()), source_sha256=sha256, cell=n)
-        for item, n, _ in fresh
-    ]
     try:
-        images = _cells(data, grid, records) if grid else [_whole(data, record) for record in records]
-    except CorruptImage as error:
-        failure = f"{path} does not decode ({error})"
-        images = [(_lost(record, CorruptImage.__name__, failure), None) for record in records]
+        if not grid:
+            # nobody knows how, and with which seed, it was made
+            known = facts(data)
+            for item, record in fresh:
+                record = replace(record, seed=None, source_sha256=None, size=known.size, flat=known.flat)
+                copies.append((item, record, data))
+            return copies
+        whole = decode(data)
+        cells = grid.split(whole)
     except ValueError as error:
-        images = [(_lost(record, "ItemFailed", f"{path}: {error}"), None) for record in records]
-    return copies + [
-        _Copy(part.item, record, data=image) for part, (record, image) in zip(fresh, images, strict=True)
-    ]
+        kind, text = "ItemFailed", f"{path}: {error}"
+    except CorruptImage as error:
+        kind, text = CorruptImage.__name__, f"{path} does not decode ({error})"
+    else:
+        uneven = bool(whole.width % grid.cols or whole.height % grid.rows) or None
+        return copies + [
+            (item, *_cell(replace(record, uneven=uneven), cells[record.cell or 0])) for item, record in fresh
+        ]
+    return copies + [(item, _lost(record, kind, text), None) for item, record in fresh]
 
 
 def is_of(record: Record, path: Path, n: int | None, sha256: str) -> bool:
@@ -254,18 +232,6 @@ def _stands(record: Record, item: Item) -> bool:
 
 def _lost(record: Record, kind: str, text: str) -> Record:
     return replace(record, status=FAILED, error={"class": kind, "text": one_line(text)})
-
-
-def _whole(data: bytes, record: Record) -> tuple[Record, bytes | None]:
-    """The image, of which nobody knows how, and with which seed, it was made."""
-    known = facts(data)
-    return replace(record, seed=None, source_sha256=None, size=known.size, flat=known.flat), data
-
-
-def _cells(data: bytes, grid: Grid, records: Sequence[Record]) -> list[tuple[Record, bytes | None]]:
-    whole = decode(data)
-    cells, uneven = grid.split(whole), bool(whole.width % grid.cols or whole.height % grid.rows) or None
-    return [_cell(replace(record, uneven=uneven), cells[record.cell or 0]) for record in records]
 
 
 def _cell(record: Record, cell: Image.Image) -> tuple[Record, bytes | None]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from imageevalkit.adoption.copies import check_cell, is_of
-from imageevalkit.adoption.places import Piece, Places, file_of, places_of_job
+from imageevalkit.adoption.places import Place, Places, places_of_job
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.records import OK, last_records
@@ -24,8 +24,8 @@ def forecast_of(options: Mapping[str, Any], datasets: Datasets) -> Forecast:
     def forecast(cell: Cell) -> str:
         items, source, places = places_of_job(cell, options, datasets)
         check_cell(cell, items, source, places, options["overwrite"])
-        count = sum(file_of(place) is not None for place in places.values())
-        grids = {place.path for place in places.values() if isinstance(place, Piece)}
+        count = sum(place.path is not None for place in places.values())
+        grids = {place.path for place in places.values() if place.grid}
         split = f", in {len(grids)} grids (their black cells, if any, are not images)" if grids else ""
         return f"{count} of {len(items)} images are in {source}{split}"
 
@@ -42,12 +42,11 @@ def images_to_come(cell: Cell, items: Sequence[Item], places: Places) -> dict[st
     sha256_of = functools.cache(sha256_file)
     states = {}
     for item in items:
-        place, record = places.get(item.id), records.get(item.id)
-        path, n = file_of(place), place.index if isinstance(place, Piece) else None
-        if path is None:
+        place, record = places.get(item.id, Place(None)), records.get(item.id)
+        if place.path is None:
             continue
-        if not record or not is_of(record, path, n, sha256_of(path)):
-            if n is not None or _is_image(path):
+        if not record or not is_of(record, place.path, place.index, sha256_of(place.path)):
+            if place.grid or _is_image(place.path):
                 states[item.id] = to_come(item)
         elif record.status == OK and record.size is not None:
             states[item.id] = recorded(item, record)

@@ -21,40 +21,34 @@ from imageevalkit.secrets import one_line
 
 
 @dataclass(frozen=True)
-class Piece:
-    """One cell of a file that holds several images; ``index`` is from 0, row by row."""
+class Place:
+    """Where the image of an item is: a file, or its cell ``index`` (from 0, row by row) where it is a ``grid``.
 
-    path: Path
-    grid: Grid
-    index: int
+    Without a ``path`` it is nowhere, for a ``reason``: there are files, but none of them can be taken.
+    """
 
-
-@dataclass(frozen=True)
-class Missing:
-    """There are files, but none of them can be taken, for this ``reason``."""
-
-    reason: str
+    path: Path | None
+    grid: Grid | None = None
+    index: int | None = None
+    reason: str = ""
 
 
-Place = Path | Piece | Missing
-"""Where the image of an item is: a file, a cell of a file, or nowhere for a reason."""
 Places = Mapping[str, Place]
-"""By item id; an item without a place has no image either."""
 Finder = Callable[[Path, Sequence[Item]], Places | None]
-"""Knows layouts of its own (several images in one file); gives None for one that it does not know."""
+"""By item id; an item without a place has no image either."""
 
 
-def file_of(place: Place | None) -> Path | None:
-    """The file that the image is in; None where there is none."""
-    if isinstance(place, Piece):
-        return place.path
-    return place if isinstance(place, Path) else None
+def nowhere(reason: str) -> Place:
+    """The place of an image that cannot be taken."""
+    return Place(None, reason=reason)
 
 
-def several(files: Sequence[Path]) -> Missing:
-    """What is said of an item that each of ``files`` may be the image of."""
+def only_one(files: Sequence[Path], grid: Grid | None = None, index: int | None = None) -> Place:
+    """The place of an item in the one of ``files``; several may each be its image, so that none is taken."""
+    if len(files) == 1:
+        return Place(files[0], grid, index)
     names = ", ".join(path.name for path in files[:3]) + (", …" if len(files) > 3 else "")
-    return Missing(f"{len(files)} files in {files[0].parent} may be it ({names}): leave one")
+    return nowhere(f"{len(files)} files in {files[0].parent} may be it ({names}): leave one")
 
 
 def places_of_job(
@@ -62,8 +56,7 @@ def places_of_job(
 ) -> tuple[list[Item], Path, dict[str, Place]]:
     """The items of ``cell``, where a job with ``options`` looks for their images, and what it finds there.
 
-    Raises:
-        CellFailure: as :func:`find_images`; or an entry of the benchmark breaks the contract.
+    Raises CellFailure: as :func:`find_images`; or an entry of the benchmark breaks the contract.
     """
     items, dataset = datasets.own_items(cell, options["limit"]), datasets[cell.benchmark]
     source = Path(options["sources"][cell.benchmark])
@@ -83,17 +76,14 @@ def find_images(
     ``find`` knows the benchmark's own layouts. Else a file is a JSON of paths by prompt, and of a folder the official
     layout counts: the item's path below ``images/``, with any suffix of an image, in ``source`` or in
     ``source/images``, whichever holds more of them. ``entries`` are all of the benchmark, whatever the limit. ``among``
-    holds the images of several models: then each has a folder of its own somewhere on the way to its files.
-
-    Raises:
-        CellFailure: ``source`` is there but cannot be read as what it seems to be; or the images may be another
-            model's.
+    holds the images of several models: then each has a folder of its own somewhere on the way to its files. Raises
+    CellFailure: ``source`` is there but cannot be read as what it seems to be; or the images may be another model's.
     """
     own = find(source, items) if find else None
     if source.is_file() and not own:
         places = _listed(source, items, Counter(entry.get("prompt") for entry in entries))
     elif own is not None:
-        places = dict(own)
+        places = {id: place if isinstance(place, Place) else Place(place) for id, place in own.items()}
     else:
         places = max((_in_layout(root, items) for root in (source, source / "images")), key=len)
     places |= _instead(source, [item for item in items if item.id not in places], places)
@@ -106,10 +96,8 @@ def read_filepaths(path: Path) -> dict[str, Path]:
     """The image of each prompt, from a JSON file ``{prompt: path}`` (as GenEval 2's official script reads it).
 
     A relative path is relative to the folder of the file; if nothing is there, to the working directory, as the
-    official script takes it. Whether an image is there at all is not looked at.
-
-    Raises:
-        CellFailure: the file cannot be read, or is no JSON object of texts.
+    official script takes it. Whether an image is there at all is not looked at. Raises CellFailure: the file cannot be
+    read, or is no JSON object of texts.
     """
     try:
         raw = parse(path.read_bytes())
@@ -133,12 +121,13 @@ def _listed(source: Path, items: Sequence[Item], sharing: Mapping[str | None, in
             continue
         path = path_of[item.prompt]
         if sharing[item.prompt] > 1:
-            places[item.id] = Missing(
+            places[item.id] = nowhere(
                 f"{source} names one image for a prompt that {sharing[item.prompt]} images are made of: give a "
                 "folder in the official layout"
             )
         else:
-            places[item.id] = path if path.is_file() else Missing(f"{path}, named in {source}, is not there")
+            there = path.is_file()
+            places[item.id] = Place(path) if there else nowhere(f"{path}, named in {source}, is not there")
     return places
 
 
@@ -147,8 +136,7 @@ def _in_layout(root: Path, items: Sequence[Item]) -> dict[str, Place]:
     for path, stem in _files(root):
         if _is_image(path):
             there.setdefault(stem, []).append(path)
-    files = {item.id: there[_name(item)] for item in items if _name(item) in there}
-    return {item: paths[0] if len(paths) == 1 else several(paths) for item, paths in files.items()}
+    return {item.id: only_one(there[_name(item)]) for item in items if _name(item) in there}
 
 
 def _instead(source: Path, items: Sequence[Item], places: Places) -> dict[str, Place]:
@@ -158,7 +146,7 @@ def _instead(source: Path, items: Sequence[Item], places: Places) -> dict[str, P
     """
     if not items:
         return {}
-    used = {file_of(place) for place in places.values()}
+    used = {place.path for place in places.values()}
     others, alike = dict[str, Path](), dict[str, Path]()
     for path, stem in _files(source):
         name = stem.removeprefix("images/")
@@ -170,14 +158,14 @@ def _instead(source: Path, items: Sequence[Item], places: Places) -> dict[str, P
     for item in items:
         name = _name(item)
         if name in others:
-            instead[item.id] = Missing(f"there is {others[name]}, but only {IMAGE_FORMATS} files are taken")
+            instead[item.id] = nowhere(f"there is {others[name]}, but only {IMAGE_FORMATS} files are taken")
         elif near := alike.get(_loosely(name)):
-            instead[item.id] = Missing(f"there is {near}, nearly {name}: rename it if it is the image")
+            instead[item.id] = nowhere(f"there is {near}, nearly {name}: rename it if it is the image")
     return instead
 
 
 def _check_model(places: Places, model: str, among: Path) -> None:
-    for path in filter(None, map(file_of, places.values())):
+    for path in filter(None, (place.path for place in places.values())):
         below = path.relative_to(among) if path.is_relative_to(among) else path
         if f"/{model}/" not in f"/{below.as_posix()}":
             raise CellFailure(

@@ -80,10 +80,6 @@ class Cell(NamedTuple):
         return self.folder / "official"
 
 
-class CellInUse(UserError):
-    """Another live run writes this cell."""
-
-
 # A killed driver's guards need a moment to end its processes; they hold the lock until then.
 _DYING_OWNER_GRACE = 15.0
 
@@ -91,13 +87,9 @@ _DYING_OWNER_GRACE = 15.0
 def lock_cell(cell: Cell, grace: float = _DYING_OWNER_GRACE) -> int:
     """Take the cell's lock and return its open, inheritable file descriptor.
 
-    The lock is ``flock`` on an open file: the kernel drops it when the last process holding the descriptor
-    ends, so there is no stale lock to clean. If the recorded owner has it no longer, its guards are just ending
-    its processes: wait up to ``grace`` seconds for them.
-
-    Raises:
-        CellInUse: a live run holds it.
-        UserError: no file can be locked there.
+    The lock is ``flock`` on an open file: the kernel drops it when the last process holding the descriptor ends, so
+    there is no stale lock to clean. If the recorded owner has it no longer, its guards are just ending its processes:
+    wait up to ``grace`` seconds for them. Raises UserError: a live run holds it, or no file can be locked there.
     """
     path = cell.folder / ".lock"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,20 +100,17 @@ def lock_cell(cell: Cell, grace: float = _DYING_OWNER_GRACE) -> int:
             take_lock(fd, path)
             break
         except BlockingIOError:
-            owner, holders = _owner(path), _holders(fd)
+            text = path.read_bytes()
+            owner = int(text) if re.fullmatch(rb"[0-9]{1,9}", text) else None
+            holders = _holders(fd)
             if owner in holders or time.monotonic() > deadline:
                 os.close(fd)
-                raise CellInUse(f"{cell.key} is being written by {_words(owner, holders)}") from None
+                raise UserError(f"{cell.key} is being written by {_words(owner, holders)}") from None
             time.sleep(0.2)
     os.ftruncate(fd, 0)
     os.pwrite(fd, str(os.getpid()).encode(), 0)
     os.set_inheritable(fd, True)
     return fd
-
-
-def _owner(path: Path) -> int | None:
-    text = path.read_bytes()
-    return int(text) if re.fullmatch(rb"[0-9]{1,9}", text) else None
 
 
 def _holders(fd: int) -> list[int]:

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from imageevalkit.api.endpoint import DEFAULT_BASE_URL
-from imageevalkit.cell.jsonl import Shape, Tell, is_object, is_text, tell_nobody
+from imageevalkit.cell.jsonl import Shape, Tell, tell_nobody
 from imageevalkit.cell.kept_twice import KeptTwiceWriter, read_kept
 from imageevalkit.cell.results import is_environment
 from imageevalkit.text_output import to_bytes
 
 # Settings that cannot change a pixel: changing them keeps images valid.
 _RUNTIME_KWARGS = frozenset(
-    (
-        "device",
-        "device_map",
-        "offload",
-        "timeout",
-        "max_attempts",
-        "max_elapsed",
-        "max_outage",
-        "backoff",
-        "api_key_env",
-        "price",
-    )
+    {"device", "device_map", "offload", "timeout", "max_attempts", "max_elapsed", "max_outage", "backoff"}
+    | {"api_key_env", "price"}
 )
 
 
@@ -44,18 +35,22 @@ def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:
     if kwargs.get("batch_size") == 1:
         del kwargs["batch_size"]  # said or not, images are made singly
     base_url = kwargs.pop("base_url", None) or os.environ.get("BASE_URL", "") or DEFAULT_BASE_URL
-    return {
+    settings = {
         "task": task,
         "class": f"{setting['module']}:{setting['class']}",
         **_identity("model_path", setting["model_path"]),
-        **({"host": _host(base_url)} if setting.get("api") else {}),
-        **{
-            name: part
-            for key, value in sorted(kwargs.items())
-            for name, part in _identity(f"kwargs.{key}", value).items()
-        },
-        **_assets(setting.get("assets", ())),
     }
+    if setting.get("api"):
+        settings["host"] = None
+        with contextlib.suppress(ValueError):  # the model itself says what is wrong with it
+            settings["host"] = urlsplit(base_url).hostname
+    for key, value in sorted(kwargs.items()):
+        settings |= _identity(f"kwargs.{key}", value)
+    for asset in setting.get("assets", ()):  # authors' code and further weights
+        name = asset.get("to") or asset.get("hub") or asset.get("path", "")
+        if pin := asset.get("commit") or asset.get("revision") or asset.get("sha256"):
+            settings[f"asset {name}"] = str(pin)
+    return settings
 
 
 def _identity(name: str, value: Any) -> dict[str, Any]:
@@ -66,24 +61,6 @@ def _identity(name: str, value: Any) -> dict[str, Any]:
         return {name: value}
     what = "weights" if name == "model_path" else f"weights of {name}"
     return {name: Path(value).resolve().name, what: weights["weights"]}
-
-
-def _assets(assets: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Which authors' code and which further weights a model has, by name."""
-    found = {}
-    for asset in assets:
-        name = asset.get("to") or asset.get("hub") or asset.get("path", "")
-        pin = asset.get("commit") or asset.get("revision") or asset.get("sha256")
-        if pin:
-            found[f"asset {name}"] = str(pin)
-    return found
-
-
-def _host(base_url: str) -> str | None:
-    try:
-        return urlsplit(base_url).hostname
-    except ValueError:
-        return None  # the model itself says what is wrong with it
 
 
 _SAMPLE = 1 << 20
@@ -118,8 +95,8 @@ def fingerprint(settings: Mapping[str, Any]) -> str:
 
 
 KEPT = Shape(
-    must={"fingerprint": is_text, "settings": is_object},
-    may={"packages": lambda packages: is_object(packages) and is_environment(packages.get("environment"))},
+    must={"fingerprint": str, "settings": dict[str, Any]},
+    may={"packages": Shape({}, {"environment": is_environment})},
 )
 
 
@@ -132,11 +109,8 @@ def remember(path: Path, settings: Mapping[str, Any], packages: Mapping[str, str
     key = fingerprint(settings)
     line = {"fingerprint": key, "settings": dict(settings), "packages": dict(packages)}
     if line not in read_kept(path, KEPT):
-        writer = KeptTwiceWriter(path, KEPT)
-        try:
+        with contextlib.closing(KeptTwiceWriter(path, KEPT)) as writer:
             writer.append(line)
-        finally:
-            writer.close()
     return key
 
 
@@ -153,16 +127,8 @@ def known(path: Path, tell: Tell = tell_nobody) -> dict[str, dict[str, Any]]:
 def explain(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """The differences in words: ``"guidance_scale 4.0 → 5.0, width (unset) → 512"``."""
     changes = [
-        f"{key.removeprefix('kwargs.')} {_show(old, key)} → {_show(new, key)}"
+        f"{key.removeprefix('kwargs.')} {old.get(key, '(unset)')} → {new.get(key, '(unset)')}"
         for key in sorted({*old, *new})
-        if old.get(key, _UNSET) != new.get(key, _UNSET)
+        if (key in old) != (key in new) or old.get(key) != new.get(key)
     ]
     return ", ".join(changes)
-
-
-_UNSET = object()
-
-
-def _show(settings: Mapping[str, Any], key: str) -> str:
-    value = settings.get(key, _UNSET)
-    return "(unset)" if value is _UNSET else str(value)

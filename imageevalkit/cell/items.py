@@ -65,21 +65,18 @@ def items_of(dataset: Any, cell: Cell, limit: int | None = None) -> list[Item]:
 
 def placed(entries: Sequence[Item], cell: Cell) -> list[Item]:
     """The items of the model of ``cell`` that stand for ``entries``, which are of none."""
-    ids = [entry.id.replace(MODEL_NAME_MARK, cell.model) for entry in entries]
-    folder = cell.folder
-    return [
-        replace(entry, id=id, path=folder / f"{id}{entry.path.suffix}")
-        for id, entry in zip(ids, entries, strict=True)
-    ]
+    folder, items = cell.folder, []
+    for entry in entries:
+        id = entry.id.replace(MODEL_NAME_MARK, cell.model)
+        items.append(replace(entry, id=id, path=folder / f"{id}{entry.path.suffix}"))
+    return items
 
 
 def entries_of(dataset: Any, benchmark: str) -> list[Item]:
     """All entries of the ``dataset`` of ``benchmark``, checked, as items of a model called by its mark.
 
-    Their paths are below the folder of a cell. Input images stay undecoded.
-
-    Raises:
-        CellFailure: one breaks the contract, or two share a path; the message has its number, counted from 0.
+    Their paths are below the folder of a cell. Input images stay undecoded. Raises CellFailure: one breaks the
+    contract, or two share a path; the message has its number, counted from 0.
     """
     data, task = getattr(dataset, "data", None), dataset.dataset_task
     if not isinstance(data, Sequence) or isinstance(data, str | bytes) or not data:
@@ -104,7 +101,7 @@ def entries_of(dataset: Any, benchmark: str) -> list[Item]:
 def _entry(raw: Any, benchmark: str, task: str) -> Item:
     """One entry. Raises ValueError: what is wrong with it, and what it must be."""
     if not isinstance(raw, Mapping):
-        raise ValueError(f"it is {reprlib.repr(raw)}, and must be a dict")
+        raise _wrong("it", raw, "a dict")
     shown, not_shown = ("prompt", "input_list") if task == "t2i" else ("input_list", "prompt")
     if missing := [key for key in (shown, "seed", "image_save_path") if key not in raw]:
         raise ValueError(f"lacks {', '.join(missing)}")
@@ -112,44 +109,43 @@ def _entry(raw: Any, benchmark: str, task: str) -> Item:
         raise ValueError(
             f"has {not_shown} beside {shown}: what the model is shown in task {task} is {shown} alone"
         )
-    (_check_prompt if task == "t2i" else _check_input_list)(raw[shown])
+    prompt = raw.get("prompt")
+    if task != "t2i":
+        _check_input_list(raw["input_list"])
+    elif not isinstance(prompt, str) or not prompt.strip():
+        raise _wrong("prompt", prompt, "a text that is not empty")
+    seed: Any = None if isinstance(raw["seed"], bool) else raw["seed"]
+    try:
+        seed = operator.index(seed)  # NumPy's integers too
+    except TypeError:
+        raise _wrong("seed", raw["seed"], "a whole number") from None
     path = _path_in_cell(raw["image_save_path"], benchmark)
     return Item(
         path=Path(path),
         id=path.with_suffix("").as_posix(),
-        seed=BASE_SEED + _seed(raw["seed"]),
-        prompt=raw.get("prompt"),
+        seed=BASE_SEED + seed,
+        prompt=prompt,
         input_list=raw.get("input_list"),
         data=raw,
     )
 
 
-def _check_prompt(prompt: Any) -> None:
-    if not isinstance(prompt, str) or not prompt.strip():
-        raise ValueError(f"prompt is {reprlib.repr(prompt)}, and must be a text that is not empty")
+def _wrong(name: str, value: Any, must_be: str) -> ValueError:
+    return ValueError(f"{name} is {reprlib.repr(value)}, and must be {must_be}")
 
 
 def _check_input_list(parts: Any) -> None:
     from PIL import Image  # the launcher, which plans without it, imports this module
 
     if not isinstance(parts, list | tuple):
-        raise ValueError(f"input_list is {reprlib.repr(parts)}, and must be a list of texts and PIL images")
+        raise _wrong("input_list", parts, "a list of texts and PIL images")
     for n, part in enumerate(parts):
         if not isinstance(part, str | Image.Image):
-            raise ValueError(f"input_list[{n}] is {reprlib.repr(part)}, and must be a text or a PIL image")
+            raise _wrong(f"input_list[{n}]", part, "a text or a PIL image")
     if not any(isinstance(part, str) and part.strip() for part in parts):
         raise ValueError("input_list holds no text that says what is to be made")
     if all(isinstance(part, str) for part in parts):
         raise ValueError("input_list holds no image")
-
-
-def _seed(seed: Any) -> int:
-    try:
-        if not isinstance(seed, bool):
-            return operator.index(seed)  # NumPy's integers too
-    except TypeError:
-        pass
-    raise ValueError(f"seed is {reprlib.repr(seed)}, and must be a whole number")
 
 
 def _path_in_cell(declared: Any, benchmark: str) -> PurePosixPath:
@@ -158,7 +154,7 @@ def _path_in_cell(declared: Any, benchmark: str) -> PurePosixPath:
 
     folder = f"{MODEL_NAME_MARK}/{benchmark}"
     if not isinstance(declared, str | PurePath):
-        raise ValueError(f"image_save_path is {reprlib.repr(declared)}, and must be a text: {folder}/….png")
+        raise _wrong("image_save_path", declared, f"a text: {folder}/….png")
     path = PurePosixPath(declared)
     if path.parts[:2] != (MODEL_NAME_MARK, benchmark) or len(path.parts) == 2 or ".." in path.parts:
         raise ValueError(f"image_save_path '{declared}' must lie in {folder}/")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from imageevalkit.cell import Cell, short_path
-from imageevalkit.cell.jsonl import Shape, is_number, or_null, parse
+from imageevalkit.cell.jsonl import Shape, is_number, parse
 from imageevalkit.cell.results import Metric
 from imageevalkit.errors import CellFailure
 from imageevalkit.secrets import one_line
@@ -21,21 +21,19 @@ def no_score(cell: Cell) -> str:
     return f"no score: let {script} leave {METRICS} in {where} whenever it runs ({_REMEDY})"
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
 def _is_interval(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(is_number, value)) and value[0] <= value[1]
-
-
-def _is_scale(value: Any) -> bool:
-    return is_number(value) and value > 0
+    return value is None or (
+        isinstance(value, list) and len(value) == 2 and all(map(is_number, value)) and value[0] <= value[1]
+    )
 
 
 _METRIC = Shape(
-    must={"value": or_null(is_number)},
-    may={"n": _is_count, "interval": or_null(_is_interval), "scale": _is_scale},
+    must={"value": float | None},
+    may={
+        "n": lambda n: is_number(n) and isinstance(n, int) and n >= 0,
+        "interval": _is_interval,
+        "scale": lambda scale: is_number(scale) and scale > 0,
+    },
 )
 
 
@@ -43,10 +41,8 @@ def read_metrics(path: Path, n: int) -> dict[str, Metric]:
     """The metrics in a file of name → number, or name → ``{"value", "n", "interval", "scale"}``, in its order.
 
     Only ``value`` must be there: a finite number, or null where there is none. Else a metric is over ``n`` items, has
-    no interval, and its scale is 1, or 100 if its value lies beyond 1.
-
-    Raises:
-        CellFailure: there is no such file, or one metric is none; the message has its name.
+    no interval, and its scale is 1, or 100 if its value lies beyond 1. Raises CellFailure: there is no such file, or
+    one metric is none; the message has its name.
     """
     where = short_path(path)
     try:

@@ -16,7 +16,7 @@ from imageevalkit import images
 from imageevalkit.atomic import commit_part, part_path, sync_folder, write_part
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import Tell, Time, shape_of, tell_nobody
+from imageevalkit.cell.jsonl import Shape, Tell, Time, tell_nobody
 from imageevalkit.cell.kept_twice import KeptTwiceWriter, read_kept
 from imageevalkit.cell.results import Basis, bases, forget
 from imageevalkit.errors import CellFailure, say
@@ -104,11 +104,6 @@ class Record:
         }
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Whether the image was made elsewhere: nothing says how."""
-        return bool(self.source)
-
-    @property
     def outcome(self) -> Status:
         """What became of the item, by this record alone: what is on disk now may be something else.
 
@@ -121,7 +116,7 @@ class Record:
         if self.placeholder:
             return BLANK
         kind = self.error["class"] if self.error else ""
-        return CORRUPT if self.is_elsewhere and kind == images.CorruptImage.__name__ else FAILED
+        return CORRUPT if self.source and kind == images.CorruptImage.__name__ else FAILED
 
     @property
     def reason(self) -> str:
@@ -129,7 +124,7 @@ class Record:
         return self.error["text"] if self.error else ""
 
 
-RECORD = shape_of(Record)
+RECORD = Shape.of(Record)
 _NAMES = {field.name for field in fields(Record)}
 _OPTIONAL = {"extra", "source", "source_sha256", "cell", "uneven"}
 
@@ -137,8 +132,7 @@ _OPTIONAL = {"extra", "source", "source_sha256", "cell", "uneven"}
 def last_records(cell: Cell, tell: Tell = tell_nobody) -> dict[str, Record]:
     """The last record of each item id in ``generation.jsonl``; lines that are none are told.
 
-    Raises:
-        CellFailure: the file cannot be read.
+    Raises CellFailure: the file cannot be read.
     """
     last = {raw["item"]: raw for raw in read_kept(cell.generation, RECORD, tell)}
     return {item: Record.read(raw) for item, raw in last.items()}
@@ -192,22 +186,20 @@ class RecordWriter:
         self._saved: list[tuple[Path, bool]] = []
         self._known_folders: set[Path] = set()
         self._failure: Exception | None = None
-        self._bases: dict[Path, dict[str, Basis] | None] | None = None
-        self._retiring = threading.Lock()
+        self._bases = bases(cell)
 
     def save(self, item: Item, record: Record, data: bytes | None = None) -> None:
         """Save the outcome of ``item``; ``data`` is the encoded image, or the placeholder of one that was not made.
 
-        The fingerprint, the time and the image's hash are added to ``record``. May run in any thread.
-
-        Raises:
-            CellFailure: the disk is full.
+        The fingerprint, the time and the image's hash are added to ``record``. May run in any thread. Raises
+        CellFailure: the disk is full.
         """
         sha256 = None
         if data is not None:
             write_part(item.path, data)
             sha256 = hashlib.sha256(data).hexdigest()
-        self._retire_results(item, Basis(sha256, record.source != ""))
+        with self._saving:
+            self._retire_results(item, (sha256, record.source != ""))
         is_image = record.status == OK
         record = replace(
             record,
@@ -224,10 +216,8 @@ class RecordWriter:
     def commit(self) -> None:
         """Make durable all that has been saved so far, then give the images their final names.
 
-        An image of other settings, or an older placeholder, does not stand for an item without one any longer.
-
-        Raises:
-            CellFailure: the disk is full, or the cell's folder was removed.
+        An image of other settings, or an older placeholder, does not stand for an item without one any longer. Raises
+        CellFailure: the disk is full, or the cell's folder was removed.
         """
         with self._committing:
             if self._failure:
@@ -244,7 +234,10 @@ class RecordWriter:
                     else:
                         path.unlink(missing_ok=True)
             except FileNotFoundError:
-                self._failure = _removed(self._cell)
+                self._failure = CellFailure(
+                    f"{self._cell.folder} was removed, or files in it, while this run wrote there; the same command "
+                    "goes on with what is left"
+                )
                 raise self._failure from None
             except Exception as error:
                 self._failure = error
@@ -253,7 +246,7 @@ class RecordWriter:
     def _make_durable(self, folders: set[Path]) -> None:
         """All records so far, and the names of the files in ``folders``."""
         if not self._writer.is_there:
-            raise _removed(self._cell)
+            raise FileNotFoundError
         self._writer.sync()
         for folder in {*folders, self._cell.folder} - self._known_folders:
             # it, and those above it, may have been made just now
@@ -268,14 +261,11 @@ class RecordWriter:
 
         Those that tell nothing of it, as of a run with a smaller limit, and those of the same image stand.
         """
-        with self._retiring:  # images are stored by several threads
-            if self._bases is None:
-                self._bases = bases(self._cell)
-            for folder, basis in list(self._bases.items()):
-                if basis is None or basis.get(item.id, now) != now:
-                    say(f"{self._cell.key}: the result in {folder} goes: {item.id} is not what it was")
-                    forget(self._cell, folder)
-                    del self._bases[folder]
+        for folder, basis in list(self._bases.items()):
+            if basis is None or basis.get(item.id, now) != now:
+                say(f"{self._cell.key}: the result in {folder} goes: {item.id} is not what it was")
+                forget(self._cell, folder)
+                del self._bases[folder]
 
     def close(self) -> None:
         """:meth:`commit`, for the last time."""
@@ -283,10 +273,3 @@ class RecordWriter:
             self.commit()
         finally:
             self._writer.close()
-
-
-def _removed(cell: Cell) -> CellFailure:
-    return CellFailure(
-        f"{cell.folder} was removed, or files in it, while this run wrote there; the same command goes on with what "
-        "is left"
-    )

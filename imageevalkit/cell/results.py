@@ -17,12 +17,11 @@ from dataclasses import asdict, dataclass, field, fields
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, short_path
-from imageevalkit.cell.jsonl import Shape, is_text, or_null, parse, read_jsonl, shape_of
-from imageevalkit.cell.scores import SCORE
+from imageevalkit.cell.jsonl import Shape, parse, read_jsonl
 from imageevalkit.errors import CellFailure
 from imageevalkit.text_output import to_bytes
 
@@ -127,32 +126,24 @@ def is_environment(value: Any) -> bool:
     return value is None or (isinstance(value, str) and _SHA256.fullmatch(value) is not None)
 
 
-_RESULT, _METRIC, _EVALUATOR = shape_of(Result), shape_of(Metric), shape_of(Evaluator)
+_RESULT, _METRIC, _EVALUATOR = map(Shape.of, (Result, Metric, Evaluator))
 _PACKAGES = Shape(must={}, may={"environment": is_environment})  # results of older toolkits lack it
 
 
 def validate(raw: Any) -> None:
-    """Check a result object against the schema.
-
-    Raises:
-        ValueError: names the first field that is wrong.
-    """
-    if isinstance(raw, dict) and raw.get("schema") != SCHEMA:
+    """Check a result object against the schema. Raises ValueError: names the first field that is wrong."""
+    if not isinstance(raw, dict):
+        raise ValueError(_RESULT.problem(raw))
+    if raw.get("schema") != SCHEMA:
         raise ValueError(f"schema is {raw.get('schema')!r}, expected {SCHEMA!r}")
-    parts = [("", _RESULT, raw)]
-    if isinstance(raw, dict):  # what is wrong with a part says more than the whole of it
-        packages = _dict(raw.get("provenance")).get("model_packages") or []
-        packages = packages if isinstance(packages, list) else [packages]
-        parts = [
-            ("evaluator: ", _EVALUATOR, raw.get("evaluator")),
-            *(
-                (f"metric '{name}': ", _METRIC, _dict(metric))
-                for name, metric in _dict(raw.get("metrics")).items()
-            ),
-            *(("provenance: ", _PACKAGES, each) for each in (raw.get("provenance"), *packages)),
-            *parts,
-        ]
-    for where, shape, value in parts:
+    packages = _dict(raw.get("provenance")).get("model_packages") or []
+    packages = packages if isinstance(packages, list) else [packages]
+    for where, shape, value in (
+        ("evaluator: ", _EVALUATOR, raw.get("evaluator")),
+        *((f"metric '{name}': ", _METRIC, _dict(one)) for name, one in _dict(raw.get("metrics")).items()),
+        *(("provenance: ", _PACKAGES, each) for each in (raw.get("provenance"), *packages)),
+        ("", _RESULT, raw),  # what is wrong with a part says more than the whole of it
+    ):
         if problem := shape.problem(value):
             raise ValueError(f"{where}{problem}")
     c = raw["coverage"]
@@ -175,10 +166,8 @@ def _dict(value: Any) -> dict[str, Any]:
 def check_within_scale(metrics: Mapping[str, Metric], unbounded: Sequence[str]) -> None:
     """Whether each value is one that its scale allows: from ``-scale`` (a cosine may be negative) to ``scale``.
 
-    ``unbounded`` are shell patterns of the names of those that may lie beyond.
-
-    Raises:
-        ValueError: names the first that does not.
+    ``unbounded`` are shell patterns of the names of those that may lie beyond. Raises ValueError: names the first that
+    does not.
     """
     for name, metric in metrics.items():
         top = metric.scale + _ROUNDING * abs(metric.scale)
@@ -222,30 +211,27 @@ def read_result(path: Path) -> Result:
 
 
 _KEPT = "evaluators"
-_BASIS = Shape(
-    must={**SCORE.must, "image_sha256": or_null(is_text), "attempted": lambda value: isinstance(value, bool)}
-)
 
 
 def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str | bytes] | None) -> None:
     """Write the result of ``cell``, its ``scores`` (the text of scores.jsonl) and the ``official`` files by name.
 
-    ``official`` None: what lies in a folder of that name is a script's own, and stays as it is.
-
-    Raises:
-        CellFailure: a file cannot be written.
+    ``official`` None: what lies in a folder of that name is a script's own, and stays as it is. Raises CellFailure: a
+    file cannot be written.
     """
-    kept, latest = _folder(cell, result.evaluator.id), _read(cell.result)
+    folder, kept, latest = cell.folder, _folder(cell, result.evaluator.id), _read(cell.result)
     try:
         if latest and latest.evaluator.id != result.evaluator.id:
             if _covers_more(latest.coverage, result.coverage):
-                _write(
-                    kept, cell, result, scores, official
-                )  # a trial with another judge hides no full result
-                return
-            _move(cell.folder, _folder(cell, latest.evaluator.id), cell, official is not None)
-        _write(cell.folder, cell, result, scores, official)
-        shutil.rmtree(kept, ignore_errors=True)
+                folder = kept  # a trial with another judge hides no full result
+            else:
+                _move(cell.folder, _folder(cell, latest.evaluator.id), cell, official is not None)
+        write_atomic(folder / cell.scores.name, scores)
+        if official is not None:
+            write_files(folder / cell.official.name, official)
+        write_result(folder / cell.result.name, result)
+        if folder != kept:
+            shutil.rmtree(kept, ignore_errors=True)
     except OSError as error:
         path = short_path(str(error.filename2 or error.filename))
         raise CellFailure(f"{path} cannot be written: {error.strerror}") from None
@@ -258,20 +244,10 @@ def _covers_more(one: Coverage, other: Coverage) -> bool:
     return one.expected > other.expected
 
 
-def _write(
-    folder: Path, cell: Cell, result: Result, scores: str, official: Mapping[str, str | bytes] | None
-) -> None:
-    write_atomic(folder / cell.scores.name, scores)
-    if official is not None:
-        write_files(folder / cell.official.name, official)
-    write_result(folder / cell.result.name, result)
-
-
 def check_files(files: Mapping[str, Any], where: str) -> None:
     """Whether all are files for one folder itself, with a text or bytes.
 
-    Raises:
-        CellFailure: one is not; ``where`` begins the message.
+    Raises CellFailure: one is not; ``where`` begins the message.
     """
     for name, content in files.items():
         if name in ("", "..") or PurePath(name).name != name:
@@ -319,36 +295,32 @@ def _read(path: Path) -> Result | None:
         return None
 
 
-def others(cell: Cell) -> list[tuple[Path, Path]]:
-    """result.json and scores.jsonl of each evaluator but the latest."""
-    found = sorted((cell.folder / _KEPT).glob(f"*/{cell.result.name}"))
-    return [(result, result.parent / cell.scores.name) for result in found]
+def others(cell: Cell) -> list[Path]:
+    """result.json of each evaluator but the latest; its scores.jsonl lies beside it."""
+    return sorted((cell.folder / _KEPT).glob(f"*/{cell.result.name}"))
 
 
 def standing(cell: Cell) -> list[Result]:
     """The results of ``cell`` that can be read, the latest evaluator's first."""
-    paths = (cell.result, *(result for result, _ in others(cell)))
-    return [result for path in paths if (result := _read(path))]
+    return [result for path in (cell.result, *others(cell)) if (result := _read(path))]
 
 
-class Basis(NamedTuple):
-    """What a result knew of an item: the SHA-256 of its image (None: there was none), and whether one was attempted."""
-
-    image_sha256: str | None
-    attempted: bool
+Basis = tuple[str | None, bool]
+"""What a result knew of an item: the SHA-256 of its image (None: there was none), and whether one was attempted."""
+_BASIS = Shape({"item": str, "image_sha256": str | None, "attempted": bool})
 
 
 def bases(cell: Cell) -> dict[Path, dict[str, Basis] | None]:
     """What each result of ``cell`` rests on, by its folder and by item; None where that is not known."""
-    paths = [path for path in (cell.result, *(result for result, _ in others(cell))) if path.exists()]
-    return {path.parent: _basis(path.parent / cell.scores.name) for path in paths}
+    results = (path for path in (cell.result, *others(cell)) if path.exists())
+    return {path.parent: _basis(path.with_name(cell.scores.name)) for path in results}
 
 
 def _basis(scores: Path) -> dict[str, Basis] | None:
     silent: list[str] = []  # lines that are damaged, or of a version that did not say
     try:
         records = read_jsonl(scores, _BASIS, silent.append)
-        basis = {r["item"]: Basis(r["image_sha256"], r["attempted"]) for r in records}
+        basis = {r["item"]: (r["image_sha256"], r["attempted"]) for r in records}
     except CellFailure:
         return None
     return None if silent else basis or None

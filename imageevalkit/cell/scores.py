@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict, get_type_hints
 
-from imageevalkit.cell.jsonl import Check, Shape, is_object, is_text, one_of, read_jsonl
+from imageevalkit.cell.jsonl import Shape, read_jsonl
 
-SCORE = Shape(must={"item": is_text})
+SCORE = Shape(must={"item": str})
 """A line of ``scores.jsonl``, of any version."""
-_VALUES: dict[str, Check] = {"values": is_object, "keys": is_object}
+
+
+class _Values(TypedDict):
+    values: dict[str, Any]
+    keys: dict[str, Any]
+
+
 _JUDGED = Shape(
-    must={**SCORE.must, **_VALUES, "status": one_of("judged"), "detail": is_object},
-    may={"points": lambda v: isinstance(v, list) and not any(map(Shape(_VALUES).problem, v))},
+    must={"item": str, "status": Literal["judged"], "detail": dict[str, Any], **get_type_hints(_Values)},
+    may={"points": list[_Values]},
 )
 
 
@@ -44,11 +50,7 @@ def read_scores(path: Path) -> list[Score]:
             record["values"],
             record["keys"],
             record["detail"],
-            [
-                Score(point["values"], point["keys"], item=record["item"])
-                for point in record.get("points", [])
-            ],
-            record["item"],
-        )
+            [Score(point["values"], point["keys"]) for point in record.get("points", [])],
+        ).of_item(record["item"])
         for record in read_jsonl(path, _JUDGED)
     ]

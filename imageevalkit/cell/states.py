@@ -70,14 +70,14 @@ class ImageState:
     @property
     def made_here(self) -> bool:
         """Whether it is on record how the image was made."""
-        return self.record is not None and not self.record.is_elsewhere
+        return self.record is not None and not self.record.source
 
     @property
     def attempted(self) -> bool:
         """False where nobody has tried to make an image here, and there was none elsewhere."""
         return self.status != FAILED if self.record is None else self.record.source != ""
 
-    @property
+    @cached_property
     def step(self) -> Step:
         """What generation does with it."""
         if self.status == GENERATED or (self.record is None and self.status != FAILED):
@@ -93,24 +93,18 @@ class Survey:
 
     states: Sequence[ImageState]
 
-    @cached_property
-    def _steps(self) -> list[Step]:
-        return [state.step for state in self.states]
-
     def of(self, *steps: Step) -> list[Item]:
         """The items with which generation does one of ``steps``."""
-        return [state.item for state, step in zip(self.states, self._steps, strict=True) if step in steps]
+        return [state.item for state in self.states if state.step in steps]
 
     def to_make(self, overwrite: bool, retry_refused: bool) -> list[Item]:
         """What is left to make; stale images only to ``overwrite`` them."""
-        stale: list[Step] = ["stale"] if overwrite else []
-        refused: list[Step] = ["refused"] if retry_refused else []
-        return self.of("make", "repair", *stale, *refused)
+        chosen: dict[Step, bool] = {"stale": overwrite, "refused": retry_refused}
+        return self.of("make", "repair", *(step for step, is_asked in chosen.items() if is_asked))
 
     def explain_stale(self) -> str:
         """``"guidance_scale 4.0 → 5.0: 553 images are stale"``, reasons joined by semicolons; empty if none is."""
-        steps = zip(self.states, self._steps, strict=True)
-        counts = Counter(state.mismatch for state, step in steps if step == "stale")
+        counts = Counter(state.mismatch for state in self.states if state.step == "stale")
         return "; ".join(
             f"{reason}: {n} image{'s are' if n > 1 else ' is'} stale" for reason, n in counts.most_common()
         )
@@ -129,10 +123,7 @@ def survey(
 
     ``settings`` are those that images should be of; None: of any. With ``mend`` an interrupted rename is finished, and
     records that only their copy still has are taken back; else nothing is touched. ``pixels``: what a judge must know
-    of them; a file that no record vouches for is decoded then.
-
-    Raises:
-        CellFailure: a file of the cell cannot be read.
+    of them; a file that no record vouches for is decoded then. Raises CellFailure: a file of the cell cannot be read.
     """
     if not cell.folder.exists():
         return Survey([ImageState(item, FAILED, reason="never generated") for item in items])
@@ -140,36 +131,27 @@ def survey(
         mend_kept(cell.generation, RECORD, tell)
         mend_kept(cell.fingerprints, fp.KEPT, tell)
     records = last_records(cell, tell)
-    wanted = _Settings(settings, fp.known(cell.fingerprints, tell)) if settings is not None else None
+    known = fp.known(cell.fingerprints, tell) if settings is not None else {}
+    key = fp.fingerprint(settings or {})
+
+    def mismatch(item: Item, record: Record | None) -> str:
+        if settings is None:
+            return ""
+        if record is None:
+            return "no record says how the image was made"
+        if record.fingerprint != key:
+            old = known.get(record.fingerprint)
+            return fp.explain(old, settings) if old else "model settings unknown"
+        if record.seed != item.seed:
+            return f"seed {record.seed} → {item.seed}"
+        return "" if record.prompt_sha256 == item.prompt_sha256 else "the benchmark's prompt changed"
 
     def state(item: Item) -> ImageState:
         record = records.get(item.id)
-        found = _state(item, record, mend, pixels)
-        return replace(found, mismatch=wanted.mismatch(item, record)) if wanted else found
+        return replace(_state(item, record, mend, pixels), mismatch=mismatch(item, record))
 
     # hashing releases the interpreter lock, so threads read and hash side by side
     return Survey(list(images.map_threads(state, items, min(8, available_cores()))))
-
-
-class _Settings:
-    """The settings that are asked about, beside all that are ``known``, by fingerprint."""
-
-    def __init__(self, settings: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]]) -> None:
-        self._settings, self._known = settings, known
-        self._fingerprint = fp.fingerprint(settings)
-
-    def mismatch(self, item: Item, record: Record | None) -> str:
-        """Why the record does not fit today's request; empty when it does."""
-        if record is None:
-            return "no record says how the image was made"
-        if record.fingerprint != self._fingerprint:
-            old = self._known.get(record.fingerprint)
-            return fp.explain(old, self._settings) if old else "model settings unknown"
-        if record.seed != item.seed:
-            return f"seed {record.seed} → {item.seed}"
-        if record.prompt_sha256 != item.prompt_sha256:
-            return "the benchmark's prompt changed"
-        return ""
 
 
 def _state(item: Item, record: Record | None, mend: bool, pixels: bool) -> ImageState:
@@ -184,7 +166,13 @@ def _state(item: Item, record: Record | None, mend: bool, pixels: bool) -> Image
         if data is None:
             lost = "the file was changed or truncated" if item.path.exists() else "the image is gone"
             return ImageState(item, CORRUPT, record, f"{lost} since it was generated")
-        return _with_pixels(item, record, data) if pixels else ImageState(item, GENERATED, record)
+        if not pixels:
+            return ImageState(item, GENERATED, record)
+        sha256 = (record and record.image_sha256) or hashlib.sha256(data).hexdigest()
+        flat = record.flat if record else None
+        if flat is None:  # else these very bytes were proven when they were saved
+            flat = images.facts(data).flat
+        return ImageState(item, GENERATED, record, sha256=sha256, plain=images.is_plain(data), flat=flat)
     except OSError as error:
         if not pixels:  # generation must not take it for lost, and pay for another
             raise CellFailure(f"{item.path} cannot be read: {error.strerror}") from None
@@ -194,28 +182,20 @@ def _state(item: Item, record: Record | None, mend: bool, pixels: bool) -> Image
 
 
 def _without_image(item: Item, record: Record) -> ImageState:
-    status = record.outcome
-    if status == CORRUPT:
-        return ImageState(item, CORRUPT, record, record.reason)
-    reason = f"{record.error['class']}: {record.reason}" if record.error else ""
+    status, reason, sha256 = record.outcome, record.reason, ""
+    if status != CORRUPT and record.error:
+        reason = f"{record.error['class']}: {reason}"
     if status == BLANK and item.path.is_file():
-        return ImageState(item, BLANK, record, reason, sha256=images.sha256_file(item.path))
-    return ImageState(item, REFUSED if status == REFUSED else FAILED, record, reason)
-
-
-def _with_pixels(item: Item, record: Record | None, data: bytes) -> ImageState:
-    sha256 = (record and record.image_sha256) or hashlib.sha256(data).hexdigest()
-    flat = record.flat if record else None
-    if flat is None:  # else these very bytes were proven when they were saved
-        flat = images.facts(data).flat
-    return ImageState(item, GENERATED, record, sha256=sha256, plain=images.is_plain(data), flat=flat)
+        sha256 = images.sha256_file(item.path)
+    elif status == BLANK:
+        status = FAILED
+    return ImageState(item, status, record, reason, sha256=sha256)
 
 
 def survey_images(cell: Cell, items: Sequence[Item], mend: bool = True) -> dict[str, ImageState]:
     """The state of every item, by id, for who judges the images; ``mend`` as in :func:`survey`.
 
-    Raises:
-        CellFailure: the images were made with different settings, so that no score would describe a model.
+    Raises CellFailure: the images were made with different settings, so that no score would describe a model.
     """
     states = survey(cell, items, mend=mend, pixels=True, tell=say).states
     prints = Counter(s.record.fingerprint for s in states if s.record and s.record.status == OK)
@@ -232,8 +212,11 @@ def survey_images(cell: Cell, items: Sequence[Item], mend: bool = True) -> dict[
 
 def scorable(states: Mapping[str, ImageState], blank: bool) -> dict[str, ImageState]:
     """Those of ``states`` with an image to judge; ``blank``: placeholders of images that were not made count too."""
-    statuses = {GENERATED, BLANK} if blank else {GENERATED}
-    return {item: state for item, state in states.items() if state.status in statuses}
+    return {
+        item: state
+        for item, state in states.items()
+        if state.status == GENERATED or (blank and state.status == BLANK)
+    }
 
 
 def to_come(item: Item) -> ImageState:
@@ -259,9 +242,6 @@ def images_to_come(
 ) -> dict[str, ImageState]:
     """The images that there will be, by item id, after generation with ``settings`` made what is left; only reads."""
     found = survey(cell, items, settings, pixels=True)
-    anew = {item.id for item in found.to_make(overwrite, retry_refused)}
-    return {
-        state.item.id: to_come(state.item) if state.item.id in anew else state
-        for state in found.states
-        if state.item.id in anew or state.status == GENERATED
-    }
+    there = {state.item.id: state for state in found.states}
+    anew = {item.id: to_come(item) for item in found.to_make(overwrite, retry_refused)}
+    return scorable({**there, **anew}, blank=False)

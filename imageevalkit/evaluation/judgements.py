@@ -8,14 +8,14 @@ import reprlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from imageevalkit.atomic import sync_folder
 from imageevalkit.benchmark.contract import Answers, Benchmark, ScoredItem, Unparsed, benchmark_code
 from imageevalkit.benchmark.question import Answer, Picture, Question
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import Shape, Tell, is_number, is_text, mapping_of, one_of, or_null, tell_nobody
+from imageevalkit.cell.jsonl import Shape, Tell, tell_nobody
 from imageevalkit.cell.kept_twice import KeptTwiceWriter, copy_of, read_kept
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure
@@ -24,14 +24,14 @@ OK, UNPARSED, FAILED = "ok", "unparsed", "failed"
 JUDGED, JUDGE_FAILED = "judged", "judge_failed"
 
 RECORD = Shape(
-    must={"request": is_text, "status": one_of(OK, UNPARSED, FAILED)},
+    must={"request": str, "status": Literal["ok", "unparsed", "failed"]},
     may={
-        "evaluator": is_text,
-        "raw": or_null(is_text),
-        "probabilities": or_null(mapping_of(is_number)),
-        "outside": or_null(is_number),
-        "tokens": or_null(mapping_of(is_number)),
-        "usd": or_null(is_number),
+        "evaluator": str,
+        "raw": str | None,
+        "probabilities": dict[str, float] | None,
+        "outside": float | None,
+        "tokens": dict[str, float] | None,
+        "usd": float | None,
     },
 )
 """A line of ``judgements.jsonl``."""

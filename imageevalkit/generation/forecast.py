@@ -68,11 +68,7 @@ def _survey(cell: Cell, options: Mapping[str, Any], datasets: Datasets) -> tuple
 
 
 def money(setting: Mapping[str, Any], count: int) -> str:
-    """What ``count`` images of a resolved model ``setting`` would cost; empty where nothing is paid for.
-
-    Raises:
-        UserError: the model's ``price`` is malformed.
-    """
+    """What ``count`` images would cost; empty where nothing is paid for. Raises UserError: ``price`` is malformed."""
     if not setting.get("api") or not count:
         return ""
     price, estimate = price_and_estimate(setting["model_path"], setting.get("model_kwargs", {}))

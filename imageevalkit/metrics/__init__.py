@@ -1,33 +1,232 @@
-"""Means of scores, with their intervals: every metric of every benchmark."""
+"""Means of scores, with their intervals: what the metrics of every benchmark are made of. Standard library only.
 
-from imageevalkit.metrics.means import (
-    Key,
-    Value,
-    arithmetic_mean,
-    geometric_mean,
-    groups,
-    mean,
-    mean_by,
-    points,
-    ratio,
-    ratio_by,
-    total,
-    weighted,
-    weighted_sum,
-)
+Each sum goes from left to right, first within a cluster and then over the clusters, on every version of Python alike:
+results are equal to the last bit wherever they are computed.
+"""
 
-__all__ = [
-    "Key",
-    "Value",
-    "arithmetic_mean",
-    "geometric_mean",
-    "groups",
-    "mean",
-    "mean_by",
-    "points",
-    "ratio",
-    "ratio_by",
-    "total",
-    "weighted",
-    "weighted_sum",
-]
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from imageevalkit.cell.results import Metric
+from imageevalkit.cell.scores import Score
+from imageevalkit.metrics.intervals import Part, Stratum, interval_of_sum
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Value = str | Callable[[Score], float | None]
+"""A number of each score: a name in its ``values``, or a function that gives None for a score that does not count."""
+
+Key = str | Sequence[str] | Callable[[Score], Hashable]
+"""What scores have in common: a name in their ``keys``, several such names, or a function."""
+
+
+class Options(TypedDict, total=False):
+    """How a mean is made and shown, and how its interval is made.
+
+    * ``weight``: of each score, 1 by default. The mean is Σ value / Σ weight then, a micro average of ratios; its
+      interval that of a ratio estimate.
+    * ``top``: of the scale of each value, 1 by default.
+    * ``percent``: value, interval and scale are shown × 100.
+    * ``cluster``: scores with this key in common are not independent, and are one to the interval. By default those of
+      one item (its :func:`points`, such as questions about one image).
+    * ``interval``: False for none.
+    """
+
+    weight: Value
+    top: float
+    percent: bool
+    cluster: Key | None
+    interval: bool
+
+
+def mean(scores: Iterable[Score], value: Value, **options: Unpack[Options]) -> Metric:
+    """Σ value / number of scores, None without scores or weights; ``n`` counts the items. See :class:`Options`."""
+    return _mean([(1.0, scores)], value, **options)
+
+
+def mean_by(
+    scores: Iterable[Score],
+    value: Value,
+    by: Key,
+    *,
+    prefix: str = "",
+    order: Iterable[Hashable] = (),
+    **options: Unpack[Options],
+) -> dict[str, Metric]:
+    """The :func:`mean` of each of the :func:`groups`, by ``prefix`` and name; names of several keys as "en/sign"."""
+    return {
+        prefix + ("/".join(map(str, group)) if isinstance(group, tuple) else str(group)): mean(
+            of_group, value, **options
+        )
+        for group, of_group in groups(scores, by, order).items()
+    }
+
+
+def weighted(
+    scores: Iterable[Score],
+    value: Value,
+    by: Key,
+    weights: Mapping[Any, float],
+    **options: Unpack[Options],
+) -> Metric:
+    """Σ weight · mean of a group, over all groups of ``weights``; None until each has a score.
+
+    The interval is that of groups that were drawn apart (:func:`imageevalkit.metrics.intervals.interval_of_sum`).
+    Raises ValueError: a group has no weight, or the weights do not add up to 1.
+    """
+    of_groups = groups(scores, by, weights)
+    if unknown := [group for group in of_groups if group not in weights]:
+        raise ValueError(f"no weight is given for the scores of {unknown[0]!r}")
+    if not math.isclose(math.fsum(weights.values()), 1):
+        raise ValueError(f"the weights add up to {math.fsum(weights.values()):g}, not to 1")
+    return _mean([(weight, of_groups.get(group, ())) for group, weight in weights.items()], value, **options)
+
+
+def weighted_sum(values: Mapping[Any, float | None], weights: Mapping[Any, float]) -> float | None:
+    """Σ weight · value over the groups of ``weights``; None where one has no value."""
+    known = {group: value for group in weights if (value := values.get(group)) is not None}
+    return _sum(weights[group] * known[group] for group in weights) if len(known) == len(weights) else None
+
+
+def total(scores: Iterable[Score], value: Value, *, top: float = 1.0) -> Metric:
+    """Σ value, None without scores; its scale is ``top``, that of each value, × the number of scores."""
+    parts, items = _clusters(scores, value, _one, None)
+    whole, count = _whole(parts)
+    return Metric(whole if parts else None, len(items), scale=top * count)
+
+
+def groups(scores: Iterable[Score], by: Key, order: Iterable[Hashable] = ()) -> dict[Any, list[Score]]:
+    """The scores of each group that occurs: first the groups of ``order``, then others as they appear.
+
+    Of several names a group is a tuple. Scores whose key is None, or one of whose keys is, are in no group.
+    """
+    key = _key(by)
+    found: dict[Hashable, list[Score]] = {group: [] for group in order}
+    for score in scores:
+        group = key(score)
+        if group is not None and not (isinstance(group, tuple) and None in group):
+            found.setdefault(group, []).append(score)
+    return {group: of_group for group, of_group in found.items() if of_group}
+
+
+def points(scores: Iterable[Score]) -> list[Score]:
+    """The points of all scores as scores of their own, which have the keys of their item's score too.
+
+    Those of one score are of one item, which is its place where it has none.
+    """
+    return [
+        replace(point, keys={**score.keys, **point.keys}, item=score.item or f"score {number}")
+        for number, score in enumerate(scores)
+        for point in score.points
+    ]
+
+
+def arithmetic_mean(values: Iterable[float]) -> float:
+    """Σ value / number of values. Raises ValueError without values."""
+    if not (values := list(values)):
+        raise ValueError("there is no mean of no values")
+    return _sum(values) / len(values)
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """exp(mean(ln value)) as scipy's ``gmean``, so that any 0 gives 0.
+
+    Raises ValueError without values, or where one is negative.
+    """
+    values = list(values)
+    if (lowest := min(values, default=1)) < 0:
+        raise ValueError(f"a geometric mean is of no negative value, but one is {lowest:g}")
+    return math.exp(arithmetic_mean(map(math.log, values))) if lowest else 0.0
+
+
+def _mean(
+    strata: Iterable[tuple[float, Iterable[Score]]],
+    value: Value,
+    weight: Value | None = None,
+    top: float = 1.0,
+    percent: bool = False,
+    cluster: Key | None = None,
+    interval: bool = True,
+) -> Metric:
+    """Σ share · mean of the scores of that share."""
+    shares, means, known = list[float](), list[float | None](), list[Stratum]()
+    items = set[Hashable]()
+    for share, scores in strata:
+        parts, of_items = _clusters(scores, value, weight or _one, cluster)
+        items |= of_items
+        whole, count = _whole(parts)
+        shares.append(share)
+        means.append(whole / count if count else None)
+        # of a cluster without weight the mean knows nothing
+        known.append(Stratum(share, [part for part in parts if part[1]]))
+    found = weighted_sum(dict(enumerate(means)), dict(enumerate(shares)))
+    bounds = interval_of_sum(known, top) if interval else None
+    if not percent:
+        return Metric(found, len(items), bounds, top)
+    return Metric(
+        None if found is None else 100 * found,
+        len(items),
+        bounds and (100 * bounds[0], 100 * bounds[1]),
+        100 * top,
+    )
+
+
+def _clusters(
+    scores: Iterable[Score], value: Value, weight: Value, cluster: Key | None
+) -> tuple[list[Part], set[Hashable]]:
+    """The total and the weight of each cluster, and the items whose scores these are."""
+    value_of, weight_of = _number(value), _number(weight)
+    cluster_of = _item if cluster is None else _key(cluster)
+    clusters: dict[Hashable, list[Part]] = {}
+    items = set[Hashable]()
+    for score in scores:
+        number, its_weight = value_of(score), weight_of(score)
+        if number is not None and its_weight is not None:
+            clusters.setdefault(cluster_of(score), []).append((number, its_weight))
+            items.add(_item(score))
+    return [_whole(parts) for parts in clusters.values()], items
+
+
+def _whole(parts: Sequence[Part]) -> Part:
+    return _sum(part[0] for part in parts), _sum(part[1] for part in parts)
+
+
+def _sum(values: Iterable[float]) -> float:
+    # not sum(): from Python 3.12 on it compensates for rounding, and its last digit is another one
+    return functools.reduce(operator.add, values, 0)
+
+
+def _one(score: Score) -> float:
+    return 1
+
+
+def _item(score: Score) -> Hashable:
+    # a score that no engine made has no item: it is one of its own
+    return score.item or object()
+
+
+def _number(value: Value) -> Callable[[Score], float | None]:
+    return value if callable(value) else lambda score: _lookup(score, "value", value, score.values)
+
+
+def _key(by: Key) -> Callable[[Score], Hashable]:
+    if callable(by):
+        return by
+    if isinstance(by, str):
+        return lambda score: _lookup(score, "key", by, score.keys)
+    return lambda score: tuple(_lookup(score, "key", name, score.keys) for name in by)
+
+
+def _lookup(score: Score, kind: str, name: str, mapping: Mapping[str, Any]) -> Any:
+    if name in mapping:
+        return mapping[name]
+    raise ValueError(
+        f"the score of '{score.item}' has no {kind} '{name}', only: {', '.join(mapping) or 'none'}"
+    )

@@ -23,25 +23,17 @@ class Stratum(NamedTuple):
     parts: Sequence[Part]
 
 
-def interval(parts: Sequence[Part], top: float = 1.0) -> tuple[float, float] | None:
-    """The 95 % interval of Σ total / Σ weight, ``(low, high)``, on a scale from 0 to ``top``.
+def interval_of_sum(strata: Sequence[Stratum], top: float = 1.0) -> tuple[float, float] | None:
+    """The 95 % interval, ``(low, high)``, of Σ share · (Σ total / Σ weight) over ``strata`` drawn apart.
 
-    Each of ``parts`` is one prompt, whatever it is a sum of: units of a prompt are not independent. None for fewer than
-    10 prompts, of which an interval says little.
+    The scale is from 0 to ``top``, the shares add up to 1. Each part is one prompt, whatever it is a sum of: units of a
+    prompt are not independent. None where a stratum has fewer than 10, of which an interval says little.
 
     It is Wilson's score interval with the variance of the scores in the place of the binomial one, and Student's t: the
     means μ that a test with the variance φ · μ · (top - μ) does not refuse. φ is as the scores have it, 1 where each is
     all or nothing (of a ratio as in Cochran, "Sampling Techniques", section 6.4). Scores that are all one tell nothing
     of how they vary, and count as all or nothing. Unlike a percentile bootstrap it holds where few prompts are near an
-    end of the scale, and their scores skewed.
-    """
-    return interval_of_sum([Stratum(1.0, parts)], top)
-
-
-def interval_of_sum(strata: Sequence[Stratum], top: float = 1.0) -> tuple[float, float] | None:
-    """The :func:`interval` of Σ share · mean over ``strata`` drawn apart, with shares that add up to 1.
-
-    None where one of them has fewer than 10 prompts. The variances of the means add up (Cochran, section 5.3), with
+    end of the scale, and their scores skewed. The variances of strata add up (Cochran, section 5.3), with
     Satterthwaite's degrees of freedom.
     """
     if any(len(stratum.parts) < _FEWEST_PROMPTS for stratum in strata):
@@ -49,30 +41,24 @@ def interval_of_sum(strata: Sequence[Stratum], top: float = 1.0) -> tuple[float,
     scores = [total / weight for stratum in strata for total, weight in stratum.parts]
     # a similarity below 0, or an edit distance beyond what changes a score, widens the scale
     bottom, top = min(0.0, *scores), max(top, *scores)
-    means = [_mean(stratum.parts, bottom, top - bottom) for stratum in strata]
-    value = math.fsum(stratum.share * mean.value for stratum, mean in zip(strata, means, strict=True))
-    middle = math.fsum(stratum.share * mean.middle for stratum, mean in zip(strata, means, strict=True))
-    variances = [stratum.share**2 * mean.variance for stratum, mean in zip(strata, means, strict=True)]
-    variance = math.fsum(variances)
-    freedom = variance**2 / math.fsum(
-        v**2 / (len(s.parts) - 1) for v, s in zip(variances, strata, strict=True)
-    )
-    low, high = _wilson(value, variance / (middle * (1 - middle)), freedom)
+    values, middles, variances, terms = list[float](), list[float](), list[float](), list[float]()
+    for share, parts in strata:
+        value, middle, variance = _mean(parts, bottom, top - bottom)
+        values.append(share * value)
+        middles.append(share * middle)
+        variances.append(share**2 * variance)
+        terms.append(variances[-1] ** 2 / (len(parts) - 1))
+    middle, variance = math.fsum(middles), math.fsum(variances)
+    freedom = variance**2 / math.fsum(terms)
+    low, high = _wilson(math.fsum(values), variance / (middle * (1 - middle)), freedom)
     return bottom + (top - bottom) * low, bottom + (top - bottom) * high
 
 
-class _Mean(NamedTuple):
-    """A mean's ``value`` on a scale of 1, the ``middle`` of its interval, and the ``variance`` of such a mean.
+def _mean(parts: Sequence[Part], bottom: float, span: float) -> tuple[float, float, float]:
+    """A mean on a scale of 1, the middle of its interval, and the variance of a mean in that middle.
 
     The middle is at no end of the scale, where all values are one and would vary in nothing.
     """
-
-    value: float
-    middle: float
-    variance: float
-
-
-def _mean(parts: Sequence[Part], bottom: float, span: float) -> _Mean:
     whole = math.fsum(weight for _, weight in parts)
     # sums may be off in their last bits
     value = min(1.0, max(0.0, (math.fsum(total for total, _ in parts) / whole - bottom) / span))
@@ -84,7 +70,7 @@ def _mean(parts: Sequence[Part], bottom: float, span: float) -> _Mean:
         spread = math.fsum((weight / whole) ** 2 for _, weight in parts)
     low, high = _wilson(value, spread, len(parts) - 1)
     middle = (low + high) / 2
-    return _Mean(value, middle, spread * middle * (1 - middle))
+    return value, middle, spread * middle * (1 - middle)
 
 
 def _wilson(value: float, spread: float, freedom: float) -> tuple[float, float]:

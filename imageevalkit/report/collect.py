@@ -139,12 +139,14 @@ def _read_cell(cell: Cell, tell: Tell) -> CellReport:
 
 
 def _other_results(cell: Cell, tell: Tell) -> Iterator[CellReport]:
-    for path, scores in others(cell):
+    for path in others(cell):
         result, problem = _read_result(cell, path, tell)
         if result:
             # what is unreadable is told with the cell; a file of scores that is lost tells nothing
             with contextlib.suppress(CellFailure):
-                result, _ = _without_stale(result, last_records(cell), _scores(scores, tell))
+                result, _ = _without_stale(
+                    result, last_records(cell), _scores(path.with_name(cell.scores.name), tell)
+                )
         yield CellReport(cell, result, problem, [], path)
 
 
