@@ -1,4 +1,4 @@
-"""kill -9 of the generating process at 50 random moments, then resume: nothing truncated, twice or missing."""
+"""kill -9 of the generating process at 20 random moments, then resume: nothing truncated, twice or missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from PIL import Image
 from imageevalkit.jobs import Job, Plan
 from tests.support.checkout import MANY, SLOW_NOISE, add_benchmark, add_model, environ, make_checkout
 
-KILLS = 50
+KILLS = 20
 SETTING = {"module": ".model_utils.slow_noise", "class": "SlowNoise", "model_path": ""}
 
 
@@ -51,7 +51,7 @@ def images(output: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in (output / "m/many").glob("*.png")}
 
 
-def test_fifty_kills(tmp_path: Path) -> None:
+def test_twenty_kills(tmp_path: Path) -> None:
     checkout = make_checkout(tmp_path / "checkout")
     add_model(checkout, "slow-noise", "SlowNoise", SLOW_NOISE)
     add_benchmark(checkout, "many", "Many", MANY)

@@ -80,6 +80,10 @@ def test_geneval2_with_exact_probabilities(checkout: Path, tmp_path: Path) -> No
 
 def test_the_texts_of_longtext_are_read_by_a_judge(checkout: Path, tmp_path: Path) -> None:
     save_qwen2_5_vl(tmp_path / "tiny-qwen2.5-vl")
+    # random weights read on for thousands of tokens: let every second token end a reply
+    config = tmp_path / "tiny-qwen2.5-vl/generation_config.json"
+    settings = json.loads(config.read_text())
+    config.write_text(json.dumps({**settings, "eos_token_id": [settings["eos_token_id"], *range(9, 400, 2)]}))
     judge = f"transformers:{tmp_path / 'tiny-qwen2.5-vl'}"
     ended = run(checkout, "quicktext", judge, f"environment={sys.prefix},dtype=float32")
     assert ended.returncode == 0, ended.stdout + ended.stderr

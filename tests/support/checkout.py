@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -89,16 +91,26 @@ class Edits:
 '''
 
 
-def make_checkout(folder: Path) -> Path:
-    """Copy all tracked and new files to ``folder`` and share the driver's environment, if there is one."""
+@functools.cache
+def _files() -> list[Path]:
+    """All tracked and new files that a run may read, and what test.sh has compiled of them."""
     names = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=REPO, capture_output=True, check=True
+        ["git", "ls-files", "-co", "--exclude-standard", "-z", ":!tests", ":!perf"],
+        cwd=REPO,
+        capture_output=True,
+        check=True,
     ).stdout.decode()
-    for name in filter(None, names.split("\0")):
-        source = REPO / name
-        if source.is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, folder / name, follow_symlinks=False)
+    files = [REPO / name for name in filter(None, names.split("\0"))]
+    compiled = [Path(importlib.util.cache_from_source(str(f))) for f in files if f.suffix == ".py"]
+    return [file for file in files + compiled if file.is_file()]
+
+
+def make_checkout(folder: Path) -> Path:
+    """Copy the tree to ``folder`` and share the driver's environment, if there is one."""
+    for source in _files():
+        target = folder / source.relative_to(REPO)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target, follow_symlinks=False)
     if (REPO / ".venv").exists():
         (folder / ".venv").symlink_to(REPO / ".venv")
     return folder
