@@ -139,7 +139,7 @@ class Clients:
             client.in_flight -= 1
 
     async def _read(self, response: httpx2.Response) -> HttpReply | Failure:
-        from imageevalkit.api.replies import read_body
+        from imageevalkit.api.body import read_body
 
         longest = self._longest_reply if response.is_success else _LONGEST_ERROR
         body, whole = await read_body(response, longest)

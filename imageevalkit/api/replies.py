@@ -7,12 +7,13 @@ import binascii
 import itertools
 import json
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import httpx2
 
 from imageevalkit import images
+from imageevalkit.api.body import read_body
 from imageevalkit.api.clients import OUT_OF_FILES, Clients, Patience
 from imageevalkit.api.endpoint import NotAllowed
 from imageevalkit.api.failures import (
@@ -33,52 +34,6 @@ from imageevalkit.cpu import on_cpu
 from imageevalkit.images import CorruptImage, TooLarge
 from imageevalkit.open_files import are_used_up
 from imageevalkit.secrets import beginning, one_line
-
-
-class Body(NamedTuple):
-    """The bytes of a body; not ``whole``: there are more."""
-
-    data: bytes
-    whole: bool
-
-
-async def read_body(response: httpx2.Response, longest: int) -> Body:
-    """At most ``longest`` bytes of a streamed ``response``, inflated. Raises httpx2.HTTPError: it did not come."""
-    assert isinstance(response.stream, httpx2.AsyncByteStream)
-    # gigabytes may inflate to nothing
-    response.stream = _Bounded(response.stream, longest)
-    pieces: list[bytes] = []
-    length = 0
-    try:
-        async for piece in response.aiter_bytes():  # of 1 MiB at most, however much a few bytes inflate to
-            pieces.append(piece[: longest - length])
-            length += len(piece)
-            if length > longest:
-                return Body(b"".join(pieces), whole=False)
-    except _TooLong:
-        return Body(b"".join(pieces), whole=False)
-    return Body(b"".join(pieces), whole=True)
-
-
-class _TooLong(Exception):
-    pass
-
-
-class _Bounded(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream, longest: int) -> None:
-        self._stream, self._longest = stream, longest
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        length = 0
-        async for piece in self._stream:
-            length += len(piece)
-            if length > self._longest:
-                raise _TooLong
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
 
 _LOOKED_AT = 10_000  # bytes of what is no JSON
 _MOST_TOKENS = 10**12  # more are no count, and no float either where they have hundreds of digits
@@ -158,9 +113,6 @@ def stopped_by_policy(reply: Mapping[str, Any], choice: Mapping[str, Any], words
     return Failure(Kind.REFUSAL, words or f"finish reason {reason}") if _POLICY.search(reason) else None
 
 
-if TYPE_CHECKING:
-    import httpx2
-
 # The image exists and may have been billed: asking for it again is cheaper than asking for a new one.
 _TRIES = 3
 _MAY_PASS = frozenset({408, 425, 429})
@@ -197,8 +149,6 @@ async def download_image(
 
 async def _fetch(clients: Clients, url: httpx2.URL, headers: dict[str, str]) -> bytes | Failure:
     """Messages name the host only: the query of a signed URL is a secret."""
-    import httpx2
-
     client = clients.files
     request: httpx2.Request | None = client.build_request("GET", url, headers=headers)
     redirects = 0
@@ -232,8 +182,6 @@ def _unreachable(url: httpx2.URL, error: httpx2.HTTPError) -> Failure:
 
 
 async def _image_in(response: httpx2.Response) -> bytes | Failure:
-    from imageevalkit.api.replies import read_body
-
     status, host = response.status_code, response.url.host
     if status != 200:
         gone = 400 <= status < 500 and status not in _MAY_PASS

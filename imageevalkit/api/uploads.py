@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from imageevalkit.generation.model import ItemFailed
 from imageevalkit.images import as_rgb, is_plain
 from imageevalkit.open_files import when_one_is_free
 
@@ -22,6 +21,10 @@ _SENT_AS_THEY_ARE = {
 }
 # lossless at any level; the default one costs four times the time for a tenth of the bytes
 _QUICK = 1
+
+
+class MaskError(ValueError):
+    """What an item gives as its mask cannot be one."""
 
 
 class Upload(NamedTuple):
@@ -52,12 +55,12 @@ def inputs_of(prompt: str, pictures: Sequence[Image.Image]) -> Inputs:
     anything else becomes an RGB PNG, alpha dropped as ``edit_inputs`` does.
 
     Raises:
-        ItemFailed: the mask cannot be one.
+        MaskError: the mask cannot be one, or there are several.
     """
     masks = [picture for picture in pictures if _is_mask(picture)]
     images = [picture for picture in pictures if not _is_mask(picture)]
     if len(masks) > 1:
-        raise ItemFailed(f"the item has {len(masks)} masks: endpoints take one", attempts=0)
+        raise MaskError(f"the item has {len(masks)} masks: endpoints take one")
     uploads = tuple(_image(n, image) for n, image in enumerate(images))
     return Inputs(prompt, uploads, _mask(masks[0], images) if masks else None)
 
@@ -76,10 +79,10 @@ def _image(n: int, image: Image.Image) -> Upload:
 
 def _mask(mask: Image.Image, images: Sequence[Image.Image]) -> Upload:
     if not mask.has_transparency_data:
-        raise ItemFailed("the mask has no transparency, which says what is to be edited", attempts=0)
+        raise MaskError("the mask has no transparency, which says what is to be edited")
     if images and mask.size != images[0].size:
         sizes = " and ".join(f"{width}x{height}" for width, height in (mask.size, images[0].size))
-        raise ItemFailed(f"the mask and the image differ in size: {sizes}", attempts=0)
+        raise MaskError(f"the mask and the image differ in size: {sizes}")
     data = _file_bytes(mask) if mask.format == "PNG" else None
     return Upload("mask.png", data or _png(mask, "RGBA"), "image/png")
 

@@ -215,7 +215,7 @@ def _set_attention(denoiser: Any, name: str) -> None:
     """``name`` is one of diffusers' attention backends; a UNet of the older kind takes only xformers."""
     try:
         processors = getattr(denoiser, "attn_processors", {}).values()
-        if all(hasattr(processor, "_attention_backend") for processor in processors):
+        if all("_attention_backend" in dir(processor) for processor in processors):
             denoiser.set_attention_backend(name)
         elif name == "xformers":
             denoiser.enable_xformers_memory_efficient_attention()

@@ -23,7 +23,7 @@ from imageevalkit.api.limiter import Traffic
 from imageevalkit.api.money import Bill, BudgetSpent, cost_of_reply, positive, price_and_estimate
 from imageevalkit.api.replies import LARGEST_REPLY, ImageReply, download_image
 from imageevalkit.api.retry import Attempt, RetryPolicy, retry
-from imageevalkit.api.uploads import Inputs, inputs_of
+from imageevalkit.api.uploads import Inputs, MaskError, inputs_of
 from imageevalkit.cpu import on_cpu
 from imageevalkit.errors import UserError
 from imageevalkit.generation.model import (
@@ -352,7 +352,10 @@ class OpenAIImagesEdit(_OpenAIImages):
 
     def _edit_request(self, input_list: Sequence[str | Image.Image], seed: int) -> Request:
         pictures = [part for part in input_list if isinstance(part, Image.Image)]
-        inputs = inputs_of(joined_text(input_list), pictures)
+        try:
+            inputs = inputs_of(joined_text(input_list), pictures)
+        except MaskError as error:
+            raise ItemFailed(str(error), attempts=0) from error
         if not inputs.images:
             raise ItemFailed("the item has no image to edit", attempts=0)
         if inputs.mask and not self._route.takes_mask:
