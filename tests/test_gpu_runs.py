@@ -18,7 +18,7 @@ from imageevalkit.errors import ExitStatus
 from imageevalkit.jobs import Job, Plan, load_plan
 from imageevalkit.launch import display, local
 from imageevalkit.launch.display import Display, View, Waiting
-from imageevalkit.launch.gpu_leases import LEASES, Lease, lock
+from imageevalkit.launch.gpu_pool import LEASES, Lease, lock
 from imageevalkit.launch.gpus import Gpu
 from imageevalkit.launch.local import run_plan
 from imageevalkit.launch.summary import RunSummary

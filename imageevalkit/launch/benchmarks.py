@@ -187,7 +187,7 @@ def _checked(cls: type[Benchmark], given: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     import msgspec
 
-    from imageevalkit.launch.settings import checked
+    from imageevalkit.launch.kwargs import checked
 
     where = f"benchmark {cls.name}"
     if cls.settings_class is Settings and not cls.has_corrected_rules:

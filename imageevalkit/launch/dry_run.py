@@ -14,8 +14,8 @@ from imageevalkit.errors import ExitStatus
 from imageevalkit.jobs import Job, Plan, cell_of
 from imageevalkit.judges.choice import is_judge
 from imageevalkit.launch.environments import DRIVER_ENV, python_of
+from imageevalkit.launch.evaluate_jobs import describe_server
 from imageevalkit.launch.process import with_our_paths
-from imageevalkit.launch.serving_jobs import describe_server
 from imageevalkit.secrets import environ_with
 from imageevalkit.text_output import counted
 

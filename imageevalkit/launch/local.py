@@ -18,12 +18,11 @@ from imageevalkit.cell import log_root
 from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, worst
 from imageevalkit.jobs import ATTEMPT_ENV, FAILED, USABLE, Job, Plan
-from imageevalkit.launch.display import Money, Running, View, Waiting, choose_display
-from imageevalkit.launch.gpu_leases import Lease
-from imageevalkit.launch.gpu_memory import MinFreeMemory
-from imageevalkit.launch.gpu_pool import GpuPool, Offer, Share
+from imageevalkit.launch.display import Money, Running, View, Waiting, choose_display, print_table
+from imageevalkit.launch.gpu_pool import GpuPool, Lease, Offer, Share
 from imageevalkit.launch.gpus import spell, visible_gpus
 from imageevalkit.launch.ledger import Ending, Ledger
+from imageevalkit.launch.nvidia_smi import MinFreeMemory
 from imageevalkit.launch.pace import Pace, PaceReader
 from imageevalkit.launch.process import (
     CANNOT_START,
@@ -34,7 +33,6 @@ from imageevalkit.launch.process import (
     start_guarded,
 )
 from imageevalkit.launch.summary import INTERRUPTED, SKIPPED, RunSummary
-from imageevalkit.launch.table import print_table
 
 _TICK = 0.1
 # Two runs that look for GPUs at once may meet at a lock for a moment, and nvidia-smi is asked before every start.
