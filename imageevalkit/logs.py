@@ -12,8 +12,8 @@ from typing import Any
 
 from imageevalkit.atomic import is_disk_full, write_part
 from imageevalkit.errors import CellFailure
-from imageevalkit.open_files import are_used_up, when_one_is_free
-from imageevalkit.text_output import printable, to_bytes
+from imageevalkit.machine import are_used_up, when_one_is_free
+from imageevalkit.text import printable, to_bytes
 
 _ROOM = 1 << 14
 """Bytes that the outcomes of a run take."""

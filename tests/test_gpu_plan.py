@@ -14,9 +14,9 @@ from imageevalkit.errors import UserError
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch import gpus
 from imageevalkit.launch.config import Config
-from imageevalkit.launch.dry_run import gpus_of
 from imageevalkit.launch.options import parse_words, resolve
 from imageevalkit.launch.planner import make_plan
+from imageevalkit.launch.workload import gpus_of
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.fake_nvidia_smi import install_fake_nvidia_smi
 

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from pathlib import PurePosixPath
 from typing import Literal, NamedTuple
 
-from imageevalkit.asset_manifest import LocalAsset, github
+from imageevalkit.assets import LocalAsset, github
 
 Task = Literal["alignment", "text", "reasoning", "style", "diversity"]
 TASKS: tuple[Task, ...] = ("alignment", "text", "reasoning", "style", "diversity")

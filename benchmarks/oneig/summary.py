@@ -34,12 +34,11 @@ from benchmarks.oneig.scores import (
     replies,
     style_similarities,
 )
-from imageevalkit.arguments import Arguments
 from imageevalkit.cell import REPO, Cell, output_root
 from imageevalkit.cell.results import Metric, Result, standing
-from imageevalkit.errors import ExitStatus, UserError, run_main, show, suggest
+from imageevalkit.errors import Arguments, ExitStatus, UserError, run_main, show, suggest
 from imageevalkit.grids import Grid
-from imageevalkit.text_width import columns_of
+from imageevalkit.text import columns_of
 
 _EDITIONS: Mapping[str, Edition] = {edition.name: edition for edition in (ENGLISH, CHINESE)}
 _HEADER = ("dataset", "version", "metric", "mode")

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
-from imageevalkit.asset_manifest import github
+from imageevalkit.assets import github
 from imageevalkit.benchmark.contract import (
     Answers,
     Benchmark,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from imageevalkit.api.endpoint import Endpoint, Places
 from imageevalkit.api.failures import Failure, Kind, classify_connection
-from imageevalkit.open_files import are_used_up
+from imageevalkit.machine import are_used_up
 
 
 class Request(NamedTuple):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.errors import UserError
-from imageevalkit.money import dollars
+from imageevalkit.text import dollars
 
 
 def positive(name: str, value: Any, whole: bool = False) -> float:

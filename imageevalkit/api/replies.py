@@ -30,9 +30,8 @@ from imageevalkit.api.failures import (
 from imageevalkit.api.limiter import Limiter
 from imageevalkit.api.money import reported_cost
 from imageevalkit.api.retry import RetryPolicy, retry
-from imageevalkit.cpu import on_cpu
 from imageevalkit.images import CorruptImage, TooLarge
-from imageevalkit.open_files import are_used_up
+from imageevalkit.machine import are_used_up, on_cpu
 from imageevalkit.secrets import beginning, one_line
 
 _LOOKED_AT = 10_000  # bytes of what is no JSON

@@ -30,7 +30,7 @@ from imageevalkit.api.replies import (
 from imageevalkit.api.uploads import Inputs, Upload
 from imageevalkit.errors import UserError, suggest
 from imageevalkit.secrets import one_line
-from imageevalkit.text_output import to_bytes
+from imageevalkit.text import to_bytes
 
 
 class Route(ABC):

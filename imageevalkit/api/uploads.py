@@ -11,7 +11,7 @@ from typing import NamedTuple
 from PIL import Image
 
 from imageevalkit.images import as_rgb, is_plain
-from imageevalkit.open_files import when_one_is_free
+from imageevalkit.machine import when_one_is_free
 
 # What every image endpoint documents as input; MPO, GIF, TIFF and the like are sent as PNG.
 _SENT_AS_THEY_ARE = {

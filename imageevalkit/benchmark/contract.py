@@ -20,8 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, overload
 
-from imageevalkit.asset_manifest import Asset
-from imageevalkit.assets import BenchmarkFiles, data_folder
+from imageevalkit.assets import Asset, BenchmarkFiles, data_folder
 from imageevalkit.benchmark.question import Answer, Picture, PixelRule, Question
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric
@@ -149,7 +148,7 @@ class Benchmark(ABC):
     The attributes of the class:
 
     * ``version`` names data, prompts and rules, and is raised whenever one of them changes; ``task`` is t2i, edit or
-      subject. ``assets`` are what prefetch gets (:mod:`imageevalkit.asset_manifest`).
+      subject. ``assets`` are what prefetch gets (:mod:`imageevalkit.assets`).
     * ``headline`` names the metrics of the leaderboard, ``official_headline`` those that stand in their place when
       missing items are treated as the official evaluator does.
     * ``judge`` is the official one by its full name (``openai:gpt-4o-2024-05-13``), asked unless a user names another;

@@ -17,7 +17,7 @@ from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import short_path
 from imageevalkit.cell.jsonl import JsonlWriter, Shape, Tell, parse, read_jsonl, tell_nobody
 from imageevalkit.errors import CellFailure
-from imageevalkit.open_files import when_one_is_free
+from imageevalkit.machine import when_one_is_free
 
 _Key = tuple[str | bytes, ...]
 _CHECKSUM = 9  # characters: 8 hex digits of the CRC-32 and a blank

@@ -8,14 +8,13 @@ import traceback
 from pathlib import Path
 
 from imageevalkit import logs, registry
-from imageevalkit.benchmark_settings import settings_of
 from imageevalkit.cell import Cell, lock_cell
 from imageevalkit.cell.items import items_of
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say
 from imageevalkit.evaluation.engine import evaluate_cell
 from imageevalkit.evaluation.interview import AskOptions
 from imageevalkit.guest_code import guest_code
-from imageevalkit.jobs import FAILED, STATUS_OF_STATE, Outcome, write_outcome
+from imageevalkit.jobs import FAILED, STATUS_OF_STATE, Outcome, settings_of, write_outcome
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.secrets import one_line, redact
 

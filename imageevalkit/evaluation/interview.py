@@ -15,11 +15,11 @@ from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Ques
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.kept_twice import KeptTwiceWriter
-from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.evaluation.evaluator import Answerers
 from imageevalkit.evaluation.judgements import UNPARSED, Judgements, judgement_writer
 from imageevalkit.evaluation.watch import Watch
+from imageevalkit.machine import available_cores
 from imageevalkit.progress import Progress, ProgressWriter
 from imageevalkit.secrets import one_line, redact
 

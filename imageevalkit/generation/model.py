@@ -15,7 +15,7 @@ from PIL import Image
 
 from imageevalkit.api.limiter import Traffic
 from imageevalkit.api.money import Bill
-from imageevalkit.environment_hash import environment_hash
+from imageevalkit.hashes import environment_hash
 
 # Distributions whose version can change a pixel; only those a run has imported count.
 _DISTRIBUTIONS = {

@@ -13,11 +13,9 @@ from typing import NamedTuple, TextIO
 
 from imageevalkit.cell import short_path
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE, Job
-from imageevalkit.launch.pace import Pace
 from imageevalkit.launch.summary import BLOCKED, INTERRUPTED, SKIPPED, JobSummary, RunSummary, StageSummary
-from imageevalkit.money import dollars
-from imageevalkit.text_output import counted, plain
-from imageevalkit.text_width import columns_of
+from imageevalkit.progress import Pace
+from imageevalkit.text import columns_of, counted, dollars, plain
 
 _BAR = 16
 _GREEN, _YELLOW, _RED = "32", "33", "31"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from imageevalkit.asset_checks.check import hub_secrets
 from imageevalkit.cell import Cell, log_root
 from imageevalkit.errors import UserError
 from imageevalkit.jobs import Job
@@ -19,7 +20,6 @@ from imageevalkit.launch.environments import DRIVER_ENV, program_of, python_of
 from imageevalkit.launch.generate_jobs import Run
 from imageevalkit.launch.judges import ConfiguredJudge
 from imageevalkit.launch.kwargs import checked
-from imageevalkit.launch.weights import hub_secrets
 from imageevalkit.secrets import secret_names
 
 T = TypeVar("T")

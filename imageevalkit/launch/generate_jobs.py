@@ -10,17 +10,16 @@ from typing import Any
 
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.money import price_and_estimate
-from imageevalkit.benchmark_settings import environ_of
+from imageevalkit.asset_checks.check import hub_secrets
 from imageevalkit.cell import Cell, log_root
 from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.jobs import Job
+from imageevalkit.jobs import Job, environ_of
 from imageevalkit.launch import gpus
 from imageevalkit.launch.benchmarks import BenchmarkChoice
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.environments import DRIVER_ENV, python_of
 from imageevalkit.launch.models import model_needs, resolve_model
 from imageevalkit.launch.options import Options
-from imageevalkit.launch.weights import hub_secrets
 
 # A crash (out of memory, driver fault) may pass; a job that reports its own failure is not run again.
 _RETRIES = 2

@@ -43,7 +43,7 @@ from imageevalkit.launch.process import (
 )
 from imageevalkit.progress import Progress, ProgressReader, ProgressWriter
 from imageevalkit.secrets import environ_with
-from imageevalkit.text_output import plain
+from imageevalkit.text import plain
 
 _HOST = "127.0.0.1"
 _LOOK_EVERY = 0.5  # seconds between two looks at a server that loads

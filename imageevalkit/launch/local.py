@@ -15,7 +15,6 @@ from pathlib import Path
 from imageevalkit import logs
 from imageevalkit.atomic import is_disk_full
 from imageevalkit.cell import log_root
-from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, worst
 from imageevalkit.jobs import ATTEMPT_ENV, FAILED, USABLE, Job, Plan
 from imageevalkit.launch.display import Money, Running, View, Waiting, choose_display, print_table
@@ -23,7 +22,6 @@ from imageevalkit.launch.gpu_pool import GpuPool, Lease, Offer, Share
 from imageevalkit.launch.gpus import spell, visible_gpus
 from imageevalkit.launch.ledger import Ending, Ledger
 from imageevalkit.launch.nvidia_smi import MinFreeMemory
-from imageevalkit.launch.pace import Pace, PaceReader
 from imageevalkit.launch.process import (
     CANNOT_START,
     FINAL,
@@ -33,6 +31,8 @@ from imageevalkit.launch.process import (
     start_guarded,
 )
 from imageevalkit.launch.summary import INTERRUPTED, SKIPPED, RunSummary
+from imageevalkit.machine import available_cores
+from imageevalkit.progress import Pace, PaceReader
 
 _TICK = 0.1
 # Two runs that look for GPUs at once may meet at a lock for a moment, and nvidia-smi is asked before every start.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from imageevalkit.cell import output_root
 from imageevalkit.cell.results import Coverage, Metric, Result
 from imageevalkit.report.collect import STALE, CellReport
-from imageevalkit.text_output import plain
+from imageevalkit.text import plain
 
 COVERAGE_COLUMNS = (
     "expected", "generated", "refused", "failed", "blank", "corrupt",

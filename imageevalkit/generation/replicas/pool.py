@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from imageevalkit.api.retry import UnderWay
 from imageevalkit.cell import REPO
-from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.generation.model import Generated, ModelUnusable, RemoteError
 from imageevalkit.generation.replicas.messages import (
@@ -27,6 +26,7 @@ from imageevalkit.generation.replicas.messages import (
     Remark,
 )
 from imageevalkit.generation.replicas.replica import Replica
+from imageevalkit.machine import available_cores
 from imageevalkit.secrets import one_line, redact
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from imageevalkit.generation.model import GenerationError, ModelUnusable
-from imageevalkit.gpu_errors import is_of_the_accelerator
-from imageevalkit.load_errors import first_line, why_not_loaded
+from imageevalkit.machine import is_of_the_accelerator
+from imageevalkit.weights import first_line, why_not_loaded
 
 
 @contextmanager

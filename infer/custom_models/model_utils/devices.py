@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from imageevalkit.generation.model import ModelUnusable
-from imageevalkit.load_errors import first_line
+from imageevalkit.weights import first_line
 
 
 def best_device(name: str | None) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 from imageevalkit.errors import suggest
 from imageevalkit.generation.model import ModelUnusable
-from imageevalkit.gpu_errors import is_of_the_accelerator
-from imageevalkit.load_errors import first_line, why_not_loaded
+from imageevalkit.machine import is_of_the_accelerator
+from imageevalkit.weights import first_line, why_not_loaded
 
 _DTYPES = ("bfloat16", "float16", "float32")
 _OFFLOADS = {"model": "enable_model_cpu_offload", "sequential": "enable_sequential_cpu_offload"}

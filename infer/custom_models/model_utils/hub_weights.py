@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from imageevalkit.generation.model import ModelUnusable
-from imageevalkit.load_errors import why_not_loaded
+from imageevalkit.weights import why_not_loaded
 
 
 def weights_folder(model_path: str, revision: str | None = None, patterns: Sequence[str] = ()) -> Path:

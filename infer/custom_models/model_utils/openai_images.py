@@ -24,7 +24,6 @@ from imageevalkit.api.money import Bill, BudgetSpent, cost_of_reply, positive, p
 from imageevalkit.api.replies import LARGEST_REPLY, ImageReply, download_image
 from imageevalkit.api.retry import Attempt, RetryPolicy, retry
 from imageevalkit.api.uploads import Inputs, MaskError, inputs_of
-from imageevalkit.cpu import on_cpu
 from imageevalkit.errors import UserError
 from imageevalkit.generation.model import (
     Generated,
@@ -35,6 +34,7 @@ from imageevalkit.generation.model import (
     OnHold,
     Refused,
 )
+from imageevalkit.machine import on_cpu
 
 _NOT_PARAMETERS = {
     "n": "every item is one image",
