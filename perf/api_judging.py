@@ -28,9 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from imageevalkit.judges.choice import VARIABLE, JudgeOptions
 from perf.draws import OK, RATE_LIMIT
-from perf.job_lengths import job_lengths
 from perf.judge_questions import CELL, write_questions
-from perf.makespan import makespan
+from perf.makespan import job_lengths, makespan
 from perf.measure import Usage, measure
 from perf.replies import write_judge_replies
 from perf.server_process import REPO, Answered, ServerProcess

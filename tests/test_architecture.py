@@ -41,6 +41,17 @@ MAY_LACK = {
     "infer/custom_models/model_utils/diffusers_loading.py": "diffusers: parts differ by pipeline",
 }
 
+SHORTEST = 30
+# files that have a reason to be short
+SHORT = {
+    "benchmarks/quicktext/benchmark.py": "a benchmark is a file",
+    "eval_models/judges.py": "the registry of judges",
+    "infer/worker.py": "a program: what the environment of a model runs",
+    "infer/custom_models/model_utils/diffusers_subject.py": "where a class is stands in the records of its images",
+    "infer/custom_models/model_utils/hq_edit.py": "where a class is stands in the records of its images",
+    "perf/generate_job.py": "a program of its own process",
+}
+
 
 @functools.cache
 def sources_in(room: str) -> dict[str, ast.Module]:
@@ -171,3 +182,14 @@ def test_attributes_are_asked_for_only_of_what_others_made() -> None:
     }
     assert asking == set(MAY_LACK)
     assert not any(calls_of(tree, "hasattr") for tree in sources(*ROOMS).values())
+
+
+def test_no_file_is_too_short_to_be_a_subject() -> None:
+    short = {
+        path
+        for path in sources(*ROOMS, "perf")
+        # the docstring of a package; the registry of models has a file for each way of running them
+        if not path.endswith("/__init__.py") and "/model_settings/" not in path
+        if len((REPO / path).read_text(encoding="utf-8").splitlines()) < SHORTEST
+    }
+    assert short == set(SHORT)

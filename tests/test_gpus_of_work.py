@@ -17,7 +17,7 @@ from imageevalkit.generation.cell_run import GenerateOptions
 from imageevalkit.generation.forecast import calls_left
 from imageevalkit.generation.model import Refused
 from imageevalkit.jobs import Job, Plan, read_outcome
-from imageevalkit.launch import workload as gpus_of_work
+from imageevalkit.launch import workload
 from imageevalkit.launch.workload import gpus_of, with_gpus_of_work
 from tests.support.checkout import (
     MANY,
@@ -110,7 +110,7 @@ def test_counts_no_further_than_replicas_go(benchmark: Callable[[int], FakeDatas
 def test_gpus_of_a_job(
     monkeypatch: pytest.MonkeyPatch, calls: int | None, gpus: int, at_most: int, shown: str
 ) -> None:
-    monkeypatch.setattr(gpus_of_work, "_calls_left", lambda jobs: {jobs[0].name: calls})
+    monkeypatch.setattr(workload, "_calls_left", lambda jobs: {jobs[0].name: calls})
     given = {**options(), "replica_gpus": 2, "replicas": 5}
     job = Job("generate:m", "generate", [], ["m/fake"], [], gpus=2, gpus_at_most=8, options=given)
     other = Job("evaluate:m/fake", "evaluate", [], ["m/fake"], [], gpus=1)
@@ -123,7 +123,7 @@ def test_gpus_of_a_job(
 def test_a_job_that_cannot_be_counted_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = [Job("generate:m", "generate", [], ["m/gone"], [], gpus=1, gpus_at_most=4, options=options())]
     assert with_gpus_of_work(Plan("folder", False, jobs)).jobs == jobs
-    monkeypatch.setattr(gpus_of_work, "DRIVER_ENV", Path("/nonexistent"))
+    monkeypatch.setattr(workload, "DRIVER_ENV", Path("/nonexistent"))
     assert with_gpus_of_work(Plan("folder", False, jobs)).jobs == jobs
 
 

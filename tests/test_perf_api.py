@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 
 from perf import draws
-from perf.job_lengths import job_lengths
-from perf.makespan import makespan
+from perf.makespan import job_lengths, makespan
 from perf.server_process import Answered
 
 DRAWN = 20_000

@@ -52,7 +52,7 @@ def inputs_of(prompt: str, pictures: Sequence[Image.Image]) -> Inputs:
 
     A picture of an untouched PNG, JPEG or WebP file is sent as the bytes of that file, unless servers could
     see in it another picture than the RGB pixels that local models are shown (alpha, rotation, frames);
-    anything else becomes an RGB PNG, alpha dropped as ``edit_inputs`` does.
+    anything else becomes an RGB PNG, alpha dropped as for local models.
 
     Raises:
         MaskError: the mask cannot be one, or there are several.

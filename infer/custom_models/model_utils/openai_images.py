@@ -13,8 +13,7 @@ from typing import Any
 
 from PIL import Image
 
-from custom_models.model_utils.edit_inputs import joined_text
-from custom_models.model_utils.subject_inputs import without_name
+from custom_models.model_utils.inputs import joined_text, without_name
 from imageevalkit.api import routes
 from imageevalkit.api.clients import Clients, Request
 from imageevalkit.api.endpoint import Endpoint
