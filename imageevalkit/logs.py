@@ -44,7 +44,7 @@ def print_without_fear() -> None:
     for name, fd in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
         forgiving = io.TextIOWrapper(
-            _Forgiving(fd, "wb", closefd=False),
+            _ForgivingFile(fd, "wb", closefd=False),
             stream.encoding,
             stream.errors,
             line_buffering=True,
@@ -70,7 +70,7 @@ def full_words(folder: Path) -> str:
     return f"the disk of {folder} is full: free some space and run the same command again"
 
 
-class _Forgiving(io.FileIO):
+class _ForgivingFile(io.FileIO):
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data) or 0

@@ -19,9 +19,9 @@ from imageevalkit.cell import Cell
 from imageevalkit.cell.items import items_of
 from imageevalkit.cell.records import spent_since
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, run_main, worst
-from imageevalkit.generation.apart import run_apart
 from imageevalkit.generation.cell_run import CellRun, GenerateOptions
 from imageevalkit.generation.concurrent import CellPlan, generate_together
+from imageevalkit.generation.fork import run_apart
 from imageevalkit.generation.model import GenerationError, ImageModel, image_model
 from imageevalkit.generation.replicas import pool as devices
 from imageevalkit.generation.replicas.model import load_replicated

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from perf.draws import OK
-from perf.server_process import Answered
+from perf.server_process import AnsweredRequest
 
 
 def makespan(lengths: Iterable[float], workers: int) -> float:
@@ -24,7 +24,7 @@ def makespan(lengths: Iterable[float], workers: int) -> float:
     return end
 
 
-def job_lengths(items: Sequence[str], log: Sequence[Answered]) -> list[float]:
+def job_lengths(items: Sequence[str], log: Sequence[AnsweredRequest]) -> list[float]:
     """The seconds that each of ``items`` took the server, all requests up to its first good answer."""
     lengths: dict[str, float] = defaultdict(float)
     done = set()

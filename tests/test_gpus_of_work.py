@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from imageevalkit.cell import Cell
+from imageevalkit.errors import UserError
 from imageevalkit.forecast import Datasets
 from imageevalkit.generation.cell_run import GenerateOptions
 from imageevalkit.generation.forecast import calls_left
@@ -59,6 +60,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], FakeDataset]:
         dataset = FakeDataset(items)
         module = types.ModuleType("custom_datasets.load_dataset")
         module.load_dataset = {"fake": dataset}.__getitem__  # type: ignore[attr-defined]
+        module.DATASET_SETTINGS = {"fake": None}  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "custom_datasets.load_dataset", module)
         return dataset
 
@@ -93,7 +95,7 @@ def test_refused_items_count_when_they_are_sent_again(benchmark: Callable[[int],
 def test_counts_no_further_than_replicas_go(benchmark: Callable[[int], FakeDataset]) -> None:
     benchmark(3)
     assert left(["m/fake", "m/unknown"], options(), 2) == 3
-    with pytest.raises(KeyError):
+    with pytest.raises(UserError, match="unknown benchmark 'unknown'"):
         left(["m/fake", "m/unknown"], options(), 4)
 
 

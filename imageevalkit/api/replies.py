@@ -209,7 +209,7 @@ class ImageReply(NamedTuple):
     reported_cost: float | None = None
 
 
-class Found(NamedTuple):
+class ImageSource(NamedTuple):
     """An image in a reply: base64 (perhaps a data URL), or the ``url`` it can be had from."""
 
     encoded: Any = None
@@ -249,24 +249,24 @@ _NOT_SAID = frozenset(
 )
 
 
-def found_in(value: Any) -> Found | None:
+def found_in(value: Any) -> ImageSource | None:
     """The image in ``value``: a URL, or an object that holds one in one of the ways servers do."""
     if isinstance(value, str):
         if not value:
             return None
-        return Found(encoded=value) if _DATA_URL.match(value) else Found(url=value)
+        return ImageSource(encoded=value) if _DATA_URL.match(value) else ImageSource(url=value)
     if not isinstance(value, dict):
         return None
     if value.get("b64_json"):
-        return Found(encoded=value["b64_json"])
+        return ImageSource(encoded=value["b64_json"])
     inline = value.get("inline_data") or value.get("inlineData")
     if isinstance(inline, dict) and inline.get("data"):
         mime_type = str(inline.get("mime_type") or inline.get("mimeType") or "image/")
-        return Found(encoded=inline["data"]) if mime_type.lower().startswith("image/") else None
+        return ImageSource(encoded=inline["data"]) if mime_type.lower().startswith("image/") else None
     return found_in(value.get("image_url") or value.get("imageUrl") or value.get("url"))
 
 
-def replied(found: Found, reply: Mapping[str, Any], extra: dict[str, Any]) -> ImageReply | Failure:
+def replied(found: ImageSource, reply: Mapping[str, Any], extra: dict[str, Any]) -> ImageReply | Failure:
     """What was ``found`` in ``reply``, an image proven whole. Takes CPU time.
 
     The tools of ``/responses`` are counted beside the model, under ``tool_usage.``.

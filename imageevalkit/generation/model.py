@@ -205,7 +205,7 @@ def image_model(model: Any) -> ImageModel:
     return model if isinstance(model, ImageModel) else GuideModel(model)
 
 
-class Blocking:
+class BlockingModel:
     """``generate`` of a model, in a loop of its own where it is async."""
 
     def __init__(self, model: ImageModel) -> None:

@@ -76,7 +76,7 @@ _REDRAW_INTERVAL = 0.2
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningJob:
     """A running job as the display needs it, with the cells it works on; ``seconds`` since its start."""
 
     job: Job
@@ -84,7 +84,7 @@ class Running:
     paces: Sequence[Pace]
 
 
-class Waiting(NamedTuple):
+class WaitingJob(NamedTuple):
     """A job that could start, had it GPUs; ``seconds`` since it first could."""
 
     job: str
@@ -113,8 +113,8 @@ class View:
     cells: int
     cells_done: int
     cells_failed: int
-    running: Sequence[Running] = ()
-    waiting: Sequence[Waiting] = ()
+    running: Sequence[RunningJob] = ()
+    waiting: Sequence[WaitingJob] = ()
     money: Money | None = None
 
 
@@ -262,13 +262,13 @@ class LiveDisplay(Display):
             lines[room - 1 :] = [f"… and {len(lines) - room + 1} more"]
         return lines
 
-    def _running_lines(self, running: Running, width: int) -> list[str]:
+    def _running_lines(self, running: RunningJob, width: int) -> list[str]:
         if not running.paces:
             return [fit(f"{plain(running.job.name)}  starting  {clock(running.seconds)}", width)]
         cells = max(columns_of(plain(pace.progress.cell)) for pace in running.paces)
         return [self._running_line(running, pace, cells, width) for pace in running.paces]
 
-    def _running_line(self, running: Running, pace: Pace, cells: int, width: int) -> str:
+    def _running_line(self, running: RunningJob, pace: Pace, cells: int, width: int) -> str:
         parts = _parts(running, pace)
         aligned = parts[1] + " " * (cells - columns_of(parts[1]))
         wide = [parts[0], aligned, self._paint.bar(pace.progress.done, pace.progress.total), *parts[2:]]
@@ -284,7 +284,7 @@ def choose_display(stream: TextIO, environ: Mapping[str, str] = os.environ) -> D
     return LiveDisplay(stream, environ) if live else Display(stream)
 
 
-def _parts(running: Running, pace: Pace) -> list[str]:
+def _parts(running: RunningJob, pace: Pace) -> list[str]:
     progress = pace.progress
     parts = [plain(progress.stage or running.job.stage), plain(progress.cell)]
     parts.append(f"{progress.done}/{progress.total}")

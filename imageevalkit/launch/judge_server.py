@@ -247,10 +247,10 @@ def main() -> ExitStatus:
     parser.add_argument("--job", required=True)
     args = parser.parse_args()
     plan = load_plan(args.plan)
-    return _Serving(plan, plan.job(args.job)).run()
+    return _SharedEvaluation(plan, plan.job(args.job)).run()
 
 
-class _Serving:
+class _SharedEvaluation:
     def __init__(self, plan: Plan, job: Job) -> None:
         self._plan = plan
         self._job = job

@@ -129,7 +129,7 @@ class _Request(NamedTuple):
     environ: dict[str, str]
 
 
-_Told = list[tuple[str, bool]]
+_ForecastLines = list[tuple[str, bool]]
 """A line for each cell of a request, and whether it could be counted."""
 
 
@@ -183,7 +183,7 @@ def _images_of(job: Job, cell: Cell) -> dict[str, Any]:
     return {**how, "settings": job.options["settings"][cell.model]} if cell.folder.exists() else how
 
 
-def _forecasts(requests: Sequence[_Request]) -> list[_Told]:
+def _forecasts(requests: Sequence[_Request]) -> list[_ForecastLines]:
     """What is told of each of ``requests``: all for one Python and environment by one process, several side by side.
 
     A process reads a benchmark once for all of its models.
@@ -194,7 +194,7 @@ def _forecasts(requests: Sequence[_Request]) -> list[_Told]:
         together.setdefault(key, []).append(n)
     # the longest first: what starts last is waited for
     groups = sorted(together.values(), key=lambda group: -sum(len(requests[n].text["cells"]) for n in group))
-    found: dict[int, _Told] = {}
+    found: dict[int, _ForecastLines] = {}
     with ThreadPoolExecutor(available_cores()) as pool:
         answers = pool.map(_told, ([requests[n] for n in group] for group in groups))
         for group, told in zip(groups, answers, strict=True):
@@ -202,7 +202,7 @@ def _forecasts(requests: Sequence[_Request]) -> list[_Told]:
     return [found[n] for n in range(len(requests))]
 
 
-def _told(requests: Sequence[_Request]) -> list[_Told]:
+def _told(requests: Sequence[_Request]) -> list[_ForecastLines]:
     module, python, _, environ = requests[0]
     answer = subprocess.run(
         [python, "-m", module],
@@ -215,7 +215,7 @@ def _told(requests: Sequence[_Request]) -> list[_Told]:
         check=False,
     )
     try:
-        told: list[_Told] = json.loads(answer.stdout)
+        told: list[_ForecastLines] = json.loads(answer.stdout)
     except ValueError:
         last = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
         return [[(f"counts unknown: {last}", False)] for _ in requests]

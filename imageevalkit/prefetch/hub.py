@@ -35,7 +35,7 @@ from imageevalkit.secrets import one_line
 _INTERVAL = 0.5
 
 
-class Silent(tqdm):
+class SilentBar(tqdm):
     """In place of the library's own bars."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -128,7 +128,7 @@ def complete_large_files(repo: str, revision: str | None, repo_type: str, patter
             revision=revision,
             repo_type=repo_type,
             allow_patterns=list(patterns) or None,
-            tqdm_class=Silent,
+            tqdm_class=SilentBar,
             dry_run=True,
         )
     except DryRunError as error:
@@ -170,7 +170,7 @@ def _complete(url: str, blobs: Path) -> None:
             resume_size=here,
             headers=build_hf_headers(),
             expected_size=metadata.size,
-            tqdm_class=Silent,
+            tqdm_class=SilentBar,
         )
         file.flush()
         if not _is_blob(part, metadata.etag):
@@ -272,7 +272,7 @@ def _attempt(asset: HubAsset, name: str, hashes: bool) -> str:
             revision=asset.revision or "main",  # which leaves a note on what that stands for
             repo_type=asset.type,
             allow_patterns=list(asset.patterns) or None,
-            tqdm_class=Silent,
+            tqdm_class=SilentBar,
         )
     if Path(folder).name != commit:
         raise OSError(f"{asset.revision or 'main'} has become another commit meanwhile")

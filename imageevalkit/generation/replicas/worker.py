@@ -26,7 +26,7 @@ from imageevalkit.asset_checks.hub import commit_of
 from imageevalkit.assets import HubAsset
 from imageevalkit.errors import say
 from imageevalkit.generation.model import (
-    Blocking,
+    BlockingModel,
     Generated,
     GenerationError,
     ImageModel,
@@ -168,7 +168,7 @@ class _Worker:
                     text = f"{type(error).__name__}: {one_line(error, 300)}"
             self._send(LoadFailure(order.key, text))
             return
-        self._generate = Blocking(self._model).generate
+        self._generate = BlockingModel(self._model).generate
         self._batch_size = self._fits = self._model.batch_size
         packages = {**installed_packages(), **_commit_of_weights(order.setting)}
         self._send(LoadReport(order.key, packages, self._batch_size, time.perf_counter() - started))
