@@ -60,7 +60,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], FakeDataset]:
         dataset = FakeDataset(items)
         module = types.ModuleType("custom_datasets.load_dataset")
         module.load_dataset = {"fake": dataset}.__getitem__  # type: ignore[attr-defined]
-        module.DATASET_SETTINGS = {"fake": None}  # type: ignore[attr-defined]
+        module.DATASET_SETTINGS = {"fake": types.SimpleNamespace(task="t2i")}  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "custom_datasets.load_dataset", module)
         return dataset
 
