@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-import msgspec
-
 from imageevalkit.errors import UserError, suggest
 from imageevalkit.secrets import redact
 
@@ -148,6 +146,8 @@ def checked(cls: type[T], given: Mapping[str, Any], where: str, remark: str = ""
     Raises:
         UserError: there is no such setting, or not with that value.
     """
+    import msgspec  # --list does without
+
     hints = get_type_hints(cls)
     known = [each.name for each in fields(cls)]  # type: ignore[arg-type]
     for name in given:
