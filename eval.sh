@@ -100,7 +100,7 @@ exec 3< <(dump_config)
 # utils/prefetch.sh reads the same configuration
 program=launch
 if [[ ${1-} == --prefetch ]]; then
-  program=prefetching
+  program=prefetch
   shift
 fi
 # -P: the user's working folder must not shadow our packages or the standard library

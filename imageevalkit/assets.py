@@ -1,17 +1,277 @@
-"""What a benchmark needs from outside the tree: whether it is here byte for byte, and what it holds."""
+"""Assets: what benchmarks, models and measurers need from outside the tree, and whether a benchmark's are here.
+
+A benchmark's class lists them as objects (:func:`github` makes those of a repository's data and prompts). The
+``assets`` of a model's entry are a list of dicts::
+
+    {"hub": "org/name",                                     in HF_HOME
+     "revision": "<40 hex>", "type": "model", "patterns": ["*.safetensors"]}
+                                        without a revision: main; without a type: model; without patterns: all files
+
+    {"code": "owner/name", "commit": "<40 hex>",            a repository of GitHub, as one folder
+     "tree": "<40 hex>",                                    git's own hash of all its files
+     "to": "bagel", "licence": "Apache-2.0"}                infer/custom_models/code/bagel/; or "path" as below
+
+    {"url": "https://…", "path": "eval_models/weights/x.pt",  relative to the tree's root
+     "sha256": "<64 hex>", "size": 203974,                  left out where nobody has published them
+     "unpack": ["a.pth", "b/c.json"],                       a ZIP file, its content below "path"; some of its files
+     "by_hand": true,                                       a program cannot download it
+     "licence": "MIT"}
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from imageevalkit.asset_manifest import Asset, FileAsset, LocalAsset, PlacedAsset, PromptsAsset
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
 from imageevalkit.hashes import sha256_file
+
+_REPO = re.compile(r"[\w.-]+/[\w.-]+")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_NAME = re.compile(r"[\w-][\w.-]*")
+_URL = re.compile(r"https?://\S+")
+
+CODE = "infer/custom_models/code"
+"""Where the authors' repositories are; git ignores it, as it does the other places."""
+PROMPTS = "judge_prompts.json"
+"""The file of a benchmark's prompts in its data folder: ``{key: text}``."""
+_PLACES = (CODE, "infer/custom_models/checkpoints", "eval_models/weights")
+
+
+class FileAsset(NamedTuple):
+    """One file of a GitHub repository at a commit. ``path`` is relative to the benchmark's data folder."""
+
+    path: str
+    repo: str
+    commit: str
+    source_path: str
+    sha256: str
+    size: int
+    licence: str
+
+    @property
+    def source(self) -> str:
+        """``owner/name/commit/path``: the same below GitHub's raw address and below a mirror folder."""
+        return f"{self.repo}/{self.commit}/{self.source_path}"
+
+
+class PromptsAsset(NamedTuple):
+    """Texts of a GitHub repository's program at a commit, kept in one JSON object ``path`` of the data folder.
+
+    ``texts`` is the SHA-256 of each text (as UTF-8) by its key ``file::where``: ``file`` is the path in the
+    repository, ``where`` tells a reader the function and role.
+    """
+
+    path: str
+    repo: str
+    commit: str
+    texts: Mapping[str, str]
+    licence: str
+
+    @property
+    def source(self) -> str:
+        """``owner/name/commit``: the same below GitHub's raw address and below a mirror folder."""
+        return f"{self.repo}/{self.commit}"
+
+
+class HubAsset(NamedTuple):
+    """Files of a Hugging Face repository; without ``patterns`` all of them.
+
+    ``revision`` is a commit, in a manifest; a user's may be a branch or a tag too. None: main.
+    """
+
+    hub: str
+    revision: str | None = None
+    type: str = "model"
+    patterns: tuple[str, ...] = ()
+
+
+class CodeAsset(NamedTuple):
+    """All files of a GitHub repository at a commit, as the folder ``path`` (relative to the tree's root)."""
+
+    code: str
+    commit: str
+    tree: str
+    path: str
+    licence: str
+
+    @property
+    def source(self) -> str:
+        """``owner/name/commit``: the place below a mirror folder."""
+        return f"{self.code}/{self.commit}"
+
+
+class UrlAsset(NamedTuple):
+    """A file from any address, at ``path`` (relative to the tree's root).
+
+    ``sha256`` and ``size`` are None where nobody has published them: what comes first is trusted and recorded.
+    ``unpack`` are files that its ZIP archive holds, which is unpacked into the folder ``path``; empty: it is none.
+    """
+
+    url: str
+    path: str
+    licence: str
+    sha256: str | None = None
+    size: int | None = None
+    unpack: tuple[str, ...] = ()
+    by_hand: bool = False
+
+
+LocalAsset = FileAsset | PromptsAsset
+"""In the data folder of its benchmark."""
+PlacedAsset = HubAsset | CodeAsset | UrlAsset
+"""In a place of its own."""
+Asset = LocalAsset | PlacedAsset
+
+
+def github(
+    repo: str,
+    commit: str,
+    files: Mapping[str, tuple[str, str, int]] = MappingProxyType({}),
+    prompts: Mapping[str, str] = MappingProxyType({}),
+    *,
+    licence: str,
+) -> tuple[LocalAsset, ...]:
+    """Data files and judge prompts of the GitHub repository ``repo`` (``owner/name``) at ``commit``.
+
+    ``files``: by the path below the benchmark's data folder, the path in the repository, the SHA-256 and the size in
+    bytes. ``prompts``: the SHA-256 of texts of the repository's program, by ``file::where`` (see
+    :class:`PromptsAsset`).
+
+    Raises:
+        ValueError: one of them is not of its kind; the message names it.
+    """
+    where = f"github('{repo}')"
+    _check(where, "repo", repo, _matches(_REPO))
+    _check(where, "commit", commit, _matches(_COMMIT))
+    for path, (source, sha256, size) in files.items():
+        _check(where, "path", path, _stays_below)
+        _check(where, f"path of {path}", source, _stays_below)
+        _check(where, f"sha256 of {path}", sha256, _matches(_SHA256))
+        _check(where, f"size of {path}", size, _is_size)
+    for key, sha256 in prompts.items():
+        _check(where, "prompt", key, _is_text_key)
+        _check(where, f"sha256 of {key}", sha256, _matches(_SHA256))
+    found: list[LocalAsset] = [
+        FileAsset(path, repo, commit, *facts, licence=licence) for path, facts in files.items()
+    ]
+    if prompts:
+        found.append(PromptsAsset(PROMPTS, repo, commit, prompts, licence))
+    return tuple(found)
+
+
+def file_table(table: str, folder: str = "") -> dict[str, tuple[str, str, int]]:
+    """The ``files`` of :func:`github` that lie side by side in the data folder.
+
+    ``table`` has a row of path (below ``folder`` of the repository), size in bytes and SHA-256 for each.
+    """
+    rows = (line.split() for line in table.splitlines() if line)
+    return {PurePosixPath(path).name: (f"{folder}{path}", sha256, int(size)) for path, size, sha256 in rows}
+
+
+def _check(where: str, what: str, value: Any, valid: Callable[[Any], Any]) -> None:
+    if not valid(value):
+        raise ValueError(f"{where}: the {what} is {value!r}")
+
+
+def parse_entries(entries: Any, where: str) -> list[PlacedAsset]:
+    """The assets in a list of dicts, the content of the entry called ``where``.
+
+    Raises:
+        CellFailure: one is malformed; the message names it and the field.
+    """
+    if not isinstance(entries, list):
+        raise CellFailure(f"{where} is no list of assets")
+    return [_parse(entry, f"{where}, entry {n}") for n, entry in enumerate(entries)]
+
+
+class _Entry:
+    """The fields of one object, each checked; ``where`` begins the messages."""
+
+    def __init__(self, value: Any, where: str) -> None:
+        self._value, self.where = value, where
+
+    def __contains__(self, key: str) -> bool:
+        return isinstance(self._value, dict) and key in self._value
+
+    def of(self, key: str, valid: Callable[[Any], Any]) -> Any:
+        try:
+            value = self._value[key]
+        except (KeyError, TypeError):
+            raise CellFailure(f"{self.where}: lacks '{key}'") from None
+        if not valid(value):
+            raise CellFailure(f"{self.where}: '{key}' is {value!r}")
+        return value
+
+    def or_else(self, default: Any, key: str, valid: Callable[[Any], Any]) -> Any:
+        return self.of(key, valid) if key in self else default
+
+
+def _parse(value: Any, where: str) -> PlacedAsset:
+    entry = _Entry(value, where)
+    if "hub" in entry:
+        return HubAsset(
+            hub=entry.of("hub", _matches(_REPO)),
+            revision=entry.or_else(None, "revision", _matches(_COMMIT)),
+            type=entry.or_else("model", "type", lambda v: v in ("model", "dataset")),
+            patterns=tuple(entry.or_else([], "patterns", _is_strings)),
+        )
+    licence = entry.of("licence", lambda v: isinstance(v, str) and v)
+    if "code" in entry:
+        return CodeAsset(
+            code=entry.of("code", _matches(_REPO)),
+            commit=entry.of("commit", _matches(_COMMIT)),
+            tree=entry.of("tree", _matches(_COMMIT)),
+            path=f"{CODE}/{entry.of('to', _matches(_NAME))}"
+            if "to" in entry
+            else entry.of("path", _is_place),
+            licence=licence,
+        )
+    return UrlAsset(
+        url=entry.of("url", _matches(_URL)),
+        path=entry.of("path", _is_place),
+        licence=licence,
+        sha256=entry.or_else(None, "sha256", _matches(_SHA256)),
+        size=entry.or_else(None, "size", _is_size),
+        unpack=tuple(entry.or_else([], "unpack", lambda v: _is_strings(v) and all(map(_stays_below, v)))),
+        by_hand=entry.or_else(False, "by_hand", lambda v: isinstance(v, bool)),
+    )
+
+
+def _is_text_key(value: str) -> bool:
+    file, colons, _ = value.partition("::")
+    return bool(colons) and _stays_below(file)
+
+
+def _matches(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and pattern.fullmatch(value) is not None
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_place(value: Any) -> bool:
+    return _stays_below(value) and any(value.startswith(f"{place}/") for place in _PLACES)
+
+
+def _is_strings(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(v, str) and v for v in value)
+
+
+def _stays_below(value: Any) -> bool:
+    if not isinstance(value, str) or not value:
+        return False
+    path = PurePosixPath(value)
+    return not path.is_absolute() and ".." not in path.parts
+
 
 BENCHMARKS = REPO / "benchmarks"
 _NAMED_PROBLEMS = 20

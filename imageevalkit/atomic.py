@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from imageevalkit.errors import CellFailure
-from imageevalkit.open_files import when_one_is_free
-from imageevalkit.text_output import to_bytes
+from imageevalkit.machine import when_one_is_free
+from imageevalkit.text import to_bytes
 
 PART_SUFFIX = ".part"
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT}

@@ -1,16 +1,17 @@
-"""Errors a user meets and the exit statuses of every command."""
+"""Errors a user meets, command lines among them, and the exit statuses of every command."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import difflib
 import sys
 from collections.abc import Callable, Iterable
 from enum import IntEnum
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from imageevalkit.guest_code import notice_ctrl_c
-from imageevalkit.text_output import let_streams_take_any_text, printable
+from imageevalkit.text import let_streams_take_any_text, printable
 
 
 class ExitStatus(IntEnum):
@@ -112,3 +113,13 @@ def say(text: str, stream: TextIO | None = None) -> None:
     """
     with contextlib.suppress(OSError):
         print(printable(text), file=stream, flush=True)
+
+
+class Arguments(argparse.ArgumentParser):
+    """An ``ArgumentParser`` that raises :class:`UserError`; options cannot be abbreviated."""
+
+    def __init__(self, prog: str, description: str) -> None:
+        super().__init__(prog=prog, description=description, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} (see {self.prog} --help)")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from imageevalkit.secrets import one_line, redact
 
 ATTEMPT_ENV = "IMAGEEVALKIT_ATTEMPT"
 """How often a launcher has started a job, this time included; a launcher that starts none again need not say so."""
+SETTINGS_ENV = "IMAGEEVALKIT_DS_KWARGS"
+"""Holds ``{benchmark: {name: value}}`` as JSON in the environment of every job: dataset classes take no arguments."""
 
 
 @dataclass(frozen=True)
@@ -172,3 +175,15 @@ def cell_of(key: str) -> Cell:
     """The cell of ``"model/benchmark"``; a model name may itself hold slashes (a hub id)."""
     model, _, benchmark = key.rpartition("/")
     return Cell(model, benchmark)
+
+
+def environ_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """What a job's environment needs so that :func:`settings_of` finds ``settings`` there."""
+    given = {benchmark: dict(kwargs) for benchmark, kwargs in settings.items() if kwargs}
+    return {SETTINGS_ENV: json.dumps(given, sort_keys=True)} if given else {}
+
+
+def settings_of(benchmark: str) -> dict[str, Any]:
+    """The settings that the user gave for ``benchmark``; none where a script is run by hand."""
+    given: dict[str, dict[str, Any]] = json.loads(os.environ.get(SETTINGS_ENV) or "{}")
+    return given.get(benchmark, {})

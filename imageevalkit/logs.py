@@ -12,8 +12,8 @@ from typing import Any
 
 from imageevalkit.atomic import is_disk_full, write_part
 from imageevalkit.errors import CellFailure
-from imageevalkit.open_files import are_used_up, when_one_is_free
-from imageevalkit.text_output import printable, to_bytes
+from imageevalkit.machine import are_used_up, when_one_is_free
+from imageevalkit.text import printable, to_bytes
 
 _ROOM = 1 << 14
 """Bytes that the outcomes of a run take."""
@@ -44,7 +44,7 @@ def print_without_fear() -> None:
     for name, fd in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
         forgiving = io.TextIOWrapper(
-            _Forgiving(fd, "wb", closefd=False),
+            _ForgivingFile(fd, "wb", closefd=False),
             stream.encoding,
             stream.errors,
             line_buffering=True,
@@ -70,7 +70,7 @@ def full_words(folder: Path) -> str:
     return f"the disk of {folder} is full: free some space and run the same command again"
 
 
-class _Forgiving(io.FileIO):
+class _ForgivingFile(io.FileIO):
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data) or 0

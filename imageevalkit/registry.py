@@ -18,11 +18,11 @@ from imageevalkit.assets import BenchmarkFiles
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import Benchmark, benchmark_code
 from imageevalkit.benchmark.question import PixelRule
-from imageevalkit.benchmark_settings import settings_of
 from imageevalkit.cell import REPO
 from imageevalkit.cell.items import MODEL_NAME_MARK
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.guest_code import guest_code
+from imageevalkit.jobs import settings_of
 from imageevalkit.judges.choice import BACKENDS, JudgeChoice, JudgeOptions, JudgeSetting, is_judge
 from imageevalkit.secrets import one_line
 

@@ -15,14 +15,13 @@ from typing import Any
 from custom_models.load_model import load_model
 from imageevalkit import logs, registry
 from imageevalkit.api.limiter import Traffic
-from imageevalkit.benchmark_settings import settings_of
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import items_of
 from imageevalkit.cell.records import spent_since
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, run_main, worst
-from imageevalkit.generation.apart import run_apart
 from imageevalkit.generation.cell_run import CellRun, GenerateOptions
 from imageevalkit.generation.concurrent import CellPlan, generate_together
+from imageevalkit.generation.fork import run_apart
 from imageevalkit.generation.model import GenerationError, ImageModel, image_model
 from imageevalkit.generation.replicas import pool as devices
 from imageevalkit.generation.replicas.model import load_replicated
@@ -38,9 +37,10 @@ from imageevalkit.jobs import (
     cell_of,
     load_plan,
     read_outcome,
+    settings_of,
     write_outcome,
 )
-from imageevalkit.open_files import Fit, requests_that_fit
+from imageevalkit.machine import Fit, requests_that_fit
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.secrets import one_line, redact
 

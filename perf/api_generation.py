@@ -25,9 +25,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from perf import toolkit
-from perf.job_lengths import job_lengths
 from perf.limits import broken_limits, ratio_limit
-from perf.makespan import makespan
+from perf.makespan import job_lengths, makespan
 from perf.measure import Usage, measure
 from perf.replies import SIDES, make_pngs, write_image_replies
 from perf.server_process import REPO, ServerProcess

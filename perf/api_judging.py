@@ -28,12 +28,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from imageevalkit.judges.choice import VARIABLE, JudgeOptions
 from perf.draws import OK, RATE_LIMIT
-from perf.job_lengths import job_lengths
 from perf.judge_questions import CELL, write_questions
-from perf.makespan import makespan
+from perf.makespan import job_lengths, makespan
 from perf.measure import Usage, measure
 from perf.replies import write_judge_replies
-from perf.server_process import REPO, Answered, ServerProcess
+from perf.server_process import REPO, AnsweredRequest, ServerProcess
 
 # Of the seeds 0 to 11 the one that leaves 64 workers idle the least: where one drawn latency at the end stretches
 # the makespan, a slow client does not show.
@@ -124,7 +123,9 @@ class Bench:
         return problems
 
 
-def _print(name: str, usage: Usage, log: Sequence[Answered], figures: str, problems: Sequence[str]) -> None:
+def _print(
+    name: str, usage: Usage, log: Sequence[AnsweredRequest], figures: str, problems: Sequence[str]
+) -> None:
     start = min((line.arrived for line in log), default=usage.started) - usage.started
     print(
         f"{name:>6}: wall {usage.wall:.2f} s, {figures}, start {start:.2f} s, CPU {usage.cpu:.1f} s, "

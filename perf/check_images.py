@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from PIL import Image, ImageDraw
 
-from imageevalkit.cores import available_cores
+from imageevalkit.machine import available_cores
 from utils.check_empty_image import check_images, image_files
 
 

@@ -33,8 +33,8 @@ from eval_models.encoders.pixels import clip_pixels, stretch, to_floats
 from eval_models.encoders.style import StyleEncoder, StyleModel, find_csd, load_csd, load_se
 from eval_models.encoders.weights import find
 from imageevalkit.benchmark.question import Encoding, Picture, Question
-from imageevalkit.cores import available_cores
 from imageevalkit.images import sha256_file
+from imageevalkit.machine import available_cores
 from tests.support.image_questions import ask_about
 from tests.support.tiny_encoders import STYLES, save_csd, save_references, save_se
 

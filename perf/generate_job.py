@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import sys
 
-from imageevalkit.cores import available_cores
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.options import parse_words, resolve
 from imageevalkit.launch.planner import make_plan
 from imageevalkit.launch.process import job_environ
+from imageevalkit.machine import available_cores
 
 
 def main() -> None:

@@ -25,8 +25,8 @@ from imageevalkit.adoption.copies import FAST_PNG, adopt_cell
 from imageevalkit.adoption.places import Place
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import items_of
-from imageevalkit.cores import available_cores
 from imageevalkit.grids import Grid
+from imageevalkit.machine import available_cores
 from imageevalkit.progress import ProgressWriter
 
 GRID = Grid(2, 2)

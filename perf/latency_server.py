@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import re
 import socket
 import struct
 import time
@@ -24,7 +25,20 @@ from collections import Counter
 from pathlib import Path
 
 from perf.draws import OK, RATE_LIMIT, RESET, SERVER_ERROR, answer, latency, reply_number
-from perf.request_item import HEAD, request_item
+
+HEAD = 1 << 15
+"""Bytes that are enough: images come after the words."""
+# as WISE's judge is asked; in a JSON string its quotes are escaped
+_JUDGED = re.compile(rb'PROMPT: \\"((?:[^"\\]|\\[^"]|\\"(?!\\n))*)\\"\\nEXPLANATION')
+
+
+def request_item(body: bytes) -> str:
+    """The prompt of an image: as it is in a request for one, or as a judge's question quotes it."""
+    if judged := _JUDGED.search(body):
+        prompt: str = json.loads(b'"' + judged[1] + b'"')
+        return prompt
+    return str(json.loads(body)["prompt"])
+
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _READ = 1 << 18

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from perf.draws import OK
+from perf.server_process import AnsweredRequest
 
 
 def makespan(lengths: Iterable[float], workers: int) -> float:
@@ -18,3 +22,15 @@ def makespan(lengths: Iterable[float], workers: int) -> float:
         heapq.heapreplace(free, done)
         end = max(end, done)
     return end
+
+
+def job_lengths(items: Sequence[str], log: Sequence[AnsweredRequest]) -> list[float]:
+    """The seconds that each of ``items`` took the server, all requests up to its first good answer."""
+    lengths: dict[str, float] = defaultdict(float)
+    done = set()
+    for line in sorted(log, key=lambda line: line.attempt):
+        if line.item not in done:
+            lengths[line.item] += line.latency
+        if line.answer == OK:
+            done.add(line.item)
+    return [lengths[item] for item in items]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 REPO = Path(__file__).resolve().parent.parent
 
 
-class Answered(NamedTuple):
+class AnsweredRequest(NamedTuple):
     """One line of the server's log."""
 
     item: str
@@ -61,7 +61,7 @@ class ServerProcess:
         """What names the server to a client."""
         return {"BASE_URL": f"{self._origin}/v1", "API_KEY": "EMPTY"}
 
-    def log(self) -> list[Answered]:
+    def log(self) -> list[AnsweredRequest]:
         """All requests answered so far, in the order of their answers."""
         with urllib.request.urlopen(f"{self._origin}/log") as response:
-            return [Answered(**json.loads(line)) for line in response]
+            return [AnsweredRequest(**json.loads(line)) for line in response]

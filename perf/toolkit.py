@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from perf.draws import OK, reply_number
 from perf.measure import Usage, measure
-from perf.server_process import REPO, Answered, ServerProcess
+from perf.server_process import REPO, AnsweredRequest, ServerProcess
 from tests.support.checkout import add_benchmark, environ, make_checkout
 
 _MODEL, _BENCHMARK = "some-served-model", "perf"
@@ -80,7 +80,7 @@ def generate(checkout: Path, server: ServerProcess, workers: int, output: Path) 
 
 
 def problems(
-    prompts: Sequence[str], pngs: Sequence[bytes], log: Sequence[Answered], output: Path
+    prompts: Sequence[str], pngs: Sequence[bytes], log: Sequence[AnsweredRequest], output: Path
 ) -> list[str]:
     """What is wrong with the results below ``output``, in words; empty when every item is there, and paid once."""
     cell = output / _MODEL / _BENCHMARK

@@ -1,16 +1,203 @@
-"""The map of the tree is true: the files that documents name are there, and imports go the way that is drawn."""
+"""What the house promises of its rooms: who imports whom, and no back doors."""
 
 from __future__ import annotations
 
+import ast
+import functools
 import re
-from graphlib import TopologicalSorter
+from collections.abc import Collection, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from importlib.util import resolve_name
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from imageevalkit.cell import REPO
 from tests.support.imports import parts
+
+REPO = Path(__file__).resolve().parents[1]
+ROOMS = ("imageevalkit", "eval_models", "benchmarks", "infer")
+# what each may import of the others; beside it itself, and what is no part of the project
+ALLOWED = {
+    "imageevalkit": set[str](),
+    "eval_models": {"imageevalkit"},
+    "benchmarks": {"imageevalkit", "eval_models"},
+    "infer": {"imageevalkit"},
+}
+# the packages of infer/ are found there by the scripts beside them
+IN_INFER = ("custom_models", "custom_datasets")
+REGISTRY = "imageevalkit/registry.py"
+
+# files that have a reason to ask what an object may lack
+MAY_LACK = {
+    "imageevalkit/api/uploads.py": "Pillow: only an image that was opened has a file",
+    "imageevalkit/benchmark/contract.py": "Pillow: only an image that was opened has a file",
+    "imageevalkit/cell/items.py": "a dataset of the user's, and Pillow",
+    "imageevalkit/generation/model.py": "a model of the user's: what the guide lets it have besides",
+    "imageevalkit/prefetch/hub.py": "of the hub's errors only those of HTTP have a response",
+    "imageevalkit/images.py": "Pillow: a format of one frame counts none",
+    "imageevalkit/machine.py": "Python: a group of errors before 3.11, an event loop before asyncio is there",
+    "imageevalkit/prefetch/code.py": "Python: tarfile before 3.11.4 has no filters",
+    "imageevalkit/registry.py": "a dataset and a benchmark of the user's",
+    "eval_models/vlm/model.py": "transformers: attributes differ by model",
+    "infer/custom_models/load_model.py": "a model of the user's: what the guide lets it have besides",
+    "infer/custom_models/model_utils/diffusers_common.py": "diffusers: outputs differ by pipeline",
+    "infer/custom_models/model_utils/diffusers_loading.py": "diffusers: parts differ by pipeline",
+}
+
+SHORTEST = 30
+# files that have a reason to be short
+SHORT = {
+    "benchmarks/quicktext/benchmark.py": "a benchmark is a file",
+    "eval_models/judges.py": "the registry of judges",
+    "infer/worker.py": "a program: what the environment of a model runs",
+    "infer/custom_models/model_utils/diffusers_subject.py": "where a class is stands in the records of its images",
+    "infer/custom_models/model_utils/hq_edit.py": "where a class is stands in the records of its images",
+    "perf/generate_job.py": "a program of its own process",
+}
+
+
+@functools.cache
+def sources_in(room: str) -> dict[str, ast.Module]:
+    return {
+        path.relative_to(REPO).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted((REPO / room).rglob("*.py"))
+        # what prefetch brings
+        if not {"code", "data", "checkpoints", "weights"} & set(path.relative_to(REPO).parts)
+    }
+
+
+def sources(*rooms: str) -> dict[str, ast.Module]:
+    """The parsed files of ``rooms`` by path."""
+    return {path: tree for room in rooms for path, tree in sources_in(room).items()}
+
+
+def module_of(path: str) -> str:
+    name = path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+    return name.removeprefix("infer.") if name.startswith(tuple(f"infer.{p}" for p in IN_INFER)) else name
+
+
+def nodes_that_run(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes, also within functions, but not what only a type checker reads."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        yield node
+        yield from nodes_that_run(node)
+
+
+def imports_of(path: str, tree: ast.Module, modules: Collection[str] = ()) -> Iterator[str]:
+    """The modules that the file imports; of ``from a import b`` it is a.b where that is one of ``modules``."""
+    package = module_of(path) if path.endswith("/__init__.py") else module_of(path).rpartition(".")[0]
+    for node in nodes_that_run(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = (
+                resolve_name("." * node.level + (node.module or ""), package)
+                if node.level
+                else str(node.module)
+            )
+            names = [f"{base}.{alias.name}" for alias in node.names]
+            yield from (name if name in modules else base for name in names)
+
+
+def import_graph() -> dict[str, set[str]]:
+    """The modules of the project that each imports."""
+    files = sources(*ROOMS)
+    modules = {module_of(path) for path in files}
+    return {
+        module_of(path): set(imports_of(path, tree, modules)) & modules - {module_of(path)}
+        for path, tree in files.items()
+    }
+
+
+def cycle_in(graph: Mapping[str, set[str]]) -> list[str]:
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def calls_of(tree: ast.Module, name: str) -> list[ast.Call]:
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name
+    ]
+
+
+def test_no_two_modules_import_each_other() -> None:
+    graph = import_graph()
+    assert graph["imageevalkit.jobs"] >= {"imageevalkit.cell", "imageevalkit.errors"}
+    assert cycle_in(graph) == []
+
+
+def test_no_two_packages_import_each_other() -> None:
+    def package(module: str) -> str:
+        return ".".join(module.split(".")[:2]) if module.startswith("imageevalkit") else module.split(".")[0]
+
+    packages: dict[str, set[str]] = {}
+    for module, imported in import_graph().items():
+        packages.setdefault(package(module), set()).update(map(package, imported))
+    assert cycle_in({name: imported - {name} for name, imported in packages.items()}) == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_point_one_way(room: str) -> None:
+    ours = {*ROOMS, *IN_INFER}
+    may = {room, *ALLOWED[room], *(IN_INFER if room == "infer" else ())}
+    wrong = [
+        f"{path}: {name}"
+        for path, tree in sources(room).items()
+        for name in imports_of(path, tree)
+        if name.split(".")[0] in ours - may
+    ]
+    assert wrong == []
+
+
+def test_only_the_registry_imports_by_name() -> None:
+    by_name = {
+        path
+        for path, tree in sources("imageevalkit", "eval_models", "benchmarks").items()
+        if calls_of(tree, "import_module") or calls_of(tree, "__import__") or calls_of(tree, "run_module")
+    }
+    assert by_name == {REGISTRY}
+
+
+def test_only_the_authors_code_changes_where_modules_are_found() -> None:
+    changing = {
+        path
+        for path, tree in sources(*ROOMS).items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path"
+    }
+    # repositories that are no packages: their modules import each other by bare names
+    assert changing == {"infer/custom_models/authors_code.py"}
+
+
+def test_attributes_are_asked_for_only_of_what_others_made() -> None:
+    asking = {
+        path
+        for path, tree in sources(*ROOMS).items()
+        if calls_of(tree, "hasattr")
+        or any(len(c.args) > 2 and isinstance(c.args[1], ast.Constant) for c in calls_of(tree, "getattr"))
+    }
+    assert asking == set(MAY_LACK)
+    assert not any(calls_of(tree, "hasattr") for tree in sources(*ROOMS).values())
+
+
+def test_no_file_is_too_short_to_be_a_subject() -> None:
+    short = {
+        path
+        for path in sources(*ROOMS, "perf")
+        # the docstring of a package; the registry of models has a file for each way of running them
+        if not path.endswith("/__init__.py") and "/model_settings/" not in path
+        if len((REPO / path).read_text(encoding="utf-8").splitlines()) < SHORTEST
+    }
+    assert short == set(SHORT)
+
 
 MAP = REPO / "docs/architecture.md"
 OUTSIDE = ("benchmarks", "eval_models", "infer")
@@ -30,19 +217,6 @@ def drawn() -> dict[str, set[str]]:
 def below(part: str, arrows: dict[str, set[str]]) -> set[str]:
     """All that arrows lead to from ``part``."""
     return {lower for near in arrows.get(part, ()) for lower in ({near} | below(near, arrows))}
-
-
-def test_no_part_imports_itself_through_others() -> None:
-    inside = {part: imported for part, imported in parts().items() if part not in OUTSIDE}
-    assert len(inside) > 20
-    assert list(TopologicalSorter(inside).static_order())
-
-
-def test_the_library_imports_no_benchmark_model_or_dataset() -> None:
-    found = parts()
-    assert not [part for part in found if part not in OUTSIDE and not found[part].isdisjoint(OUTSIDE)]
-    assert found["eval_models"].isdisjoint(OUTSIDE)
-    assert "infer" not in found["benchmarks"]
 
 
 def test_imports_go_the_way_that_is_drawn() -> None:

@@ -12,14 +12,13 @@ import pytest
 
 from imageevalkit.asset_checks.check import check_asset
 from imageevalkit.asset_checks.code import entries
-from imageevalkit.asset_checks.file_facts import FileFacts
-from imageevalkit.asset_checks.finding import Finding
-from imageevalkit.asset_checks.hub_cache import cache_folder
-from imageevalkit.asset_manifest import HubAsset
+from imageevalkit.asset_checks.files import FileFacts, Finding
+from imageevalkit.asset_checks.hub import cache_folder
+from imageevalkit.assets import HubAsset
 from imageevalkit.errors import CellFailure
 from imageevalkit.hashes import git_tree
-from imageevalkit.hub import _check_room as check_room
-from imageevalkit.hub import snapshot
+from imageevalkit.prefetch.hub import _check_room as check_room
+from imageevalkit.prefetch.hub import snapshot
 from tests.support.hub_server import COMMIT, HubServer, hub_server
 
 # a safetensors file of one tensor of two bytes
@@ -136,7 +135,7 @@ def test_short_and_altered_files_are_fetched_anew(cache: Path, monkeypatch: pyte
 def test_large_files_come_from_the_content_network_without_the_token(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imageevalkit.hub_resume.LARGE", 1)
+    monkeypatch.setattr("imageevalkit.prefetch.hub.LARGE", 1)
     monkeypatch.setenv("HF_TOKEN", "hf_nobodyshouldseethis")
     with hub_server(FILES) as network:
         asked = fetch(monkeypatch, content_network=network.url)
@@ -185,7 +184,7 @@ def test_after_a_killed_download_what_is_short_is_named(cache: Path, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("imageevalkit.hub.complete_large_files", killed)
+        patch.setattr("imageevalkit.prefetch.hub.complete_large_files", killed)
         with pytest.raises(KeyboardInterrupt):
             fetch(monkeypatch)
     (problem,) = check_asset(ASSET, hashes=False).problems
@@ -283,7 +282,7 @@ def test_room_is_counted_with_what_has_begun(cache: Path, monkeypatch: pytest.Mo
     wanted = {"w.safetensors": FileFacts(3 << 30, "a" * 64)}
     (cache / "blobs").mkdir(parents=True)
     usage = shutil.disk_usage(cache)
-    monkeypatch.setattr("imageevalkit.hub.shutil.disk_usage", lambda _: usage._replace(free=2 << 30))
+    monkeypatch.setattr("imageevalkit.prefetch.hub.shutil.disk_usage", lambda _: usage._replace(free=2 << 30))
     part = cache / "blobs" / f"{'b' * 64}.resume"
     with part.open("wb") as file:
         file.truncate(2 << 30)

@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 
 from imageevalkit import assets, registry
-from imageevalkit.asset_manifest import CodeAsset, FileAsset, HubAsset, UrlAsset, github, parse_entries
-from imageevalkit.assets import BenchmarkFiles
+from imageevalkit.assets import (
+    BenchmarkFiles,
+    CodeAsset,
+    FileAsset,
+    HubAsset,
+    UrlAsset,
+    github,
+    parse_entries,
+)
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
 from tests.support import manifest

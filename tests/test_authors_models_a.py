@@ -23,7 +23,7 @@ from custom_models import authors_code
 from custom_models.load_model import MODEL_SETTINGS
 from custom_models.model_settings import controlled, unified, unified_t2i
 from custom_models.model_utils import flash_attention as flash
-from imageevalkit.asset_manifest import parse_entries
+from imageevalkit.assets import parse_entries
 from imageevalkit.cell import REPO
 from imageevalkit.generation.model import Generated, ItemFailed, ModelUnusable
 from tests.support.authors_calls import calls

@@ -14,10 +14,10 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from imageevalkit import hub, hub_resume
-from imageevalkit.asset_manifest import HubAsset
+from imageevalkit.assets import HubAsset
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
+from imageevalkit.prefetch import hub
 from tests.support.checkout import make_checkout, needs_driver_env
 from tests.support.hub_server import COMMIT, hub_server
 from tests.support.tree import copy_tree, environment, lend_driver_environment, one_error, run
@@ -530,7 +530,7 @@ def test_download_arrives_with_the_token_in_the_header_alone(kit: Path, tmp_path
 
 
 def test_killed_download_goes_on_where_it_stopped(kit: Path, tmp_path: Path) -> None:
-    big = bytes(range(256)) * (hub_resume.LARGE // 256 + 1000)
+    big = bytes(range(256)) * (hub.LARGE // 256 + 1000)
     command = ["bash", str(kit / "utils/download_model_hf_home.sh"), "org/tiny"]
     with hub_server({"big.bin": big}) as server:
         environ = {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": TOKEN}

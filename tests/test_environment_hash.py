@@ -16,9 +16,9 @@ import pytest
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.results import Metric
-from imageevalkit.environment_hash import environment_hash, hash_of, installed
 from imageevalkit.evaluation.provenance import provenance
 from imageevalkit.generation.model import installed_packages
+from imageevalkit.hashes import environment_hash, hash_of, installed
 from imageevalkit.report.collect import collect
 from imageevalkit.report.html import render
 from tests.support.cells import Made, write_cell
@@ -40,7 +40,7 @@ def site(folder: Path, packages: Sequence[str]) -> Path:
 def hash_with(*folders: Path) -> str:
     """The hash of a new process of this Python that has nothing but ``folders`` installed."""
     paths = [str(folder) for folder in (*folders, REPO)]
-    program = "from imageevalkit.environment_hash import environment_hash; print(environment_hash())"
+    program = "from imageevalkit.hashes import environment_hash; print(environment_hash())"
     script = f"import sys; sys.path[:0] = {paths}; {program}"
     return subprocess.run(
         [sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True

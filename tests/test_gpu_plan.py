@@ -12,20 +12,20 @@ import pytest
 from custom_models.load_model import MODEL_SETTINGS
 from imageevalkit.errors import UserError
 from imageevalkit.jobs import Job, Plan
-from imageevalkit.launch import gpu_needs
+from imageevalkit.launch import gpus
 from imageevalkit.launch.config import Config
-from imageevalkit.launch.dry_run import gpus_of
 from imageevalkit.launch.options import parse_words, resolve
 from imageevalkit.launch.planner import make_plan
+from imageevalkit.launch.workload import gpus_of
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.fake_nvidia_smi import install_fake_nvidia_smi
 
 
 @pytest.fixture(autouse=True)
 def asked_anew() -> Iterator[None]:
-    gpu_needs.visible.cache_clear()
+    gpus.visible.cache_clear()
     yield
-    gpu_needs.visible.cache_clear()
+    gpus.visible.cache_clear()
 
 
 @pytest.fixture

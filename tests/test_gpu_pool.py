@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from imageevalkit.errors import UserError
-from imageevalkit.launch.gpu_leases import Lease, lock
-from imageevalkit.launch.gpu_memory import MinFreeMemory
-from imageevalkit.launch.gpu_pool import GpuPool, Offer, Share
+from imageevalkit.launch.gpu_pool import GpuPool, Lease, Offer, Share, lock
 from imageevalkit.launch.gpus import Gpu
+from imageevalkit.launch.nvidia_smi import MinFreeMemory
 from tests.support.fake_nvidia_smi import (
     fail_memory,
     install_fake_nvidia_smi,

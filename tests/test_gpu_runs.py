@@ -17,8 +17,8 @@ import pytest
 from imageevalkit.errors import ExitStatus
 from imageevalkit.jobs import Job, Plan, load_plan
 from imageevalkit.launch import display, local
-from imageevalkit.launch.display import Display, View, Waiting
-from imageevalkit.launch.gpu_leases import LEASES, Lease, lock
+from imageevalkit.launch.display import Display, View, WaitingJob
+from imageevalkit.launch.gpu_pool import LEASES, Lease, lock
 from imageevalkit.launch.gpus import Gpu
 from imageevalkit.launch.local import run_plan
 from imageevalkit.launch.summary import RunSummary
@@ -240,7 +240,7 @@ def test_a_job_that_waits_for_long_says_so_again(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
     for second in range(0, 700, 5):
         now[0] = 1000.0 + second
-        waiting = Waiting("generate:m", f"needs a GPU; GPU 0: {second % 7} GiB in use", float(second))
+        waiting = WaitingJob("generate:m", f"needs a GPU; GPU 0: {second % 7} GiB in use", float(second))
         shown.refresh(View(float(second), 1, 0, 0, waiting=[waiting]))
     lines = [line.partition("waiting")[2].strip() for line in stream.getvalue().splitlines()]
     assert len(lines) == 3, "a number that changes is no news"

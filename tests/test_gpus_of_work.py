@@ -12,14 +12,13 @@ import pytest
 
 from imageevalkit.cell import Cell
 from imageevalkit.errors import UserError
-from imageevalkit.forecasting import Datasets
+from imageevalkit.forecast import Datasets
 from imageevalkit.generation.cell_run import GenerateOptions
 from imageevalkit.generation.forecast import calls_left
 from imageevalkit.generation.model import Refused
 from imageevalkit.jobs import Job, Plan, read_outcome
-from imageevalkit.launch import gpus_of_work
-from imageevalkit.launch.dry_run import gpus_of
-from imageevalkit.launch.gpus_of_work import with_gpus_of_work
+from imageevalkit.launch import workload as gpus_of_work
+from imageevalkit.launch.workload import gpus_of, with_gpus_of_work
 from tests.support.checkout import (
     MANY,
     SLOW_NOISE,
@@ -58,7 +57,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], FakeDataset]:
 
     def register(items: int) -> FakeDataset:
         dataset = FakeDataset(items)
-        monkeypatch.setattr("imageevalkit.forecasting.load_dataset", {"fake": dataset}.__getitem__)
+        monkeypatch.setattr("imageevalkit.forecast.load_dataset", {"fake": dataset}.__getitem__)
         return dataset
 
     return register

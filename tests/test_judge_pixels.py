@@ -19,7 +19,7 @@ from PIL import Image, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
 from benchmarks.oneig.benchmark import PIXELS as ONEIG
-from custom_models.model_utils.edit_inputs import split_inputs
+from custom_models.model_utils.inputs import split_inputs
 from imageevalkit import registry
 from imageevalkit.api.uploads import inputs_of
 from imageevalkit.benchmark.contract import Answers, Benchmark

@@ -18,7 +18,7 @@ from imageevalkit.adoption.forecast import forecast_of
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import items_of
 from imageevalkit.errors import CellFailure, ExitStatus, UserError
-from imageevalkit.forecasting import Datasets
+from imageevalkit.forecast import Datasets
 from imageevalkit.grids import Grid, is_black
 from imageevalkit.progress import ProgressWriter
 from tests.support.generation import generate

@@ -40,7 +40,7 @@ from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.judges.client import ApiJudge
 from imageevalkit.judges.server import Address
 from imageevalkit.judges.settings import ApiSettings
-from imageevalkit.launch.settings import checked
+from imageevalkit.launch.kwargs import checked
 from tests.support.checkout import REPO
 from tests.support.image_server import KEY
 from tests.support.judge_replies import draw

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from imageevalkit import progress as progress_module
-from imageevalkit.launch.pace import PaceReader
-from imageevalkit.progress import PROGRESS_ENV, Progress, ProgressReader, ProgressWriter
+from imageevalkit.progress import PROGRESS_ENV, PaceReader, Progress, ProgressReader, ProgressWriter
 
 Report = Callable[..., None]
 

@@ -7,9 +7,8 @@ from collections import Counter
 import pytest
 
 from perf import draws
-from perf.job_lengths import job_lengths
-from perf.makespan import makespan
-from perf.server_process import Answered
+from perf.makespan import job_lengths, makespan
+from perf.server_process import AnsweredRequest
 
 DRAWN = 20_000
 
@@ -53,10 +52,10 @@ def test_faults_have_their_shares_and_a_retry_may_fare_better() -> None:
 
 def test_job_length_is_all_requests_up_to_the_first_image() -> None:
     log = [
-        Answered("a", 1, 1.0, "500", 0.0),
-        Answered("b", 1, 9.0, "ok", 0.0),
-        Answered("a", 2, 2.0, "ok", 0.0),
+        AnsweredRequest("a", 1, 1.0, "500", 0.0),
+        AnsweredRequest("b", 1, 9.0, "ok", 0.0),
+        AnsweredRequest("a", 2, 2.0, "ok", 0.0),
         # an image that was paid twice must not lengthen the yardstick
-        Answered("a", 3, 4.0, "ok", 0.0),
+        AnsweredRequest("a", 3, 4.0, "ok", 0.0),
     ]
     assert job_lengths(["a", "b", "never sent"], log) == [3.0, 9.0, 0.0]

@@ -11,7 +11,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from imageevalkit.cell import REPO
-from imageevalkit.prefetching.benchmark_files import fetch
+from imageevalkit.prefetch.benchmark_files import fetch
 from tests.support import manifest
 from tests.support.hub_server import COMMIT, hub_server
 from tests.support.mirror import shared_mirror
@@ -121,7 +121,7 @@ def usual_mode(folder: Path) -> int:
 
 def fetch_from(url: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What could not be got when the server at ``url`` stands for GitHub."""
-    monkeypatch.setattr("imageevalkit.prefetching.benchmark_files.GITHUB", url)
+    monkeypatch.setattr("imageevalkit.prefetch.benchmark_files.GITHUB", url)
     monkeypatch.setattr("imageevalkit.assets.BENCHMARKS", root / "benchmarks")
     return fetch(manifest.tiny_files(), mirror=None)
 

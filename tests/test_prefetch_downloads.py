@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 
 from imageevalkit.asset_checks.check import check_asset
-from imageevalkit.asset_manifest import CodeAsset, UrlAsset
+from imageevalkit.assets import CodeAsset, UrlAsset
 from imageevalkit.errors import CellFailure
-from imageevalkit.prefetching import http
-from imageevalkit.prefetching.code import fetch_code
-from imageevalkit.prefetching.files import fetch_file
+from imageevalkit.prefetch import http
+from imageevalkit.prefetch.code import fetch_code
+from imageevalkit.prefetch.files import fetch_file
 from tests.support.hub_server import COMMIT, HubServer, hub_server
 from tests.support.web import web_server
 
@@ -37,7 +37,7 @@ TOKEN = "hf_nobodyshouldseethis"
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Stands for the tree; waits between tries are short."""
     root = tmp_path / "kit"
-    for module in ("asset_checks.url", "asset_checks.code", "prefetching.code"):
+    for module in ("asset_checks.url", "asset_checks.code", "prefetch.code"):
         monkeypatch.setattr(f"imageevalkit.{module}.REPO", root)
     monkeypatch.setattr(http, "_FIRST_WAIT", 0.01)
     monkeypatch.setattr(http, "_LONGEST_WAIT", 0.02)
@@ -170,7 +170,7 @@ def test_the_hub_is_asked_through_its_mirror_with_the_token_and_others_without(
 def test_killed_download_goes_on_where_it_stopped(web: HubServer, root: Path) -> None:
     web.stalls, web.cut_after = 1, 700_000
     part = root / "eval_models/weights/.w.pt.part"
-    code = "import sys, pathlib; from imageevalkit.prefetching.http import download; "
+    code = "import sys, pathlib; from imageevalkit.prefetch.http import download; "
     code += "download(sys.argv[1], pathlib.Path(sys.argv[2]), 'w')"
     environ = {**os.environ, "PYTHONPATH": str(Path(http.__file__).parents[2])}
     killed = subprocess.Popen([sys.executable, "-c", code, asset(web).url, str(part)], env=environ)
@@ -331,7 +331,7 @@ def put_archive(upstream: Path, server: Path, wanted: CodeAsset) -> Path:
 
 def fetch_from(server: Path, wanted: CodeAsset, monkeypatch: pytest.MonkeyPatch) -> None:
     with web_server(server) as url:
-        monkeypatch.setattr("imageevalkit.prefetching.code.ARCHIVES", url)
+        monkeypatch.setattr("imageevalkit.prefetch.code.ARCHIVES", url)
         assert not fetch_code(wanted, "net", None).problems
 
 

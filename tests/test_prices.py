@@ -23,7 +23,7 @@ from imageevalkit.evaluation.forecast import effort
 from imageevalkit.evaluation.provenance import provenance
 from imageevalkit.generation.forecast import money
 from imageevalkit.judges.choice import VARIABLE, JudgeOptions
-from imageevalkit.money import dollars
+from imageevalkit.text import dollars
 from tests.support.generation import FakeDataset
 
 # (model, usage as the server sent it, USD, where the three are from)

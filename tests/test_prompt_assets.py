@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 
 from imageevalkit import assets, registry
-from imageevalkit.asset_manifest import github
-from imageevalkit.assets import BenchmarkFiles
+from imageevalkit.assets import BenchmarkFiles, github
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.evaluator import Answerers
-from imageevalkit.prefetching.__main__ import report
-from imageevalkit.prefetching.benchmark_files import fetch
-from imageevalkit.prompt_texts import texts_in_program
+from imageevalkit.prefetch.__main__ import report
+from imageevalkit.prefetch.benchmark_files import fetch, texts_in_program
 from tests.support.manifest import COMMIT
 from tests.support.mirror import shared_mirror
 from tests.support.web import web_server
@@ -103,7 +101,7 @@ def test_from_the_program_on_a_server(
 ) -> None:
     write_program(source)
     with web_server(tmp_path / "mirror") as url:
-        monkeypatch.setattr("imageevalkit.prefetching.benchmark_files.GITHUB", url)
+        monkeypatch.setattr("imageevalkit.prefetch.benchmark_files.GITHUB", url)
         assert fetch(TINY, None) == []
     assert TINY.prompts() == TEXTS
     assert sorted(path.name for path in data.iterdir()) == [FILE], "the program itself is not kept"
@@ -111,7 +109,7 @@ def test_from_the_program_on_a_server(
 
 def test_no_server_no_file(data: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with web_server(tmp_path / "mirror") as url:
-        monkeypatch.setattr("imageevalkit.prefetching.benchmark_files.GITHUB", url)
+        monkeypatch.setattr("imageevalkit.prefetch.benchmark_files.GITHUB", url)
         (problem,) = fetch(TINY, None)
     assert problem.startswith(FILE) and "404" in problem
     assert not data.exists()

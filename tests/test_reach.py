@@ -6,13 +6,13 @@ import socket
 
 import pytest
 
-from imageevalkit import reach
+from imageevalkit.prefetch import http
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "_PAUSE", 0.0)
-    reach._why.cache_clear()
+    monkeypatch.setattr(http, "_PAUSE", 0.0)
+    http._why.cache_clear()
     for name in ("https_proxy", "http_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -27,7 +27,7 @@ def test_a_host_without_an_address_is_asked_for_once(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(socket, "getaddrinfo", nobody)
     for path in ("a", "b"):
-        why = reach.why_unreachable(f"https://hub.example/{path}")
+        why = http.why_unreachable(f"https://hub.example/{path}")
         assert why == "hub.example cannot be reached (Name or service not known)"
     assert asked == ["hub.example"] * 2, "a resolver may be away for a moment"
 
@@ -40,10 +40,10 @@ def test_a_resolver_that_comes_back_is_no_obstacle(monkeypatch: pytest.MonkeyPat
             raise error
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    assert reach.why_unreachable("https://hub.example/") == ""
+    assert http.why_unreachable("https://hub.example/") == ""
 
 
 def test_behind_a_proxy_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: pytest.fail("the proxy looks hosts up"))
-    assert reach.why_unreachable("https://hub.example/") == ""
+    assert http.why_unreachable("https://hub.example/") == ""

@@ -46,7 +46,7 @@ NO_API = ("imageevalkit.api", "imageevalkit.png", "imageevalkit.judges.api", "im
 # Only what runs from weights looks for them.
 NO_WEIGHTS = (
     *("eval_models.encoders", "eval_models.vlm"),
-    *("imageevalkit.weights", "imageevalkit.load_errors"),
+    "imageevalkit.weights",
 )
 
 

@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 
 from custom_models.load_model import MODEL_SETTINGS
+from custom_models.model_utils.inputs import split_subject
 from custom_models.model_utils.openai_images import OpenAIImagesSubject
 from custom_models.model_utils.reference_blank import ReferenceBlankSubject
 from custom_models.model_utils.reference_noise import ReferenceNoise, ReferenceNoiseSubject
 from custom_models.model_utils.reference_typeset import ReferenceTypeset, ReferenceTypesetSubject
-from custom_models.model_utils.subject_inputs import split_subject
 from imageevalkit.generation.model import Generated, ItemFailed
 from tests.support.image_server import ImageServer
 

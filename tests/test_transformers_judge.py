@@ -33,7 +33,7 @@ from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.judges.pictures import open_picture
 from imageevalkit.judges.settings import TransformersSettings
-from imageevalkit.launch.settings import checked
+from imageevalkit.launch.kwargs import checked
 from tests.support import tiny_vlm
 from tests.support.image_questions import (
     ask_about,

@@ -22,7 +22,7 @@ from imageevalkit.cell.results import Metric, Result, standing
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.evaluator import Answerers
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
-from imageevalkit.launch.settings import checked
+from imageevalkit.launch.kwargs import checked
 from imageevalkit.report import __main__ as report
 from tests.support.function_judge import evaluate, items, scores_of, use_function_judge, write_images
 from tests.support.mirror import use_official_data

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from imageevalkit.asset_manifest import file_table, github
+from imageevalkit.assets import file_table, github
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores
 from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Literal, NamedTuple
 
-from imageevalkit.asset_manifest import LocalAsset, file_table, github
+from imageevalkit.assets import LocalAsset, file_table, github
 from imageevalkit.benchmark.contract import Benchmark
 from imageevalkit.errors import CellFailure
 

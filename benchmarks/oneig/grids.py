@@ -18,16 +18,15 @@ from typing import Any, NamedTuple
 from PIL import Image
 from tqdm import tqdm
 
-from imageevalkit.arguments import Arguments
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.records import OK, last_records
-from imageevalkit.cores import available_cores
-from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say, suggest
+from imageevalkit.errors import Arguments, CellFailure, ExitStatus, UserError, run_main, say, suggest
 from imageevalkit.grids import NO_IMAGE_SIZE, Grid
 from imageevalkit.images import CorruptImage, decode, map_threads, opened
 from imageevalkit.launch.config import check_name
+from imageevalkit.machine import available_cores
 from imageevalkit.registry import load_dataset
 
 # Lossless, or black cells are not black any more (spec quirk G2). Of the lossless settings the fastest: a tenth of the

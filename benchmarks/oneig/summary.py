@@ -12,11 +12,10 @@ from collections.abc import Mapping, Sequence
 from benchmarks.oneig.data import CHINESE, ENGLISH, Edition
 from benchmarks.oneig.official import csv_text
 from benchmarks.oneig.scores import OFFICIAL, TEXT_PARTS, TOTAL
-from imageevalkit.arguments import Arguments
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.results import Metric, Result, standing
-from imageevalkit.errors import ExitStatus, UserError, run_main, show, suggest
-from imageevalkit.text_width import columns_of
+from imageevalkit.errors import Arguments, ExitStatus, UserError, run_main, show, suggest
+from imageevalkit.text import columns_of
 
 _EDITIONS: Mapping[str, Edition] = {edition.name: edition for edition in (ENGLISH, CHINESE)}
 _NONE = "-"

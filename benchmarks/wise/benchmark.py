@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
-from imageevalkit.asset_manifest import file_table, github
+from imageevalkit.assets import file_table, github
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Unparsed, grouped, spread
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
 from imageevalkit.cell.items import Item
@@ -213,12 +213,12 @@ natural_science.json 117085 b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be2
         found |= mean_by(ordered, "wiscore", "subcategory", prefix="subcategory/")
         of_category = grouped(ordered, lambda score: score.keys["category"])
         for part in self.parts:
-            found[part] = weighted(ordered, part, "category", weights, top=2.0.0, interval=False)
+            found[part] = weighted(ordered, part, "category", weights, top=2.0, interval=False)
             found |= mean_by(
-                ordered, part, "category", prefix=f"{part}/", order=self.categories, top=2.0.0, interval=False
+                ordered, part, "category", prefix=f"{part}/", order=self.categories, top=2.0, interval=False
             )
             sums = {
-                name: total(of_category[name], part, top=2.0.0)
+                name: total(of_category[name], part, top=2.0)
                 for name, category in self.categories.items()
                 if len(of_category.get(name, ())) == len(category.ids)
             }

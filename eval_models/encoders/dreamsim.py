@@ -28,8 +28,7 @@ from eval_models.encoders.weights import (
 from imageevalkit.benchmark.question import Question
 from imageevalkit.cell.fingerprint import weights_of
 from imageevalkit.errors import CellFailure
-from imageevalkit.load_errors import first_line
-from imageevalkit.weights import WeightsSource, missing_package
+from imageevalkit.weights import WeightsSource, first_line, missing_package
 
 if TYPE_CHECKING:
     import numpy as np

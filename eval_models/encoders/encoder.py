@@ -19,13 +19,12 @@ from eval_models.encoders.weights import ENCODERS
 from imageevalkit.benchmark.answerer import Answerer, digest, without_packages
 from imageevalkit.benchmark.question import Answer, Question
 from imageevalkit.cell.results import Evaluator
-from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.images import CorruptImage
 from imageevalkit.judges.pictures import open_picture
-from imageevalkit.load_errors import first_line
+from imageevalkit.machine import available_cores
 from imageevalkit.secrets import one_line
-from imageevalkit.weights import package_versions
+from imageevalkit.weights import first_line, package_versions
 
 if TYPE_CHECKING:
     import numpy as np

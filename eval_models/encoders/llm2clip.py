@@ -14,8 +14,7 @@ from eval_models.encoders.pixels import clip_pixels
 from eval_models.encoders.weights import does_not_load, find, load_bfloat16, raise_unfit
 from imageevalkit.benchmark.question import Question
 from imageevalkit.errors import CellFailure
-from imageevalkit.load_errors import first_line
-from imageevalkit.weights import WeightsSource
+from imageevalkit.weights import WeightsSource, first_line
 
 if TYPE_CHECKING:
     import numpy as np

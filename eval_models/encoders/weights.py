@@ -7,12 +7,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.asset_checks.check import LocalFolder, Needed
-from imageevalkit.asset_manifest import CodeAsset, HubAsset, PlacedAsset, UrlAsset
+from imageevalkit.assets import CodeAsset, HubAsset, PlacedAsset, UrlAsset
 from imageevalkit.cell import REPO
 from imageevalkit.cell.fingerprint import weights_of
 from imageevalkit.errors import CellFailure, UserError, suggest
-from imageevalkit.load_errors import first_line, may_be_hub_id, why_not_loaded
-from imageevalkit.weights import WeightsSource, WeightsUser, find_weights, missing_package
+from imageevalkit.weights import (
+    WeightsSource,
+    WeightsUser,
+    find_weights,
+    first_line,
+    may_be_hub_id,
+    missing_package,
+    why_not_loaded,
+)
 
 ENCODERS = WeightsUser("encoders", "it needs an environment made by bash utils/make_env.sh --benchmark oneig")
 _FOLDER = "eval_models/weights"

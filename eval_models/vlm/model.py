@@ -17,8 +17,7 @@ from PIL import Image
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.judges.answerer import WEIGHTS_USER
 from imageevalkit.judges.settings import TransformersSettings
-from imageevalkit.load_errors import why_not_loaded
-from imageevalkit.weights import WeightsSource, missing_package
+from imageevalkit.weights import WeightsSource, missing_package, why_not_loaded
 
 PREPARED_BY = "transformers' Pillow variants; Qwen: resized as by torchvision"
 """What stands in the name of scores for the pixels of this module."""

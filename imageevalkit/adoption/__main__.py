@@ -11,7 +11,7 @@ from imageevalkit.adoption.copies import STAGE, adopt_cell
 from imageevalkit.adoption.places import places_of_job
 from imageevalkit.cell import Cell
 from imageevalkit.errors import ExitStatus, run_main, say, worst
-from imageevalkit.forecasting import Datasets
+from imageevalkit.forecast import Datasets
 from imageevalkit.jobs import STATUS_OF_STATE, Job, Outcome, cell_of, load_plan, outcome_of, write_outcome
 from imageevalkit.progress import ProgressWriter
 

@@ -20,11 +20,11 @@ from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.jsonl import Tell, tell_nobody
 from imageevalkit.cell.records import CORRUPT, FAILED, OK, Record, RecordWriter, last_records, whole_image
-from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.grids import Grid, is_black
 from imageevalkit.images import IMAGE_FORMATS, CorruptImage, decode, facts, is_flat, map_threads
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
+from imageevalkit.machine import available_cores
 from imageevalkit.progress import Progress, ProgressWriter
 from imageevalkit.secrets import one_line
 

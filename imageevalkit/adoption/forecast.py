@@ -14,7 +14,7 @@ from imageevalkit.cell.items import Item
 from imageevalkit.cell.records import OK, last_records
 from imageevalkit.cell.states import ImageState, recorded, to_come
 from imageevalkit.errors import ExitStatus, run_main
-from imageevalkit.forecasting import Datasets, Forecast, tell_forecasts
+from imageevalkit.forecast import Datasets, Forecast, tell_forecasts
 from imageevalkit.images import CorruptImage, opened, sha256_file
 
 

@@ -13,7 +13,7 @@ from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.jsonl import parse
 from imageevalkit.errors import CellFailure
-from imageevalkit.forecasting import Datasets
+from imageevalkit.forecast import Datasets
 from imageevalkit.grids import Grid
 from imageevalkit.images import IMAGE_FORMATS, IMAGE_SUFFIXES
 from imageevalkit.registry import image_finder

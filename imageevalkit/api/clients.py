@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from imageevalkit.api.endpoint import Endpoint, Places
 from imageevalkit.api.failures import LONGEST_WAIT, Failure, Kind, classify_connection
 from imageevalkit.api.limiter import EndpointDown, Limiter, Trial
-from imageevalkit.open_files import are_used_up
+from imageevalkit.machine import are_used_up
 
 
 class Request(NamedTuple):
@@ -143,7 +143,7 @@ class Clients:
             client.in_flight -= 1
 
     async def _read(self, response: httpx2.Response) -> HttpReply | Failure:
-        from imageevalkit.api.replies import read_body
+        from imageevalkit.api.body import read_body
 
         longest = self._longest_reply if response.is_success else _LONGEST_ERROR
         body, whole = await read_body(response, longest)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.errors import UserError
-from imageevalkit.money import dollars
+from imageevalkit.text import dollars
 
 
 def positive(name: str, value: Any, whole: bool = False) -> float:
@@ -152,7 +152,7 @@ def price_and_estimate(model_id: str, kwargs: Mapping[str, Any]) -> tuple[Price 
     return price, price.estimate(parameters.get("quality")) if price else None
 
 
-class _Listed(NamedTuple):
+class _ListedPrice(NamedTuple):
     provider: str
     price: Price
 
@@ -173,12 +173,12 @@ def _of_user(given: Any, makes: str) -> Price:
 
 
 @functools.cache
-def _listed(table: Path, local: Path) -> dict[str, _Listed]:
+def _listed(table: Path, local: Path) -> dict[str, _ListedPrice]:
     """The entries of both files by model id."""
     return {**_read(table), **(_read(local) if local.exists() else {})}
 
 
-def _read(path: Path) -> dict[str, _Listed]:
+def _read(path: Path) -> dict[str, _ListedPrice]:
     try:
         models = json.loads(path.read_text(encoding="utf-8"))["models"]
         entries = {name: _entry(name, entry, path) for name, entry in models.items()}
@@ -192,7 +192,7 @@ def _read(path: Path) -> dict[str, _Listed]:
     return {**aliases, **entries}
 
 
-def _entry(name: str, entry: Mapping[str, Any], path: Path) -> _Listed:
+def _entry(name: str, entry: Mapping[str, Any], path: Path) -> _ListedPrice:
     where = f"{path.name}: {name}"
     per_image, rates = entry.get("per_image"), entry.get("per_million_tokens")
     if (per_image is None) == (rates is None):
@@ -207,7 +207,7 @@ def _entry(name: str, entry: Mapping[str, Any], path: Path) -> _Listed:
     if not all(map(_is_amount, estimates.values())):
         raise UserError(f"{where}: image_estimate must be USD, alone or by quality")
     price = Price(rates or {}, per_image, estimates, entry.get("source", path.name), entry.get("date", ""))
-    return _Listed(entry.get("provider", ""), price)
+    return _ListedPrice(entry.get("provider", ""), price)
 
 
 def _check_rates(rates: Mapping[str, Any], where: str, makes: str) -> None:

@@ -7,12 +7,13 @@ import binascii
 import itertools
 import json
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import httpx2
 
 from imageevalkit import images
+from imageevalkit.api.body import read_body
 from imageevalkit.api.clients import OUT_OF_FILES, Clients, Patience, RetryPolicy, retry
 from imageevalkit.api.endpoint import NotAllowed
 from imageevalkit.api.failures import (
@@ -28,56 +29,9 @@ from imageevalkit.api.failures import (
 )
 from imageevalkit.api.limiter import Limiter
 from imageevalkit.api.money import reported_cost
-from imageevalkit.cpu import on_cpu
 from imageevalkit.images import CorruptImage, TooLarge
-from imageevalkit.open_files import are_used_up
+from imageevalkit.machine import are_used_up, on_cpu
 from imageevalkit.secrets import beginning, one_line
-
-
-class Body(NamedTuple):
-    """The bytes of a body; not ``whole``: there are more."""
-
-    data: bytes
-    whole: bool
-
-
-async def read_body(response: httpx2.Response, longest: int) -> Body:
-    """At most ``longest`` bytes of a streamed ``response``, inflated. Raises httpx2.HTTPError: it did not come."""
-    assert isinstance(response.stream, httpx2.AsyncByteStream)
-    # gigabytes may inflate to nothing
-    response.stream = _Bounded(response.stream, longest)
-    pieces: list[bytes] = []
-    length = 0
-    try:
-        async for piece in response.aiter_bytes():  # of 1 MiB at most, however much a few bytes inflate to
-            pieces.append(piece[: longest - length])
-            length += len(piece)
-            if length > longest:
-                return Body(b"".join(pieces), whole=False)
-    except _TooLong:
-        return Body(b"".join(pieces), whole=False)
-    return Body(b"".join(pieces), whole=True)
-
-
-class _TooLong(Exception):
-    pass
-
-
-class _Bounded(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream, longest: int) -> None:
-        self._stream, self._longest = stream, longest
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        length = 0
-        async for piece in self._stream:
-            length += len(piece)
-            if length > self._longest:
-                raise _TooLong
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
 
 _LOOKED_AT = 10_000  # bytes of what is no JSON
 _MOST_TOKENS = 10**12  # more are no count, and no float either where they have hundreds of digits
@@ -157,9 +111,6 @@ def stopped_by_policy(reply: Mapping[str, Any], choice: Mapping[str, Any], words
     return Failure(Kind.REFUSAL, words or f"finish reason {reason}") if _POLICY.search(reason) else None
 
 
-if TYPE_CHECKING:
-    import httpx2
-
 # The image exists and may have been billed: asking for it again is cheaper than asking for a new one.
 _TRIES = 3
 _MAY_PASS = frozenset({408, 425, 429})
@@ -196,8 +147,6 @@ async def download_image(
 
 async def _fetch(clients: Clients, url: httpx2.URL, headers: dict[str, str]) -> bytes | Failure:
     """Messages name the host only: the query of a signed URL is a secret."""
-    import httpx2
-
     client = clients.files
     request: httpx2.Request | None = client.build_request("GET", url, headers=headers)
     redirects = 0
@@ -231,8 +180,6 @@ def _unreachable(url: httpx2.URL, error: httpx2.HTTPError) -> Failure:
 
 
 async def _image_in(response: httpx2.Response) -> bytes | Failure:
-    from imageevalkit.api.replies import read_body
-
     status, host = response.status_code, response.url.host
     if status != 200:
         gone = 400 <= status < 500 and status not in _MAY_PASS
@@ -261,7 +208,7 @@ class ImageReply(NamedTuple):
     reported_cost: float | None = None
 
 
-class Found(NamedTuple):
+class ImageSource(NamedTuple):
     """An image in a reply: base64 (perhaps a data URL), or the ``url`` it can be had from."""
 
     encoded: Any = None
@@ -301,24 +248,24 @@ _NOT_SAID = frozenset(
 )
 
 
-def found_in(value: Any) -> Found | None:
+def found_in(value: Any) -> ImageSource | None:
     """The image in ``value``: a URL, or an object that holds one in one of the ways servers do."""
     if isinstance(value, str):
         if not value:
             return None
-        return Found(encoded=value) if _DATA_URL.match(value) else Found(url=value)
+        return ImageSource(encoded=value) if _DATA_URL.match(value) else ImageSource(url=value)
     if not isinstance(value, dict):
         return None
     if value.get("b64_json"):
-        return Found(encoded=value["b64_json"])
+        return ImageSource(encoded=value["b64_json"])
     inline = value.get("inline_data") or value.get("inlineData")
     if isinstance(inline, dict) and inline.get("data"):
         mime_type = str(inline.get("mime_type") or inline.get("mimeType") or "image/")
-        return Found(encoded=inline["data"]) if mime_type.lower().startswith("image/") else None
+        return ImageSource(encoded=inline["data"]) if mime_type.lower().startswith("image/") else None
     return found_in(value.get("image_url") or value.get("imageUrl") or value.get("url"))
 
 
-def replied(found: Found, reply: Mapping[str, Any], extra: dict[str, Any]) -> ImageReply | Failure:
+def replied(found: ImageSource, reply: Mapping[str, Any], extra: dict[str, Any]) -> ImageReply | Failure:
     """What was ``found`` in ``reply``, an image proven whole. Takes CPU time.
 
     The tools of ``/responses`` are counted beside the model, under ``tool_usage.``.

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, NamedTuple
 from imageevalkit.api.clients import Request
 from imageevalkit.api.failures import LONGEST_MESSAGE, Failure, Kind
 from imageevalkit.api.replies import (
-    Found,
     ImageReply,
+    ImageSource,
     error_in,
     finish_reasons,
     found_in,
@@ -30,7 +30,7 @@ from imageevalkit.api.replies import (
 from imageevalkit.api.uploads import Inputs, Upload
 from imageevalkit.errors import UserError, suggest
 from imageevalkit.secrets import one_line
-from imageevalkit.text_output import to_bytes
+from imageevalkit.text import to_bytes
 
 
 class Route(ABC):
@@ -79,7 +79,7 @@ class Route(ABC):
 class Content(NamedTuple):
     """The images in their order, and the words around them."""
 
-    images: list[Found]
+    images: list[ImageSource]
     words: str
 
 
@@ -101,7 +101,7 @@ _NOTHING_BUT_A_URL = re.compile(r"\s*(https?://\S+)\s*")
 
 def read_content(content: Any) -> Content:
     """Take ``content`` apart. Text parts may hold images too: gateways put them there as Markdown."""
-    images: list[Found] = []
+    images: list[ImageSource] = []
     words: list[str] = []
     for part in content if isinstance(content, list) else [content]:
         text = part.get("text") if isinstance(part, dict) else part
@@ -112,10 +112,10 @@ def read_content(content: Any) -> Content:
     return Content(images, " ".join(" ".join(words).split()))
 
 
-def _take_apart(text: str, images: list[Found]) -> Iterator[str]:
+def _take_apart(text: str, images: list[ImageSource]) -> Iterator[str]:
     """The words of ``text``; its images are added to ``images``. One pass: it may be megabytes long."""
     if alone := _NOTHING_BUT_A_URL.fullmatch(text):
-        images.append(Found(url=alone[1]))
+        images.append(ImageSource(url=alone[1]))
         return
     end = looked_at = 0
     while match := _IMAGE.search(text, looked_at):
@@ -123,7 +123,9 @@ def _take_apart(text: str, images: list[Found]) -> Iterator[str]:
         if on_its_own and not _OF_AN_IMAGE.search(on_its_own):
             looked_at = match.start() + 1  # the pattern of a line of its own begins no second time in it
             continue
-        images.append(Found(encoded=data_url) if data_url else Found(url=in_markdown or on_its_own))
+        images.append(
+            ImageSource(encoded=data_url) if data_url else ImageSource(url=in_markdown or on_its_own)
+        )
         yield text[end : match.start()]
         end = looked_at = match.end()
     yield text[end:]
@@ -243,11 +245,11 @@ class Chat(Route):
         )
 
 
-def _found(values: Iterable[Any]) -> list[Found]:
+def _found(values: Iterable[Any]) -> list[ImageSource]:
     return [found for value in values if (found := found_in(value))]
 
 
-def _found_beside(reply: Mapping[str, Any]) -> list[Found]:
+def _found_beside(reply: Mapping[str, Any]) -> list[ImageSource]:
     """The image of a gateway that answers a chat in the shape of the image API."""
     return _found(list_of(reply.get("data"))[:1])
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from PIL import Image
 
 from imageevalkit.images import as_rgb, is_plain
-from imageevalkit.open_files import when_one_is_free
+from imageevalkit.machine import when_one_is_free
 
 # What every image endpoint documents as input; MPO, GIF, TIFF and the like are sent as PNG.
 _SENT_AS_THEY_ARE = {
@@ -23,8 +23,8 @@ _SENT_AS_THEY_ARE = {
 _QUICK = 1
 
 
-class BadMask(ValueError):
-    """The mask of an item cannot be one: the text says why."""
+class MaskError(ValueError):
+    """What an item gives as its mask cannot be one."""
 
 
 class Upload(NamedTuple):
@@ -52,15 +52,15 @@ def inputs_of(prompt: str, pictures: Sequence[Image.Image]) -> Inputs:
 
     A picture of an untouched PNG, JPEG or WebP file is sent as the bytes of that file, unless servers could
     see in it another picture than the RGB pixels that local models are shown (alpha, rotation, frames);
-    anything else becomes an RGB PNG, alpha dropped as ``edit_inputs`` does.
+    anything else becomes an RGB PNG, alpha dropped as for local models.
 
     Raises:
-        BadMask
+        MaskError: the mask cannot be one, or there are several.
     """
     masks = [picture for picture in pictures if _is_mask(picture)]
     images = [picture for picture in pictures if not _is_mask(picture)]
     if len(masks) > 1:
-        raise BadMask(f"the item has {len(masks)} masks: endpoints take one")
+        raise MaskError(f"the item has {len(masks)} masks: endpoints take one")
     uploads = tuple(_image(n, image) for n, image in enumerate(images))
     return Inputs(prompt, uploads, _mask(masks[0], images) if masks else None)
 
@@ -79,10 +79,10 @@ def _image(n: int, image: Image.Image) -> Upload:
 
 def _mask(mask: Image.Image, images: Sequence[Image.Image]) -> Upload:
     if not mask.has_transparency_data:
-        raise BadMask("the mask has no transparency, which says what is to be edited")
+        raise MaskError("the mask has no transparency, which says what is to be edited")
     if images and mask.size != images[0].size:
         sizes = " and ".join(f"{width}x{height}" for width, height in (mask.size, images[0].size))
-        raise BadMask(f"the mask and the image differ in size: {sizes}")
+        raise MaskError(f"the mask and the image differ in size: {sizes}")
     data = _file_bytes(mask) if mask.format == "PNG" else None
     return Upload("mask.png", data or _png(mask, "RGBA"), "image/png")
 

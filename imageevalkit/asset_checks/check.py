@@ -1,18 +1,20 @@
-"""One look at any asset that has a place of its own."""
+"""The files that models, judges and encoders take: which they are, and which of them are missing here.
+
+Sizes only, unless hashes are asked for: what is told before anything starts must be told quickly.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from imageevalkit.asset_checks.checkpoint_index import index_problems
 from imageevalkit.asset_checks.code import check_code
-from imageevalkit.asset_checks.finding import Finding
-from imageevalkit.asset_checks.hub import check_hub
-from imageevalkit.asset_checks.hub_cache import short_name
+from imageevalkit.asset_checks.files import Finding, index_problems, lacking
+from imageevalkit.asset_checks.hub import check_hub, disagreement, is_offline, short_name
 from imageevalkit.asset_checks.url import check_url
-from imageevalkit.asset_checks.weight_files import lacking
-from imageevalkit.asset_manifest import CodeAsset, HubAsset, PlacedAsset
+from imageevalkit.assets import CodeAsset, HubAsset, PlacedAsset
+from imageevalkit.weights import may_be_hub_id
 
 
 class LocalFolder(NamedTuple):
@@ -52,3 +54,58 @@ def _local_problems(place: str) -> list[str]:
         return [f"{place}: {problem}" for problem in (*index_problems(path), *lacking(path, (), ()))]
     except (OSError, RuntimeError) as error:  # no permission, no such user
         return [f"{place} cannot be looked at ({error}): correct the path"]
+
+
+# huggingface_hub reads both
+_HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+_NAMED = 5
+
+
+class Needs(NamedTuple):
+    """``remark`` tells a user why ``assets`` are none where that may surprise."""
+
+    assets: tuple[Needed, ...] = ()
+    remark: str = ""
+
+
+def weights_at(path: str, revision: Any, patterns: tuple[str, ...] = ()) -> Needed:
+    """What the hub id or folder ``path`` is; ``patterns``: which of its files (empty: all)."""
+    if not may_be_hub_id(path) or Path(path).is_dir():
+        return LocalFolder(path)
+    return HubAsset(path, str(revision) if revision else None, "model", patterns)
+
+
+def hub_secrets(assets: Collection[Needed]) -> list[str]:
+    """The variables with the hub's token, for a process whose libraries may fetch some of ``assets`` by themselves.
+
+    None where there is code of other people among them: it runs with what prefetch has fetched.
+    """
+    if is_offline() or any(isinstance(asset, CodeAsset) for asset in assets):
+        return []
+    return list(_HUB_TOKENS) if any(isinstance(asset, HubAsset) for asset in assets) else []
+
+
+def why_missing(assets: Iterable[Needed], command: str) -> str:
+    """What of ``assets`` is missing, with the ``command`` that gets it; empty: nothing is known to be.
+
+    Files that the libraries would download themselves count only where they must not.
+    """
+    assets = list(assets)
+    if any(isinstance(asset, HubAsset) for asset in assets) and (problem := disagreement()):
+        return problem
+    offline = is_offline()
+    problems: list[str] = []
+    for asset in assets:
+        # a folder of the user's own is for the class to find, and says itself what is wrong with it
+        if isinstance(asset, LocalFolder) or (isinstance(asset, HubAsset) and not offline):
+            continue
+        problems += check_asset(asset, hashes=False).problems
+    if not problems:
+        return ""
+    named = "; ".join(problems[:_NAMED])
+    if (more := len(problems) - _NAMED) > 0:
+        named += f"; and {more} more"
+    return (
+        f"{named}. Run: {command} "
+        "(without internet: run it elsewhere and copy HF_HOME, eval_models/weights and infer/custom_models)"
+    )

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from imageevalkit.asset_checks.file_facts import read_json
-from imageevalkit.asset_checks.finding import Finding, of_files
-from imageevalkit.asset_manifest import CodeAsset
+from imageevalkit.asset_checks.files import Finding, of_files, read_json
+from imageevalkit.assets import CodeAsset
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import REPO
 from imageevalkit.hashes import TreeEntry, git_blob, git_tree

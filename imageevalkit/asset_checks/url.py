@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from imageevalkit.asset_checks.file_facts import FileFacts, is_there, read_json, wrong
-from imageevalkit.asset_checks.finding import Finding, of_files
-from imageevalkit.asset_manifest import UrlAsset
+from imageevalkit.asset_checks.files import FileFacts, Finding, is_there, of_files, read_json, wrong
+from imageevalkit.assets import UrlAsset
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import REPO
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from imageevalkit.benchmark.question import Answer, Question
 from imageevalkit.cell.results import Evaluator
-from imageevalkit.text_output import to_bytes
+from imageevalkit.text import to_bytes
 
 
 class Answerer(ABC):

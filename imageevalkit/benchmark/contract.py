@@ -22,8 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
-from imageevalkit.asset_manifest import Asset
-from imageevalkit.assets import BenchmarkFiles, data_folder
+from imageevalkit.assets import Asset, BenchmarkFiles, data_folder
 from imageevalkit.benchmark.question import Answer, Picture, PixelRule, Question
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric
@@ -135,7 +134,7 @@ class Benchmark(ABC):
 
     * ``name`` is what users call it. ``version`` stands for its data, questions and rules: raise it whenever one of
       them changes. ``task`` is t2i, edit or subject. ``assets`` are what prefetch gets
-      (:func:`imageevalkit.asset_manifest.github`).
+      (:func:`imageevalkit.assets.github`).
     * ``headline`` names the metrics that are columns of the leaderboard; ``official_headline`` those that take their
       place when missing items are treated as the official evaluator treats them.
     * ``judge`` is who is asked unless the user names another, by its full name (``openai:gpt-4o-2024-05-13``); empty

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.cell.results import Evaluator
-from imageevalkit.text_output import to_bytes
+from imageevalkit.text import to_bytes
 
 
 class Encoding(NamedTuple):

@@ -15,7 +15,7 @@ from imageevalkit.api.endpoint import DEFAULT_BASE_URL
 from imageevalkit.cell.jsonl import Shape, Tell, tell_nobody
 from imageevalkit.cell.kept_twice import KeptTwiceWriter, read_kept
 from imageevalkit.cell.results import is_environment
-from imageevalkit.text_output import to_bytes
+from imageevalkit.text import to_bytes
 
 # Settings that cannot change a pixel: changing them keeps images valid.
 _RUNTIME_KWARGS = frozenset(

@@ -13,7 +13,7 @@ from typing import Any
 
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.errors import CellFailure
-from imageevalkit.text_output import to_bytes
+from imageevalkit.text import to_bytes
 
 MODEL_NAME_MARK = "<MODEL_NAME>"
 # The official kit adds the item's seed to a driver seed that its shell driver never changes.

@@ -15,9 +15,9 @@ from typing import Any, Literal, NewType, Union, get_args, get_origin, get_type_
 from imageevalkit.atomic import disk_error
 from imageevalkit.cell import short_path
 from imageevalkit.errors import CellFailure
-from imageevalkit.open_files import when_one_is_free
+from imageevalkit.machine import when_one_is_free
 from imageevalkit.secrets import one_line
-from imageevalkit.text_output import to_bytes
+from imageevalkit.text import to_bytes
 
 _MOST_TOLD = 5  # of the bad lines of one file
 # far more than any file of ours has, and far less than what Python's own recursion stands

@@ -23,7 +23,7 @@ from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, short_path
 from imageevalkit.cell.jsonl import Shape, parse, read_jsonl
 from imageevalkit.errors import CellFailure
-from imageevalkit.text_output import to_bytes
+from imageevalkit.text import to_bytes
 
 SCHEMA = "imageevalkit.result/1"
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -96,7 +96,7 @@ class Result:
     ``treatment`` is ``withhold`` (below full coverage the headline is withheld) or ``official`` (the official
     evaluator's own way with missing items). ``limit`` is N when only the first N items were run: such a
     result is never compared with full ones. ``provenance["environment"]`` is the evaluating environment's
-    :func:`~imageevalkit.environment_hash.environment_hash`; those of ``provenance["model_packages"]`` are the model's.
+    :func:`~imageevalkit.hashes.environment_hash`; those of ``provenance["model_packages"]`` are the model's.
     """
 
     model: str

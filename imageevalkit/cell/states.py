@@ -33,8 +33,8 @@ from imageevalkit.cell.records import (
     last_records,
     whole_image,
 )
-from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, say
+from imageevalkit.machine import available_cores
 
 Step = Literal["reuse", "refused", "make", "repair", "stale"]
 """What generation does with an item: ``reuse`` a whole image of today's settings; leave a ``refused`` one unless asked

@@ -42,8 +42,8 @@ from imageevalkit.evaluation.judgements import JUDGE_FAILED, JUDGED, UNPARSED, J
 from imageevalkit.evaluation.provenance import provenance
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.jobs import FAILED as JOB_FAILED
-from imageevalkit.money import dollars
 from imageevalkit.progress import ProgressWriter
+from imageevalkit.text import dollars
 
 NOT_GENERATED = "not_generated"
 

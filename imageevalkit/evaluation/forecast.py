@@ -12,7 +12,6 @@ from imageevalkit.adoption import forecast as adoption
 from imageevalkit.adoption.places import places_of_job
 from imageevalkit.benchmark.contract import Benchmark
 from imageevalkit.benchmark.question import Picture, Question
-from imageevalkit.benchmark_settings import settings_of
 from imageevalkit.cell import Cell
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item
@@ -22,10 +21,11 @@ from imageevalkit.evaluation.engine import pictures_of
 from imageevalkit.evaluation.evaluator import Answerers
 from imageevalkit.evaluation.interview import AskOptions
 from imageevalkit.evaluation.judgements import Judgements
-from imageevalkit.forecasting import Datasets, Forecast, tell_forecasts
+from imageevalkit.forecast import Datasets, Forecast, tell_forecasts
+from imageevalkit.jobs import settings_of
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.judges.settings import ApiSettings
-from imageevalkit.money import dollars
+from imageevalkit.text import dollars
 
 # What a judge's text costs is known well enough, what an image costs is up to the provider: 1024 px are about a
 # thousand tokens for Qwen-VL (spec of GenEval 2, section 9) and for GPT-4o.

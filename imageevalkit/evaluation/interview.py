@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
 from imageevalkit.cell import Cell
 from imageevalkit.cell.kept_twice import KeptTwiceWriter
-from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.evaluation.evaluator import Answerers
 from imageevalkit.evaluation.judgements import UNPARSED, Judgements, judgement_writer
+from imageevalkit.machine import available_cores
 from imageevalkit.progress import Progress, ProgressWriter
 from imageevalkit.secrets import one_line, redact
 

@@ -17,8 +17,8 @@ from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.records import OK, Record, last_records, spent_since
-from imageevalkit.environment_hash import environment_hash
 from imageevalkit.evaluation.judgements import judgement_records
+from imageevalkit.hashes import environment_hash
 
 
 def provenance(cell: Cell, items: Sequence[Item], data_sha256: dict[str, str], judge: str) -> dict[str, Any]:

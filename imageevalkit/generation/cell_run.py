@@ -33,10 +33,10 @@ from imageevalkit.generation.model import (
 from imageevalkit.guest_code import guest_code
 from imageevalkit.images import encode, encoded
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE, Outcome
-from imageevalkit.money import dollars
-from imageevalkit.open_files import when_one_is_free
+from imageevalkit.machine import when_one_is_free
 from imageevalkit.progress import Progress, ProgressWriter
 from imageevalkit.secrets import one_line, redact
+from imageevalkit.text import dollars
 
 # A model that has lost this many items in a row (or three per worker) without one success is broken, not unlucky.
 _GIVE_UP_AFTER = 10

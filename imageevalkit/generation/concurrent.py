@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 from imageevalkit.api.clients import UnderWay, under_way
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from imageevalkit.cpu import on_cpu
 from imageevalkit.errors import CellFailure
 from imageevalkit.generation.cell_run import CellRun
 from imageevalkit.generation.model import Generated, image_model
 from imageevalkit.guest_code import CodeExit, guest_code
 from imageevalkit.jobs import FAILED, Outcome, outcome_of
-from imageevalkit.open_files import one_is_free
+from imageevalkit.machine import on_cpu, one_is_free
 from imageevalkit.secrets import one_line, redact
 
 # Once a cell is given up, requests already sent may still be answered (and are paid for): wait this long at most.

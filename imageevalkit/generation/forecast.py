@@ -17,10 +17,10 @@ from imageevalkit.cell import Cell
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.states import Survey
 from imageevalkit.errors import ExitStatus, run_main, show
-from imageevalkit.forecasting import Datasets, Forecast, stdout_kept, tell_forecasts
+from imageevalkit.forecast import Datasets, Forecast, stdout_kept, tell_forecasts
 from imageevalkit.guest_code import guest_code
 from imageevalkit.jobs import cell_of
-from imageevalkit.money import dollars
+from imageevalkit.text import dollars
 
 
 def forecast_of(options: Mapping[str, Any], datasets: Datasets) -> Forecast:

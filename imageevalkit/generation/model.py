@@ -15,7 +15,7 @@ from PIL import Image
 
 from imageevalkit.api.limiter import Traffic
 from imageevalkit.api.money import Bill
-from imageevalkit.environment_hash import environment_hash
+from imageevalkit.hashes import environment_hash
 
 # Distributions whose version can change a pixel; only those a run has imported count.
 _DISTRIBUTIONS = {
@@ -205,7 +205,7 @@ def image_model(model: Any) -> ImageModel:
     return model if isinstance(model, ImageModel) else GuideModel(model)
 
 
-class Blocking:
+class BlockingModel:
     """``generate`` of a model, in a loop of its own where it is async."""
 
     def __init__(self, model: ImageModel) -> None:

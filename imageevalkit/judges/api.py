@@ -23,9 +23,9 @@ from imageevalkit.api.replies import (
     tokens_of,
 )
 from imageevalkit.benchmark.question import Answer, Picture, Question
-from imageevalkit.cpu import on_cpu
 from imageevalkit.judges.pictures import sent_picture
 from imageevalkit.judges.settings import ApiSettings
+from imageevalkit.machine import on_cpu
 from imageevalkit.secrets import one_line
 
 # The questions about one picture come together; where they do not, reading it again is cheaper than the memory.

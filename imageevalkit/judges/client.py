@@ -32,7 +32,7 @@ from imageevalkit.judges.api import (
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.judges.server import ServerAddress, split_kwargs
 from imageevalkit.judges.settings import ApiSettings
-from imageevalkit.open_files import requests_that_fit
+from imageevalkit.machine import requests_that_fit
 from imageevalkit.secrets import one_line
 from imageevalkit.weights import find_weights
 

@@ -9,7 +9,7 @@ from PIL import Image, ImageOps
 
 from imageevalkit.benchmark.question import TRANSFORMERS, Encoding, Picture
 from imageevalkit.images import CorruptImage, decode, in_turn, opened
-from imageevalkit.open_files import when_one_is_free
+from imageevalkit.machine import when_one_is_free
 
 # qwen-vl-utils 0.0.14: an image has 4 to 16384 visual tokens, and no side is longer than 200 times the other.
 _LEAST, _MOST, _LONGEST = 4, 16384, 200

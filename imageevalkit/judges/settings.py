@@ -1,6 +1,6 @@
 """What a user may set of a judge that is asked through an API, and of one that runs in transformers.
 
-Types are checked at planning (:mod:`imageevalkit.launch.settings`), the rest whenever settings are made.
+Types are checked at planning (:mod:`imageevalkit.launch.kwargs`), the rest whenever settings are made.
 """
 
 from __future__ import annotations

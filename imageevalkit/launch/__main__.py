@@ -14,9 +14,9 @@ from imageevalkit.launch.config import Config, parse_boolean, read_config
 from imageevalkit.launch.environments import ensure_driver_env, python_of
 from imageevalkit.launch.options import help_text, parse_words, resolve
 from imageevalkit.launch.process import LOG_HEADER
-from imageevalkit.open_files import require
+from imageevalkit.machine import require
 from imageevalkit.secrets import one_line
-from imageevalkit.text_output import counted
+from imageevalkit.text import counted
 
 # open at a time in the launcher, beside the lock and the log of each cell
 _FILES = 64
@@ -54,15 +54,15 @@ def _asks(given: dict[str, str], option: str) -> bool:
 
 
 def _run(given: dict[str, str], config: Config) -> ExitStatus:
-    from imageevalkit.launch.gpus_of_work import with_gpus_of_work
     from imageevalkit.launch.local import run_plan
     from imageevalkit.launch.planner import make_plan
+    from imageevalkit.launch.workload import with_gpus_of_work
 
     options = resolve(given, config)
     plan = make_plan(options, config)
     require(_FILES + _FILES_OF_CELL * len(plan.cells))
     if options.dry_run:
-        from imageevalkit.launch.dry_run import describe
+        from imageevalkit.launch.workload import describe
 
         text, status = describe(with_gpus_of_work(plan))
         show(text)

@@ -11,9 +11,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from imageevalkit import registry
-from imageevalkit.asset_checks.check import Needed
-from imageevalkit.asset_manifest import HubAsset
-from imageevalkit.assets import BenchmarkFiles
+from imageevalkit.asset_checks.check import Needed, Needs, why_missing
+from imageevalkit.assets import BenchmarkFiles, HubAsset
 from imageevalkit.benchmark.contract import JUDGE, Benchmark, Measurer, Settings, benchmark_code
 from imageevalkit.cell import REPO
 from imageevalkit.cell.items import entries_of
@@ -23,7 +22,6 @@ from imageevalkit.launch.config import Config
 from imageevalkit.launch.judges import ConfiguredJudge, configured_judge
 from imageevalkit.launch.kwargs import parse_kwargs
 from imageevalkit.launch.models import DATASETS, check_class
-from imageevalkit.launch.weights import Needs, why_missing
 from imageevalkit.secrets import one_line
 
 
@@ -187,7 +185,7 @@ def _checked(cls: type[Benchmark], given: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     import msgspec
 
-    from imageevalkit.launch.settings import checked
+    from imageevalkit.launch.kwargs import checked
 
     where = f"benchmark {cls.name}"
     if cls.settings_class is Settings and not cls.has_corrected_rules:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from imageevalkit.cell import REPO, REPORTS
 from imageevalkit.errors import UserError, say, suggest
-from imageevalkit.open_files import LEAST, require
+from imageevalkit.machine import LEAST, require
 from imageevalkit.secrets import holds_secret
 
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})

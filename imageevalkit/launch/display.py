@@ -1,4 +1,4 @@
-"""What the user sees while a run goes on: a live block on a terminal, plain lines anywhere else."""
+"""What the user sees of a run: while it goes on a live block on a terminal or plain lines, a table at its end."""
 
 from __future__ import annotations
 
@@ -6,18 +6,68 @@ import math
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TextIO
 
 from imageevalkit.cell import short_path
-from imageevalkit.jobs import COMPLETE, INCOMPLETE, Job
-from imageevalkit.launch.pace import Pace
-from imageevalkit.launch.summary import INTERRUPTED, JobSummary, StageSummary
-from imageevalkit.launch.terminal import STATE_WIDTH, Paint, clock, fit
-from imageevalkit.money import dollars
-from imageevalkit.text_output import plain
-from imageevalkit.text_width import columns_of
+from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE, Job
+from imageevalkit.launch.summary import BLOCKED, INTERRUPTED, SKIPPED, JobSummary, RunSummary, StageSummary
+from imageevalkit.progress import Pace
+from imageevalkit.text import columns_of, counted, dollars, plain
+
+_BAR = 16
+_GREEN, _YELLOW, _RED = "32", "33", "31"
+_COLOURS = {
+    COMPLETE: _GREEN,
+    INCOMPLETE: _YELLOW,
+    STALE: _YELLOW,
+    INTERRUPTED: _YELLOW,
+    FAILED: _RED,
+    SKIPPED: _RED,
+    BLOCKED: _RED,
+}
+STATE_WIDTH = max(map(len, _COLOURS))
+
+
+class Paint:
+    """Colour and symbols as far as the stream and the user allow."""
+
+    def __init__(self, stream: TextIO, environ: Mapping[str, str] = os.environ) -> None:
+        self._colour = stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+        self._unicode = (stream.encoding or "").lower().replace("-", "") == "utf8"
+
+    def __call__(self, text: str, state: str) -> str:
+        colour = _COLOURS.get(state)
+        return f"\x1b[{colour}m{text}\x1b[0m" if self._colour and colour and text else text
+
+    def bar(self, done: int, total: int) -> str:
+        """A bar of fixed width that is full only when ``done`` is ``total``."""
+        filled = _BAR * done // total if total else 0
+        full, empty = ("█", "░") if self._unicode else ("#", "-")
+        return full * filled + empty * (_BAR - filled)
+
+
+def clock(seconds: float) -> str:
+    """``seconds`` as ``0:07``, ``12:34`` or ``1:02:03``."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def fit(text: str, columns: int) -> str:
+    """``text``, cut to ``columns`` with an ellipsis where it is longer."""
+    if columns_of(text) <= columns:
+        return text
+    kept, used = "", 1
+    for char in text:
+        used += columns_of(char)
+        if used > columns:
+            break
+        kept += char
+    return kept + "…"
+
 
 _PLAIN_INTERVAL = 10.0  # seconds between two lines about one cell: a log should stay readable
 _PLAIN_CELLS = 5  # at once; of more each has its line less often
@@ -26,7 +76,7 @@ _REDRAW_INTERVAL = 0.2
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningJob:
     """A running job as the display needs it, with the cells it works on; ``seconds`` since its start."""
 
     job: Job
@@ -34,7 +84,7 @@ class Running:
     paces: Sequence[Pace]
 
 
-class Waiting(NamedTuple):
+class WaitingJob(NamedTuple):
     """A job that could start, had it GPUs; ``seconds`` since it first could."""
 
     job: str
@@ -63,8 +113,8 @@ class View:
     cells: int
     cells_done: int
     cells_failed: int
-    running: Sequence[Running] = ()
-    waiting: Sequence[Waiting] = ()
+    running: Sequence[RunningJob] = ()
+    waiting: Sequence[WaitingJob] = ()
     money: Money | None = None
 
 
@@ -212,13 +262,13 @@ class LiveDisplay(Display):
             lines[room - 1 :] = [f"… and {len(lines) - room + 1} more"]
         return lines
 
-    def _running_lines(self, running: Running, width: int) -> list[str]:
+    def _running_lines(self, running: RunningJob, width: int) -> list[str]:
         if not running.paces:
             return [fit(f"{plain(running.job.name)}  starting  {clock(running.seconds)}", width)]
         cells = max(columns_of(plain(pace.progress.cell)) for pace in running.paces)
         return [self._running_line(running, pace, cells, width) for pace in running.paces]
 
-    def _running_line(self, running: Running, pace: Pace, cells: int, width: int) -> str:
+    def _running_line(self, running: RunningJob, pace: Pace, cells: int, width: int) -> str:
         parts = _parts(running, pace)
         aligned = parts[1] + " " * (cells - columns_of(parts[1]))
         wide = [parts[0], aligned, self._paint.bar(pace.progress.done, pace.progress.total), *parts[2:]]
@@ -234,7 +284,7 @@ def choose_display(stream: TextIO, environ: Mapping[str, str] = os.environ) -> D
     return LiveDisplay(stream, environ) if live else Display(stream)
 
 
-def _parts(running: Running, pace: Pace) -> list[str]:
+def _parts(running: RunningJob, pace: Pace) -> list[str]:
     progress = pace.progress
     parts = [plain(progress.stage or running.job.stage), plain(progress.cell)]
     parts.append(f"{progress.done}/{progress.total}")
@@ -248,3 +298,38 @@ def _parts(running: Running, pace: Pace) -> list[str]:
     if progress.note:
         parts.append(plain(progress.note))
     return parts
+
+
+def print_table(summary: RunSummary, stream: TextIO, environ: Mapping[str, str] = os.environ) -> None:
+    """Every cell with its state, its log, and below it the reason where it is not complete."""
+    paint = Paint(stream, environ)
+    told = [(cell.cell, cell.state, cell.log, cell.message) for cell in summary.cells]
+    # jobs only where no cell tells of them: the report, and what went wrong after the last outcome
+    told += [
+        (job.name, job.state, job.log, job.message or job.exit)
+        for job in summary.jobs
+        if job.state not in (COMPLETE, SKIPPED) and (job.message or not _has_cells(job, summary))
+    ]
+    # before it is painted: what the terminal is told to do is ours alone
+    rows = [
+        (plain(name), state, plain(short_path(log)) if log else "", plain(message))
+        for name, state, log, message in told
+    ]
+    name_width = max([columns_of(row[0]) for row in rows], default=0)
+    for name, state, log, message in rows:
+        padding = " " * (name_width - columns_of(name))
+        line = f"{name}{padding}  {paint(state.ljust(STATE_WIDTH), state)}  {log}"
+        stream.write(f"{line.rstrip()}\n")
+        if message:
+            stream.write(f"    {message}\n")
+    counts = Counter(cell.state for cell in summary.cells)
+    states = ", ".join(f"{count} {state}" for state, count in counts.items()) or "nothing to do"
+    stream.write(
+        f"{counted(len(summary.cells), 'cell')}: {states} · {clock(summary.seconds)} · "
+        f"exit status {int(summary.status)} ({summary.status.name.lower()})\n"
+    )
+    stream.flush()
+
+
+def _has_cells(job: JobSummary, summary: RunSummary) -> bool:
+    return any(stage.job == job.name for cell in summary.cells for stage in cell.stages)

@@ -1,4 +1,4 @@
-"""The evaluate jobs of a run: each with its judge's settings, key, GPUs and server."""
+"""The evaluate jobs of a run, with their judges' settings, keys and GPUs: one for all cells that one server answers."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from imageevalkit.cell import Cell
+from imageevalkit.asset_checks.check import hub_secrets
+from imageevalkit.cell import Cell, log_root
 from imageevalkit.errors import UserError
 from imageevalkit.jobs import Job
 from imageevalkit.judges.choice import VARIABLE, JudgeOptions
 from imageevalkit.judges.server import ServerSettings, split_kwargs
 from imageevalkit.judges.settings import ApiSettings, TransformersSettings
-from imageevalkit.launch import gpu_needs
+from imageevalkit.launch import gpus
 from imageevalkit.launch.benchmarks import BenchmarkChoice
-from imageevalkit.launch.environments import DRIVER_ENV, python_of
+from imageevalkit.launch.environments import DRIVER_ENV, program_of, python_of
 from imageevalkit.launch.generate_jobs import Run
 from imageevalkit.launch.judges import ConfiguredJudge
-from imageevalkit.launch.serving_jobs import Server, server_of, serving_jobs
-from imageevalkit.launch.settings import checked
-from imageevalkit.launch.weights import hub_secrets
+from imageevalkit.launch.kwargs import checked
 from imageevalkit.secrets import secret_names
 
 T = TypeVar("T")
 
-_RETRIES = 1  # a crash may pass; the answers before it are kept
+_RETRIES = 1  # a crash may pass; the answers before it, and the outcomes of other cells, are kept
 # Requests at a time to a server of the run's own. NUM_WORKERS is for what others run; vLLM is fast by batching, and
 # queues what is too much for it. The official WISE evaluator sends 96.
 _IN_FLIGHT = 64
@@ -118,11 +117,11 @@ def _secrets(run: Run, benchmark: BenchmarkChoice, needs: JudgeNeeds) -> list[st
 def _gpus(run: Run, benchmark: BenchmarkChoice, needs: JudgeNeeds) -> int:
     """What EVAL_GPU_MAP says; an empty entry leaves it to the judge and to the encoders."""
     where = f"EVAL_GPU_MAP['{benchmark.name}']"
-    count = gpu_needs.mapped(run.config.maps.get("EVAL_GPU_MAP", {}).get(benchmark.name, ""), where)
+    count = gpus.mapped(run.config.maps.get("EVAL_GPU_MAP", {}).get(benchmark.name, ""), where)
     if count is None:
         # rescoring too: an encoder on a GPU has another precision than on a CPU, and answers on record are of one
-        return max(needs.gpus, gpu_needs.one_if_any() if benchmark.uses_encoders else 0)
-    return gpu_needs.require(count, f"{where} in config.sh: evaluating the benchmark needs")
+        return max(needs.gpus, gpus.one_if_any() if benchmark.uses_encoders else 0)
+    return gpus.require(count, f"{where} in config.sh: evaluating the benchmark needs")
 
 
 def judge_needs(run: Run, benchmark: BenchmarkChoice) -> JudgeNeeds:
@@ -208,5 +207,99 @@ def _settings(run: Run, where: str, cls: type[T], kwargs: Mapping[str, Any]) -> 
 
 def _gpus_of(judge: ConfiguredJudge, given: int | None) -> int:
     if given is None:
-        return gpu_needs.one_if_any()
-    return gpu_needs.require(given, f"judge '{judge.choice.name}' wants")
+        return gpus.one_if_any()
+    return gpus.require(given, f"judge '{judge.choice.name}' wants")
+
+
+class Server(NamedTuple):
+    """The server of the judge with the full name ``judge``: its ``command`` (the port comes last) and its files.
+
+    ``model`` is the name under which it is served; ``secrets`` are the variables with the keys that it takes.
+    """
+
+    judge: str
+    model: str
+    command: tuple[str, ...]
+    secrets: tuple[str, ...]
+    gpus: int
+    start_timeout: float
+    log: str
+    address_file: str
+
+
+def server_of(run: Run, judge: ConfiguredJudge, settings: ServerSettings, gpus: int) -> Server:
+    """The server that this run starts for ``judge``.
+
+    Raises:
+        UserError: the environment with vLLM, or a folder with weights, is missing.
+    """
+    choice, environment = judge.choice, judge.environment(run.config)
+    build = "bash utils/make_env.sh --judge vllm"
+    try:
+        executable = program_of(environment, "vllm", f"judge {choice.name}", build)
+    except UserError as error:
+        raise UserError(
+            f"{error}; or name a server that runs already: --judge_kwargs base_url=http://…/v1"
+        ) from None
+    model = choice.setting.model_path
+    if model.startswith(("/", ".", "~")) and not Path(model).is_dir():
+        raise UserError(f"judge '{choice.name}': there is no folder {model}")
+    stem = choice.full_name.replace("/", "__").replace(":", "_")
+    return Server(
+        judge=choice.full_name,
+        model=model,
+        command=tuple(settings.command(executable, model, gpus)),
+        secrets=tuple(hub_secrets(judge.weights)),
+        gpus=gpus,
+        start_timeout=settings.start_timeout,
+        log=str(log_root() / f"judge_{stem}_{run.stamp}.log"),
+        address_file=str((run.folder / "judges" / stem).absolute()),
+    )
+
+
+def serving_jobs(run: Run, served: Sequence[tuple[Server, Job]]) -> list[Job]:
+    """One job for each server in ``served``, in place of the evaluate jobs that would each need it.
+
+    A server that waited for images would hold the GPUs that make them: all images come first.
+    """
+    together: dict[Server, list[Job]] = {}
+    for server, job in served:
+        together.setdefault(server, []).append(job)
+    return [_served_job(run, server, jobs) for server, jobs in together.items()]
+
+
+def _served_job(run: Run, server: Server, jobs: Sequence[Job]) -> Job:
+    name = f"evaluate:{server.judge}"
+    python = str(DRIVER_ENV / "bin" / "python")
+    return Job(
+        name=name,
+        stage="evaluate",
+        command=[
+            *[python, "-m", "imageevalkit.launch.judge_server"],
+            *["--plan", str(run.folder / "plan.json"), "--job", name],
+        ],
+        cells=[cell for job in jobs for cell in job.cells],
+        logs=[log for job in jobs for log in job.logs],
+        after=list(dict.fromkeys(name for job in jobs for name in job.after)),
+        secrets=sorted({*server.secrets, *(name for job in jobs for name in job.secrets)}),
+        partial=True,
+        gpus=server.gpus,
+        cores=run.cores,
+        retries=_RETRIES,
+        options={
+            "server": {**server._asdict(), "command": list(server.command)},
+            "cells": {
+                cell: {"command": job.command, "environ": job.environ, "secrets": job.secrets, **job.options}
+                for job in jobs
+                for cell in job.cells
+            },
+        },
+    )
+
+
+def describe_server(job: Job) -> list[str]:
+    """Lines for ``--dry_run``: what a job serves, and to which cells; none for other jobs."""
+    server = job.options.get("server")
+    if not server:
+        return []
+    return [f"  serves {server['judge']} ({server['command'][0]}) to {', '.join(job.cells)}"]

@@ -1,4 +1,4 @@
-"""The generate jobs of a run: one for each local model, one for all API models of an environment."""
+"""The jobs that bring a run its images: local models', API models', and those taken from a folder (``--images``)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from typing import Any
 
 from imageevalkit.api.endpoint import Endpoint
 from imageevalkit.api.money import price_and_estimate
-from imageevalkit.benchmark_settings import environ_of
+from imageevalkit.asset_checks.check import hub_secrets
 from imageevalkit.cell import Cell, log_root
 from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.jobs import Job
-from imageevalkit.launch import gpu_needs
+from imageevalkit.jobs import Job, environ_of
+from imageevalkit.launch import gpus
 from imageevalkit.launch.benchmarks import BenchmarkChoice
 from imageevalkit.launch.config import Config
-from imageevalkit.launch.environments import python_of
+from imageevalkit.launch.environments import DRIVER_ENV, python_of
 from imageevalkit.launch.models import model_needs, resolve_model
 from imageevalkit.launch.options import Options
-from imageevalkit.launch.weights import hub_secrets
 
 # A crash (out of memory, driver fault) may pass; a job that reports its own failure is not run again.
 _RETRIES = 2
@@ -131,7 +130,7 @@ def _job(run: Run, name: str, python: str, models: dict[str, Settings], api: boo
         environ=run.environ,
         secrets=_secrets(run, models, cells),
         gpus=each,
-        gpus_at_most=gpu_needs.in_replicas(each, options.replicas),
+        gpus_at_most=gpus.in_replicas(each, options.replicas),
         cores=run.cores,
         retries=_RETRIES,
         turns=sorted(
@@ -202,10 +201,54 @@ def _gpus_of(run: Run, model: str, setting: Mapping[str, Any]) -> int:
     if setting.get("api"):
         return 0
     where = f"INFER_GPU_MAP['{model}']"
-    count = gpu_needs.mapped(run.config.maps.get("INFER_GPU_MAP", {}).get(model, ""), where)
+    count = gpus.mapped(run.config.maps.get("INFER_GPU_MAP", {}).get(model, ""), where)
     if count is not None:
-        return gpu_needs.require(count, f"{where} in config.sh: one replica of the model needs")
+        return gpus.require(count, f"{where} in config.sh: one replica of the model needs")
     declared = setting.get("gpus")
     if declared is None:
-        return gpu_needs.one_if_any()
-    return gpu_needs.require(declared, f"model '{model}' needs")
+        return gpus.one_if_any()
+    return gpus.require(declared, f"model '{model}' needs")
+
+
+def adopt_jobs(run: Run, images: Path) -> list[Job]:
+    """The jobs that take ``images`` as those of the run's models; none for a model none of whose cells can start.
+
+    Raises:
+        UserError: a folder that is not there.
+    """
+    several = len(run.options.benchmarks) > 1
+    own = {name: images / name for name in run.options.benchmarks}
+    sources = {name: path if several or path.is_dir() else images for name, path in own.items()}
+    for name, source in sources.items():
+        if not source.exists():
+            layout = f": with several benchmarks, it holds a folder for each ({name}/)" if several else ""
+            raise UserError(f"--images: there is no {source}{layout}")
+    return [_adopt_job(run, images, sources, model) for model in run.options.models if run.open_cells(model)]
+
+
+def _adopt_job(run: Run, images: Path, sources: Mapping[str, Path], model: str) -> Job:
+    """``sources``: what each benchmark's images are in, of all models."""
+    options, cells = run.options, run.open_cells(model)
+    several_models = len(options.models) > 1
+    if several_models:
+        # else the folders of models are where a benchmark's own layout has them
+        sources = {name: own if (own := base / model).is_dir() else base for name, base in sources.items()}
+    name = f"adopt:{model}"
+    return Job(
+        name=name,
+        stage="adopt",
+        command=[
+            str(DRIVER_ENV / "bin" / "python"),
+            *["-m", "imageevalkit.adoption", "--plan", str(run.folder / "plan.json"), "--job", name],
+        ],
+        cells=[cell.key for cell in cells],
+        logs=[run.logs(cells, "adopt")[0]],
+        environ=run.environ,
+        cores=run.cores,
+        options={
+            "sources": {name: str(source.absolute()) for name, source in sources.items()},
+            "among": str(images.absolute()) if several_models else "",
+            "limit": options.limit,
+            "overwrite": options.overwrite,
+        },
+    )

@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 from imageevalkit import registry
 from imageevalkit.api.endpoint import Endpoint
-from imageevalkit.asset_checks.check import Needed
+from imageevalkit.asset_checks.check import Needed, weights_at
 from imageevalkit.errors import UserError, suggest
 from imageevalkit.judges.choice import JudgeChoice
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.kwargs import parse_kwargs
-from imageevalkit.launch.weights import weights_at
 
 
 class ConfiguredJudge(NamedTuple):

@@ -15,16 +15,13 @@ from pathlib import Path
 from imageevalkit import logs
 from imageevalkit.atomic import is_disk_full
 from imageevalkit.cell import log_root
-from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, worst
 from imageevalkit.jobs import ATTEMPT_ENV, FAILED, USABLE, Job, Plan
-from imageevalkit.launch.display import Money, Running, View, Waiting, choose_display
-from imageevalkit.launch.gpu_leases import Lease
-from imageevalkit.launch.gpu_memory import MinFreeMemory
-from imageevalkit.launch.gpu_pool import GpuPool, Offer, Share
+from imageevalkit.launch.display import Money, RunningJob, View, WaitingJob, choose_display, print_table
+from imageevalkit.launch.gpu_pool import GpuPool, Lease, Offer, Share
 from imageevalkit.launch.gpus import spell, visible_gpus
 from imageevalkit.launch.ledger import Ending, Ledger
-from imageevalkit.launch.pace import Pace, PaceReader
+from imageevalkit.launch.nvidia_smi import MinFreeMemory
 from imageevalkit.launch.process import (
     CANNOT_START,
     FINAL,
@@ -34,7 +31,8 @@ from imageevalkit.launch.process import (
     start_guarded,
 )
 from imageevalkit.launch.summary import INTERRUPTED, SKIPPED, RunSummary
-from imageevalkit.launch.table import print_table
+from imageevalkit.machine import available_cores
+from imageevalkit.progress import Pace, PaceReader
 
 _TICK = 0.1
 # Two runs that look for GPUs at once may meet at a lock for a moment, and nvidia-smi is asked before every start.
@@ -73,7 +71,7 @@ def _check(plan: Plan) -> None:
 
 
 @dataclass
-class _Active:
+class _StartedJob:
     """A started job: what it holds, and its process while an attempt runs."""
 
     job: Job
@@ -99,7 +97,7 @@ class _Run:
         )
         self._pending = list(plan.jobs)
         self._ledger = Ledger(plan, self._display)
-        self._active: dict[asyncio.Task[None], _Active] = {}
+        self._active: dict[asyncio.Task[None], _StartedJob] = {}
         self._paces: list[PaceReader] = []
         self._waiting: dict[str, str] = {}
         self._waiting_since: dict[str, float] = {}
@@ -197,7 +195,7 @@ class _Run:
         self._pending.remove(job)
         pace = PaceReader(progress_path(self._plan, job))
         self._paces.append(pace)
-        active = _Active(job, lease, cores, pace, time.monotonic())
+        active = _StartedJob(job, lease, cores, pace, time.monotonic())
         self._active[asyncio.create_task(self._run_job(active))] = active
 
     def _give_up(self, job: Job, state: str, why: str) -> None:
@@ -212,16 +210,16 @@ class _Run:
             cells=len(states),
             cells_done=sum(state is not None for state in states),
             cells_failed=sum(state is not None and state not in USABLE for state in states),
-            running=[Running(a.job, now - a.started, self._paces_of(a)) for a in self._active.values()],
+            running=[RunningJob(a.job, now - a.started, self._paces_of(a)) for a in self._active.values()],
             waiting=[
-                Waiting(job, why, seconds)
+                WaitingJob(job, why, seconds)
                 for job, why in self._waiting.items()
                 if (seconds := now - self._waiting_since[job]) >= _TELL_AFTER
             ],
             money=self._money(),
         )
 
-    def _paces_of(self, active: _Active) -> list[Pace]:
+    def _paces_of(self, active: _StartedJob) -> list[Pace]:
         return active.pace.read(self._ledger.ended_in(active.job, active.attempts))
 
     def _money(self) -> Money | None:
@@ -231,7 +229,7 @@ class _Run:
 
     # One job
 
-    async def _run_job(self, active: _Active) -> None:
+    async def _run_job(self, active: _StartedJob) -> None:
         job = active.job
         while self._stop is None:
             active.attempts += 1
@@ -252,7 +250,7 @@ class _Run:
             )
         self._end_job(active, None, f"not started, stopped by {self._stop.name}")
 
-    async def _attempt(self, active: _Active) -> int:
+    async def _attempt(self, active: _StartedJob) -> int:
         job = active.job
         environ = job_environ(self._plan, job, active.lease.environ(), active.cores)
         environ[ATTEMPT_ENV] = str(active.attempts)
@@ -279,7 +277,7 @@ class _Run:
                 if status is not None:
                     active.ended.set_result(status)
 
-    def _end_job(self, active: _Active, status: int | None, problem: str = "") -> None:
+    def _end_job(self, active: _StartedJob, status: int | None, problem: str = "") -> None:
         self._pool.give_back(active.lease)
         active.pace.read()  # its last words, for the sum of money
         seconds = time.monotonic() - active.started

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from imageevalkit import registry
-from imageevalkit.asset_checks.check import Needed
-from imageevalkit.asset_manifest import PlacedAsset, UrlAsset, parse_entries
+from imageevalkit.asset_checks.check import Needed, Needs, weights_at, why_missing
+from imageevalkit.assets import PlacedAsset, UrlAsset, parse_entries
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure, UserError, suggest
-from imageevalkit.launch.weights import Needs, weights_at, why_missing
-from imageevalkit.load_errors import may_be_hub_id
+from imageevalkit.weights import may_be_hub_id
 
 MODELS, DATASETS = "custom_models", "custom_datasets"
 """The packages below ``infer/`` that modules of entries are relative to."""

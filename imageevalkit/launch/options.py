@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit.errors import UserError, suggest
-from imageevalkit.launch import gpu_memory
+from imageevalkit.launch import nvidia_smi
 from imageevalkit.launch.config import (
     Config,
     check_name,
@@ -81,7 +81,7 @@ class Options:
     parallel: bool = False
     replicas: int | None = None
     """Most copies of a local model side by side; None: as many as GPUs allow, one on the CPU."""
-    gpu_min_free_memory: str = gpu_memory.DEFAULT
+    gpu_min_free_memory: str = nvidia_smi.DEFAULT
     share_gpus: bool = False
     infer: bool = True
     evaluate: bool = True
@@ -159,7 +159,7 @@ def resolve(given: dict[str, str], config: Config) -> Options:
         retry_refused=_flag(given, "--retry_refused"),
         parallel=_boolean(given, "--parallel", config, "PARALLEL", False),
         replicas=_count(given, "--replicas", config, "REPLICAS"),
-        gpu_min_free_memory=config.scalars.get("GPU_MIN_FREE_MEMORY", "").strip() or gpu_memory.DEFAULT,
+        gpu_min_free_memory=config.scalars.get("GPU_MIN_FREE_MEMORY", "").strip() or nvidia_smi.DEFAULT,
         share_gpus=config.boolean("SHARE_GPUS", False),
         infer=_boolean(given, "--infer", config, "ENABLE_INFER", True),
         evaluate=_boolean(given, "--eval", config, "ENABLE_EVAL", True),
@@ -180,7 +180,7 @@ def resolve(given: dict[str, str], config: Config) -> Options:
             f"--missing_items is '{options.missing_items}': use withhold or official"
             f"{suggest(options.missing_items, _MISSING_ITEMS)}"
         )
-    gpu_memory.MinFreeMemory.parse(options.gpu_min_free_memory, "GPU_MIN_FREE_MEMORY in config.sh")
+    nvidia_smi.MinFreeMemory.parse(options.gpu_min_free_memory, "GPU_MIN_FREE_MEMORY in config.sh")
     if options.retry_unparsed and not options.asks_judges:
         raise UserError("--rescore asks the judges nothing, --retry_unparsed asks them again: leave one out")
     if not options.asks_judges and not options.evaluate:

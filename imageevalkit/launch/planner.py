@@ -10,18 +10,17 @@ from pathlib import Path
 from imageevalkit import registry
 from imageevalkit.cell import Cell, log_root, output_root
 from imageevalkit.cell.kept_twice import copy_of
-from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.jobs import Job, Plan
-from imageevalkit.launch.adopt_jobs import adopt_jobs
 from imageevalkit.launch.benchmarks import BenchmarkChoice, choose_benchmark, settings_of_images_elsewhere
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.environments import DRIVER_ENV
 from imageevalkit.launch.evaluate_jobs import evaluate_jobs
-from imageevalkit.launch.generate_jobs import Run, generate_jobs
+from imageevalkit.launch.generate_jobs import Run, adopt_jobs, generate_jobs
 from imageevalkit.launch.judges import check_kwargs_map
 from imageevalkit.launch.models import missing_of_model, model_tasks
 from imageevalkit.launch.options import Options
+from imageevalkit.machine import available_cores
 
 _RECORDS = ("generation.jsonl", copy_of(Path("generation.jsonl")).name)  # each stands for images of a cell
 

@@ -18,7 +18,7 @@ from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch import guard
 from imageevalkit.progress import PROGRESS_ENV
 from imageevalkit.secrets import environ_with
-from imageevalkit.text_output import plain
+from imageevalkit.text import plain
 
 OUR_PATHS = (REPO, REPO / "infer")
 CORES_ENV = "IMAGEEVALKIT_CORES"

@@ -19,7 +19,7 @@ from imageevalkit.report.comparisons import write_comparisons
 from imageevalkit.report.html import render
 from imageevalkit.report.leaderboard import csv_text, markdown_text
 from imageevalkit.report.table import format_table
-from imageevalkit.text_output import plain
+from imageevalkit.text import plain
 
 _WIDTH_OF_A_PIPE = 120
 

@@ -23,7 +23,7 @@ from imageevalkit.cell.scores import SCORE
 from imageevalkit.errors import CellFailure
 from imageevalkit.images import IMAGE_SUFFIXES, sha256_file
 from imageevalkit.secrets import one_line
-from imageevalkit.text_output import to_bytes
+from imageevalkit.text import to_bytes
 
 # One item's free text may be a whole page of OCR; a report of thousands of items must stay small.
 MAX_TEXT = 4000

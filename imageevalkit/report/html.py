@@ -18,7 +18,7 @@ from imageevalkit.report.collect import CellReport
 from imageevalkit.report.leaderboard import (
     ORDER_NOTE,
     Board,
-    Shown,
+    Figure,
     boards,
     format_interval,
     format_value,
@@ -110,7 +110,7 @@ def coverage_segments(coverage: Coverage) -> list[Segment]:
     return segments
 
 
-def whisker(cell: Shown) -> Markup:
+def whisker(cell: Figure) -> Markup:
     """A number's place on its scale (0 to top), with its 95 % interval, as a small picture."""
     metric = cell.metric
     if metric is None or metric.value is None:

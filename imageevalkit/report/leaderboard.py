@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from imageevalkit.cell import output_root
 from imageevalkit.cell.results import Coverage, Metric, Result
 from imageevalkit.report.collect import STALE, CellReport
-from imageevalkit.text_output import plain
+from imageevalkit.text import plain
 
 COVERAGE_COLUMNS = (
     "expected", "generated", "refused", "failed", "blank", "corrupt",
@@ -43,7 +43,7 @@ class Column(NamedTuple):
     metric: str
 
 
-class Shown(NamedTuple):
+class Figure(NamedTuple):
     """What a leaderboard shows of one result in one column.
 
     ``value`` is None where a word (``text``) stands instead of a number. ``remark`` qualifies a number that
@@ -126,26 +126,26 @@ def format_interval(metric: Metric) -> str:
     return f"[{format_value(low, metric.scale)}, {format_value(high, metric.scale)}]"
 
 
-def shown(result: Result, metric: str) -> Shown:
+def shown(result: Result, metric: str) -> Figure:
     """What may be shown of one metric of ``result``: a number only when its headline is not withheld."""
     coverage = result.coverage
     if not result.headline:
         if result.withheld.startswith(STALE):
-            return Shown(STALE)
+            return Figure(STALE)
         if not coverage.complete:
-            return Shown(f"incomplete {coverage.judged}/{coverage.expected}")
-        return Shown("withheld")
+            return Figure(f"incomplete {coverage.judged}/{coverage.expected}")
+        return Figure("withheld")
     found = result.metrics.get(metric)
     if found is None:
-        return Shown("–")
+        return Figure("–")
     if found.value is None:
-        return Shown("no score")
+        return Figure("no score")
     number = format_value(found.value, found.scale)
     remark = "" if coverage.complete else f"{coverage.judged}/{coverage.expected}, {result.treatment} way"
-    return Shown(number, found.value, format_interval(found), found, remark)
+    return Figure(number, found.value, format_interval(found), found, remark)
 
 
-def mark_best(column: Sequence[Shown]) -> list[Shown]:
+def mark_best(column: Sequence[Figure]) -> list[Figure]:
     """``column`` with the best marked: the highest as shown, every tie, never an incomplete measurement.
 
     Ties are ties of the digits shown: a reader must not see two equal numbers and one of them bold.
@@ -160,7 +160,7 @@ def mark_best(column: Sequence[Shown]) -> list[Shown]:
     ]
 
 
-def _digits_of(cell: Shown) -> int:
+def _digits_of(cell: Figure) -> int:
     return digits(cell.metric.scale if cell.metric else 1.0)
 
 
@@ -170,7 +170,7 @@ class Grid(NamedTuple):
     columns: list[Column]
     labels: list[str]
     models: list[str]
-    rows: list[list[Shown | None]]
+    rows: list[list[Figure | None]]
 
 
 def grid(results: Sequence[Result]) -> Grid:
@@ -178,7 +178,7 @@ def grid(results: Sequence[Result]) -> Grid:
     named = labels(results)
     by_place = {(result.model, board_of(result)): result for result in results}
     models = sorted({result.model for result in results})
-    table: dict[str, list[Shown | None]] = {model: [] for model in models}
+    table: dict[str, list[Figure | None]] = {model: [] for model in models}
     for column in named:
         here = [model for model in models if (model, column.board) in by_place]
         marked = mark_best([shown(by_place[model, column.board], column.metric) for model in here])
@@ -189,7 +189,7 @@ def grid(results: Sequence[Result]) -> Grid:
     return Grid(list(named), list(named.values()), models, [table[model] for model in models])
 
 
-def _order(row: list[Shown | None]) -> tuple[bool, float]:
+def _order(row: list[Figure | None]) -> tuple[bool, float]:
     first = row[0]
     value = first.value if first else None
     return value is None, -(value or 0.0)
@@ -285,7 +285,7 @@ def _score_table(board: Grid) -> list[str]:
     ]
 
 
-def _md_cell(cell: Shown | None) -> str:
+def _md_cell(cell: Figure | None) -> str:
     if cell is None:
         return "–"
     number = f"**{_md(cell.text)}**" if cell.best else _md(cell.text)

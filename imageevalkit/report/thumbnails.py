@@ -12,8 +12,8 @@ from tqdm import tqdm
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import output_root
-from imageevalkit.cores import available_cores
 from imageevalkit.images import CorruptImage, decode, map_threads, opened
+from imageevalkit.machine import available_cores
 
 # Longest side in pixels: sharp at 96 px on a high-density screen, about 4 KB as WebP.
 SIDE = 192

@@ -24,9 +24,9 @@ from custom_models.model_settings import (
     unified_t2i,
 )
 from custom_models.model_settings.api import API_ENDPOINT, API_MODELS, API_SETTINGS, api_setting
-from imageevalkit.asset_checks.hub_cache import commit_of
-from imageevalkit.asset_manifest import HubAsset
-from imageevalkit.load_errors import may_be_hub_id
+from imageevalkit.asset_checks.hub import commit_of
+from imageevalkit.assets import HubAsset
+from imageevalkit.weights import may_be_hub_id
 
 __all__ = ["API_ENDPOINT", "API_MODELS", "API_SETTINGS", "MODEL_SETTINGS", "api_setting", "load_model"]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from imageevalkit.asset_manifest import github
-from imageevalkit.assets import BenchmarkFiles
+from imageevalkit.assets import BenchmarkFiles, github
 
 COMMIT = "ab" * 20
 FILES = {"prompts.jsonl": b'{"prompt": "a cat"}\n' * 50, "more/questions+1.json": b"[1, 2, 3]\n"}
@@ -15,7 +14,7 @@ FACTS = {
 }
 
 _BENCHMARK = """
-from imageevalkit.asset_manifest import github
+from imageevalkit.assets import github
 from imageevalkit.benchmark.contract import Benchmark, Sample
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from imageevalkit import assets, registry
 from imageevalkit.cell import REPO
-from imageevalkit.prefetching.benchmark_files import fetch
+from imageevalkit.prefetch.benchmark_files import fetch
 
 
 def shared_mirror() -> Path:

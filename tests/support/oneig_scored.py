@@ -15,7 +15,7 @@ from benchmarks.oneig.benchmark import OneIG, OneIGSettings, OneIGZh
 from benchmarks.oneig.data import CHINESE, QUESTION_TEXT, READING_TEXT, Edition, Prompt, Task
 from benchmarks.oneig.scores import Run, ScoredPrompt, in_order
 from eval_models.encoders.dreamsim import embedding_text
-from imageevalkit.asset_manifest import FileAsset
+from imageevalkit.assets import FileAsset
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem
 from imageevalkit.benchmark.question import Answer, measure
 from imageevalkit.cell import REPO

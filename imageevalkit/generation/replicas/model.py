@@ -11,7 +11,7 @@ from imageevalkit.api.clients import UnderWay, under_way
 from imageevalkit.generation.cell_run import CellRun
 from imageevalkit.generation.model import Generated, ImageModel
 from imageevalkit.generation.replicas.messages import outgoing
-from imageevalkit.generation.replicas.pool import Chunk, Model, Replicas, Waiting
+from imageevalkit.generation.replicas.pool import Chunk, Model, QueuedItem, Replicas
 
 
 async def load_replicated(replicas: Replicas, run: CellRun) -> ReplicatedModel:
@@ -73,7 +73,7 @@ class ReplicatedModel(ImageModel):
         if self._open is None:
             self._open = self._replicas.new_chunk(self._model.key, self._log)
         answer: asyncio.Future[Generated] = asyncio.get_running_loop().create_future()
-        self._open.items.append(Waiting(shown, seed, answer, under_way.get() or UnderWay()))
+        self._open.items.append(QueuedItem(shown, seed, answer, under_way.get() or UnderWay()))
         if len(self._open.items) == self._batch:
             self._submit()
         return await answer

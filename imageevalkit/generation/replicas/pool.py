@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from imageevalkit.api.clients import UnderWay
 from imageevalkit.cell import REPO
-from imageevalkit.cores import available_cores
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.generation.model import Generated, ModelUnusable, RemoteError
 from imageevalkit.generation.replicas.messages import (
@@ -27,6 +26,7 @@ from imageevalkit.generation.replicas.messages import (
     Remark,
 )
 from imageevalkit.generation.replicas.replica import Replica
+from imageevalkit.machine import available_cores
 from imageevalkit.secrets import one_line, redact
 
 
@@ -48,7 +48,7 @@ def environs(
     return [{"OMP_NUM_THREADS": str(max(1, available_cores() // count))}] * count
 
 
-class Waiting(NamedTuple):
+class QueuedItem(NamedTuple):
     """One item: what the model is shown, as it is sent, and who waits for the image."""
 
     given: Any
@@ -68,7 +68,7 @@ class Chunk:
     number: int
     key: str
     log: str
-    items: list[Waiting] = field(default_factory=list)
+    items: list[QueuedItem] = field(default_factory=list)
     deaths: int = 0
     together_before: int = 0
 

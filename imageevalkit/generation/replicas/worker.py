@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from imageevalkit.asset_checks.hub_cache import commit_of
-from imageevalkit.asset_manifest import HubAsset
+from imageevalkit.asset_checks.hub import commit_of
+from imageevalkit.assets import HubAsset
 from imageevalkit.errors import say
 from imageevalkit.generation.model import (
-    Blocking,
+    BlockingModel,
     Generated,
     GenerationError,
     ImageModel,
@@ -47,12 +47,12 @@ from imageevalkit.generation.replicas.messages import (
     portable,
     receive,
 )
-from imageevalkit.gpu_errors import breaks_the_process, is_out_of_memory
 from imageevalkit.guest_code import guest_code
-from imageevalkit.load_errors import may_be_hub_id
 from imageevalkit.logs import print_to, print_without_fear
+from imageevalkit.machine import breaks_the_process, is_out_of_memory
 from imageevalkit.secrets import one_line, redact
-from imageevalkit.text_output import let_streams_take_any_text
+from imageevalkit.text import let_streams_take_any_text
+from imageevalkit.weights import may_be_hub_id
 
 _PR_SET_PDEATHSIG = 1
 _PARENT_GONE = 70  # an exit status that nobody is left to read
@@ -168,7 +168,7 @@ class _Worker:
                     text = f"{type(error).__name__}: {one_line(error, 300)}"
             self._send(LoadFailure(order.key, text))
             return
-        self._generate = Blocking(self._model).generate
+        self._generate = BlockingModel(self._model).generate
         self._batch_size = self._fits = self._model.batch_size
         packages = {**installed_packages(), **_commit_of_weights(order.setting)}
         self._send(LoadReport(order.key, packages, self._batch_size, time.perf_counter() - started))

@@ -14,5 +14,5 @@ input list is the subject's name, its images, and the prompt). An entry has
 * ``gpus`` (optional): GPUs of one replica; 0: runs on the CPU. Absent: one where there is one.
 * ``api`` (optional): True: only reachable through an API; False: never is; absent: follows USE_API.
 * ``patterns`` (optional): which files of ``model_path`` are needed; all when absent.
-* ``assets`` (optional): what it needs beyond ``model_path``: see ``imageevalkit.asset_manifest``.
+* ``assets`` (optional): what it needs beyond ``model_path``: see ``imageevalkit.assets``.
 """

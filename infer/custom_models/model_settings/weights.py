@@ -15,7 +15,7 @@ class HubWeights(NamedTuple):
     patterns: tuple[str, ...] = ()
 
     def asset(self) -> dict[str, Any]:
-        """As a further need of an entry: see ``imageevalkit.asset_manifest``."""
+        """As a further need of an entry: see ``imageevalkit.assets``."""
         pin = {"revision": self.revision} if self.revision else {}
         return {"hub": self.hub, **pin, "type": "model", "patterns": list(self.patterns)}
 

@@ -10,12 +10,9 @@ from PIL import Image
 
 from custom_models import authors_code
 from custom_models.model_settings.weights import BAGEL
-from custom_models.model_utils.authors_loading import loading
+from custom_models.model_utils.adapters import best_device, loading, set_seeds, weights_folder
 from custom_models.model_utils.bagel_loading import load_inferencer
-from custom_models.model_utils.devices import best_device
 from custom_models.model_utils.flash_attention import flash_attention
-from custom_models.model_utils.hub_weights import weights_folder
-from custom_models.model_utils.seeds import set_seeds
 from imageevalkit.generation.model import Generated, ItemFailed, ModelUnusable
 
 _STRIDE, _LARGEST = 16, 1024  # pixels

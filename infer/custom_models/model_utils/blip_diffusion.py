@@ -13,9 +13,9 @@ from PIL import Image
 
 from custom_models.authors_examples import set_in_docstring
 from custom_models.model_utils import diffusers_loading as loading
+from custom_models.model_utils.adapters import weights_folder
 from custom_models.model_utils.diffusers_common import DiffusersModel
-from custom_models.model_utils.hub_weights import weights_folder
-from custom_models.model_utils.subject_inputs import split_subject
+from custom_models.model_utils.inputs import split_subject
 from imageevalkit.generation.model import Generated, ItemFailed
 
 

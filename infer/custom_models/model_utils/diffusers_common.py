@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from custom_models.model_utils import diffusers_loading as loading
-from custom_models.model_utils.devices import best_device
+from custom_models.model_utils.adapters import best_device
 from imageevalkit.generation.model import Generated, Refused
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from PIL import Image
 
 from custom_models.model_utils.diffusers_common import DiffusersModel
-from custom_models.model_utils.edit_inputs import split_inputs
+from custom_models.model_utils.inputs import split_inputs
 from imageevalkit.generation.model import Generated, ItemFailed
 
 

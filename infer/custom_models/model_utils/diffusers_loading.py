@@ -10,8 +10,8 @@ from typing import Any
 
 from imageevalkit.errors import suggest
 from imageevalkit.generation.model import ModelUnusable
-from imageevalkit.gpu_errors import is_of_the_accelerator
-from imageevalkit.load_errors import first_line, why_not_loaded
+from imageevalkit.machine import is_of_the_accelerator
+from imageevalkit.weights import first_line, why_not_loaded
 
 _DTYPES = ("bfloat16", "float16", "float32")
 _OFFLOADS = {"model": "enable_model_cpu_offload", "sequential": "enable_sequential_cpu_offload"}
@@ -215,7 +215,7 @@ def _set_attention(denoiser: Any, name: str) -> None:
     """``name`` is one of diffusers' attention backends; a UNet of the older kind takes only xformers."""
     try:
         processors = getattr(denoiser, "attn_processors", {}).values()
-        if all(hasattr(processor, "_attention_backend") for processor in processors):
+        if all("_attention_backend" in dir(processor) for processor in processors):
             denoiser.set_attention_backend(name)
         elif name == "xformers":
             denoiser.enable_xformers_memory_efficient_attention()

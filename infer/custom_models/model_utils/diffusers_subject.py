@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from PIL import Image
 
 from custom_models.model_utils.diffusers_edit import DiffusersEdit
-from custom_models.model_utils.subject_inputs import split_subject
+from custom_models.model_utils.inputs import split_subject
 from imageevalkit.generation.model import Generated
 
 

@@ -7,10 +7,10 @@ from typing import Any
 from PIL import Image
 
 from custom_models.model_settings.weights import CLIP_VIT_L_14
+from custom_models.model_utils.adapters import weights_folder
 from custom_models.model_utils.diffusers_common import DiffusersModel
 from custom_models.model_utils.diffusers_loading import part_dtype
 from custom_models.model_utils.diffusers_subject import DiffusersSubject
-from custom_models.model_utils.hub_weights import weights_folder
 
 
 class FluxIPAdapter(DiffusersSubject):

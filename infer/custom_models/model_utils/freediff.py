@@ -11,9 +11,8 @@ from typing import Any
 from PIL import Image
 
 from custom_models import authors_code
-from custom_models.model_utils.authors_loading import loading
-from custom_models.model_utils.devices import best_device
-from custom_models.model_utils.edit_inputs import one_image, split_inputs
+from custom_models.model_utils.adapters import best_device, loading
+from custom_models.model_utils.inputs import one_image, split_inputs
 from imageevalkit.generation.model import Generated
 
 _SIZE = (512, 512)

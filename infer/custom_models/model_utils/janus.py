@@ -6,7 +6,7 @@ from typing import Any
 
 from PIL import Image
 
-from custom_models.model_utils.to_image import levels_to_image
+from custom_models.model_utils.adapters import levels_to_image
 from custom_models.model_utils.transformers_common import TransformersImageModel
 from imageevalkit.generation.model import Generated
 

@@ -8,11 +8,7 @@ from typing import Any
 from PIL import Image
 
 from custom_models import authors_code
-from custom_models.model_utils.authors_loading import loading
-from custom_models.model_utils.devices import best_device
-from custom_models.model_utils.hub_weights import weights_folder
-from custom_models.model_utils.seeds import set_seeds
-from custom_models.model_utils.to_image import to_image
+from custom_models.model_utils.adapters import best_device, loading, set_seeds, to_image, weights_folder
 
 _SIDE = 384  # pixels; the VQ decoder makes 16 x 16 of them from a token
 _GRID = _SIDE // 16

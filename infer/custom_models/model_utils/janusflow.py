@@ -9,12 +9,8 @@ from PIL import Image
 
 from custom_models import authors_code
 from custom_models.model_settings.weights import SDXL_VAE
-from custom_models.model_utils.authors_loading import loading
-from custom_models.model_utils.devices import best_device
-from custom_models.model_utils.hub_weights import weights_folder
+from custom_models.model_utils.adapters import best_device, loading, set_seeds, to_image, weights_folder
 from custom_models.model_utils.janus_authors import chat_prompt_ids
-from custom_models.model_utils.seeds import set_seeds
-from custom_models.model_utils.to_image import to_image
 
 _LATENT = (1, 4, 48, 48)  # of the SDXL autoencoder: 384 x 384 pixels
 _GRID = 24  # the language model sees 2 x 2 latents as one token

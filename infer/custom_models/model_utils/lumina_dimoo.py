@@ -10,12 +10,9 @@ from typing import Any
 from PIL import Image
 
 from custom_models import authors_code
-from custom_models.model_utils.authors_loading import loading
-from custom_models.model_utils.devices import best_device
+from custom_models.model_utils.adapters import best_device, loading, set_seeds, weights_folder
 from custom_models.model_utils.diffusers_loading import torch_dtype
-from custom_models.model_utils.edit_inputs import one_image, split_inputs
-from custom_models.model_utils.hub_weights import weights_folder
-from custom_models.model_utils.seeds import set_seeds
+from custom_models.model_utils.inputs import one_image, split_inputs
 from imageevalkit.generation.model import Generated, ModelUnusable
 
 _STRIDE = 16  # pixels of a token

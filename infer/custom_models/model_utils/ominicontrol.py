@@ -11,12 +11,8 @@ from PIL import Image
 
 from custom_models import authors_code
 from custom_models.model_settings.weights import OMINICONTROL
-from custom_models.model_utils.authors_loading import loading
-from custom_models.model_utils.devices import best_device
-from custom_models.model_utils.edit_inputs import one_image
-from custom_models.model_utils.hub_weights import weights_folder
-from custom_models.model_utils.seeds import set_seeds
-from custom_models.model_utils.subject_inputs import split_subject
+from custom_models.model_utils.adapters import best_device, loading, set_seeds, weights_folder
+from custom_models.model_utils.inputs import one_image, split_subject
 from imageevalkit.generation.model import Generated
 
 _SIDE = 512  # pixels of the condition

@@ -9,7 +9,7 @@ from PIL import Image
 
 from custom_models.model_utils.diffusers_common import DiffusersModel
 from custom_models.model_utils.diffusers_edit import DiffusersEdit
-from custom_models.model_utils.subject_inputs import split_subject
+from custom_models.model_utils.inputs import split_subject
 from imageevalkit.generation.model import Generated
 
 

@@ -13,8 +13,7 @@ from typing import Any
 
 from PIL import Image
 
-from custom_models.model_utils.edit_inputs import joined_text
-from custom_models.model_utils.subject_inputs import without_name
+from custom_models.model_utils.inputs import joined_text, without_name
 from imageevalkit.api import routes
 from imageevalkit.api.clients import Attempt, Clients, Request, RetryPolicy, retry
 from imageevalkit.api.endpoint import Endpoint
@@ -22,8 +21,7 @@ from imageevalkit.api.failures import Failure, Kind, classify_status, used_up_fo
 from imageevalkit.api.limiter import Traffic
 from imageevalkit.api.money import Bill, BudgetSpent, cost_of_reply, positive, price_and_estimate
 from imageevalkit.api.replies import LARGEST_REPLY, ImageReply, download_image
-from imageevalkit.api.uploads import BadMask, Inputs, inputs_of
-from imageevalkit.cpu import on_cpu
+from imageevalkit.api.uploads import Inputs, MaskError, inputs_of
 from imageevalkit.errors import UserError
 from imageevalkit.generation.model import (
     Generated,
@@ -34,6 +32,7 @@ from imageevalkit.generation.model import (
     OnHold,
     Refused,
 )
+from imageevalkit.machine import on_cpu
 
 _NOT_PARAMETERS = {
     "n": "every item is one image",
@@ -353,7 +352,7 @@ class OpenAIImagesEdit(_OpenAIImages):
         pictures = [part for part in input_list if isinstance(part, Image.Image)]
         try:
             inputs = inputs_of(joined_text(input_list), pictures)
-        except BadMask as error:
+        except MaskError as error:
             raise ItemFailed(str(error), attempts=0) from None
         if not inputs.images:
             raise ItemFailed("the item has no image to edit", attempts=0)

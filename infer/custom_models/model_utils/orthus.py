@@ -11,11 +11,13 @@ from typing import Any
 from PIL import Image
 
 from custom_models import authors_code
-from custom_models.model_utils.authors_loading import loading
-from custom_models.model_utils.devices import best_device
-from custom_models.model_utils.hub_weights import weights_folder
-from custom_models.model_utils.seeds import set_seeds
-from custom_models.model_utils.to_image import levels_to_image
+from custom_models.model_utils.adapters import (
+    best_device,
+    levels_to_image,
+    loading,
+    set_seeds,
+    weights_folder,
+)
 from imageevalkit.generation.model import ModelUnusable
 
 _SCRIPT = "inference/t2i_generation.py"

@@ -10,11 +10,9 @@ from typing import Any
 from PIL import Image
 
 from custom_models import authors_code
-from custom_models.model_utils.authors_loading import loading
-from custom_models.model_utils.devices import best_device
-from custom_models.model_utils.edit_inputs import one_image, split_inputs
+from custom_models.model_utils.adapters import best_device, loading, weights_folder
 from custom_models.model_utils.flash_attention import flash_attention
-from custom_models.model_utils.hub_weights import weights_folder
+from custom_models.model_utils.inputs import one_image, split_inputs
 from imageevalkit.generation.model import Generated
 
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from PIL import Image
 
-from custom_models.model_utils.edit_inputs import last_image
-from custom_models.model_utils.subject_inputs import split_subject
+from custom_models.model_utils.inputs import last_image, split_subject
 
 
 class ReferenceBlank:

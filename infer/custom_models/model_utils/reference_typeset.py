@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
-from custom_models.model_utils.edit_inputs import last_image
+from custom_models.model_utils.inputs import last_image, split_subject
 from custom_models.model_utils.quoted_text import quoted_strings
-from custom_models.model_utils.subject_inputs import split_subject
 from imageevalkit.generation.model import ModelUnusable
 
 _LARGEST = 72

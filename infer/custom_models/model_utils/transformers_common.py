@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from custom_models.model_utils import diffusers_loading as loading
-from custom_models.model_utils.devices import best_device
+from custom_models.model_utils.adapters import best_device
 from imageevalkit.generation.model import ModelUnusable
-from imageevalkit.gpu_errors import is_of_the_accelerator
-from imageevalkit.load_errors import why_not_loaded
+from imageevalkit.machine import is_of_the_accelerator
+from imageevalkit.weights import why_not_loaded
 
 
 class TransformersImageModel:

@@ -2,20 +2,50 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 from tqdm import tqdm
 
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.locks import take_lock
-from imageevalkit.reach import why_unreachable
 from imageevalkit.secrets import one_line, redact
+
+# a resolver may be away for a moment
+_PAUSE = 2.0
+
+
+def why_unreachable(url: str) -> str:
+    """``"huggingface.co cannot be reached (Name or service not known)"``; empty where its host has an address.
+
+    Behind a proxy nothing is asked: the proxy looks hosts up.
+    """
+    if any(name.lower() in ("https_proxy", "http_proxy", "all_proxy") for name in os.environ):
+        return ""
+    return _why(urlsplit(url).hostname or "")
+
+
+@functools.cache
+def _why(host: str) -> str:
+    for last in (False, True):
+        try:
+            socket.getaddrinfo(host, None)
+        except OSError as error:
+            if last:
+                return f"{host} cannot be reached ({error.strerror or error})"
+            time.sleep(_PAUSE)
+        else:
+            break
+    return ""
+
 
 TRIES = 5
 _FIRST_WAIT = 2.0
@@ -26,7 +56,7 @@ _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _HUB = "https://huggingface.co"
 
 
-class _Again(Exception):
+class _PassingFailure(Exception):
     """A failure that may pass; ``wait`` is what the server asks for, in seconds."""
 
     def __init__(self, why: str, wait: float = 0.0) -> None:
@@ -57,7 +87,7 @@ def download(url: str, part: Path, name: str, resume: bool = True) -> None:
                 before = file.seek(0, os.SEEK_END)
                 try:
                     return _get(_through_mirror(url), part, file, bar)
-                except _Again as failure:
+                except _PassingFailure as failure:
                     if file.seek(0, os.SEEK_END) > before:
                         failures, wait = 0, _FIRST_WAIT
                     failures += 1
@@ -100,7 +130,7 @@ def _get(url: str, part: Path, file: IO[bytes], bar: tqdm[Any]) -> None:
                     return
                 file.truncate(0)
                 _edition_path(part).unlink(missing_ok=True)
-                raise _Again("the server has another file now")
+                raise _PassingFailure("the server has another file now")
             _check(reply, url)
             if reply.status_code != 206:
                 here = file.truncate(0)
@@ -114,9 +144,9 @@ def _get(url: str, part: Path, file: IO[bytes], bar: tqdm[Any]) -> None:
             file.flush()
     except requests.RequestException as error:
         file.flush()
-        raise _Again(redact(f"{url} cannot be reached ({type(error).__name__})")) from None
+        raise _PassingFailure(redact(f"{url} cannot be reached ({type(error).__name__})")) from None
     if total is not None and file.seek(0, os.SEEK_END) != total:
-        raise _Again(redact(f"{url} was cut off"))
+        raise _PassingFailure(redact(f"{url} was cut off"))
 
 
 def _is_whole(reply: Any, here: int, edition: str) -> bool:
@@ -128,7 +158,7 @@ def _check(reply: Any, url: str) -> None:
     status = reply.status_code
     if status in _TRANSIENT:
         after = reply.headers.get("Retry-After", "")
-        raise _Again(redact(f"{url} answers {status}"), float(after) if after.isdecimal() else 0.0)
+        raise _PassingFailure(redact(f"{url} answers {status}"), float(after) if after.isdecimal() else 0.0)
     if status not in (200, 206):
         access = "; set HF_TOKEN to one that has access" if status in (401, 403) else ""
         raise CellFailure(one_line(f"{url} answers {status} {reply.reason}{access}"))

@@ -9,13 +9,13 @@ import zlib
 from pathlib import Path, PurePosixPath
 
 from imageevalkit.asset_checks.code import check_code, entries, read_record, write_record
-from imageevalkit.asset_checks.finding import Finding
-from imageevalkit.asset_manifest import CodeAsset
+from imageevalkit.asset_checks.files import Finding
+from imageevalkit.assets import CodeAsset
 from imageevalkit.atomic import disk_error, part_path
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
 from imageevalkit.hashes import git_tree
-from imageevalkit.prefetching.http import download, forget
+from imageevalkit.prefetch.http import download, forget
 
 ARCHIVES = "https://codeload.github.com"
 

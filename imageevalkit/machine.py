@@ -1,19 +1,56 @@
-"""The limit on open files (``ulimit -n``): raised as far as a run needs, and waited at where it is met all the same."""
+"""What a machine gives a process: cores, open files (``ulimit -n``), and an accelerator that may fail.
+
+The limit on open files is raised as far as a run needs, and waited at where it is met all the same.
+"""
 
 from __future__ import annotations
 
 import errno
+import functools
 import os
+import re
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
-from imageevalkit.cores import available_cores
 from imageevalkit.errors import UserError
 
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+# asyncio, half of the start of a command that has no use for it, is imported where it is used
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def available_cores() -> int:
+    """Cores in this process's affinity mask (Linux), else all of the machine; at least 1."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(available_cores() + 1, "cpu")
+
+
+async def on_cpu(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What ``work`` returns or raises, done off the event loop, in threads of its own.
+
+    asyncio's default threads also resolve host names: a resolver that hangs for one gateway must not keep the images of
+    another from being proven and stored. More threads than cores would only hold more images at once; zlib, hashing and
+    fsync release the interpreter lock.
+    """
+    import asyncio
+
+    call = functools.partial(work, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_threads(), call)
+
 
 # files being written or read, libraries that are loaded late; beside them two for every thread that looks up a name
 _ASIDE = 40
@@ -135,7 +172,7 @@ def when_one_is_free(act: Callable[[], T]) -> T:
 
 async def one_is_free() -> None:
     """Return when a descriptor is free, or after a minute: an event loop's own requests can end meanwhile."""
-    import asyncio  # half of the start of a command that has no use for it
+    import asyncio
 
     give_up = time.monotonic() + _PATIENCE
     while not _is_one_free() and time.monotonic() < give_up:
@@ -145,3 +182,23 @@ async def one_is_free() -> None:
 def _in_event_loop() -> bool:
     running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
     return bool(running and running())
+
+
+_DEVICE_ERROR = re.compile(r"CUDA error|cuDNN error|CUDNN_STATUS|NCCL error|Triton Error")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the accelerator has no room left; less at once, or elsewhere, may work."""
+    # torch.OutOfMemoryError of CUDA and others; MPS raises a plain RuntimeError
+    text = str(error)
+    return type(error).__name__ == "OutOfMemoryError" or "out of memory" in text or "ALLOC_FAILED" in text
+
+
+def breaks_the_process(error: BaseException) -> bool:
+    """Whether it is an error of the device itself: every later call of CUDA fails too, in this process."""
+    return type(error).__name__ == "AcceleratorError" or _DEVICE_ERROR.search(str(error)) is not None
+
+
+def is_of_the_accelerator(error: BaseException) -> bool:
+    """Whether it is for the worker process, and not a reason why a model cannot be used."""
+    return is_out_of_memory(error) or breaks_the_process(error)

@@ -7,8 +7,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from imageevalkit.asset_checks.file_facts import FileFacts
-from imageevalkit.asset_checks.finding import Finding
+from imageevalkit.asset_checks.files import FileFacts, Finding
 from imageevalkit.asset_checks.url import (
     UrlRecord,
     address_of,
@@ -19,11 +18,11 @@ from imageevalkit.asset_checks.url import (
     record_of,
     write_record,
 )
-from imageevalkit.asset_manifest import UrlAsset
+from imageevalkit.assets import UrlAsset
 from imageevalkit.atomic import disk_error, part_path
 from imageevalkit.errors import CellFailure
 from imageevalkit.hashes import sha256_file
-from imageevalkit.prefetching.http import download, forget
+from imageevalkit.prefetch.http import download, forget
 
 
 def fetch_file(asset: UrlAsset, name: str, hashes: bool, download_allowed: bool) -> Finding:

@@ -1,4 +1,4 @@
-"""``--dry_run``: the plan in words, with what each cell would make, reuse or repair, and ask its judge."""
+"""What a plan has to make, counted before it begins: for its GPUs, and for ``--dry_run``."""
 
 from __future__ import annotations
 
@@ -6,18 +6,81 @@ import json
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from imageevalkit.cell import REPO, Cell
-from imageevalkit.cores import available_cores
-from imageevalkit.errors import ExitStatus
+from imageevalkit.errors import ExitStatus, say
 from imageevalkit.jobs import Job, Plan, cell_of
 from imageevalkit.judges.choice import is_judge
 from imageevalkit.launch.environments import DRIVER_ENV, python_of
+from imageevalkit.launch.evaluate_jobs import describe_server
 from imageevalkit.launch.process import with_our_paths
-from imageevalkit.launch.serving_jobs import describe_server
+from imageevalkit.machine import available_cores
 from imageevalkit.secrets import environ_with
-from imageevalkit.text_output import counted
+from imageevalkit.text import counted
+
+_TELL_AFTER = 2.0
+
+
+def with_gpus_of_work(plan: Plan) -> Plan:
+    """``plan``, its generate jobs with GPUs for the images that they have left to make.
+
+    Images are counted in the driver's environment. A job whose images cannot be counted stays as it is.
+    """
+    asked = [job for job in plan.jobs if job.stage == "generate" and job.gpus]
+    calls = _calls_left(asked) if asked else {}
+    return replace(plan, jobs=[_fitted(job, calls.get(job.name)) for job in plan.jobs])
+
+
+def _fitted(job: Job, calls: int | None) -> Job:
+    if calls is None:
+        return job
+    if not calls:
+        # a finished cell needs no replica, and must not wait for a GPU that others use
+        return replace(job, gpus=0, gpus_at_most=0)
+    return replace(job, gpus_at_most=min(job.gpus_at_most, job.gpus * calls))
+
+
+def _calls_left(jobs: Sequence[Job]) -> Mapping[str, int | None]:
+    """Calls of its model that each job has to make, by name, counted no further than its replicas go."""
+    request = {
+        job.name: {
+            "cells": job.cells,
+            "options": job.options,
+            "enough": job.gpus_at_most // job.gpus,
+        }
+        for job in jobs
+    }
+    environ = environ_with(())
+    for job in jobs:
+        environ |= job.environ
+    try:
+        answer = _answer(json.dumps(request), environ)
+        return {str(name): calls for name, calls in json.loads(answer).items()}
+    except (OSError, ValueError):
+        return {}
+
+
+def _answer(request: str, environ: dict[str, str]) -> str:
+    with subprocess.Popen(
+        [str(DRIVER_ENV / "bin" / "python"), "-m", "imageevalkit.generation.forecast", "--calls"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=with_our_paths(environ),
+        cwd=REPO,
+    ) as counting:
+        try:
+            try:
+                return counting.communicate(request, _TELL_AFTER)[0]
+            except subprocess.TimeoutExpired:
+                say("looking through the images there are, to see which jobs need GPUs")
+                return counting.communicate()[0]
+        except BaseException:  # a stopped launcher leaves nothing behind
+            counting.kill()
+            raise
 
 
 def describe(plan: Plan) -> tuple[str, ExitStatus]:
@@ -66,7 +129,7 @@ class _Request(NamedTuple):
     environ: dict[str, str]
 
 
-_Told = list[tuple[str, bool]]
+_ForecastLines = list[tuple[str, bool]]
 """A line for each cell of a request, and whether it could be counted."""
 
 
@@ -120,7 +183,7 @@ def _images_of(job: Job, cell: Cell) -> dict[str, Any]:
     return {**how, "settings": job.options["settings"][cell.model]} if cell.folder.exists() else how
 
 
-def _forecasts(requests: Sequence[_Request]) -> list[_Told]:
+def _forecasts(requests: Sequence[_Request]) -> list[_ForecastLines]:
     """What is told of each of ``requests``: all for one Python and environment by one process, several side by side.
 
     A process reads a benchmark once for all of its models.
@@ -131,7 +194,7 @@ def _forecasts(requests: Sequence[_Request]) -> list[_Told]:
         together.setdefault(key, []).append(n)
     # the longest first: what starts last is waited for
     groups = sorted(together.values(), key=lambda group: -sum(len(requests[n].text["cells"]) for n in group))
-    found: dict[int, _Told] = {}
+    found: dict[int, _ForecastLines] = {}
     with ThreadPoolExecutor(available_cores()) as pool:
         answers = pool.map(_told, ([requests[n] for n in group] for group in groups))
         for group, told in zip(groups, answers, strict=True):
@@ -139,7 +202,7 @@ def _forecasts(requests: Sequence[_Request]) -> list[_Told]:
     return [found[n] for n in range(len(requests))]
 
 
-def _told(requests: Sequence[_Request]) -> list[_Told]:
+def _told(requests: Sequence[_Request]) -> list[_ForecastLines]:
     module, python, _, environ = requests[0]
     answer = subprocess.run(
         [python, "-m", module],
@@ -152,7 +215,7 @@ def _told(requests: Sequence[_Request]) -> list[_Told]:
         check=False,
     )
     try:
-        told: list[_Told] = json.loads(answer.stdout)
+        told: list[_ForecastLines] = json.loads(answer.stdout)
     except ValueError:
         last = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
         return [[(f"counts unknown: {last}", False)] for _ in requests]

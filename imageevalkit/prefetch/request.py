@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imageevalkit import registry
-from imageevalkit.arguments import Arguments
-from imageevalkit.asset_checks.check import Needed
-from imageevalkit.asset_checks.hub_cache import disagreement
-from imageevalkit.asset_manifest import HubAsset
-from imageevalkit.errors import CellFailure, UserError, suggest
+from imageevalkit.asset_checks.check import Needed, Needs
+from imageevalkit.asset_checks.hub import disagreement
+from imageevalkit.assets import HubAsset
+from imageevalkit.errors import Arguments, CellFailure, UserError, suggest
 from imageevalkit.launch.benchmarks import choose_benchmark
 from imageevalkit.launch.config import Config, parse_boolean, split_names
 from imageevalkit.launch.kwargs import parse_kwargs, parse_kwargses
 from imageevalkit.launch.models import model_needs
 from imageevalkit.launch.options import OPTIONS, merge, parse_judges
-from imageevalkit.launch.weights import Needs
 
 _AS_IN_A_RUN = (
     "--model_names",

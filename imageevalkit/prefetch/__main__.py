@@ -10,12 +10,11 @@ from pathlib import Path
 
 from imageevalkit import registry
 from imageevalkit.asset_checks.check import Needed, check_asset, name_of
-from imageevalkit.asset_checks.finding import Finding
-from imageevalkit.asset_manifest import CodeAsset, HubAsset, UrlAsset
-from imageevalkit.assets import BenchmarkFiles
+from imageevalkit.asset_checks.files import Finding
+from imageevalkit.assets import BenchmarkFiles, CodeAsset, HubAsset, UrlAsset
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, show
 from imageevalkit.launch.config import read_config
-from imageevalkit.prefetching.request import Request, read_request
+from imageevalkit.prefetch.request import Request, read_request
 from imageevalkit.secrets import one_line
 
 
@@ -58,7 +57,7 @@ def report(files: BenchmarkFiles) -> list[str]:
 
 
 def _fetch_data(files: BenchmarkFiles, mirror: Path | None) -> list[str]:
-    from imageevalkit.prefetching.benchmark_files import fetch
+    from imageevalkit.prefetch.benchmark_files import fetch
 
     return fetch(files, mirror)
 
@@ -83,16 +82,16 @@ def _placed(request: Request) -> list[str]:
 def _fetch(asset: Needed, name: str, request: Request) -> Finding:
     if isinstance(asset, HubAsset) and not request.mirror:
         # a mirror is for machines without internet: there, HF_HOME comes as a copy
-        from imageevalkit.hub import snapshot
+        from imageevalkit.prefetch.hub import snapshot
 
         snapshot(asset, name, request.hashes)
         return check_asset(asset, hashes=False)
     if isinstance(asset, CodeAsset):
-        from imageevalkit.prefetching.code import fetch_code
+        from imageevalkit.prefetch.code import fetch_code
 
         return fetch_code(asset, name, request.mirror)
     if isinstance(asset, UrlAsset):
-        from imageevalkit.prefetching.files import fetch_file
+        from imageevalkit.prefetch.files import fetch_file
 
         return fetch_file(asset, name, request.hashes, download_allowed=not request.mirror)
     return check_asset(asset, request.hashes)

@@ -15,14 +15,14 @@ from imageevalkit.logs import print_to
 _STATUS = {signal.SIGTERM: ExitStatus.TERMINATED, signal.SIGINT: ExitStatus.INTERRUPTED}
 
 
-class Ended(NamedTuple):
+class ChildExit(NamedTuple):
     """``how`` a process ended, in words, and the signal to this one that made it end, as a status."""
 
     how: str
     stopped_by: ExitStatus | None
 
 
-def run_apart(work: Callable[[], ExitStatus], log: Path) -> Ended:
+def run_apart(work: Callable[[], ExitStatus], log: Path) -> ChildExit:
     """Do ``work`` in a child of this process, which prints to ``log``; SIGTERM and SIGINT are passed on to it.
 
     Call it from the main thread of a process that has no other.
@@ -48,4 +48,4 @@ def run_apart(work: Callable[[], ExitStatus], log: Path) -> Ended:
         signal.signal(number, handler)
     code = os.waitstatus_to_exitcode(status)
     how = f"exit status {code}" if code >= 0 else signal.Signals(-code).name
-    return Ended(how + " (out of memory?)" * (how == "SIGKILL"), stopped_by[0] if stopped_by else None)
+    return ChildExit(how + " (out of memory?)" * (how == "SIGKILL"), stopped_by[0] if stopped_by else None)

@@ -7,8 +7,10 @@ emoji, which JSON can spell, or a byte of a file name that is no text. They may 
 from __future__ import annotations
 
 import io
+import math
 import re
 import sys
+import unicodedata
 
 _STEERING = re.compile(
     # a title, a device's string; one ends where the next begins, or thousands of beginnings would take minutes
@@ -48,3 +50,25 @@ def let_streams_take_any_text() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def columns_of(text: str) -> int:
+    """Columns that ``text`` takes; Chinese characters take two."""
+    return sum(_columns(char) for char in text)
+
+
+def _columns(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def dollars(usd: float) -> str:
+    """``usd`` with two decimals, or as many as two significant digits take: ``$1,234.50``, ``$0.004``."""
+    if 0 < usd < 0.0001:
+        return "<$0.0001"
+    if usd == 0 or usd >= 0.1:
+        return f"${usd:,.2f}"
+    decimals = 1 - math.floor(math.log10(usd))
+    whole, _, fraction = f"{usd:.{decimals}f}".rstrip("0").partition(".")
+    return f"${whole}.{fraction.ljust(2, '0')}"
