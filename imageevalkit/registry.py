@@ -59,8 +59,10 @@ def _add(classes: dict[str, type[Benchmark]], cls: type[Benchmark], where: str) 
     if inspect.isabstract(cls):
         lacks = ", ".join(sorted(cls.__abstractmethods__))
         raise UserError(f"{where}: class {cls.__name__} lacks {lacks} (imageevalkit/benchmark/contract.py)")
-    if not isinstance(name, str) or not name or not isinstance(getattr(cls, "version", None), str):
-        raise UserError(f"{where}: class {cls.__name__} needs texts as name and version")
+    for attribute in ("name", "version"):
+        value = getattr(cls, attribute, None)
+        if not isinstance(value, str) or not value:
+            raise UserError(f"{where}: class {cls.__name__}: {attribute} is {value!r}, and must be a text")
     if cls.task not in TASKS:
         raise UserError(f"{where}: the task of {name} is '{cls.task}': use {', '.join(TASKS)}")
     if name in classes:

@@ -111,7 +111,15 @@ def test_settings_are_checked_at_planning_and_reach_every_job(checkout: Path) ->
             "import nobody_has_this",
             "cannot be imported: ModuleNotFoundError: No module named 'nobody_has_this'",
         ),
-        (SIGNS.replace('"1"', "1"), "class Signs needs texts as name and version"),
+        (SIGNS.replace('"1"', "1"), "class Signs: version is 1, and must be a text"),
+        (
+            SIGNS.replace('"street-signs", "1"', '"street-signs", ""'),
+            "class Signs: version is '', and must be a text",
+        ),
+        (
+            SIGNS.replace("name, version, judge,", "name, revision, judge,"),
+            "class Signs: version is None, and must",
+        ),
         (SIGNS.replace("def score", "def scores"), "class Signs lacks score"),
         (SIGNS.replace('"street-signs"', '"quicktext"'), "is in benchmarks/quicktext/benchmark.py too"),
         ("exit(3)", "its code called exit(3)"),

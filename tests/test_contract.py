@@ -691,3 +691,25 @@ def test_a_prompt_that_lacks_what_it_is_grouped_by_is_named_before_anything_is_a
     ):
         evaluate(load(tmp_path, _YES_NO, monkeypatch))
     assert judge.requests == []
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, r"prompts\.json cannot be read \(No such file or directory\); put it there$"),
+        ('[{"prompt": a}]', r"prompts\.json is not what it should be \(Expecting value: .*\); mend it$"),
+        (
+            '{"a": 1}',
+            r"prompts\.json holds \{'a': 1\}, and must be a list of objects with \"prompt\", \"language\"$",
+        ),
+        ("[]", r"prompts\.json holds \[\], and must be a list of objects"),
+        ('["a dog"]', r"prompts\.json holds \['a dog'\], and must be a list of objects"),
+    ],
+)
+def test_a_file_of_prompts_that_is_none_is_named_with_what_it_must_be(
+    text: str | None, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if text is not None:
+        (tmp_path / "prompts.json").write_text(text)
+    with pytest.raises(CellFailure, match=r"^benchmark spelling: \S*" + says):
+        evaluate(load(tmp_path, _YES_NO, monkeypatch))

@@ -60,8 +60,8 @@ def to_ask(benchmark: RedBenchmark, n: int = 5, options: AskOptions = _ASK) -> t
     """What a forecast tells: how many questions there are to ask, of how many."""
     of_cell = items(FakeDataset(n))
     pictures = pictures_of(benchmark, images_to_come(CELL, of_cell, None))
-    total, waiting = questions_to_ask(CELL, benchmark, Answerers(benchmark), of_cell, pictures, options)
-    return len(waiting), total
+    known, waiting = questions_to_ask(CELL, benchmark, Answerers(benchmark), of_cell, pictures, options)
+    return len(waiting), known.requests
 
 
 class Interrupting(RedBenchmark):
@@ -277,7 +277,10 @@ class Breaking(RedBenchmark):
             {"score": lambda score: replace(score, points=[score, Score({"red": math.inf})])},
             "score() of item images/00002, points[1]: 'red' is inf, and must be a finite number",
         ),
-        ({"metrics": {"red": Metric(50.0, 5)}}, "metric 'red' is 50 on a scale of 1: "),
+        (
+            {"metrics": {"red": Metric(50.0, 5)}},
+            "metric 'red' is 50 on a scale of 1: give the top of its range, as in mean(…, top=5)",
+        ),
         ({"metrics": {"red": Metric(-1.5, 5)}}, "metric 'red' is -1.5 on a scale of 1: "),
         ({"metrics": {"blue": Metric(101.0, 5, scale=100)}}, "metric 'blue' is 101 on a scale of 100: "),
         ({"metrics": {"red": Metric(math.inf, 5)}}, "metric 'red': 'value' is Infinity"),
@@ -826,7 +829,7 @@ def test_flat_images_are_flagged() -> None:
     [
         ({"schema": "other/1"}, "schema"),
         ({"metrics": {"red": {"value": float("nan"), "n": 1}}}, "metric 'red': 'value' is NaN"),
-        ({"headline": ["green"]}, "unknown metric"),
+        ({"headline": ["green"]}, "unknown metric 'green'; known: red"),
         ({"headline": []}, "no reason"),
         ({"coverage.judged": 4}, "generated ≠"),
         ({"coverage.failed": 1}, "expected ≠"),

@@ -230,7 +230,7 @@ def test_metrics_in_every_form(tmp_path: Path, raw: object, metric: Metric) -> N
         ("", "is no JSON"),
         ("[1]", "holds no metrics"),
         ("{}", "holds no metrics"),
-        ('{"a": "0.5"}', "metric 'a': 'value' is \"0.5\""),
+        ('{"a": "0.5"}', "metric 'a': 'value' is \"0.5\": value must be a number or null"),
         ('{"a": true}', "metric 'a': 'value' is true"),
         ('{"a": 1e999}', "metric 'a': 'value' is Infinity"),
         ('{"a": {"n": 3}}', "metric 'a': 'value' is missing"),

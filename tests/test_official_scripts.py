@@ -94,6 +94,14 @@ def test_a_program_that_fails_is_no_score(benchmark: Widths, scores: Scores, pro
     assert says in str(failure.value)
 
 
+def test_a_missing_folder_of_the_program_is_named(benchmark: Widths, scores: Scores) -> None:
+    benchmark.code /= "data"
+    with pytest.raises(
+        CellFailure, match=r"benchmark widths: .* runs in \S+/data, which is no folder: put the program"
+    ):
+        benchmark.metrics(scores)
+
+
 def test_a_program_that_is_not_there_is_named(benchmark: Widths, scores: Scores) -> None:
     benchmark.command = lambda images, output: ["no-such-program"]  # type: ignore[method-assign]
     with pytest.raises(CellFailure, match="cannot be run: No such file or directory: no-such-program"):

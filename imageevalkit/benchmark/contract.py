@@ -22,13 +22,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
-from imageevalkit.assets import Asset, BenchmarkFiles, data_folder
+from imageevalkit.assets import BENCHMARKS, Asset, BenchmarkFiles, data_folder
 from imageevalkit.benchmark.question import Answer, Picture, PixelRule, Question
+from imageevalkit.cell import REPO, portable_path
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric
 from imageevalkit.cell.scores import Score
 from imageevalkit.errors import CellFailure, UserError, say
-from imageevalkit.guest_code import guest_code
+from imageevalkit.guest_code import CodeExit, guest_code
 from imageevalkit.secrets import one_line, redact
 
 Rules = Literal["official", "corrected"]
@@ -83,12 +84,27 @@ JUDGE = Measurer("")
 """Stands for the judge that the user chose."""
 
 
-class Answers(dict[str, Answer]):
-    """The answers about one item in which a value was read, by the name of the question."""
+class Answers(Mapping[str, Answer]):
+    """The answers about one item in which a value was read, by the name of the question.
+
+    ``looked_at``: somebody has asked what is among them, so that what it says may be another thing with more of them.
+    """
 
     def __init__(self, answers: Mapping[str, Answer], attempts: Mapping[str, int] | None = None) -> None:
-        super().__init__(answers)
-        self._attempts = attempts or {}
+        self._answers, self._attempts = dict(answers), attempts or {}
+        self.looked_at = False
+
+    def __getitem__(self, name: str) -> Answer:
+        self.looked_at = True
+        return self._answers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        self.looked_at = True
+        return iter(self._answers)
+
+    def __len__(self) -> int:
+        self.looked_at = True
+        return len(self._answers)
 
     def attempt(self, name: str) -> int:
         """How many replies to the question held no value so far. The words of the next attempt may depend on it."""
@@ -260,19 +276,22 @@ class Benchmark(ABC):
         return self._read(file, lambda text: list(csv.DictReader(io.StringIO(text, newline=""))), count)
 
     def _read(self, file: str, parse: Callable[[str], Any], count: int | None = None) -> Any:
-        path = self.folder / file
-        if not path.is_file():
-            path = self.data / file
-        remedy = f"run: bash utils/prefetch.sh --ds_names {self.name}" if self.assets else "restore it"
+        own, fetched = self.folder / file, self.data / file
+        path = fetched if not own.is_file() and (self.assets or fetched.is_file()) else own
+        if self.assets and path == fetched:
+            remedy = f"run: bash utils/prefetch.sh --ds_names {self.name}"
+        else:
+            remedy = "mend it" if path.is_file() else "put it there"
+        where = f"benchmark {self.name}: {portable_path(path)}"
         try:
             with path.open(encoding="utf-8", newline="") as opened:  # line ends within a text stay
                 content = parse(opened.read())
         except OSError as error:
-            raise CellFailure(f"{path} cannot be read ({error.strerror}); {remedy}") from None
+            raise CellFailure(f"{where} cannot be read ({error.strerror}); {remedy}") from None
         except (ValueError, RecursionError, csv.Error) as error:
-            raise CellFailure(f"{path} is not what it should be ({one_line(error)}); {remedy}") from None
+            raise CellFailure(f"{where} is not what it should be ({one_line(error)}); {remedy}") from None
         if count is not None and len(content) != count:
-            raise CellFailure(f"{path} holds {len(content)} records, not {count}; {remedy}")
+            raise CellFailure(f"{where} holds {len(content)} records, not {count}; {remedy}")
         return content
 
     def sources(self, item: Item) -> list[Picture]:
@@ -411,6 +430,9 @@ def grouped(elements: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]
     return groups
 
 
+_CODE = (BENCHMARKS, REPO / "infer" / "custom_datasets" / "dataset_cls")
+
+
 @contextmanager
 def benchmark_code(name: str, where: str) -> Iterator[None]:
     """A block that runs code of the benchmark ``name``: ``where`` ("score() of item 3") begins what is said of its
@@ -426,5 +448,15 @@ def benchmark_code(name: str, where: str) -> Iterator[None]:
         raise
     except Exception as error:
         say(redact(traceback.format_exc()))
-        said = f"{type(error).__name__}: {one_line(error, 300)}"
-        raise CellFailure(f"benchmark {name}: {where} fails: {said}") from error
+        raise CellFailure(f"benchmark {name}: {where} fails: {said_of(error)}") from error
+
+
+def said_of(error: Exception) -> str:
+    """What ``error`` of a benchmark's code says, in one line, and the file and line that it came from."""
+    raised = (error.__cause__ or error) if isinstance(error, CodeExit) else error
+    places = [
+        f" ({Path(frame.filename).relative_to(REPO).as_posix()}, line {frame.lineno})"
+        for frame in traceback.extract_tb(raised.__traceback__)
+        if any(Path(frame.filename).is_relative_to(folder) for folder in _CODE)
+    ]
+    return f"{type(error).__name__}: {one_line(error, 300)}{places[-1] if places else ''}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 import subprocess
 import tempfile
 from abc import abstractmethod
@@ -13,6 +14,7 @@ from typing import Any, ClassVar
 
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
+from imageevalkit.cell import portable_path
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.metrics_file import METRICS, read_metrics
 from imageevalkit.cell.results import Metric
@@ -39,7 +41,14 @@ class PromptFile(Benchmark):
     max_tokens: ClassVar[int] = 512
 
     def samples(self) -> Iterable[Sample]:
-        for n, row in enumerate(self.read_json(self.file)):
+        rows = self.read_json(self.file)
+        if not isinstance(rows, list) or not rows or not all(isinstance(row, Mapping) for row in rows):
+            keys = ", ".join(f'"{key}"' for key in ("prompt", *self.by))
+            raise CellFailure(
+                f"benchmark {self.name}: {self.file} holds {reprlib.repr(rows)}, and must be a list of objects "
+                f"with {keys}"
+            )
+        for n, row in enumerate(rows):
             if missing := [key for key in ("prompt", *self.by) if key not in row]:
                 raise CellFailure(
                     f"benchmark {self.name}: {self.file}, entry {n} (counted from 0) lacks {', '.join(missing)}"
@@ -159,6 +168,12 @@ class OfficialScript(Benchmark):
         return Score({})
 
     def metrics(self, scores: Scores) -> Mapping[str, Metric]:
+        program = f"benchmark {self.name}: its official program"
+        if not self.data.is_dir():
+            raise CellFailure(
+                f"{program} runs in {portable_path(self.data)}, which is no folder: put the program there, or "
+                "name it in assets"
+            )
         with tempfile.TemporaryDirectory(prefix="official-") as folder:
             images, output = Path(folder, "images"), Path(folder, "output")
             output.mkdir()
@@ -170,13 +185,9 @@ class OfficialScript(Benchmark):
             try:
                 status = subprocess.run(self.command(images, output), cwd=self.data, check=False).returncode
             except OSError as error:
-                raise CellFailure(
-                    f"its official program cannot be run: {error.strerror}: {error.filename}"
-                ) from None
+                raise CellFailure(f"{program} cannot be run: {error.strerror}: {error.filename}") from None
             if status:
-                raise CellFailure(
-                    f"its official program ended with status {status}; the log has what it said"
-                )
+                raise CellFailure(f"{program} ended with status {status}; the log has what it said")
             self._files = {path.name: path.read_bytes() for path in output.iterdir() if path.is_file()}
             return self.read(output, len(scores))
 

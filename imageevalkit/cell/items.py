@@ -16,6 +16,7 @@ from imageevalkit.errors import CellFailure
 from imageevalkit.text import to_bytes
 
 MODEL_NAME_MARK = "<MODEL_NAME>"
+_PATH = "image_save_path (the file of a Sample)"
 # The official kit adds the item's seed to a driver seed that its shell driver never changes.
 BASE_SEED = 42
 
@@ -90,7 +91,7 @@ def entries_of(dataset: Any, benchmark: str) -> list[Item]:
             entry = _entry(raw, benchmark, task)
             if (same := number_of.setdefault(entry.id, n)) != n:
                 raise ValueError(
-                    f"image_save_path '{raw['image_save_path']}' is that of entry {same} too (suffixes do not count)"
+                    f"{_PATH} '{raw['image_save_path']}' is that of entry {same} too (suffixes do not count)"
                 )
         except ValueError as error:
             raise CellFailure(f"benchmark {benchmark}, entry {n} (data[{n}]): {error}") from None
@@ -154,12 +155,12 @@ def _path_in_cell(declared: Any, benchmark: str) -> PurePosixPath:
 
     folder = f"{MODEL_NAME_MARK}/{benchmark}"
     if not isinstance(declared, str | PurePath):
-        raise _wrong("image_save_path", declared, f"a text: {folder}/….png")
+        raise _wrong(_PATH, declared, f"a text: {folder}/….png")
     path = PurePosixPath(declared)
     if path.parts[:2] != (MODEL_NAME_MARK, benchmark) or len(path.parts) == 2 or ".." in path.parts:
-        raise ValueError(f"image_save_path '{declared}' must lie in {folder}/")
+        raise ValueError(f"{_PATH} '{declared}' must lie in {folder}/")
     try:
         format_of(path)
     except ValueError as error:
-        raise ValueError(f"image_save_path {error}") from None
+        raise ValueError(f"{_PATH} {error}") from None
     return PurePosixPath(*path.parts[2:])

@@ -70,7 +70,9 @@ def _metric(name: str, raw: Any, n: int) -> Metric:
         raise ValueError("it has no name")
     given = raw if isinstance(raw, dict) else {"value": raw}
     if problem := _METRIC.problem(given):
-        raise ValueError(problem)
+        raise ValueError(
+            f"{problem}: value must be a number or null, n a whole number, interval [low, high], scale above 0"
+        )
     if unknown := sorted(set(given) - {*_METRIC.must, *_METRIC.may}):
         raise ValueError(f"'{unknown[0]}' is unknown; value, n, interval and scale are not")
     value, interval = given["value"], given.get("interval")

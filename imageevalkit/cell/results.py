@@ -22,7 +22,7 @@ from typing import Any
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, short_path
 from imageevalkit.cell.jsonl import Shape, parse, read_jsonl
-from imageevalkit.errors import CellFailure
+from imageevalkit.errors import CellFailure, suggest
 from imageevalkit.text import to_bytes
 
 SCHEMA = "imageevalkit.result/1"
@@ -154,7 +154,8 @@ def validate(raw: Any) -> None:
     if c["generated"] != c["judged"] + c["unparsed"] + c["judge_failed"]:
         raise ValueError("coverage: generated ≠ judged + unparsed + judge_failed")
     if unknown := [name for name in raw["headline"] if name not in raw["metrics"]]:
-        raise ValueError(f"headline names unknown metric '{unknown[0]}'")
+        known = f"{suggest(unknown[0], raw['metrics'])}; known: {', '.join(raw['metrics'])}"
+        raise ValueError(f"headline names unknown metric '{unknown[0]}'{known}")
     if not raw["headline"] and not raw.get("withheld"):
         raise ValueError("no headline and no reason for withholding it")
 
@@ -175,8 +176,8 @@ def check_within_scale(metrics: Mapping[str, Metric], unbounded: Sequence[str]) 
             continue
         if not any(fnmatchcase(name, pattern) for pattern in unbounded):
             raise ValueError(
-                f"metric '{name}' is {metric.value:g} on a scale of {metric.scale:g}: give Metric() the scale that it "
-                "has, or name the metric in the benchmark's 'unbounded' if it may lie beyond"
+                f"metric '{name}' is {metric.value:g} on a scale of {metric.scale:g}: give the top of its range, "
+                "as in mean(…, top=5) or Metric(…, scale=5), or name it in 'unbounded' if it may lie beyond"
             )
 
 

@@ -46,11 +46,13 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
             return "a script of its own, which does not tell what it asks"
         benchmark, answerers = _made(cell.benchmark, request["judge"])
         items, pictures = _pictures(cell, benchmark, request, datasets)
-        questions, waiting = questions_to_ask(
+        known, waiting = questions_to_ask(
             cell, benchmark, answerers, items, pictures, AskOptions.from_environment()
         )
-        said = f"{len(waiting)} of {questions} questions to ask of {answerers.evaluator.id}"
-        return f"{said}, {effort(request['judge'], waiting)}" if waiting and request["is_judge"] else said
+        said = f"{len(waiting)} of {known.requests} questions to ask of {answerers.evaluator.id}"
+        if waiting and request["is_judge"]:
+            said += f", {effort(request['judge'], waiting)}"
+        return f"{said}; their answers may lead to more" if waiting and known.depend_on_answers else said
 
     # of images that are all to come, the same is asked whoever makes them
     untouched: dict[str, str] = {}
@@ -78,10 +80,10 @@ def questions_to_ask(
     items: Sequence[Item],
     pictures: Mapping[str, Picture],
     options: AskOptions,
-) -> tuple[int, list[Question]]:
-    """How many questions there are about ``pictures``, and those that a job with ``options`` would ask at first."""
-    judgements = Judgements(cell, benchmark, answerers.evaluator_of, items, pictures, options.retry_unparsed)
-    return judgements.requests, judgements.open() if options.ask else []
+) -> tuple[Judgements, list[Question]]:
+    """What is known of the questions about ``pictures``, and those that a job with ``options`` would ask at first."""
+    known = Judgements(cell, benchmark, answerers.evaluator_of, items, pictures, options.retry_unparsed)
+    return known, known.open() if options.ask else []
 
 
 def _pictures(

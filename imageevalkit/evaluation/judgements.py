@@ -84,7 +84,7 @@ class Judgements:
     again.
 
     Items may share a request: it is asked once. With ``retry_unparsed`` replies on record without a value count as
-    none. What is no record is told.
+    none. What is no record is told. ``depend_on_answers``: with more answers there may be more questions.
 
     Raises:
         CellFailure: the benchmark breaks its contract.
@@ -103,6 +103,7 @@ class Judgements:
         self._benchmark, self._evaluator_of = benchmark, evaluator_of
         self._pictures, self._retry_unparsed = pictures, retry_unparsed
         self._items = {item.id: item for item in items}
+        self.depend_on_answers = False
         self._places: dict[str, dict[str, _Place]] = {item: {} for item in pictures}
         self._asking: dict[str, list[_Place]] = defaultdict(list)  # by request
         self._open: dict[str, Question] = {}
@@ -231,6 +232,7 @@ class Judgements:
         )
         with benchmark_code(self._benchmark.name, where):
             found = list(self._benchmark.questions(self._items[item], self._pictures[item], answers))
+        self.depend_on_answers |= answers.looked_at
         names: set[str] = set()
         for question in found:
             if not isinstance(question, Question):

@@ -13,7 +13,7 @@ from typing import Any
 from imageevalkit import registry
 from imageevalkit.asset_checks.check import Needed, Needs, why_missing
 from imageevalkit.assets import BenchmarkFiles, HubAsset
-from imageevalkit.benchmark.contract import JUDGE, Benchmark, Measurer, Settings, benchmark_code
+from imageevalkit.benchmark.contract import JUDGE, Benchmark, Measurer, Settings, benchmark_code, said_of
 from imageevalkit.cell import REPO
 from imageevalkit.cell.items import entries_of
 from imageevalkit.errors import CellFailure, UserError, suggest
@@ -22,7 +22,6 @@ from imageevalkit.launch.config import Config
 from imageevalkit.launch.judges import ConfiguredJudge, configured_judge
 from imageevalkit.launch.kwargs import parse_kwargs
 from imageevalkit.launch.models import DATASETS, check_class
-from imageevalkit.secrets import one_line
 
 
 @dataclass(frozen=True)
@@ -119,8 +118,9 @@ class BenchmarkChoice:
         except CellFailure:
             raise
         except Exception as error:
-            said = f"{type(error).__name__}: {one_line(error, 300)}"
-            raise CellFailure(f"benchmark {self.name}: its dataset cannot be read: {said}") from error
+            raise CellFailure(
+                f"benchmark {self.name}: its dataset cannot be read: {said_of(error)}"
+            ) from error
 
 
 def choose_benchmark(
@@ -204,6 +204,11 @@ def _judge(benchmark: Benchmark, judge: str) -> str:
     judge = judge or benchmark.judge
     if benchmark.takes_readers and ":" not in judge and judge not in registry.judges():
         return registry.check_reader(judge)
+    if not benchmark.takes_readers and judge in registry.reader_names():
+        raise UserError(
+            f"benchmark {benchmark.name} asks a judge, and '{judge}' only reads text: name a judge, such as "
+            f"{benchmark.judge} or {', '.join(registry.judges())}"
+        )
     return registry.choose_judge(judge).full_name
 
 
