@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from imageevalkit.benchmark.contract import said_of
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import MODEL_NAME_MARK, Item, entries_of, placed
 from imageevalkit.cell.states import Survey, survey
@@ -83,8 +84,8 @@ def tell_forecasts(forecast_of: Callable[[Mapping[str, Any], Datasets], Forecast
             with guest_code():
                 return f"{key}: {forecast(cell_of(key))}", True
         except Exception as error:  # a fault in one dataset class or benchmark must not hide the other cells
-            kind = "" if isinstance(error, CellFailure) else f"{type(error).__name__}: "
-            return f"{key}: unknown: {kind}{one_line(error, 300)}", False
+            said = one_line(error, 300) if isinstance(error, CellFailure) else said_of(error)
+            return f"{key}: unknown: {said}", False
 
     answers = []
     with stdout_kept():

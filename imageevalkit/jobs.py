@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from imageevalkit.atomic import write_atomic
+from imageevalkit.benchmark.contract import said_of
 from imageevalkit.cell import Cell, short_path
 from imageevalkit.cell.jsonl import Shape, parse
 from imageevalkit.errors import CellFailure, ExitStatus, UserError
@@ -142,7 +143,7 @@ def outcome_of(step: Callable[[], Outcome], log: Callable[[str], None]) -> Outco
         return Outcome(FAILED, one_line(error))
     except Exception as error:
         log(redact(traceback.format_exc()))
-        return Outcome(FAILED, f"{type(error).__name__}: {one_line(error, 300)}")
+        return Outcome(FAILED, said_of(error))
 
 
 def outcome_path(run_folder: Path, cell: Cell, stage: str) -> Path:

@@ -139,6 +139,38 @@ def test_a_broken_file_is_told_and_blocks_its_own_cells_alone(checkout: Path, co
 
 
 @needs_driver_env
+@pytest.mark.parametrize(
+    ("line", "method"),
+    [("return [measure(", "questions() of item images/0"), ('return [Sample(f"', "samples()")],
+)
+def test_an_error_in_its_code_names_the_file_and_the_line(checkout: Path, line: str, method: str) -> None:
+    code = SIGNS.replace(line, f"return [].no_such_thing, {line[7:]}")
+    number = next(n for n, text in enumerate(code.splitlines(), 1) if "no_such_thing" in text)
+    add(checkout, "signs", code)
+    said = plan(checkout, "--ds_names", "street-signs")[1]
+    place = f"(benchmarks/signs/benchmark.py, line {number})"
+    assert f"{method} fails: AttributeError: 'list' object has no attribute 'no_such_thing' {place}\n" in said
+
+
+@needs_driver_env
+def test_a_plan_tells_that_more_questions_may_follow_the_answers(checkout: Path) -> None:
+    asked = '[measure("read", image)]'
+    add(checkout, "signs", SIGNS.replace(asked, f'{asked} + [measure("more", image)] * ("read" in answers)'))
+    add(checkout, "plain", SIGNS.replace("street-signs", "plain").replace("large-signs", "large-plain"))
+    said = plan(checkout, "--ds_names", "street-signs;plain")[1]
+    assert "street-signs: 2 of 2 questions to ask of ppocr-v4; their answers may lead to more\n" in said
+    assert "plain: 2 of 2 questions to ask of ppocr-v4\n" in said
+
+
+@needs_driver_env
+def test_a_reader_where_a_judge_is_asked_is_told_so(checkout: Path) -> None:
+    add(checkout, "signs", SIGNS.replace('"ppocr", True', '"openai:gpt-4o", False'))
+    status, said = plan(checkout, "--ds_names", "street-signs", "--judges", "street-signs=ppocr")
+    says = "error: benchmark street-signs takes no reader of text, such as 'ppocr'"
+    assert status == 2 and said.startswith(says) and "openai:ppocr" not in said
+
+
+@needs_driver_env
 def test_missing_weights_of_who_measures_block_the_cell(checkout: Path) -> None:
     measurers = '    measurers = {"read": Measurer("dreamsim")}'
     add(checkout, "signs", f"{SIGNS}{measurers}\n")

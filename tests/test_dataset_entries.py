@@ -35,7 +35,8 @@ FAULTS = {
     "seed": ("self.data[4]['seed'] = 0.9", "entry 4 (data[4]): seed is 0.9, and must be a whole number"),
     "gif": (
         "self.data[3]['image_save_path'] = '<MODEL_NAME>/gif/3.gif'",
-        "entry 3 (data[3]): image_save_path (the file of a Sample) '<MODEL_NAME>/gif/3.gif': no image is saved with the suffix '.gif', only ",
+        "entry 3 (data[3]): image_save_path (the file of a Sample) '<MODEL_NAME>/gif/3.gif': no image is saved with "
+        "the suffix '.gif', only ",
     ),
     "twice": (
         "self.data[4]['image_save_path'] = '<MODEL_NAME>/twice/1.jpg'",
@@ -43,6 +44,10 @@ FAULTS = {
     ),
     "named": ("self.dataset_name = 'other'", "dataset_name of class Broken is 'other', and must be 'named'"),
     "tasked": ("self.dataset_task = 'edit'", "dataset_task of class Broken is 'edit', and must be 't2i'"),
+    "raises": (
+        "self.data[9]",
+        "IndexError: list index out of range (infer/custom_datasets/dataset_cls/t2i/raises.py, line 9)",
+    ),
     "empty": ("self.data = []", "its data is [], and must be a list of dicts"),
 }
 COUNTED = """

@@ -206,8 +206,8 @@ def _judge(benchmark: Benchmark, judge: str) -> str:
         return registry.check_reader(judge)
     if not benchmark.takes_readers and judge in registry.reader_names():
         raise UserError(
-            f"benchmark {benchmark.name} asks a judge, and '{judge}' only reads text: name a judge, such as "
-            f"{benchmark.judge} or {', '.join(registry.judges())}"
+            f"benchmark {benchmark.name} takes no reader of text, such as '{judge}' (takes_readers in benchmark.py): "
+            f"name a judge, one of {', '.join(registry.judges())} or any model as backend:model"
         )
     return registry.choose_judge(judge).full_name
 
