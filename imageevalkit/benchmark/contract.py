@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from imageevalkit.assets import BENCHMARKS, Asset, BenchmarkFiles, data_folder
 from imageevalkit.benchmark.question import Answer, Picture, PixelRule, Question
-from imageevalkit.cell import REPO, portable_path
+from imageevalkit.cell import REPO, short_path
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric
 from imageevalkit.cell.scores import Score
@@ -282,7 +282,7 @@ class Benchmark(ABC):
             remedy = f"run: bash utils/prefetch.sh --ds_names {self.name}"
         else:
             remedy = "mend it" if path.is_file() else "put it there"
-        where = f"benchmark {self.name}: {portable_path(path)}"
+        where = f"benchmark {self.name}: {short_path(path)}"
         try:
             with path.open(encoding="utf-8", newline="") as opened:  # line ends within a text stay
                 content = parse(opened.read())

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
-from imageevalkit.cell import portable_path
+from imageevalkit.cell import short_path
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.metrics_file import METRICS, read_metrics
 from imageevalkit.cell.results import Metric
@@ -171,7 +171,7 @@ class OfficialScript(Benchmark):
         program = f"benchmark {self.name}: its official program"
         if not self.data.is_dir():
             raise CellFailure(
-                f"{program} runs in {portable_path(self.data)}, which is no folder: put the program there, or "
+                f"{program} runs in {short_path(self.data)}, which is no folder: put the program there, or "
                 "name it in assets"
             )
         with tempfile.TemporaryDirectory(prefix="official-") as folder:
