@@ -33,24 +33,25 @@ TASKS = ("t2i", "edit", "subject")
 def _benchmarks() -> tuple[Mapping[str, type[Benchmark]], Mapping[str, str]]:
     """The classes of benchmarks by name; and why others cannot be used, by their names and by those of folders."""
     found: dict[str, list[type[Benchmark]]] = {}
-    broken: dict[str, str] = {}
+    of_names: dict[str, str] = {}
+    of_folders: dict[str, str] = {}
     for folder in sorted(path for path in (REPO / "benchmarks").iterdir() if any(path.glob("*.py"))):
         try:
             for cls in _classes_in(folder):
-                name = vars(cls)["name"]
                 if problem := _problem_of(cls):
-                    broken[str(name)] = f"{file_of(cls)}: {problem}"
-                    broken.setdefault(folder.name, broken[str(name)])
+                    of_names[str(cls.name)] = f"{file_of(cls)}: {problem}"
+                    of_folders.setdefault(folder.name, of_names[str(cls.name)])
                 else:
-                    found.setdefault(name, []).append(cls)
+                    found.setdefault(cls.name, []).append(cls)
         except UserError as error:
-            broken[folder.name] = str(error)
+            of_folders[folder.name] = str(error)
     for name, classes in found.items():
         if len(classes) > 1:
             files = " and in ".join(map(file_of, classes))
-            problem = f"benchmark '{name}' is in {files}: give one of them another name"
-            broken |= dict.fromkeys((name, *(cls.__module__.split(".")[1] for cls in classes)), problem)
-    return {name: classes[0] for name, classes in found.items() if name not in broken}, broken
+            of_names[name] = f"benchmark '{name}' is in {files}: give one of them another name"
+            of_folders |= {cls.__module__.split(".")[1]: of_names[name] for cls in classes}
+    usable = {name: classes[0] for name, classes in found.items() if name not in of_names}
+    return usable, {**of_folders, **of_names}
 
 
 def _classes_in(folder: Path) -> list[type[Benchmark]]:
@@ -73,7 +74,9 @@ def _classes_in(folder: Path) -> list[type[Benchmark]]:
     except Exception as error:
         raise UserError(f"{where} cannot be imported: {type(error).__name__}: {one_line(error)}") from error
     own = [cls for cls in vars(module).values() if inspect.isclass(cls) and cls.__module__ == module.__name__]
-    classes = [cls for cls in dict.fromkeys(own) if issubclass(cls, Benchmark) and "name" in vars(cls)]
+    classes = [
+        cls for cls in dict.fromkeys(own) if issubclass(cls, Benchmark) and vars(cls).get("name") is not None
+    ]
     if not classes:
         raise UserError(
             f"{where} holds no benchmark: write a class with a name (imageevalkit/benchmark/contract.py)"

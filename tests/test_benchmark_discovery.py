@@ -138,11 +138,14 @@ def test_a_broken_file_is_told_and_blocks_its_own_cells_alone(checkout: Path, co
 @pytest.mark.parametrize("copy", ["a_copy", "signs2"])
 def test_two_of_one_name_are_both_told_and_block_that_name_alone(checkout: Path, copy: str) -> None:
     add(checkout, "signs", SIGNS)
-    add(checkout, copy, SIGNS.replace("large-signs", "huge-signs"))
+    own_name = SIGNS.replace(
+        "large-signs", copy
+    )  # a benchmark called like a folder that has a fault is usable
+    add(checkout, copy, own_name)
     files = " and in ".join(f"benchmarks/{folder}/benchmark.py" for folder in sorted(["signs", copy]))
     says = f"benchmark 'street-signs' is in {files}: give one of them another name"
     assert run_eval(checkout, "--list").stdout.count(f"\n  {says}\n") == 1
-    status, said = plan(checkout, "--ds_names", "street-signs;large-signs;huge-signs")
+    status, said = plan(checkout, "--ds_names", f"street-signs;large-signs;{copy}")
     assert status == 1 and said.count("blocked") == 1
     assert f"blocked reference-typeset/street-signs: {says}" in said
 

@@ -185,9 +185,8 @@ def test_a_line_of_the_registry_may_be_a_plain_tuple_and_a_wrong_one_blocks_its_
         "pairs": ("t2i", ".dataset_cls.t2i.plain"),
     }
     added = "".join(f"DATASET_SETTINGS[{name!r}] = {line!r}\n" for name, line in lines.items())
-    registry.write_text(
-        f"{registry.read_text().replace("['plain'] = DatasetSetting(", "['plain'] = (")}\n{added}"
-    )
+    plain = registry.read_text().replace("['plain'] = DatasetSetting(", "['plain'] = (")
+    registry.write_text(f"{plain}\n{added}")
     like = ', and must be like ("t2i", ".dataset_cls.t2i.mybench", "MyBench")'
     where = "in infer/custom_datasets/load_dataset.py"
     expected = {
