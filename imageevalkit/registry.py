@@ -31,56 +31,92 @@ TASKS = ("t2i", "edit", "subject")
 
 @functools.cache
 def _benchmarks() -> tuple[Mapping[str, type[Benchmark]], Mapping[str, str]]:
-    """The classes of benchmarks by name; and by folder why a ``benchmark.py`` could not be read."""
-    classes: dict[str, type[Benchmark]] = {}
-    broken: dict[str, str] = {}
-    for path in sorted((REPO / "benchmarks").glob("*/benchmark.py")):
-        where = path.relative_to(REPO).as_posix()
+    """The classes of benchmarks by name; and why others cannot be used, by their names and by those of folders."""
+    found: dict[str, list[type[Benchmark]]] = {}
+    of_names: dict[str, str] = {}
+    of_folders: dict[str, str] = {}
+    for folder in sorted(path for path in (REPO / "benchmarks").iterdir() if any(path.glob("*.py"))):
         try:
-            with guest_code():
-                module = importlib.import_module(f"benchmarks.{path.parent.name}.benchmark")
-            for cls in vars(module).values():
-                if inspect.isclass(cls) and cls.__module__ == module.__name__ and issubclass(cls, Benchmark):
-                    _add(classes, cls, where)
+            for cls in _classes_in(folder):
+                if problem := _problem_of(cls):
+                    of_names[str(cls.name)] = f"{file_of(cls)}: {problem}"
+                    of_folders.setdefault(folder.name, of_names[str(cls.name)])
+                else:
+                    found.setdefault(cls.name, []).append(cls)
         except UserError as error:
-            broken[path.parent.name] = str(error)
-        except Exception as error:
-            broken[path.parent.name] = (
-                f"{where} cannot be imported: {type(error).__name__}: {one_line(error)}"
-            )
-    return classes, broken
+            of_folders[folder.name] = str(error)
+    for name, classes in found.items():
+        if len(classes) > 1:
+            files = " and in ".join(map(file_of, classes))
+            of_names[name] = f"benchmark '{name}' is in {files}: give one of them another name"
+            of_folders |= {cls.__module__.split(".")[1]: of_names[name] for cls in classes}
+    usable = {name: classes[0] for name, classes in found.items() if name not in of_names}
+    return usable, {**of_folders, **of_names}
 
 
-def _add(classes: dict[str, type[Benchmark]], cls: type[Benchmark], where: str) -> None:
-    """``cls`` to ``classes``, unless it has no name of its own: a base of others. Raises UserError."""
-    name = vars(cls).get("name")
-    if name is None:
-        return
+def _classes_in(folder: Path) -> list[type[Benchmark]]:
+    """The classes of benchmarks in a folder that have names, which bases of others have not.
+
+    Raises UserError: there is none, or the file cannot be read.
+    """
+    path = folder / "benchmark.py"
+    where = path.relative_to(REPO).as_posix()
+    if not path.is_file():
+        if any((REPO / "eval").glob(f"{folder.name.replace('_', '[-_]')}.sh")):
+            return []  # what the script of a foreign one has there is its own
+        files = ", ".join(sorted(file.name for file in folder.glob("*.py")))
+        raise UserError(
+            f"there is no {where}, where the class of a benchmark goes, but {files}: rename the file"
+        )
+    try:
+        with guest_code():
+            module = importlib.import_module(f"benchmarks.{folder.name}.benchmark")
+    except Exception as error:
+        raise UserError(f"{where} cannot be imported: {type(error).__name__}: {one_line(error)}") from error
+    own = [cls for cls in vars(module).values() if inspect.isclass(cls) and cls.__module__ == module.__name__]
+    classes = [
+        cls for cls in dict.fromkeys(own) if issubclass(cls, Benchmark) and vars(cls).get("name") is not None
+    ]
+    if not classes:
+        raise UserError(
+            f"{where} holds no benchmark: write a class with a name (imageevalkit/benchmark/contract.py)"
+        )
+    return classes
+
+
+def _problem_of(cls: type[Benchmark]) -> str:
+    """Why no benchmark can be made of ``cls``; empty: one can."""
+    for attribute in ("name", "version"):
+        text = getattr(cls, attribute, None)
+        if not isinstance(text, str) or not text:
+            is_wrong = "is missing" if text is None else f"is {text!r}"
+            return f"the {attribute} of class {cls.__name__} {is_wrong}, and must be a text"
     if inspect.isabstract(cls):
         lacks = ", ".join(sorted(cls.__abstractmethods__))
-        raise UserError(f"{where}: class {cls.__name__} lacks {lacks} (imageevalkit/benchmark/contract.py)")
-    for attribute in ("name", "version"):
-        value = getattr(cls, attribute, None)
-        if not isinstance(value, str) or not value:
-            raise UserError(f"{where}: class {cls.__name__}: {attribute} is {value!r}, and must be a text")
-    if cls.task not in TASKS:
-        raise UserError(f"{where}: the task of {name} is '{cls.task}': use {', '.join(TASKS)}")
-    if name in classes:
-        raise UserError(
-            f"{where}: benchmark '{name}' is in {classes[name].__module__.replace('.', '/')}.py too"
-        )
-    classes[name] = cls
+        return f"class {cls.__name__} lacks {lacks} (imageevalkit/benchmark/contract.py)"
+    return "" if cls.task in TASKS else f"the task of {cls.name} is '{cls.task}': use {', '.join(TASKS)}"
+
+
+def file_of(cls: type[Benchmark]) -> str:
+    """The file of a benchmark's class, as users see it."""
+    return f"{cls.__module__.replace('.', '/')}.py"
 
 
 def benchmark_class(name: str) -> type[Benchmark] | None:
     """The class of the benchmark ``name``; None where there is none: a foreign one, or none at all.
 
-    Raises CellFailure: what may be its file cannot be read.
+    Raises CellFailure: what may be its file cannot be read, or several have the name.
     """
-    classes, broken = _benchmarks()
-    if problem := broken.get(name.replace("-", "_")):
+    classes, _ = _benchmarks()
+    if name not in classes and (problem := _problem_called(name)):
         raise CellFailure(problem)
     return classes.get(name)
+
+
+def _problem_called(name: str) -> str:
+    """What is wrong with the benchmark of that name, or of a folder called like it; empty: nothing is known."""
+    broken = _benchmarks()[1]
+    return broken.get(name) or broken.get(name.replace("-", "_"), "")
 
 
 def benchmark_files(name: str) -> BenchmarkFiles:
@@ -106,12 +142,12 @@ def benchmark_tasks() -> dict[str, str]:
     Raises UserError: infer/custom_datasets/load_dataset.py cannot be read.
     """
     ours = {name: cls.task for name, cls in _benchmarks()[0].items()}
-    return ours | {name: setting.task for name, setting in foreign_datasets().items()}
+    return ours | {name: setting.task for name, setting in _foreign_datasets()[0].items()}
 
 
 def broken_benchmarks() -> Mapping[str, str]:
-    """Why a file ``benchmark.py`` is none, by its folder."""
-    return _benchmarks()[1]
+    """Why what should be a benchmark is none, by its name and by that of its folder. Raises UserError as above."""
+    return {**_benchmarks()[1], **_foreign_datasets()[1]}
 
 
 def load_dataset(name: str, settings: Mapping[str, Any] | None = None) -> Any:
@@ -121,7 +157,7 @@ def load_dataset(name: str, settings: Mapping[str, Any] | None = None) -> Any:
     """
     if benchmark_class(name):
         return BenchmarkDataset(make_benchmark(name, settings_of(name) if settings is None else settings, ""))
-    if name not in foreign_datasets():
+    if foreign_dataset(name) is None:
         raise UserError(f"unknown benchmark '{name}'{suggest(name, benchmark_tasks())}")
     return _infer("custom_datasets.load_dataset").load_dataset(name)
 
@@ -165,15 +201,37 @@ class DatasetSetting(Protocol):
 
 def is_foreign(name: str) -> bool:
     """Whether nothing but a user's own script knows how the benchmark is scored."""
-    classes, broken = _benchmarks()
-    known = name in classes or name.replace("-", "_") in broken
+    classes, _ = _benchmarks()
+    known = name in classes or _problem_called(name)
     return not known and (REPO / "eval" / f"{name}.sh").is_file()
 
 
-def foreign_datasets() -> Mapping[str, DatasetSetting]:
-    """DATASET_SETTINGS. Raises UserError: infer/custom_datasets/load_dataset.py cannot be read."""
-    found: Mapping[str, DatasetSetting] = _infer("custom_datasets.load_dataset").DATASET_SETTINGS
-    return found
+def foreign_dataset(name: str) -> DatasetSetting | None:
+    """The line of DATASET_SETTINGS for ``name``; None where there is none.
+
+    Raises CellFailure: it is wrong; UserError: infer/custom_datasets/load_dataset.py cannot be read.
+    """
+    settings, broken = _foreign_datasets()
+    if name in broken:
+        raise CellFailure(broken[name])
+    return settings.get(name)
+
+
+def _foreign_datasets() -> tuple[Mapping[str, DatasetSetting], Mapping[str, str]]:
+    """The lines of DATASET_SETTINGS by name; and what is wrong with others. Raises UserError as above."""
+    module = _infer("custom_datasets.load_dataset")
+    settings, broken = {}, {}
+    for name, line in module.DATASET_SETTINGS.items():
+        where = f"DATASET_SETTINGS['{name}'] in infer/custom_datasets/load_dataset.py"
+        if not isinstance(line, tuple) or [type(text) for text in line] != [str] * 3:
+            broken[name] = (
+                f'{where} is {line!r}, and must be like ("t2i", ".dataset_cls.t2i.mybench", "MyBench")'
+            )
+        elif line[0] not in TASKS:
+            broken[name] = f"{where}: its task is '{line[0]}': use {', '.join(TASKS)}"
+        else:
+            settings[name] = module.DatasetSetting(*line)
+    return settings, broken
 
 
 class ModelRegistry(Protocol):

@@ -69,10 +69,7 @@ def plan(checkout: Path, *words: str) -> tuple[int, str]:
 def test_one_file_is_a_benchmark_and_its_variant(checkout: Path) -> None:
     add(checkout, "signs", SIGNS)
     listed = run_eval(checkout, "--list").stdout
-    assert (
-        "\n  street-signs   t2i        ready\n" in listed
-        and "\n  large-signs    t2i        ready\n" in listed
-    )
+    assert "\n  street-signs   t2i  ready\n" in listed and "\n  large-signs    t2i  ready\n" in listed
     run = run_eval(checkout, "--model_names", "reference-typeset", "--ds_names", "street-signs;large-signs")
     assert run.returncode == 0, run.stdout + run.stderr
     for name in ("street-signs", "large-signs"):
@@ -111,17 +108,16 @@ def test_settings_are_checked_at_planning_and_reach_every_job(checkout: Path) ->
             "import nobody_has_this",
             "cannot be imported: ModuleNotFoundError: No module named 'nobody_has_this'",
         ),
-        (SIGNS.replace('"1"', "1"), "class Signs: version is 1, and must be a text"),
+        (SIGNS.replace('"1"', "1"), "the version of class Signs is 1, and must be a text"),
         (
-            SIGNS.replace('"street-signs", "1"', '"street-signs", ""'),
-            "class Signs: version is '', and must be a text",
-        ),
-        (
-            SIGNS.replace("name, version, judge,", "name, revision, judge,"),
-            "class Signs: version is None, and must",
+            SIGNS.replace("version, ", "").replace('"1", ', ""),
+            "the version of class Signs is missing, and must be",
         ),
         (SIGNS.replace("def score", "def scores"), "class Signs lacks score"),
-        (SIGNS.replace('"street-signs"', '"quicktext"'), "is in benchmarks/quicktext/benchmark.py too"),
+        (
+            "from imageevalkit.benchmark.contract import Benchmark",
+            "holds no benchmark: write a class with a name",
+        ),
         ("exit(3)", "its code called exit(3)"),
     ],
 )
@@ -129,10 +125,10 @@ def test_a_broken_file_is_told_and_blocks_its_own_cells_alone(checkout: Path, co
     add(checkout, "signs", code)
     listed = run_eval(checkout, "--list")
     assert listed.returncode == 0
-    [line] = [
+    lines = [
         line for line in listed.stdout.splitlines() if line.startswith("  benchmarks/signs/benchmark.py")
     ]
-    assert says in line
+    assert lines and says in lines[0] and len({*lines}) == len(lines)
     status, said = plan(checkout, "--ds_names", "quicktext;signs")
     assert status == 1 and says in said and "blocked reference-typeset/signs: benchmarks/signs" in said
     assert "reference-typeset/quicktext: 48 images to make" in said
@@ -171,6 +167,62 @@ def test_a_reader_where_a_judge_is_asked_is_told_so(checkout: Path) -> None:
 
 
 @needs_driver_env
+@pytest.mark.parametrize("copy", ["a_copy", "signs2"])
+def test_two_of_one_name_are_both_told_and_block_that_name_alone(checkout: Path, copy: str) -> None:
+    add(checkout, "signs", SIGNS)
+    own_name = SIGNS.replace(
+        "large-signs", copy
+    )  # a benchmark called like a folder that has a fault is usable
+    add(checkout, copy, own_name)
+    files = " and in ".join(f"benchmarks/{folder}/benchmark.py" for folder in sorted(["signs", copy]))
+    says = f"benchmark 'street-signs' is in {files}: give one of them another name"
+    assert run_eval(checkout, "--list").stdout.count(f"\n  {says}\n") == 1
+    status, said = plan(checkout, "--ds_names", f"street-signs;large-signs;{copy}")
+    assert status == 1 and said.count("blocked") == 1
+    assert f"blocked reference-typeset/street-signs: {says}" in said
+
+
+@needs_driver_env
+def test_a_file_of_another_name_is_told(checkout: Path) -> None:
+    add(checkout, "signs", SIGNS)
+    (checkout / "benchmarks/signs/benchmark.py").rename(checkout / "benchmarks/signs/bench.py")
+    says = (
+        "there is no benchmarks/signs/benchmark.py, where the class of a benchmark goes, but bench.py: "
+        "rename the file"
+    )
+    assert f"\n  {says}" in run_eval(checkout, "--list").stdout
+    status, said = plan(checkout, "--ds_names", "quicktext;signs")
+    assert status == 1 and f"blocked reference-typeset/signs: {says}" in said
+
+
+@needs_driver_env
+def test_a_wrong_judge_of_a_class_blocks_its_cells_and_a_typed_one_the_command(checkout: Path) -> None:
+    add(checkout, "signs", SIGNS.replace('"ppocr"', '"opnai:fake"'))
+    status, said = plan(checkout, "--ds_names", "quicktext;street-signs")
+    where = "benchmark street-signs (benchmarks/signs/benchmark.py): judge 'opnai:fake': no backend 'opnai'"
+    assert status == 1 and f"blocked reference-typeset/street-signs: {where}" in said
+    assert "reference-typeset/quicktext: 48 images to make" in said
+    status, said = plan(checkout, "--ds_names", "street-signs", "--judges", "street-signs=opnai:fake")
+    assert (status, said.count("\n")) == (2, 1) and said.startswith("error: judge 'opnai:fake': no backend")
+
+
+@needs_driver_env
+def test_a_benchmark_that_can_no_longer_be_read_leaves_the_report_of_all(checkout: Path) -> None:
+    add(checkout, "street_signs", SIGNS)
+    run = ("--model_names", "reference-typeset", "--ds_names", "street-signs")
+    assert run_eval(checkout, *run).returncode == 0
+    (checkout / "benchmarks/street_signs/benchmark.py").write_text("class (:\n")
+    again = run_eval(
+        checkout, "--model_names", "reference-typeset", "--ds_names", "quicktext", "--eval", "false"
+    )
+    assert again.returncode == 0, again.stdout + again.stderr
+    says = "street-signs: models are not compared: benchmarks/street_signs/benchmark.py cannot be imported: Syntax"
+    assert f"\n{says}" in again.stdout
+    board = (checkout / "output/leaderboard.csv").read_text()
+    assert "street-signs" in board and (checkout / "output/report.html").is_file()
+
+
+@needs_driver_env
 def test_missing_weights_of_who_measures_block_the_cell(checkout: Path) -> None:
     measurers = '    measurers = {"read": Measurer("dreamsim")}'
     add(checkout, "signs", f"{SIGNS}{measurers}\n")
@@ -181,7 +233,7 @@ def test_missing_weights_of_who_measures_block_the_cell(checkout: Path) -> None:
     status, said = plan(checkout, "--ds_names", "large-signs")
     assert (
         status == 1
-        and "benchmark large-signs: unknown measurer 'dreamsin' (did you mean 'dreamsim'?)" in said
+        and "(benchmarks/signs/benchmark.py): unknown measurer 'dreamsin' (did you mean 'dreamsim'?)" in said
     )
 
 

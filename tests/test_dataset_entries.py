@@ -152,9 +152,17 @@ def test_what_is_not_there_is_not_ready_and_blocks_its_cells(checkout: Path) -> 
     assert {name: listed[name] for name in expected} == expected
     assert listed["slow-noise"] == listed["quicktext"] == "ready"
     assert listed["mute"] == "benchmark mute has no evaluation script: eval/mute.sh is missing"
-    words = ["--model_names", "slow-noise;gone;other", "--ds_names", "quicktext;lost;moved", "--limit", "1"]
+    words = [
+        "--model_names",
+        "slow-noise;gone;other",
+        "--ds_names",
+        "quicktext;lost;moved;mute",
+        "--limit",
+        "1",
+    ]
     dry = run_eval(checkout, *words, "--dry_run")
-    assert dry.returncode == 1
+    assert dry.returncode == 1, dry.stderr
+    assert f"blocked slow-noise/mute: {listed['mute']}" in dry.stdout
     for cell, name in (
         ("slow-noise/lost", "lost"),
         ("slow-noise/moved", "moved"),
@@ -165,7 +173,44 @@ def test_what_is_not_there_is_not_ready_and_blocks_its_cells(checkout: Path) -> 
     run = run_eval(checkout, *words, "--eval", "false")
     assert run.returncode == 1
     told = json.loads(next(checkout.glob("log/runs/*/summary.json")).read_text())["cells"]
-    assert {cell["cell"] for cell in told if cell["state"] == "complete"} == {"slow-noise/quicktext"}
+    assert {cell["cell"] for cell in told if cell["state"] == "complete"} == {
+        "slow-noise/quicktext",
+        "slow-noise/mute",
+    }
+
+
+def test_a_line_of_the_registry_may_be_a_plain_tuple_and_a_wrong_one_blocks_its_cells_alone(
+    checkout: Path,
+) -> None:
+    add_benchmark(checkout, "plain", "Broken", BROKEN.format(name="plain", fault=""))
+    registry = checkout / "infer/custom_datasets/load_dataset.py"
+    lines = {
+        "dicts": {"task": "t2i", "module": ".dataset_cls.t2i.plain", "class": "Broken"},
+        "tasks": ("txt2img", ".dataset_cls.t2i.plain", "Broken"),
+        "pairs": ("t2i", ".dataset_cls.t2i.plain"),
+    }
+    added = "".join(f"DATASET_SETTINGS[{name!r}] = {line!r}\n" for name, line in lines.items())
+    plain = registry.read_text().replace("['plain'] = DatasetSetting(", "['plain'] = (")
+    registry.write_text(f"{plain}\n{added}")
+    like = ', and must be like ("t2i", ".dataset_cls.t2i.mybench", "MyBench")'
+    where = "in infer/custom_datasets/load_dataset.py"
+    expected = {
+        "dicts": f"DATASET_SETTINGS['dicts'] {where} is {lines['dicts']!r}{like}",
+        "tasks": f"DATASET_SETTINGS['tasks'] {where}: its task is 'txt2img': use t2i, edit, subject",
+        "pairs": f"DATASET_SETTINGS['pairs'] {where} is {lines['pairs']!r}{like}",
+    }
+    listed = run_eval(checkout, "--list")
+    assert listed.returncode == 0, listed.stderr
+    assert all(f"\n  {line}\n" in f"{listed.stdout}\n" for line in expected.values())
+    names = ";".join(["plain", *lines])
+    run = run_eval(checkout, "--model_names", "slow-noise", "--ds_names", names, "--eval", "false")
+    assert run.returncode == 1 and "Traceback" not in run.stdout + run.stderr
+    told = json.loads(next(checkout.glob("log/runs/*/summary.json")).read_text())["cells"]
+    assert {cell["cell"]: cell["message"] for cell in told if cell["state"] == "blocked"} == {
+        f"slow-noise/{name}": line for name, line in expected.items()
+    }
+    assert {cell["cell"] for cell in told if cell["state"] == "complete"} == {"slow-noise/plain"}
+    assert "nothing in" not in run.stdout, "the table has told why"
 
 
 def test_one_cell_is_no_cells(checkout: Path) -> None:

@@ -109,6 +109,27 @@ def test_a_script_without_metrics_is_told_how_to_give_a_score(checkout: Path) ->
 
 @needs_driver_env
 @pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("echo no GPU; exit 7", "left no outcome, exit status 7: no GPU"),
+        (leaves("{"), "metrics.json is no JSON"),
+    ],
+)
+def test_a_report_says_why_a_script_has_no_score(checkout: Path, line: str, says: str) -> None:
+    set_script(checkout, line)
+    run = run_eval(checkout, *RUN)
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert says in run.stdout.split("slow-noise/few: failed in this run: ")[-1]
+    for report in (
+        run.stdout,
+        *((checkout / "output" / name).read_text() for name in ("report.html", "leaderboard.md")),
+    ):
+        assert "no score: let" not in report
+        assert "failed in this run" in report
+
+
+@needs_driver_env
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("{", "metrics.json is no JSON"),

@@ -74,6 +74,10 @@ WRONG: dict[str, tuple[object, str]] = {
     "outside": ({**ENTRY, "module": "...secrets"}, "module '...secrets' is outside of infer/custom_models"),
     "kwargs": ({**ENTRY, "model_kwargs": ["seconds"]}, "'model_kwargs' is ['seconds'], and must be a dict"),
     "sets": ({**ENTRY, "model_kwargs": {"seconds": {1, 2}}}, "'model_kwargs' holds what is no JSON value"),
+    "slip": (
+        {**ENTRY, "patern": []},
+        "'patern' is unknown (did you mean 'patterns'?); an entry has model_path, ",
+    ),
     "gpus": ({**ENTRY, "gpus": "two"}, "'gpus' is 'two', and must be a whole number"),
     "batch": (
         {**ENTRY, "model_kwargs": {"batch_size": 0}},

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from imageevalkit import registry
@@ -56,13 +57,22 @@ class BenchmarkChoice:
                 yield measurer
 
     def evaluation(self, model: str, environment: str) -> list[str]:
-        """The command that evaluates images of ``model``. Raises UserError: the script of a foreign one is missing."""
-        own = REPO / "eval" / f"{self.name}.sh"
-        if own.is_file():
+        """The command that evaluates images of ``model``."""
+        own = self._script
+        if self.benchmark is None or own.is_file():
             return ["bash", str(own), model, environment]
-        if self.benchmark is None:
-            raise UserError(f"benchmark {self.name} has no evaluation script: eval/{self.name}.sh is missing")
         return ["bash", str(REPO / "utils" / "evaluate.sh"), model, environment, self.name]
+
+    def check_script(self) -> None:
+        """Whether a foreign one has its script. Raises CellFailure."""
+        if self.benchmark is None and not self._script.is_file():
+            raise CellFailure(
+                f"benchmark {self.name} has no evaluation script: eval/{self.name}.sh is missing"
+            )
+
+    @property
+    def _script(self) -> Path:
+        return REPO / "eval" / f"{self.name}.sh"
 
     def environment(self, config: Config) -> str:
         """That of EVAL_ENV_MAP (several are separated by spaces), else that of image encoders where it has some.
@@ -104,8 +114,7 @@ class BenchmarkChoice:
 
     def check_dataset_class(self) -> None:
         """Whether the class of a foreign dataset is there, as far as that can be seen. Raises CellFailure."""
-        if self.benchmark is None:
-            setting = registry.foreign_datasets()[self.name]
+        if setting := None if self.benchmark else registry.foreign_dataset(self.name):
             where = f"benchmark '{self.name}': DATASET_SETTINGS['{self.name}']"
             check_class(setting.module, setting.class_name, where, DATASETS)
 
@@ -137,7 +146,7 @@ def choose_benchmark(
 
     Raises:
         UserError: an unknown name, setting or judge, or a malformed configuration.
-        CellFailure: its class cannot be read or fails.
+        CellFailure: its class cannot be read or fails, or is itself wrong about its judge or its measurers.
     """
     cls = registry.benchmark_class(name)
     text = config.maps.get("DS_KWARGS_MAP", {}).get(name, "")
@@ -152,31 +161,43 @@ def choose_benchmark(
     if benchmark.measurers and JUDGE not in benchmark.measurers.values():
         asked = ""  # one may be configured for other settings than these
     else:
-        asked = _judge(benchmark, judge)
+        with contextlib.nullcontext() if judge else _own_words(cls):
+            asked = _judge(benchmark, judge)
         benchmark = registry.make_benchmark(name, settings, asked)
-    with benchmark_code(name, "check()"):
+    with contextlib.nullcontext() if judge or given else _own_words(cls), benchmark_code(name, "check()"):
         benchmark.check()
     choice = BenchmarkChoice(
         name, cls.task, benchmark, settings, asked, configured_judge(config, asked, judge_kwargs)
     )
-    try:
+    with _own_words(cls):
         _ = choice.uses_encoders
-    except UserError as error:  # whoever chose the benchmark has not named its measurers
-        raise CellFailure(f"benchmark {name}: {error}") from None
     return choice
 
 
+@contextlib.contextmanager
+def _own_words(cls: type[Benchmark]) -> Iterator[None]:
+    """A block about what only the class says, nobody who chose it: what is wrong with that is a failure of its cells.
+
+    Raises CellFailure.
+    """
+    try:
+        yield
+    except UserError as error:
+        raise CellFailure(f"benchmark {cls.name} ({registry.file_of(cls)}): {error}") from None
+
+
 def _foreign(name: str, given: Mapping[str, Any], judge: str) -> BenchmarkChoice:
-    foreign = registry.foreign_datasets()
-    if name not in foreign:
-        near, broken = suggest(name, registry.benchmark_tasks()), registry.broken_benchmarks().values()
+    foreign = registry.foreign_dataset(name)
+    if foreign is None:
+        broken = dict.fromkeys(registry.broken_benchmarks().values())
+        near = suggest(name, [*registry.benchmark_tasks(), *registry.broken_benchmarks()])
         unread = (
             "; ".join(["", "it may be in a file that cannot be read", *broken]) if broken and not near else ""
         )
         raise UserError(f"unknown benchmark '{name}'{near}; bash eval.sh --list shows the names{unread}")
     if given:
         raise UserError(f"benchmark {name} takes no settings, but '{next(iter(given))}' is given")
-    return BenchmarkChoice(name, foreign[name].task, asked=_no_judge(name, judge))
+    return BenchmarkChoice(name, foreign.task, asked=_no_judge(name, judge))
 
 
 def _checked(cls: type[Benchmark], given: Mapping[str, Any]) -> dict[str, Any]:

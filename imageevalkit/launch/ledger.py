@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from imageevalkit import logs
 from imageevalkit.cell import log_root
-from imageevalkit.errors import ExitStatus
+from imageevalkit.errors import CellFailure, ExitStatus
 from imageevalkit.jobs import (
     COMPLETE,
     FAILED,
@@ -20,6 +21,7 @@ from imageevalkit.jobs import (
     cell_of,
     outcome_path,
     read_outcome,
+    write_outcome,
 )
 from imageevalkit.launch.display import Display
 from imageevalkit.launch.process import describe_exit, last_line, log_of, progress_path
@@ -132,6 +134,8 @@ class Ledger:
                 outcome = Outcome(INTERRUPTED, end.problem or f"stopped by {end.stopped_by}")
             elif outcome is None:
                 outcome = Outcome(FAILED, told if end.status is None else f"left no outcome{why}, {told}")
+                with contextlib.suppress(CellFailure):  # a full disk: only the report knows less
+                    write_outcome(self._folder, cell_of(cell), job.stage, outcome)
             self._record(job, cell, outcome, end.attempts, log_of(job, cell))
         state, message = _JOB_STATES.get(end.status, FAILED), ""
         if end.stopped_by and (lacks_outcomes or state == FAILED):

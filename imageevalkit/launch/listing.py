@@ -17,18 +17,18 @@ from imageevalkit.launch.models import check_model, model_tasks
 def listing(config: Config) -> str:
     """Two aligned tables: models with tasks, benchmarks with tasks; each with what is missing.
 
-    Below them, why files that should hold a benchmark cannot be read.
+    Below them, why what should be a benchmark is none.
     """
     models = [(name, ", ".join(tasks), _model(config, name, tasks)) for name, tasks in model_tasks().items()]
     benchmarks = [(name, task, _benchmark(config, name)) for name, task in registry.benchmark_tasks().items()]
     tables = ["Models", *_rows(models), "", "Benchmarks", *_rows(benchmarks)]
-    broken = [f"  {problem}" for problem in registry.broken_benchmarks().values()]
-    return "\n".join([*tables, *(["", "Cannot be read", *broken] if broken else [])])
+    broken = [f"  {problem}" for problem in dict.fromkeys(registry.broken_benchmarks().values())]
+    return "\n".join([*tables, *(["", "Cannot be used", *broken] if broken else [])])
 
 
 def _rows(rows: list[tuple[str, str, str]]) -> list[str]:
-    width = max((len(name) for name, _, _ in rows), default=0)
-    return [f"  {name:<{width}}  {task:<10} {state}" for name, task, state in rows]
+    width, of_tasks = (max((len(row[n]) for row in rows), default=0) for n in (0, 1))
+    return [f"  {name:<{width}}  {task:<{of_tasks}}  {state}" for name, task, state in rows]
 
 
 def _model(config: Config, name: str, tasks: Iterable[str]) -> str:
@@ -68,7 +68,7 @@ def _dataset(benchmark: BenchmarkChoice) -> str:
 
 def _evaluation(config: Config, benchmark: BenchmarkChoice) -> str:
     """Whether the script, the environment of ``benchmark`` and its judge are there."""
-    benchmark.evaluation("", "")
+    benchmark.check_script()
     own = benchmark.environment(config)
     problem = _judge_problem(config, benchmark.judge, bool(own)) if benchmark.judge else ""
     state = _program(own, "python", f"--benchmark {benchmark.name}")

@@ -19,6 +19,7 @@ from imageevalkit.weights import may_be_hub_id
 
 MODELS, DATASETS = "custom_models", "custom_datasets"
 """The packages below ``infer/`` that modules of entries are relative to."""
+_KEYS = ("model_path", "module", "class", "model_kwargs", "gpus", "api", "patterns", "assets")
 _GUIDE = '"Add a model" in README.md shows one'
 
 
@@ -170,6 +171,11 @@ def _check_entry(entry: Any, where: str) -> None:
             raise CellFailure(f"{where} lacks '{key}' ({_GUIDE})")
         if not isinstance(entry[key], str) or not (entry[key] or key == "model_path"):
             raise CellFailure(f"{where}: '{key}' is {entry[key]!r}, and must be a string ({_GUIDE})")
+    for key in entry:
+        if key not in _KEYS:
+            raise CellFailure(
+                f"{where}: '{key}' is unknown{suggest(str(key), _KEYS)}; an entry has {', '.join(_KEYS)}"
+            )
     kwargs, gpus = entry.get("model_kwargs", {}), entry.get("gpus")
     if not isinstance(kwargs, Mapping):
         raise CellFailure(f"{where}: 'model_kwargs' is {kwargs!r}, and must be a dict")

@@ -29,7 +29,7 @@ def make_plan(options: Options, config: Config) -> Plan:
     """The jobs of this run. Touches no file and starts nothing.
 
     Raises:
-        UserError: an unknown name, a missing environment or script, a GPU that is not there.
+        UserError: an unknown name, a missing environment, a GPU that is not there.
     """
     blocked: dict[str, str] = {}
     benchmarks = _benchmarks(options, config, blocked)
@@ -181,6 +181,7 @@ def _why_blocked(options: Options, benchmark: BenchmarkChoice) -> str:
             return benchmark.files.explain(problems)
         if not options.evaluate:
             return ""
+        benchmark.check_script()
         if lacking := benchmark.lacks():
             return lacking
         named = options.judges.get(benchmark.name, "")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from imageevalkit.atomic import write_atomic
-from imageevalkit.cell import REPORTS, Cell, output_root
-from imageevalkit.errors import CellFailure, ExitStatus, run_main, show
-from imageevalkit.jobs import USABLE, read_outcome
+from imageevalkit.cell import REPORTS, output_root
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, show
+from imageevalkit.jobs import USABLE, cell_of, load_plan, read_outcome
 from imageevalkit.locks import open_lock, take_lock
 from imageevalkit.report.collect import CellReport, collect
 from imageevalkit.report.comparisons import write_comparisons
@@ -42,8 +42,14 @@ def main(argv: Sequence[str] | None = None) -> ExitStatus:
     try:
         with _only_writer():
             unreadable: list[str] = []
-            cells = collect(unreadable.append)
-            _print(cells, unreadable, wanted, args.run_folder)  # first: a full disk must not hide the scores
+            found = collect(unreadable.append)
+            failed = _failures(args.run_folder, {*wanted, *(cell.cell.key for cell in found)})
+            # only a run knows why there is no score
+            cells = [
+                cell if cell.result else cell._replace(problem=failed.get(cell.cell.key, cell.problem))
+                for cell in found
+            ]
+            _print(cells, unreadable, wanted, failed)  # first: a full disk must not hide the scores
             paths = write_reports(cells, unreadable)
             paths += write_comparisons(cells, lambda line: show(plain(line)))
     except OSError as error:
@@ -70,7 +76,7 @@ def write_reports(cells: Sequence[CellReport], unreadable: Sequence[str] = ()) -
     return [root / name for name in REPORTS]
 
 
-@contextmanager
+@contextlib.contextmanager
 def _only_writer() -> Iterator[None]:
     """Let two runs that end at once write their reports one after the other, not into one another's."""
     root = output_root()
@@ -81,25 +87,28 @@ def _only_writer() -> Iterator[None]:
         yield
 
 
-def _failed_now(cell: Cell, run_folder: Path | None) -> str:
-    """Why ``cell`` has no score of the run in ``run_folder``; empty when it has, or when no run is meant."""
+def _failures(run_folder: Path | None, keys: Iterable[str]) -> dict[str, str]:
+    """Why cells have no score of the run in ``run_folder``, by key; empty when no run is meant."""
     if run_folder is None:
-        return ""
-    for stage in ("generate", "adopt", "evaluate"):
-        outcome = read_outcome(run_folder, cell, stage)
-        if outcome and outcome.state not in USABLE:
-            return f"{outcome.state} in this run: {outcome.message}"
-    return ""
+        return {}
+    failed = {}
+    for key in keys:
+        for stage in ("evaluate", "adopt", "generate"):  # the first of them that failed is the cause
+            outcome = read_outcome(run_folder, cell_of(key), stage)
+            if outcome and outcome.state not in USABLE:
+                failed[key] = f"{outcome.state} in this run: {outcome.message}"
+    with contextlib.suppress(UserError):  # then no launcher of ours made the run
+        blocked = load_plan(run_folder / "plan.json").blocked
+        failed |= {key: f"blocked in this run: {reason}" for key, reason in blocked.items()}
+    return failed
 
 
 def _print(
-    cells: Sequence[CellReport], unreadable: Sequence[str], wanted: Sequence[str], run_folder: Path | None
+    cells: Sequence[CellReport], unreadable: Sequence[str], wanted: Sequence[str], failed: Mapping[str, str]
 ) -> None:
     listed = [
         # an older score of a cell that failed now is still in the files, but it is not this run's answer
-        cell._replace(result=None, problem=problem)
-        if (problem := _failed_now(cell.cell, run_folder))
-        else cell
+        cell._replace(result=None, problem=failed[cell.cell.key]) if cell.cell.key in failed else cell
         for cell in cells
         if not wanted or cell.cell.key in wanted
     ]
@@ -112,7 +121,8 @@ def _print(
     for line in dict.fromkeys(f"{cell.cell.key}: {cell.problem}" for cell in without):
         show(plain(line))
     for key in wanted:
-        if all(cell.cell.key != key for cell in cells):
+        # of a cell that failed before it had a file the table of the run tells all
+        if key not in failed and all(cell.cell.key != key for cell in cells):
             show(f"{key}: nothing in {output_root()}")
     told = {cell.problem for cell in without}
     for line in unreadable:

@@ -37,12 +37,13 @@ def write_comparisons(cells: Sequence[CellReport], tell: Tell) -> list[Path]:
     for name, of_benchmark in grouped(measured, lambda one: one[0].cell.benchmark).items():
         try:
             cls = registry.benchmark_class(name)
-        except UserError as error:
-            tell(str(error))
+            if cls is None or cls.compare is Benchmark.compare:
+                continue
+            benchmark = registry.make_benchmark(name, {}, "")
+        except (UserError, CellFailure) as error:
+            tell(f"{name}: models are not compared: {error}")
             continue
-        if cls is None or cls.compare is Benchmark.compare:
-            continue
-        found = list(_compared(registry.make_benchmark(name, {}, ""), of_benchmark, tell))
+        found = list(_compared(benchmark, of_benchmark, tell))
         for folder in (output_root() / _FOLDER / name).glob("*"):
             if folder not in found:  # of models that are not there any more
                 shutil.rmtree(folder, ignore_errors=True)

@@ -16,7 +16,7 @@ class DatasetSetting(NamedTuple):
     class_name: str
 
 
-DATASET_SETTINGS: dict[str, DatasetSetting] = {}
+DATASET_SETTINGS: dict[str, tuple[str, str, str]] = {}
 """Benchmarks with a dataset class in ``dataset_cls/`` and a script in ``eval/``, by name:
 
 ``"mybench": DatasetSetting("t2i", ".dataset_cls.t2i.mybench", "MyBench")``. Those with a class in ``benchmarks/``
@@ -31,7 +31,7 @@ def load_dataset(dataset_name: str) -> Any:
         KeyError: an unknown name.
         CellFailure: the class calls itself, or its task, otherwise than the registry does.
     """
-    setting = DATASET_SETTINGS[dataset_name]
+    setting = DatasetSetting(*DATASET_SETTINGS[dataset_name])
     module = importlib.import_module(setting.module, package=__package__)
     dataset = getattr(module, setting.class_name)()
     for attribute, registered in (("dataset_name", dataset_name), ("dataset_task", setting.task)):
