@@ -37,13 +37,12 @@ from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.cell.states import images_to_come, survey_images
 from imageevalkit.evaluation.engine import pictures_of
-from imageevalkit.evaluation.evaluator import Answerers
 from imageevalkit.evaluation.forecast import questions_to_ask
-from imageevalkit.evaluation.interview import AskOptions
+from imageevalkit.evaluation.interview import Answerers, AskOptions
 from imageevalkit.grids import Grid
 from imageevalkit.images import CorruptImage, encode, is_plain, sha256_file
+from imageevalkit.judges.api import fitted_size, judge_picture, open_picture, sent_picture
 from imageevalkit.judges.choice import JudgeOptions
-from imageevalkit.judges.pictures import fitted_size, judge_picture, open_picture, sent_picture
 from tests.support import tiny_vlm
 from tests.support.generation import FakeDataset, items
 from tests.support.image_questions import ask_about

@@ -22,8 +22,8 @@ from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.evaluation.evaluator import Answerers
-from imageevalkit.judges.pictures import judge_picture
+from imageevalkit.evaluation.interview import Answerers
+from imageevalkit.judges.api import judge_picture
 from tests.support.oneig_scored import RULES, real_benchmark, real_prompts
 
 STYLED = "081"  # an anime prompt with the style minimalism

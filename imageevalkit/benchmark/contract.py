@@ -25,8 +25,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 from imageevalkit.assets import Asset, BenchmarkFiles, data_folder
 from imageevalkit.benchmark.question import Answer, Picture, PixelRule, Question
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric
-from imageevalkit.cell.scores import Score
+from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure, UserError, say
 from imageevalkit.guest_code import guest_code
 from imageevalkit.secrets import one_line, redact

@@ -31,7 +31,7 @@ class PixelRule(NamedTuple):
     ``turned``: as the EXIF data of the file say. ``on_white``: the modes, by Pillow's names, whose transparency is laid
     on white; that of others is dropped, as Pillow's ``convert("RGB")`` does. ``multiple``: before the processor of a
     local judge takes the image, both sides become multiples of so many pixels (see
-    :func:`imageevalkit.judges.pictures.fitted_size`); None: the processor gets the image as it is.
+    :func:`imageevalkit.judges.api.fitted_size`); None: the processor gets the image as it is.
     """
 
     name: str
