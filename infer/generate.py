@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from custom_models.load_model import load_model
-from imageevalkit import logs, registry
+from imageevalkit import logs
 from imageevalkit.api.limiter import Traffic
 from imageevalkit.cell import Cell
-from imageevalkit.cell.items import items_of
 from imageevalkit.cell.records import spent_since
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, run_main, worst
-from imageevalkit.generation.cell_run import CellRun, GenerateOptions
+from imageevalkit.generation.cell_run import CellRun, open_cell
 from imageevalkit.generation.concurrent import CellPlan, generate_together
 from imageevalkit.generation.fork import run_apart
 from imageevalkit.generation.model import GenerationError, ImageModel, image_model
@@ -37,7 +36,6 @@ from imageevalkit.jobs import (
     cell_of,
     load_plan,
     read_outcome,
-    settings_of,
     write_outcome,
 )
 from imageevalkit.machine import Fit, requests_that_fit
@@ -132,7 +130,7 @@ async def _generate(plan: Plan, job: Job, keys: list[str], since: float) -> Exit
         say = functools.partial(logs.append, Path(path))
         say(f"=== generate {key}")
         planned = CellPlan(
-            cell, functools.partial(_open, cell, job, progress, Path(path), in_flight, spent), say
+            cell, functools.partial(open_cell, cell, job.options, progress, Path(path), in_flight, spent), say
         )
         models.setdefault(cell.model, []).append(planned)
     by_cell = {planned.cell: planned for cells in models.values() for planned in cells}
@@ -210,32 +208,6 @@ def _settle(plan: Plan, planned: CellPlan, outcome: Outcome) -> ExitStatus:
         complain(str(error))
         return ExitStatus.FAILED
     return STATUS_OF_STATE[outcome.state]
-
-
-def _open(
-    cell: Cell, job: Job, progress: ProgressWriter, log_path: Path, in_flight: int, spent: float
-) -> CellRun:
-    """Survey the cell, on which this run has ``spent`` so many USD before.
-
-    Raises:
-        CellFailure: its files are not what they should be.
-    """
-    options = job.options
-    # the pinned bytes, before an image is made (and paid for) from other ones
-    registry.benchmark_files(cell.benchmark).sha256()
-    dataset = registry.load_dataset(cell.benchmark, settings_of(cell.benchmark))
-    run = CellRun(
-        cell,
-        items_of(dataset, cell, options["limit"]),
-        dataset.dataset_task,
-        options["settings"][cell.model][dataset.dataset_task],
-        GenerateOptions(options["overwrite"], options["retry_refused"], options["blank_on_error"], in_flight),
-        progress,
-        functools.partial(logs.append, log_path),
-        log_path,
-    )
-    run.outcomes.max_cost, run.outcomes.cost = options["max_cost"], spent or None
-    return run
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -67,8 +68,8 @@ def main() -> None:
         folder = Path(name)
         make_images(folder, count)
         for threads in sorted({1, available_cores()}):
-            plain = seconds(lambda threads=threads: decode_all(folder, threads))
-            checked = seconds(lambda threads=threads: check_images(folder, threads=threads))
+            plain = seconds(partial(decode_all, folder, threads))
+            checked = seconds(partial(check_images, folder, threads=threads))
             print(
                 f"{count} images, {threads} threads: check {checked:.2f} s, decoding alone {plain:.2f} s: "
                 f"the check costs {checked / plain - 1:+.0%}"

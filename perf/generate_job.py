@@ -1,7 +1,7 @@
-"""Plan a run as ``bash eval.sh`` does and print its generate job: ``python -m perf.generate_job -- OPTIONS``.
+"""Plan a run as ``bash eval.sh`` does and print its generate job: ``python perf/generate_job.py -- OPTIONS``.
 
-The options are those of eval.sh. The answer is JSON: ``command`` and ``environ`` as the launcher would start
-the job, and ``log``, where its output would go. Nothing is started.
+The options are those of eval.sh, the tree is the one that PYTHONPATH names. The answer is JSON: ``command`` and
+``environ`` as the launcher would start the job, and ``log``, where its output would go. Nothing is started.
 """
 
 from __future__ import annotations

@@ -16,10 +16,9 @@ from pathlib import Path
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
 from imageevalkit.cell.items import Item, items_of
-from imageevalkit.cell.results import Metric
-from imageevalkit.cell.scores import Score
-from imageevalkit.evaluation.judging import AskOptions
-from imageevalkit.evaluation.run import evaluate_cell
+from imageevalkit.cell.results import Metric, Score
+from imageevalkit.evaluation.engine import evaluate_cell
+from imageevalkit.evaluation.interview import AskOptions
 from imageevalkit.jobs import STATUS_OF_STATE
 from imageevalkit.progress import ProgressWriter
 from perf.judge_questions import CELL

@@ -67,7 +67,7 @@ def generate(checkout: Path, server: ServerProcess, workers: int, output: Path) 
     env = environ(checkout, IMAGEEVALKIT_OUTPUT=str(output), **server.environ)
     words = ["--model_names", _MODEL, "--ds_names", _BENCHMARK, "--use_api", "true", "--eval", "false"]
     planned = subprocess.run(
-        [sys.executable, "-m", "perf.generate_job", "--", *words, "--num_workers", str(workers)],
+        [sys.executable, str(REPO / "perf/generate_job.py"), "--", *words, "--num_workers", str(workers)],
         cwd=checkout,
         env=env,
         stdout=subprocess.PIPE,

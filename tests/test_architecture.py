@@ -243,3 +243,15 @@ def test_documents_name_files_that_there_are(document: str) -> None:
     there = {path for path in named if not Path(path).name.startswith("my_") and "/my_" not in path}
     assert there
     assert [path for path in sorted(there) if not (REPO / path).is_file()] == []
+
+
+def test_the_map_has_every_package() -> None:
+    [rows] = re.findall(r"## What lives where\n(.*?)\n## ", MAP.read_text(encoding="utf-8"), re.DOTALL)
+    there = {path.parent.name for path in (REPO / "imageevalkit").glob("*/__init__.py")}
+    assert set(re.findall(r"`imageevalkit/(\w+)/`", rows)) == there
+
+
+@pytest.mark.parametrize("what", ["Prompt → API image", "Image → score → `result.json`"])
+def test_an_item_passes_few_files(what: str) -> None:
+    listed = MAP.read_text(encoding="utf-8").partition(f"**{what}**")[2].partition("\n**")[0]
+    assert 0 < len(re.findall(r"^\d+\. ", listed, re.MULTILINE)) <= 12

@@ -15,7 +15,7 @@ from typing import Literal
 
 from imageevalkit.benchmark.contract import Benchmark, Measurer, Sample, Settings
 from imageevalkit.benchmark.question import measure
-from imageevalkit.cell.scores import Score
+from imageevalkit.cell.results import Score
 from imageevalkit.metrics import mean
 
 

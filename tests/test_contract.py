@@ -32,8 +32,7 @@ from imageevalkit.benchmark.contract import (
 from imageevalkit.benchmark.question import QWEN_VL_UTILS, Answer, Picture, Question, ask, measure
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.items import Item, items_of
-from imageevalkit.cell.results import Evaluator, Metric, Result, read_result
-from imageevalkit.cell.scores import Score
+from imageevalkit.cell.results import Evaluator, Metric, Result, Score, read_result
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.engine import evaluate_cell
 from imageevalkit.evaluation.interview import AskOptions
@@ -506,7 +505,7 @@ import io, json
 from PIL import Image
 from imageevalkit.benchmark.contract import Benchmark, Sample, grouped
 from imageevalkit.benchmark.question import ask
-from imageevalkit.cell.scores import Score
+from imageevalkit.cell.results import Score
 from imageevalkit.metrics import mean
 
 {inspect.getsource(_png)}

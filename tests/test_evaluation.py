@@ -22,14 +22,12 @@ from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.kept_twice import copy_of
 from imageevalkit.cell.records import last_records
-from imageevalkit.cell.results import Metric, Result, read_result, standing, validate
-from imageevalkit.cell.scores import Score
+from imageevalkit.cell.results import Metric, Result, Score, read_result, standing, validate
 from imageevalkit.cell.states import images_to_come
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.engine import evaluate_cell, pictures_of
-from imageevalkit.evaluation.evaluator import Answerers
 from imageevalkit.evaluation.forecast import questions_to_ask
-from imageevalkit.evaluation.interview import AskOptions
+from imageevalkit.evaluation.interview import Answerers, AskOptions
 from imageevalkit.generation.cell_run import GenerateOptions
 from imageevalkit.generation.model import Refused
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, Outcome

@@ -24,7 +24,7 @@ from imageevalkit.generation.model import ItemFailed
 from imageevalkit.generation.replicas.messages import ImageFile, incoming, outgoing
 from imageevalkit.grids import Grid
 from imageevalkit.images import FORMATS, REPLY_FORMATS, CorruptImage, decode, opened, prove
-from imageevalkit.judges.pictures import open_picture, sent_picture
+from imageevalkit.judges.api import open_picture, sent_picture
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.report import thumbnails
 from tests.support.generation import FakeDataset, items

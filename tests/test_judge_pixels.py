@@ -37,13 +37,13 @@ from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.cell.states import images_to_come, survey_images
 from imageevalkit.evaluation.engine import pictures_of
-from imageevalkit.evaluation.evaluator import Answerers
 from imageevalkit.evaluation.forecast import questions_to_ask
-from imageevalkit.evaluation.interview import AskOptions
+from imageevalkit.evaluation.interview import Answerers, AskOptions
+from imageevalkit.evaluation.judgements import request_hash
 from imageevalkit.grids import Grid
 from imageevalkit.images import CorruptImage, encode, is_plain, sha256_file
+from imageevalkit.judges.api import fitted_size, judge_picture, open_picture, sent_picture
 from imageevalkit.judges.choice import JudgeOptions
-from imageevalkit.judges.pictures import fitted_size, judge_picture, open_picture, sent_picture
 from tests.support import tiny_vlm
 from tests.support.generation import FakeDataset, items
 from tests.support.image_questions import ask_about
@@ -260,7 +260,8 @@ def test_a_server_gets_the_file_where_it_cannot_be_seen_otherwise_and_else_the_p
 
 
 def request(picture: Picture) -> str:
-    return Question("q", (Message("user", (picture, "t")),), Sampling(1), item="1").request_hash(_SOMEONE)
+    question = Question("q", (Message("user", (picture, "t")),), Sampling(1), item="1")
+    return request_hash(question, _SOMEONE)
 
 
 def test_what_was_said_of_plain_images_is_known_and_only_other_pixels_are_asked_about_anew() -> None:
@@ -280,7 +281,7 @@ def test_what_was_said_of_plain_images_is_known_and_only_other_pixels_are_asked_
         evaluator = Answerers(benchmark).evaluator
         rule = benchmark.shown_pixels
         asked, other = (
-            [q.request_hash(evaluator) for q in benchmark.questions(item, picture, Answers({}))]
+            [request_hash(q, evaluator) for q in benchmark.questions(item, picture, Answers({}))]
             for picture in (plain._replace(pixels=rule), plain._replace(pixels=rule, plain=False))
         )
         assert asked == hashes

@@ -21,10 +21,9 @@ from imageevalkit.benchmark.contract import Answers, Benchmark, Scores
 from imageevalkit.benchmark.question import QWEN_VL_UTILS, Answer, Picture, Question, Sampling
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric
-from imageevalkit.cell.scores import Score
+from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.evaluator import Answerers
+from imageevalkit.evaluation.interview import Answerers
 from imageevalkit.jobs import COMPLETE
 from tests.support.function_judge import evaluate, items, scores_of, use_function_judge, write_images
 from tests.support.mirror import use_official_data

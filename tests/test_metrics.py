@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from imageevalkit.cell.results import Metric
-from imageevalkit.cell.scores import Score
+from imageevalkit.cell.results import Metric, Score
 from imageevalkit.metrics import (
     arithmetic_mean,
     geometric_mean,

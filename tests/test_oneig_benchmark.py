@@ -22,8 +22,9 @@ from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.evaluation.evaluator import Answerers
-from imageevalkit.judges.pictures import judge_picture
+from imageevalkit.evaluation.interview import Answerers
+from imageevalkit.evaluation.judgements import request_hash
+from imageevalkit.judges.api import judge_picture
 from tests.support.oneig_scored import RULES, real_benchmark, real_prompts
 
 STYLED = "081"  # an anime prompt with the style minimalism
@@ -185,8 +186,8 @@ def test_corrected_rules_turn_an_image_as_its_exif_data_say_and_ask_nothing_else
     sizes = [judge_picture(question.pictures[0]).size for question in questions(plain=False)]
     assert sizes == [(84, 56)] * 2 + [(56, 84)] * 2
     who = Evaluator("someone", official=False)
-    assert len({question.request_hash(who) for question in questions(plain=False)}) == 4
-    assert len({question.request_hash(who) for question in questions(plain=True)}) == 2
+    assert len({request_hash(question, who) for question in questions(plain=False)}) == 4
+    assert len({request_hash(question, who) for question in questions(plain=True)}) == 2
     assert {each.pixels for each in benchmarks} == {PIXELS}, "the judge has the same name"
 
 
@@ -294,7 +295,7 @@ def test_the_name_of_a_score_tells_rules_tasks_and_number_of_images(asked: list[
         evaluators[2].details.items()
     )
     question = questions_of(benchmarks[0], item("anime", "000"))[0]
-    hashes = {question.request_hash(Answerers(one).evaluator_of(question)) for one in benchmarks}
+    hashes = {request_hash(question, Answerers(one).evaluator_of(question)) for one in benchmarks}
     assert len(hashes) == 1, "what was answered once is not asked again for other rules"
     assert not real_benchmark(ENGLISH, weights={"se": "/mine"}).is_official
 

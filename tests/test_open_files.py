@@ -188,7 +188,7 @@ SEND = (
     TAKEN
     + """
 from PIL import Image
-from imageevalkit.judges.pictures import sent_picture
+from imageevalkit.judges.api import sent_picture
 from imageevalkit.api.uploads import inputs_of
 from imageevalkit.benchmark.question import Picture
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
 
 from perf import draws
 from perf.makespan import job_lengths, makespan
-from perf.server_process import AnsweredRequest
+from perf.server_process import REPO, AnsweredRequest
 
 DRAWN = 20_000
 
@@ -59,3 +61,24 @@ def test_job_length_is_all_requests_up_to_the_first_image() -> None:
         AnsweredRequest("a", 3, 4.0, "ok", 0.0),
     ]
     assert job_lengths(["a", "b", "never sent"], log) == [3.0, 9.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("program", "options"),
+    [
+        ("api_judging", ["--items=3", "--workers=2", "--quick"]),
+        ("api_generation", ["--items=4", "--workers=2", "--images=small", "--faults=off"]),
+    ],
+)
+def test_a_program_measures_the_tree_as_it_is(program: str, options: list[str]) -> None:
+    """Its status says whether a limit was kept, which depends on the machine; its row, that all items were served."""
+    ended = subprocess.run(
+        [sys.executable, f"perf/{program}.py", *options],
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in ended.stderr
+    row = ended.stdout.splitlines()[-1]
+    assert not [fault for fault in ("exit status", "judged", "lost", "twice", "as sent") if fault in row], row

@@ -30,8 +30,8 @@ from imageevalkit.benchmark.question import (
     Sampling,
 )
 from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.judges.api import open_picture
 from imageevalkit.judges.choice import JudgeOptions
-from imageevalkit.judges.pictures import open_picture
 from imageevalkit.judges.settings import TransformersSettings
 from imageevalkit.launch.kwargs import checked
 from tests.support import tiny_vlm

@@ -14,8 +14,7 @@ from pathlib import Path
 from benchmarks.geneval2.benchmark import ATOMICITIES, SKILLS, by_atomicity, by_skill, prompt_score
 from imageevalkit.assets import data_folder
 from imageevalkit.cell.jsonl import is_number
-from imageevalkit.cell.results import Metric
-from imageevalkit.cell.scores import Score
+from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import ExitStatus, UserError, run_main, show
 from imageevalkit.metrics import mean
 from imageevalkit.secrets import one_line

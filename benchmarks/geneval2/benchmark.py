@@ -17,8 +17,7 @@ from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, ScoredIt
 from imageevalkit.benchmark.question import TRANSFORMERS, Answer, Message, Picture, Question, Sampling
 from imageevalkit.cell import portable_path
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric
-from imageevalkit.cell.scores import Score
+from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure
 from imageevalkit.metrics import arithmetic_mean, geometric_mean, mean, mean_by, points
 

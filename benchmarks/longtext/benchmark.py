@@ -25,8 +25,7 @@ from imageevalkit.benchmark.question import (
     measure,
 )
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric
-from imageevalkit.cell.scores import Score
+from imageevalkit.cell.results import Metric, Score
 from imageevalkit.metrics import groups, mean, mean_by
 
 LANGUAGES = ("en", "zh")

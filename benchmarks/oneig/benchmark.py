@@ -58,8 +58,7 @@ from imageevalkit.benchmark.question import (
     measure,
 )
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric
-from imageevalkit.cell.scores import Score
+from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.grids import Grid
 from imageevalkit.grids import is_black as is_black_image

@@ -37,7 +37,7 @@ from benchmarks.oneig.scores import (
 from benchmarks.oneig.text import clean_reading, preprocess, preprocess_expected
 from imageevalkit.benchmark.contract import Rules
 from imageevalkit.cell import portable_path
-from imageevalkit.cell.scores import Score
+from imageevalkit.cell.results import Score
 from imageevalkit.grids import Grid
 from imageevalkit.metrics import arithmetic_mean, groups, mean_by
 

@@ -15,8 +15,7 @@ from typing import NamedTuple
 from benchmarks.oneig.data import CLASSES, TASKS, Edition, Language, Prompt, Task
 from benchmarks.oneig.text import LARGEST_DISTANCE, compare, text_score
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem
-from imageevalkit.cell.results import Metric
-from imageevalkit.cell.scores import Score
+from imageevalkit.cell.results import Metric, Score
 from imageevalkit.metrics import arithmetic_mean, groups, mean, mean_by, points
 
 TOTAL = "oneig_total"

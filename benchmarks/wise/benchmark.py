@@ -16,8 +16,7 @@ from imageevalkit.assets import file_table, github
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Unparsed, grouped, spread
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric
-from imageevalkit.cell.scores import Score
+from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure
 from imageevalkit.metrics import mean_by, total, weighted, weighted_sum
 from imageevalkit.secrets import one_line

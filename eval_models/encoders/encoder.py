@@ -21,7 +21,7 @@ from imageevalkit.benchmark.question import Answer, Question
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.images import CorruptImage
-from imageevalkit.judges.pictures import open_picture
+from imageevalkit.judges.api import open_picture
 from imageevalkit.machine import available_cores
 from imageevalkit.secrets import one_line
 from imageevalkit.weights import first_line, package_versions

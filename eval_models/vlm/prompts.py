@@ -24,7 +24,7 @@ from PIL import Image
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question, Sampling
 from imageevalkit.errors import suggest
 from imageevalkit.images import CorruptImage
-from imageevalkit.judges.pictures import judge_picture
+from imageevalkit.judges.api import judge_picture
 from imageevalkit.secrets import one_line
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from imageevalkit.assets import BENCHMARKS, Asset, BenchmarkFiles, data_folder
 from imageevalkit.benchmark.question import Answer, Picture, PixelRule, Question
 from imageevalkit.cell import REPO, short_path
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric
-from imageevalkit.cell.scores import Score
+from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure, UserError, say
 from imageevalkit.guest_code import CodeExit, guest_code
 from imageevalkit.secrets import one_line, redact

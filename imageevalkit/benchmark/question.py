@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from imageevalkit.cell.results import Evaluator
-from imageevalkit.text import to_bytes
 
 
 class Encoding(NamedTuple):
@@ -31,7 +26,7 @@ class PixelRule(NamedTuple):
     ``turned``: as the EXIF data of the file say. ``on_white``: the modes, by Pillow's names, whose transparency is laid
     on white; that of others is dropped, as Pillow's ``convert("RGB")`` does. ``multiple``: before the processor of a
     local judge takes the image, both sides become multiples of so many pixels (see
-    :func:`imageevalkit.judges.pictures.fitted_size`); None: the processor gets the image as it is.
+    :func:`imageevalkit.judges.api.fitted_size`); None: the processor gets the image as it is.
     """
 
     name: str
@@ -136,20 +131,6 @@ class Question:
     def text(self) -> str:
         """All texts, for a reader."""
         return "\n".join(part for message in self.messages for part in message.parts if isinstance(part, str))
-
-    def request_hash(self, evaluator: Evaluator) -> str:
-        """Identifies what is asked of whom: two questions with one hash have one answer.
-
-        It covers the evaluator with its versions and settings, every word, every image's bytes and the
-        sampling; not the item, its path, or where the evaluator is reached.
-        """
-        messages = [
-            [m.role, [p.request if isinstance(p, Picture) else p for p in m.parts]] for m in self.messages
-        ]
-        request = json.dumps(
-            [messages, vars(self.sampling), self.choices], sort_keys=True, ensure_ascii=False
-        )
-        return hashlib.sha256(to_bytes(f"[{evaluator.as_json}, {request[1:]}")).hexdigest()
 
 
 def ask(

@@ -17,8 +17,7 @@ from imageevalkit.benchmark.question import Answer, Picture, Question, ask
 from imageevalkit.cell import short_path
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.metrics_file import METRICS, read_metrics
-from imageevalkit.cell.results import Metric
-from imageevalkit.cell.scores import Score
+from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure
 from imageevalkit.metrics import mean, mean_by
 from imageevalkit.secrets import one_line

@@ -13,11 +13,11 @@ import re
 import reprlib
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Literal, TypedDict, get_type_hints
 
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell, short_path
@@ -28,6 +28,52 @@ from imageevalkit.text import to_bytes
 SCHEMA = "imageevalkit.result/1"
 _SHA256 = re.compile("[0-9a-f]{64}")
 _ROUNDING = 1e-9  # what a mean of scores at the top of a scale may be off, of the scale
+
+SCORE = Shape(must={"item": str})
+"""A line of ``scores.jsonl``, of any version."""
+
+
+class _Values(TypedDict):
+    values: dict[str, Any]
+    keys: dict[str, Any]
+
+
+_JUDGED = Shape(
+    must={"item": str, "status": Literal["judged"], "detail": dict[str, Any], **get_type_hints(_Values)},
+    may={"points": list[_Values]},
+)
+
+
+@dataclass(frozen=True)
+class Score:
+    """What an item is worth: ``values`` are numbers by name, ``keys`` group items, ``detail`` is for reading.
+
+    ``points`` are the scores of its parts (questions, test points), each with values and keys of its own. ``item`` is
+    the id, which the engine sets.
+    """
+
+    values: Mapping[str, float]
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    points: Sequence[Score] = ()
+    item: str = ""
+
+    def of_item(self, item: str) -> Score:
+        """The same with its points, told whose they are."""
+        return replace(self, item=item, points=[replace(point, item=item) for point in self.points])
+
+
+def read_scores(path: Path) -> list[Score]:
+    """The scores in a file scores.jsonl, those of the items that were judged. Raises CellFailure: it cannot be read."""
+    return [
+        Score(
+            record["values"],
+            record["keys"],
+            record["detail"],
+            [Score(point["values"], point["keys"]) for point in record.get("points", [])],
+        ).of_item(record["item"])
+        for record in read_jsonl(path, _JUDGED)
+    ]
 
 
 @dataclass(frozen=True)

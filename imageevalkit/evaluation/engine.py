@@ -17,6 +17,7 @@ from imageevalkit.cell.results import (
     Coverage,
     Metric,
     Result,
+    Score,
     as_object,
     check_files,
     check_within_scale,
@@ -24,7 +25,6 @@ from imageevalkit.cell.results import (
     standing,
     validate,
 )
-from imageevalkit.cell.scores import Score
 from imageevalkit.cell.states import (
     BLANK,
     CORRUPT,
@@ -36,8 +36,7 @@ from imageevalkit.cell.states import (
     survey_images,
 )
 from imageevalkit.errors import CellFailure, say
-from imageevalkit.evaluation.evaluator import Answerers
-from imageevalkit.evaluation.interview import AskOptions, Interview
+from imageevalkit.evaluation.interview import Answerers, AskOptions, Interview
 from imageevalkit.evaluation.judgements import JUDGE_FAILED, JUDGED, UNPARSED, Judgements
 from imageevalkit.evaluation.provenance import provenance
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome

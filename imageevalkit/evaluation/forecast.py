@@ -18,8 +18,7 @@ from imageevalkit.cell.items import Item
 from imageevalkit.cell.states import images_to_come, scorable, survey_images
 from imageevalkit.errors import ExitStatus, run_main
 from imageevalkit.evaluation.engine import pictures_of
-from imageevalkit.evaluation.evaluator import Answerers
-from imageevalkit.evaluation.interview import AskOptions
+from imageevalkit.evaluation.interview import Answerers, AskOptions
 from imageevalkit.evaluation.judgements import Judgements
 from imageevalkit.forecast import Datasets, Forecast, tell_forecasts
 from imageevalkit.jobs import settings_of

@@ -20,8 +20,7 @@ from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores
 from imageevalkit.cell import Cell, short_path
 from imageevalkit.cell.items import Item, entries_of, placed
 from imageevalkit.cell.metrics_file import METRICS, no_score, read_metrics
-from imageevalkit.cell.results import Evaluator, Result, leave, standing
-from imageevalkit.cell.scores import Score
+from imageevalkit.cell.results import Evaluator, Result, Score, leave, standing
 from imageevalkit.cell.states import GENERATED, survey_images
 from imageevalkit.errors import CellFailure, ExitStatus, run_main, say
 from imageevalkit.evaluation.engine import coverage_of, not_made, outcome_of_result, scores_text

@@ -1,4 +1,4 @@
-"""Ask the judge and the measurers of a cell what they have not answered before, into ``judgements.jsonl``."""
+"""Who answers a benchmark's questions, by what name; and asking them what is open, into ``judgements.jsonl``."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import os
 import reprlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
+from imageevalkit import registry
+from imageevalkit.benchmark.answerer import Answerer, digest
+from imageevalkit.benchmark.contract import JUDGE, Benchmark
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
 from imageevalkit.cell import Cell
 from imageevalkit.cell.kept_twice import KeptTwiceWriter
+from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure, say
-from imageevalkit.evaluation.evaluator import Answerers
 from imageevalkit.evaluation.judgements import UNPARSED, Judgements, judgement_writer
 from imageevalkit.machine import available_cores
 from imageevalkit.progress import Progress, ProgressWriter
@@ -24,6 +28,114 @@ from imageevalkit.secrets import one_line, redact
 # Of a judge that has not answered once: a thousand questions more would each fail after all their retries.
 _FIRST_FAILURES = 10
 _LOOK_EVERY = 0.5  # seconds
+_JUDGE_GROUP = "judge"
+
+
+class Answerers:
+    """The judge and the measurers of ``benchmark``; making them is cheap, what is slow happens with the first question.
+
+    Raises CellFailure: the words that the judge is asked with are not there.
+    """
+
+    def __init__(self, benchmark: Benchmark) -> None:
+        self._benchmark = benchmark
+        made: dict[str, Answerer] = {}
+        self._groups: dict[str, Answerer] = {}
+        groups = benchmark.measurers or ({_JUDGE_GROUP: JUDGE} if benchmark.judge else {})
+        for group, measurer in groups.items():
+            if (key := repr(measurer)) not in made:
+                made[key] = self._judge() if measurer == JUDGE else registry.measurer(*measurer)
+            self._groups[group] = made[key]
+        self.judge = made.get(repr(JUDGE))
+        self._current = self.judge
+
+    def _judge(self) -> Answerer:
+        one = self._benchmark
+        if not one.judge:
+            raise CellFailure(
+                f"benchmark {one.name} names nobody who answers its questions: give judge, or measurers, in "
+                "benchmark.py"
+            )
+        if one.backend:
+            return registry.judge(one.judge, one.prompts, one.official, one.pixels)
+        return registry.measurer(one.judge, {})  # a reader in the place of a judge
+
+    def of(self, question: Question) -> Answerer:
+        """Who answers it. Raises CellFailure: nobody does."""
+        if not self._groups:
+            return self._judge()
+        answerer = self._groups.get(question.group if self._benchmark.measurers else _JUDGE_GROUP)
+        if answerer is None:
+            raise CellFailure(
+                f"benchmark {self._benchmark.name}: nobody measures '{question.group}', the group of the question "
+                f"'{question.name}': name a measurer, or JUDGE, in measurers (there: {', '.join(self._groups)})"
+            )
+        return answerer
+
+    def evaluator_of(self, question: Question) -> Evaluator:
+        """The name of who answers it, and all that decides the answer."""
+        return self.of(question).evaluator
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """Who gives the scores: the answerer itself where there is one and no setting decides; else all by a hash.
+
+        Raises CellFailure: it names all that somebody misses (weights, a package).
+        """
+        benchmark, parts, problems = self._benchmark, dict[str, Evaluator](), list[str]()
+        for group, answerer in self._groups.items():
+            try:
+                parts[group] = answerer.evaluator
+            except CellFailure as error:
+                problems.append(str(error))
+        if problems:
+            raise CellFailure("; ".join(dict.fromkeys(problems)))
+        identity = dict(benchmark.identity)
+        rules = identity.get("rules", "official")
+        if len(set(self._groups.values())) == 1 and not identity.keys() - {"rules"}:
+            part = next(iter(parts.values()))
+            if not identity:
+                return part
+            label, _, hash_of_part = part.id.rpartition("/")
+            return Evaluator(f"{label}/{rules}/{hash_of_part}", False, {**part.details, **identity})
+        ids = {group: part.id for group, part in parts.items()}
+        kinds = (registry.measurer_kind(measurer.name) for measurer in benchmark.measurers.values())
+        label = self.judge.label if self.judge else next((f"{kind}s" for kind in kinds), "script")
+        return Evaluator(
+            id=f"{label}/{rules}/{digest({'answerers': ids, **identity})[:8]}",
+            official=benchmark.is_official and all(one.is_official for one in self._groups.values()),
+            details={
+                **benchmark.details,
+                **identity,
+                "answerers": {group: {"id": part.id, **part.details} for group, part in parts.items()},
+            },
+        )
+
+    @property
+    def counted(self) -> str:
+        """The id of the one whose calls, tokens and dollars the result counts: the judge, if there is one."""
+        return (self.judge or self).evaluator.id
+
+    def has_answered(self, ids: set[str]) -> None:
+        """Those with one of ``ids`` have answered in an earlier run."""
+        for answerer in set(self._groups.values()) if ids else ():
+            if answerer.evaluator.id in ids:
+                answerer.has_answered()
+
+    def holdup(self) -> str:
+        """What holds the answers back now, in a few words; called from another thread."""
+        return self._current.holdup() if self._current else ""
+
+    def ask(self, questions: Sequence[Question], workers: int) -> Generator[Answer, None, None]:
+        """The answers, as they come: of measurers first, who take minutes where a judge takes hours.
+
+        Who gives up among them has cost nothing yet. Raises JudgeUnusable and CellFailure as :class:`Answerer` does.
+        """
+        for answerer in sorted(dict.fromkeys(self._groups.values()), key=lambda one: one is self.judge):
+            mine = [question for question in questions if self.of(question) is answerer]
+            if mine:
+                self._current = answerer
+                yield from answerer.ask(mine, workers)
 
 
 class AskOptions(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import reprlib
@@ -19,6 +20,7 @@ from imageevalkit.cell.jsonl import Shape, Tell, tell_nobody
 from imageevalkit.cell.kept_twice import KeptTwiceWriter, copy_of, read_kept
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure
+from imageevalkit.text import to_bytes
 
 OK, UNPARSED, FAILED = "ok", "unparsed", "failed"
 JUDGED, JUDGE_FAILED = "judged", "judge_failed"
@@ -35,6 +37,21 @@ RECORD = Shape(
     },
 )
 """A line of ``judgements.jsonl``."""
+
+
+def request_hash(question: Question, evaluator: Evaluator) -> str:
+    """Identifies what is asked of whom: two questions with one hash have one answer.
+
+    It covers the evaluator with its versions and settings, every word, every image's bytes and the sampling; not the
+    item, its path, or where the evaluator is reached.
+    """
+    messages = [
+        [m.role, [p.request if isinstance(p, Picture) else p for p in m.parts]] for m in question.messages
+    ]
+    request = json.dumps(
+        [messages, vars(question.sampling), question.choices], sort_keys=True, ensure_ascii=False
+    )
+    return hashlib.sha256(to_bytes(f"[{evaluator.as_json}, {request[1:]}")).hexdigest()
 
 
 def judgement_records(cell: Cell, tell: Tell = tell_nobody) -> Iterator[dict[str, Any]]:
@@ -214,7 +231,7 @@ class Judgements:
                     self._asking[place.request].remove(place)
                     if not self._asking[place.request]:
                         del self._asking[place.request]
-                place.question, place.request = question, question.request_hash(self._evaluator_of(question))
+                place.question, place.request = question, request_hash(question, self._evaluator_of(question))
                 self._asking[place.request].append(place)
                 moved |= self._take(place)
         for place in fresh if self._retry_unparsed else ():

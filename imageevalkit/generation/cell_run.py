@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -11,10 +12,11 @@ from typing import Any
 
 from PIL import Image
 
+from imageevalkit import logs, registry
 from imageevalkit.api.money import Bill
 from imageevalkit.cell import Cell
 from imageevalkit.cell import fingerprint as fp
-from imageevalkit.cell.items import Item
+from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.records import FAILED as ITEM_FAILED
 from imageevalkit.cell.records import OK, REFUSED, Record, RecordWriter
 from imageevalkit.cell.states import Survey, survey
@@ -32,7 +34,7 @@ from imageevalkit.generation.model import (
 )
 from imageevalkit.guest_code import guest_code
 from imageevalkit.images import encode, encoded
-from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE, Outcome
+from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE, Outcome, settings_of
 from imageevalkit.machine import when_one_is_free
 from imageevalkit.progress import Progress, ProgressWriter
 from imageevalkit.secrets import one_line, redact
@@ -346,6 +348,36 @@ class CellRun:
                 "the same command makes them again",
             )
         return _outcome(self.outcomes, len(self._reused))
+
+
+def open_cell(
+    cell: Cell,
+    options: Mapping[str, Any],
+    progress: ProgressWriter,
+    log_path: Path,
+    in_flight: int,
+    spent: float,
+) -> CellRun:
+    """Survey the cell, on which this run has ``spent`` so many USD before; ``options`` are those of the job.
+
+    Raises:
+        CellFailure: its files are not what they should be.
+    """
+    # the pinned bytes, before an image is made (and paid for) from other ones
+    registry.benchmark_files(cell.benchmark).sha256()
+    dataset = registry.load_dataset(cell.benchmark, settings_of(cell.benchmark))
+    run = CellRun(
+        cell,
+        items_of(dataset, cell, options["limit"]),
+        dataset.dataset_task,
+        options["settings"][cell.model][dataset.dataset_task],
+        GenerateOptions(options["overwrite"], options["retry_refused"], options["blank_on_error"], in_flight),
+        progress,
+        functools.partial(logs.append, log_path),
+        log_path,
+    )
+    run.outcomes.max_cost, run.outcomes.cost = options["max_cost"], spent or None
+    return run
 
 
 def _make_folders(folders: set[Path]) -> None:

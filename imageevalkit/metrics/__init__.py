@@ -13,8 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from imageevalkit.cell.results import Metric
-from imageevalkit.cell.scores import Score
+from imageevalkit.cell.results import Metric, Score
 from imageevalkit.metrics.intervals import Part, Stratum, interval_of_sum
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from imageevalkit.cell.jsonl import Tell, is_number, read_jsonl, tell_nobody
 from imageevalkit.cell.kept_twice import copy_of
 from imageevalkit.cell.metrics_file import no_score
 from imageevalkit.cell.records import CORRUPT, FAILED, GENERATED, OK, Record, Status, last_records
-from imageevalkit.cell.results import Result, others, read_result
-from imageevalkit.cell.scores import SCORE
+from imageevalkit.cell.results import SCORE, Result, others, read_result
 from imageevalkit.errors import CellFailure
 from imageevalkit.images import IMAGE_SUFFIXES, sha256_file
 from imageevalkit.secrets import one_line

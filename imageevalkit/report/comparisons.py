@@ -10,8 +10,7 @@ from imageevalkit import registry
 from imageevalkit.benchmark.contract import Benchmark, benchmark_code, grouped
 from imageevalkit.cell import output_root
 from imageevalkit.cell.jsonl import Tell
-from imageevalkit.cell.results import Result, check_files, folder_name, write_files
-from imageevalkit.cell.scores import read_scores
+from imageevalkit.cell.results import Result, check_files, folder_name, read_scores, write_files
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.report.collect import CellReport
 

@@ -20,7 +20,7 @@ from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem
 from imageevalkit.benchmark.question import Answer, measure
 from imageevalkit.cell import REPO
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.scores import Score
+from imageevalkit.cell.results import Score
 from tests.support.mirror import shared_mirror
 
 RULES: tuple[Rules, ...] = ("official", "corrected")

@@ -12,8 +12,7 @@ from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import Answers, Benchmark, Measurer, Sample, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question, measure
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Evaluator, Metric
-from imageevalkit.cell.scores import Score
+from imageevalkit.cell.results import Evaluator, Metric, Score
 from imageevalkit.metrics import mean
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 _RULES = """
 from imageevalkit.cell.results import Metric
-from imageevalkit.cell.scores import Score
+from imageevalkit.cell.results import Score
 from imageevalkit.benchmark.contract import Benchmark, Sample
 from imageevalkit.benchmark.question import ask
 
