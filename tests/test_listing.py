@@ -59,3 +59,10 @@ def test_a_judge_of_this_machine_needs_its_environment(tmp_path: Path) -> None:
 
 def test_wrong_settings_are_told() -> None:
     assert "'steps' is no name=value" in state_of_wise("openai:m", "steps")
+
+
+def test_the_states_of_models_stand_below_each_other() -> None:
+    lines = listing(Config()).splitlines()
+    rows = lines[1 : lines.index("")]
+    start = next(row.index("ready") for row in rows if row.split()[0] == "reference-typeset")
+    assert {(row[start - 2 : start], row[start] == " ") for row in rows} == {("  ", False)}
