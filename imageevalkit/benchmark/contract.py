@@ -276,7 +276,7 @@ class Benchmark(ABC):
 
     def _read(self, file: str, parse: Callable[[str], Any], count: int | None = None) -> Any:
         own, fetched = self.folder / file, self.data / file
-        path = fetched if not own.is_file() and (self.assets or fetched.is_file()) else own
+        path = fetched if not own.is_file() and (self.assets or self.data.is_dir()) else own
         if self.assets and path == fetched:
             remedy = f"run: bash utils/prefetch.sh --ds_names {self.name}"
         else:
