@@ -6,11 +6,14 @@ import argparse
 import contextlib
 import difflib
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from enum import IntEnum
+from pathlib import Path
 from typing import NoReturn, TextIO
 
-from imageevalkit.guest_code import notice_ctrl_c
+from imageevalkit.guest_code import CodeExit, notice_ctrl_c
+from imageevalkit.secrets import one_line
 from imageevalkit.text import let_streams_take_any_text, printable
 
 
@@ -123,3 +126,19 @@ class Arguments(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (see {self.prog} --help)")
+
+
+_REPO = Path(__file__).resolve().parents[1]
+# where a user's own rules and datasets are
+_CODE = ("benchmarks", "infer/custom_datasets/dataset_cls")
+
+
+def said_of(error: Exception) -> str:
+    """What ``error`` of a benchmark's code says, in one line, and the file and line that it came from."""
+    raised = (error.__cause__ or error) if isinstance(error, CodeExit) else error
+    places = [
+        f" ({Path(frame.filename).relative_to(_REPO).as_posix()}, line {frame.lineno})"
+        for frame in traceback.extract_tb(raised.__traceback__)
+        if any(Path(frame.filename).is_relative_to(_REPO / folder) for folder in _CODE)
+    ]
+    return f"{type(error).__name__}: {one_line(error, 300)}{places[-1] if places else ''}"

@@ -10,11 +10,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from imageevalkit.benchmark.contract import said_of
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import MODEL_NAME_MARK, Item, entries_of, placed
 from imageevalkit.cell.states import Survey, survey
-from imageevalkit.errors import CellFailure, ExitStatus, show
+from imageevalkit.errors import CellFailure, ExitStatus, said_of, show
 from imageevalkit.guest_code import guest_code
 from imageevalkit.jobs import cell_of
 from imageevalkit.registry import load_dataset

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from imageevalkit.atomic import write_atomic
-from imageevalkit.benchmark.contract import said_of
 from imageevalkit.cell import Cell, short_path
 from imageevalkit.cell.jsonl import Shape, parse
-from imageevalkit.errors import CellFailure, ExitStatus, UserError
+from imageevalkit.errors import CellFailure, ExitStatus, UserError, said_of
 from imageevalkit.guest_code import guest_code
 from imageevalkit.secrets import one_line, redact
 

@@ -22,13 +22,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
-from imageevalkit.assets import BENCHMARKS, Asset, BenchmarkFiles, data_folder
+from imageevalkit.assets import Asset, BenchmarkFiles, data_folder
 from imageevalkit.benchmark.question import Answer, Picture, PixelRule, Question
-from imageevalkit.cell import REPO, short_path
+from imageevalkit.cell import short_path
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
-from imageevalkit.errors import CellFailure, UserError, say
-from imageevalkit.guest_code import CodeExit, guest_code
+from imageevalkit.errors import CellFailure, UserError, said_of, say
+from imageevalkit.guest_code import guest_code
 from imageevalkit.secrets import one_line, redact
 
 Rules = Literal["official", "corrected"]
@@ -429,9 +429,6 @@ def grouped(elements: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]
     return groups
 
 
-_CODE = (BENCHMARKS, REPO / "infer" / "custom_datasets" / "dataset_cls")
-
-
 @contextmanager
 def benchmark_code(name: str, where: str) -> Iterator[None]:
     """A block that runs code of the benchmark ``name``: ``where`` ("score() of item 3") begins what is said of its
@@ -448,14 +445,3 @@ def benchmark_code(name: str, where: str) -> Iterator[None]:
     except Exception as error:
         say(redact(traceback.format_exc()))
         raise CellFailure(f"benchmark {name}: {where} fails: {said_of(error)}") from error
-
-
-def said_of(error: Exception) -> str:
-    """What ``error`` of a benchmark's code says, in one line, and the file and line that it came from."""
-    raised = (error.__cause__ or error) if isinstance(error, CodeExit) else error
-    places = [
-        f" ({Path(frame.filename).relative_to(REPO).as_posix()}, line {frame.lineno})"
-        for frame in traceback.extract_tb(raised.__traceback__)
-        if any(Path(frame.filename).is_relative_to(folder) for folder in _CODE)
-    ]
-    return f"{type(error).__name__}: {one_line(error, 300)}{places[-1] if places else ''}"

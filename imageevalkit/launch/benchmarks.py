@@ -14,10 +14,10 @@ from typing import Any
 from imageevalkit import registry
 from imageevalkit.asset_checks.check import Needed, Needs, why_missing
 from imageevalkit.assets import BenchmarkFiles, HubAsset
-from imageevalkit.benchmark.contract import JUDGE, Benchmark, Measurer, Settings, benchmark_code, said_of
+from imageevalkit.benchmark.contract import JUDGE, Benchmark, Measurer, Settings, benchmark_code
 from imageevalkit.cell import REPO
 from imageevalkit.cell.items import entries_of
-from imageevalkit.errors import CellFailure, UserError, suggest
+from imageevalkit.errors import CellFailure, UserError, said_of, suggest
 from imageevalkit.guest_code import guest_code
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.judges import ConfiguredJudge, configured_judge
