@@ -84,7 +84,14 @@ class Bench:
         env = environ(self._checkout, IMAGEEVALKIT_OUTPUT=str(output), **_ONE_CORE)
         words = ["--model_names", model, "--ds_names", "perf", "--eval", "false", "--replicas", str(workers)]
         planned = subprocess.run(
-            [sys.executable, str(_REPO / "perf/generate_job.py"), "--", *words, "--custom_model_kwargses", kwargs],
+            [
+                sys.executable,
+                str(_REPO / "perf/generate_job.py"),
+                "--",
+                *words,
+                "--custom_model_kwargses",
+                kwargs,
+            ],
             cwd=self._checkout,
             env=env,
             stdout=subprocess.PIPE,
