@@ -8,12 +8,9 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
-
-import httpx2
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imageevalkit import images
-from imageevalkit.api.body import read_body
 from imageevalkit.api.clients import OUT_OF_FILES, Clients, Patience, RetryPolicy, retry
 from imageevalkit.api.endpoint import NotAllowed
 from imageevalkit.api.failures import (
@@ -32,6 +29,9 @@ from imageevalkit.api.money import reported_cost
 from imageevalkit.images import CorruptImage, TooLarge
 from imageevalkit.machine import are_used_up, on_cpu
 from imageevalkit.secrets import beginning, one_line
+
+if TYPE_CHECKING:
+    import httpx2
 
 _LOOKED_AT = 10_000  # bytes of what is no JSON
 _MOST_TOKENS = 10**12  # more are no count, and no float either where they have hundreds of digits
@@ -147,6 +147,8 @@ async def download_image(
 
 async def _fetch(clients: Clients, url: httpx2.URL, headers: dict[str, str]) -> bytes | Failure:
     """Messages name the host only: the query of a signed URL is a secret."""
+    import httpx2
+
     client = clients.files
     request: httpx2.Request | None = client.build_request("GET", url, headers=headers)
     redirects = 0
@@ -180,6 +182,8 @@ def _unreachable(url: httpx2.URL, error: httpx2.HTTPError) -> Failure:
 
 
 async def _image_in(response: httpx2.Response) -> bytes | Failure:
+    from imageevalkit.api.body import read_body
+
     status, host = response.status_code, response.url.host
     if status != 200:
         gone = 400 <= status < 500 and status not in _MAY_PASS
