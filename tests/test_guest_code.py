@@ -196,12 +196,12 @@ def test_a_dataset_that_exits_fails_its_cells_alone(api: ApiRuns) -> None:
     assert told(run, "mine/quicktext").startswith("3 images of")
 
 
-EXITS = "\n\ndef _exit(*given):\n    raise SystemExit(0)\n\n\nQuickText.{method} = _exit\n"
+RULES_EXIT = "\n\ndef _exit(*given):\n    raise SystemExit(0)\n\n\nQuickText.{method} = _exit\n"
 
 
 def test_rules_that_exit_are_a_failure_and_no_success(api: ApiRuns) -> None:
     with (api.checkout / "benchmarks/quicktext/benchmark.py").open("a") as file:
-        file.write(EXITS.format(method="questions"))
+        file.write(RULES_EXIT.format(method="questions"))
     run = api.run("--eval", "true", limit=2)
     assert run.returncode == 1, text_of(run)
     assert "questions() of item images/en/00 fails: CodeExit: its code called exit(0)" in message(
@@ -213,8 +213,8 @@ def test_rules_that_exit_are_a_failure_and_no_success(api: ApiRuns) -> None:
     ("code", "problem"),
     [
         ("import sys\nsys.exit(0)\n", "benchmarks/quicktext/benchmark.py cannot be imported"),
-        (EXITS.format(method="check"), "benchmark quicktext: check() fails"),
-        (EXITS.format(method="samples"), "benchmark quicktext: samples() fails"),
+        (RULES_EXIT.format(method="check"), "benchmark quicktext: check() fails"),
+        (RULES_EXIT.format(method="samples"), "benchmark quicktext: samples() fails"),
     ],
 )
 def test_rules_that_exit_before_anything_is_made_block_their_cells(
