@@ -106,6 +106,10 @@ class Encoder(Answerer):
         precision = self.evaluator.details["encoder"]["precision"]
         return not (isinstance(precision, dict) and precision.get("official") == "bfloat16")
 
+    def holdup(self) -> str:
+        """Its weights take minutes to load, and its answers come a batch at a time."""
+        return f"{self.name} loads and measures"
+
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
         """Images are prepared on as many cores as the job has. The model is freed when the iterator ends."""
         if not questions:
