@@ -4,13 +4,12 @@ Every row is one run of the toolkit's generate job against a fresh local server 
 (median 0.3 s, p99 3 s) and depend on the seed alone. The yardstick is the list-schedule makespan of those
 latencies, items in the benchmark's order. With faults (5 % 429, 2 % 500, 1 % resets) an item's length there
 is the sum of the latencies of its requests up to its image: the server's time is the yardstick's, all
-waiting between tries is the client's. Some rows also run a pool of processes as today's toolkits have it
-(``perf/static_pool.py``).
+waiting between tries is the client's. Some rows also run a plain pool of processes (``perf/static_pool.py``).
 
 CPU seconds and peak memory are of all processes of the client. ``start`` is when its first request came.
 ``server`` is the server's CPU seconds: the same work in all rows of a size, it shows when the machine's speed
 changes. ``others`` is how many cores anything else took: 0 on a machine that was free.
-Exits 1 when a limit of issue 3 is broken.
+Exits 1 when a limit (``perf/limits.py``) is broken.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ latencies are lognormal (median 0.3 s, p99 3 s) and depend on the seed alone. Me
 
 CPU seconds and peak memory are of all processes of the client; ``start`` is when its first request came; ``server``
 is the server's CPU seconds; ``others`` is how many cores anything else took: 0 on a machine that was free.
-Exits 1 when a limit of issue 4 is broken.
+Exits 1 when a limit is broken.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     PYTHONPATH=. python perf/launch_overhead.py [JOBS]
 
 Both are timed in the same run and in turns, since the machine's speed changes from minute to minute. The
-limit is 100 ms per job (issue 2).
+limit is 100 ms per job.
 """
 
 from __future__ import annotations

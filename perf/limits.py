@@ -1,4 +1,4 @@
-"""What issue 3 asks of generation through an API, and which of it a measurement breaks."""
+"""The limits of generation through an API, and which of them a measurement breaks."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ Throughput is that of all images after the first batch: a model is loaded once, 
 model that only waits, as one on a GPU does for this machine, made by one worker and by two. On a machine with a GPU the
 pipeline runs there; on one without, it gets one core, beside the loop as beside the toolkit.
 
-Exits 1 when a limit of issue 6 is broken: 0.95 of the bare loop, 1.8 with a second worker.
+Exits 1 when a limit is broken: 0.95 of the bare loop, 1.8 with a second worker.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The plain way, for comparison: ``python perf/static_pool.py --prompts FILE --out FOLDER --workers N``.
 
-A pool as today's toolkits have it: one forked process per worker, the items dealt out beforehand (worker n
-takes every N-th), in each process a synchronous ``openai`` client; every image is decoded, converted to RGB
-and encoded again by ``image.save``. Faults are left to the client's own retries, five tries instead of its
-three, so that fewer images are lost.
+One forked process per worker, the items dealt out beforehand (worker n takes every N-th), in each process a synchronous
+``openai`` client; every image is decoded, converted to RGB and encoded again by ``image.save``. Faults are left to the
+client's own retries, five tries instead of its three, so that fewer images are lost.
 """
 
 from __future__ import annotations

@@ -376,6 +376,22 @@ def test_worked_example_through_the_engine(geneval2: GenEval2, monkeypatch: pyte
     assert len(asked) == 9, "everything was on record"
 
 
+def test_a_token_that_begins_two_answers_counts_twice_and_the_cell_has_a_result(
+    geneval2: GenEval2, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def twice(question: Question) -> Answer:
+        shared = dict.fromkeys(question.choices, 0.0) | dict.fromkeys(question.choices[:2], 0.9)
+        return Answer(question, question.choices[0], probabilities=shared, outside=0.0)
+
+    use_function_judge(twice, monkeypatch)
+    made = items_of([P1, P2])
+    write_images(made)
+    outcome, result = evaluate(geneval2, made)
+    assert outcome.state == COMPLETE
+    for name in ("soft_tifa_gm", "soft_tifa_am_corrected", "vqascore", "skill/count", "atomicity/3"):
+        assert result.metrics[name].value == pytest.approx(180)
+
+
 def test_a_missing_item_withholds_the_headline_and_leaves_no_official_score(
     geneval2: GenEval2, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -343,6 +343,19 @@ def test_identity_is_of_content_and_settings_only(tiny: Tiny, tmp_path: Path) ->
     assert len(hashes | {json.dumps(identity)}) == 4
 
 
+def test_it_says_that_it_loads_while_no_answer_comes(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def load(*args: Any) -> Any:
+        said.append(encoder.holdup())
+        return load_csd(*args)
+
+    monkeypatch.setattr(style, "load_csd", load)
+    encoder = tiny.encoder()
+    assert len(list(encoder.ask(tiny.questions))) == len(tiny.questions)
+    assert said == ["csd+se loads and measures"]
+
+
 def test_the_models_are_freed_with_the_iterator(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     alive: list[weakref.ref[Any]] = []
 

@@ -106,6 +106,10 @@ class Encoder(Answerer):
         precision = self.evaluator.details["encoder"]["precision"]
         return not (isinstance(precision, dict) and precision.get("official") == "bfloat16")
 
+    def holdup(self) -> str:
+        """Its weights take minutes to load, and its answers come a batch at a time."""
+        return f"{self.name} loads and measures"
+
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
         """Images are prepared on as many cores as the job has. The model is freed when the iterator ends."""
         if not questions:
@@ -222,15 +226,15 @@ def run_batches(
 
 
 # what the model takes of the picture that the questions share, or None and why there is none
-_Prepared = tuple[Sequence[Question], Any, str]
+_GroupInputs = tuple[Sequence[Question], Any, str]
 
 
 def _prepared(
     groups: Sequence[Sequence[Question]], prepare: Callable[[Image.Image], Any], batch_size: int, ahead: int
-) -> Iterator[list[_Prepared]]:
+) -> Iterator[list[_GroupInputs]]:
     """The pictures of ``groups`` in order, in batches; those of ``ahead`` more are under way."""
 
-    def prepared(group: Sequence[Question]) -> _Prepared:
+    def prepared(group: Sequence[Question]) -> _GroupInputs:
         try:
             return group, prepare(open_picture(group[0].pictures[0])), ""
         except CorruptImage as error:
@@ -239,7 +243,7 @@ def _prepared(
             return group, None, first_line(error)
 
     threads = ThreadPoolExecutor(min(_MOST_THREADS, available_cores()), "prepare")
-    upcoming: deque[list[Future[_Prepared]]] = deque()
+    upcoming: deque[list[Future[_GroupInputs]]] = deque()
     try:
         for start in range(0, len(groups), batch_size):
             upcoming.append([threads.submit(prepared, group) for group in groups[start : start + batch_size]])

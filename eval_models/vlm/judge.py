@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from eval_models.vlm.inference import Inference, check_choice_ids
 from eval_models.vlm.model import PREPARED_BY, LocalModel, load_model
-from eval_models.vlm.prompts import Prepared, Prompts, check_question, reply_groups
+from eval_models.vlm.prompts import PromptBatches, Prompts, check_question, reply_groups
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.judges.answerer import WEIGHTS_USER, Judge
@@ -91,7 +91,7 @@ class TransformersJudge(Judge):
                 jobs.append(_Job(group[start : start + self._batch_size], False))
         return jobs
 
-    def _in_turn(self, jobs: Sequence[_Job]) -> Iterator[tuple[_Job, float, Prepared]]:
+    def _in_turn(self, jobs: Sequence[_Job]) -> Iterator[tuple[_Job, float, PromptBatches]]:
         """Each job, when work on it began, and what the model takes for it."""
         if not self._beside_gpu:
             # the model uses all cores: a thread beside it would only make its threads spin while they wait
@@ -109,11 +109,11 @@ class TransformersJudge(Judge):
         finally:
             thread.shutdown(cancel_futures=True)
 
-    def _prepare(self, job: _Job) -> Prepared:
+    def _prepare(self, job: _Job) -> PromptBatches:
         groups = [[question] for question in job.questions] if job.one_image else [job.questions]
         return self._chat_prompts.prepared(groups)
 
-    def _answers(self, job: _Job, started: float, prepared: Prepared) -> Iterator[Answer]:
+    def _answers(self, job: _Job, started: float, prepared: PromptBatches) -> Iterator[Answer]:
         """The answer to each question of ``job``. A batch that fails is tried again in smaller ones."""
         yield from prepared.failures
         try:
@@ -126,7 +126,7 @@ class TransformersJudge(Judge):
         for answer in answers:
             yield replace(answer, seconds=seconds)
 
-    def _inferred(self, job: _Job, prepared: Prepared) -> Iterator[Answer]:
+    def _inferred(self, job: _Job, prepared: PromptBatches) -> Iterator[Answer]:
         batches = prepared.batches
         several = job.one_image and len(batches) > 1
         if several:
@@ -144,7 +144,7 @@ class TransformersJudge(Judge):
         for apart in self._plan_apart(generated):
             yield from self._inferred(apart, self._prepare(apart))
 
-    def _after_failure(self, job: _Job, prepared: Prepared, error: Exception) -> Iterator[Answer]:
+    def _after_failure(self, job: _Job, prepared: PromptBatches, error: Exception) -> Iterator[Answer]:
         import torch
 
         questions = [question for batch, _ in prepared.batches for question in batch]

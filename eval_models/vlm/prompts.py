@@ -35,7 +35,7 @@ Inputs = Mapping[str, "torch.Tensor"]
 Images = Mapping[Picture, Image.Image | str]
 
 
-class Prepared(NamedTuple):
+class PromptBatches(NamedTuple):
     """The model's inputs, each with the questions of its rows in order, and the answers that are errors."""
 
     batches: list[tuple[list[Question], Inputs]]
@@ -53,7 +53,7 @@ class Prompts:
         self._positions = positions
         self._turn = threading.Lock()
 
-    def prepared(self, groups: Sequence[Sequence[Question]]) -> Prepared:
+    def prepared(self, groups: Sequence[Sequence[Question]]) -> PromptBatches:
         """A batch of each group, whose questions must have equal sampling, padded on the left.
 
         A picture that several ask about is prepared once.
@@ -61,7 +61,7 @@ class Prompts:
         with self._turn:
             asked = (picture for group in groups for question in group for picture in question.pictures)
             images = {picture: _opened(picture) for picture in dict.fromkeys(asked)}
-            prepared = Prepared([], [])
+            prepared = PromptBatches([], [])
             for group in groups:
                 whole = []
                 for question in group:
@@ -73,7 +73,7 @@ class Prompts:
                 self._add(whole, images, prepared)
             return prepared
 
-    def _add(self, questions: list[Question], images: Images, prepared: Prepared) -> None:
+    def _add(self, questions: list[Question], images: Images, prepared: PromptBatches) -> None:
         if not questions:
             return
         try:

@@ -191,8 +191,7 @@ async def _one_by_one(pieces: tuple[bytes, ...]) -> AsyncIterator[bytes]:
 _LONGEST_BACKOFF = 60.0
 _MOST_DOUBLINGS = 16
 # A 429 of an item while requests that started later are served: not the account's rate but this one request ("too
-# large for your tokens per minute"). Even of an account that
-# refuses every other request, one item in 4096 is.
+# large for your tokens per minute"). Even of an account that refuses every other request, one item in 4096 is.
 _MOST_LIMITS = 12
 # its own generator: a model's seed must not depend on how often a server failed, nor the other way round
 _jitter = random.Random()

@@ -57,7 +57,13 @@ def _reached(ip: _Address) -> _Address:
 
 
 class Places:
-    """The kind of place that the endpoint at ``base_url`` is, and with it where its replies may point."""
+    """The kind of place that the endpoint at ``base_url`` is, and with it where its replies may point.
+
+    A reply names the URL of its image. Whoever wrote it must not make this machine ask its own services or those of its
+    network: such an address is asked only where the endpoint itself is at one of the same kind. What counts is the
+    address of the very connection; names are looked up before, so that none is opened in vain, and for a proxy, which
+    looks them up itself.
+    """
 
     def __init__(self, base_url: str) -> None:
         import httpx2

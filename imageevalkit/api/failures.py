@@ -1,4 +1,38 @@
-"""What went wrong with a request, and what a reply says about when to ask again."""
+"""What went wrong with a request, and what a reply says about when to ask again.
+
+===========================================  ===========  ==================================================
+reply                                        class        what happens
+===========================================  ===========  ==================================================
+429                                          RATE_LIMIT   waits for what the server asks, in ``Limiter``;
+                                                          never counts against the item
+408, 409, 425, 5xx                           TRANSIENT    full-jitter backoff (``Retry-After`` if sent), again
+reset, broken or no reply within the timeout TRANSIENT    the same
+200 with HTML, no JSON, no image, bytes that
+do not decode, an ``error`` without a status TRANSIENT    the same
+200 with an ``error`` whose code is, or stands
+for, a 4xx or 5xx                            as that one  as that one
+no connection at all (DNS, refused, TLS)     UNREACHABLE  the same; then, if the endpoint never answered, the cell
+                                                          stops: on hold where images of these settings exist
+any of these from item after item            TRANSIENT    an outage (``Outage``): waits, counts against none
+the image's URL is dead, or three downloads
+of it failed; a chat reply that ends without
+a word, and not by itself                    LOST         one new result is asked for, then the item fails
+content policy, by a code: any 4xx but 401,
+402, also 403, or a 200 without an image     REFUSAL      recorded with the provider's words, never retried
+content policy, by its words alone: 400, 422,
+451, or a 200 without an image; never 403    REFUSAL      the same
+400, 413, 422 about the prompt or the image  ITEM         this item fails at once
+a reply or an image beyond its bounds, an
+image at a place that is not allowed         ITEM         the same
+400, 422 after another item has succeeded    ITEM         the parameters are the same for all items
+400, 422 before that, blaming no parameter   PERMANENT    the same, but ``doubtful``: a judge asks others first
+403 without a code of content policy; 401,
+402, 404, 405, 3xx, quota used up            PERMANENT    the cell stops with one line
+any other 4xx (a bad parameter)              PERMANENT    the same
+===========================================  ===========  ==================================================
+
+An HTML page comes from something in between (proxy, firewall), so its words are never a REFUSAL.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +128,7 @@ def _until(date: datetime, now: datetime) -> float:
 
 
 class Kind(Enum):
-    """The class of a failure (the table above)."""
+    """The class of a failure: the second column of this module's table."""
 
     RATE_LIMIT = "rate limit"
     TRANSIENT = "transient"

@@ -87,7 +87,17 @@ class Trial:
 
 
 class Outage:
-    """The state of one endpoint; times are seconds of one clock, ``sent`` are the starts of requests."""
+    """Tells an endpoint that is down from an item that fails.
+
+    A failure is the item's own as long as the endpoint serves others. When an endpoint that has worked fails at least
+    ``_WITNESSES`` different items, and more than are still in flight, with nothing served that started later, it is
+    down: one request at a time asks whether it is back, failures do not count against items, and the first served
+    request ends the outage. A few hopeless items must not look like an outage: one that failed while others were
+    served is no witness, and where only items are left that have failed already, they are tried to the end. Nor may
+    one failure in ten, which are reported at once while images take their time.
+
+    Times are seconds of one clock, ``sent`` are the starts of requests.
+    """
 
     def __init__(self) -> None:
         self.began: float | None = None
@@ -195,7 +205,17 @@ class _Waiter(NamedTuple):
 
 
 class Limiter:
-    """Slots for requests to one endpoint with one key; see the module's text. Belongs to one event loop.
+    """Slots for requests to one endpoint with one key. Belongs to one event loop, whose clock it goes by.
+
+    * One 429 makes its own request wait for what the server asks. When several are refused in a row, or most of the
+      latest (:class:`RecentRequests`), it is a rate-limit episode: the account itself is limited, and all requests
+      wait. Without that test, a gateway that limits one request in twenty at random would stop the other nineteen.
+    * Concurrency starts at the ceiling the user asked for. An episode cuts it once by ``_CUT``; each round of served
+      requests adds ``1/_STEPS`` of the ceiling back.
+    * What the server let through between two episodes is its rate, whatever the size of its bursts. Requests are
+      then paced at it, and faster again with time (cubically, as TCP CUBIC probes for bandwidth, RFC 9438 §4.2),
+      since a limit may have been a passing one. A 429 while paced is the next such moment, and needs no pause.
+    * The first requests start a few milliseconds apart, so that the first 429 is there before all of them are spent.
 
     Args:
         ceiling: requests in flight at most.

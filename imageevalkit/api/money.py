@@ -111,7 +111,14 @@ class Price:
 
 
 def cost_of_reply(price: Price | None, counts: Mapping[str, int], reported: float | None) -> float | None:
-    """USD of one reply, in the order above; ``reported`` is the gateway's own (see ``usage.reported_cost``)."""
+    """USD of one reply, by the first of these that is known; ``reported`` is :func:`reported_cost`.
+
+    1. the user's ``price`` (a model kwarg): it is a contract we cannot see;
+    2. the cost that the gateway reports with the reply: it is who sends the bill;
+    3. ``prices.local.json``, then ``prices.json``.
+
+    What none of them knows is unknown (None), never 0.
+    """
     if reported is not None and not (price and price.is_users):
         return reported
     return price.cost(counts) if price else None
