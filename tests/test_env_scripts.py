@@ -172,6 +172,13 @@ declare -gA EVAL_ENV_MAP=([small]='' [small-zh]='' [many]='one two' [encoders]=s
             "conda/envs/all",
             "benchmark/edit/small-zh.txt",
         ),
+        (["--benchmark", "encoders"], "", "conda/envs/small", "benchmark/edit/small.txt"),
+        (
+            ["--benchmark", "encoders"],
+            "EVAL_ENV_MAP[encoders]=all",
+            "conda/envs/all",
+            "benchmark/edit/small.txt",
+        ),
         (["--benchmark", "small"], "EVAL_ENV_MAP[small]=served", "conda/envs/served", "judge/served.txt"),
     ],
 )
