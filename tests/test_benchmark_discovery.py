@@ -190,7 +190,9 @@ def test_a_file_of_another_name_is_told(checkout: Path) -> None:
         "there is no benchmarks/signs/benchmark.py, where the class of a benchmark goes, but bench.py: "
         "rename the file"
     )
-    assert f"\n  {says}" in run_eval(checkout, "--list").stdout
+    add(checkout, ".ipynb_checkpoints", SIGNS)  # an editor's copy
+    listed = run_eval(checkout, "--list").stdout
+    assert f"\n  {says}" in listed and "checkpoints" not in listed and "street-signs" not in listed
     status, said = plan(checkout, "--ds_names", "quicktext;signs")
     assert status == 1 and f"blocked reference-typeset/signs: {says}" in said
 
