@@ -232,6 +232,8 @@ def _foreign_datasets() -> tuple[Mapping[str, DatasetSetting], Mapping[str, str]
             )
         elif line[0] not in TASKS:
             broken[name] = f"{where}: its task is '{line[0]}': use {', '.join(TASKS)}"
+        elif name in (ours := _benchmarks()[0]):
+            broken[name] = f"{where}: '{name}' is the benchmark in {file_of(ours[name])}: use another name"
         else:
             settings[name] = module.DatasetSetting(*line)
     return settings, broken

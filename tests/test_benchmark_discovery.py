@@ -249,3 +249,14 @@ def test_a_fresh_machine_plans_in_the_environment_that_it_has_just_made(checkout
     status, said = plan(checkout, "--ds_names", "quicktext", "--eval", "false")
     assert (status, "48 images to make" in said) == (0, True), said
     assert "-P -m imageevalkit.launch --config-fd 3 --model_names" in (checkout / "runs.txt").read_text()
+
+
+@needs_driver_env
+def test_a_foreign_one_of_a_name_that_is_taken_is_told_and_hides_nothing(checkout: Path) -> None:
+    registry = checkout / "infer/custom_datasets/load_dataset.py"
+    line = 'DATASET_SETTINGS["quicktext"] = DatasetSetting("edit", ".dataset_cls.mine", "Mine")'
+    registry.write_text(f"{registry.read_text()}\n{line}\n")
+    listed = run_eval(checkout, "--list").stdout
+    assert "\n  quicktext      t2i  ready\n" in listed, listed
+    assert "'quicktext' is the benchmark in benchmarks/quicktext/benchmark.py: use another name" in listed
+    assert plan(checkout, "--ds_names", "quicktext")[0] == 0
