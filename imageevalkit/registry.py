@@ -35,7 +35,10 @@ def _benchmarks() -> tuple[Mapping[str, type[Benchmark]], Mapping[str, str]]:
     found: dict[str, list[type[Benchmark]]] = {}
     of_names: dict[str, str] = {}
     of_folders: dict[str, str] = {}
-    for folder in sorted(path for path in (REPO / "benchmarks").iterdir() if any(path.glob("*.py"))):
+    # a hidden one is an editor's copy
+    for folder in sorted((REPO / "benchmarks").glob("[!.]*/")):
+        if not any(folder.glob("*.py")):
+            continue
         try:
             for cls in _classes_in(folder):
                 if problem := _problem_of(cls):
@@ -229,6 +232,8 @@ def _foreign_datasets() -> tuple[Mapping[str, DatasetSetting], Mapping[str, str]
             )
         elif line[0] not in TASKS:
             broken[name] = f"{where}: its task is '{line[0]}': use {', '.join(TASKS)}"
+        elif name in (ours := _benchmarks()[0]):
+            broken[name] = f"{where}: '{name}' is the benchmark in {file_of(ours[name])}: use another name"
         else:
             settings[name] = module.DatasetSetting(*line)
     return settings, broken

@@ -53,14 +53,29 @@ def let_streams_take_any_text() -> None:
 
 
 def columns_of(text: str) -> int:
-    """Columns that ``text`` takes; Chinese characters take two."""
-    return sum(_columns(char) for char in text)
+    """Columns of a terminal that ``text`` takes: wide East Asian characters two, combining and unseen ones none."""
+    return sum(map(_columns, text))
 
 
 def _columns(char: str) -> int:
-    if unicodedata.combining(char):
+    if char.isascii():
+        return int(char.isprintable())
+    if unicodedata.combining(char) or unicodedata.category(char) in ("Cc", "Cf", "Mn", "Me"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def fit(text: str, columns: int) -> str:
+    """``text``, cut to ``columns`` with an ellipsis where it is longer."""
+    if columns_of(text) <= columns:
+        return text
+    kept, used = "", 1
+    for char in text:
+        used += _columns(char)
+        if used > columns:
+            break
+        kept += char
+    return kept + "…"
 
 
 def dollars(usd: float) -> str:

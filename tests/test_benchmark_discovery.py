@@ -190,7 +190,9 @@ def test_a_file_of_another_name_is_told(checkout: Path) -> None:
         "there is no benchmarks/signs/benchmark.py, where the class of a benchmark goes, but bench.py: "
         "rename the file"
     )
-    assert f"\n  {says}" in run_eval(checkout, "--list").stdout
+    add(checkout, ".ipynb_checkpoints", SIGNS)  # an editor's copy
+    listed = run_eval(checkout, "--list").stdout
+    assert f"\n  {says}" in listed and "checkpoints" not in listed and "street-signs" not in listed
     status, said = plan(checkout, "--ds_names", "quicktext;signs")
     assert status == 1 and f"blocked reference-typeset/signs: {says}" in said
 
@@ -247,3 +249,14 @@ def test_a_fresh_machine_plans_in_the_environment_that_it_has_just_made(checkout
     status, said = plan(checkout, "--ds_names", "quicktext", "--eval", "false")
     assert (status, "48 images to make" in said) == (0, True), said
     assert "-P -m imageevalkit.launch --config-fd 3 --model_names" in (checkout / "runs.txt").read_text()
+
+
+@needs_driver_env
+def test_a_foreign_one_of_a_name_that_is_taken_is_told_and_hides_nothing(checkout: Path) -> None:
+    registry = checkout / "infer/custom_datasets/load_dataset.py"
+    line = 'DATASET_SETTINGS["quicktext"] = DatasetSetting("edit", ".dataset_cls.mine", "Mine")'
+    registry.write_text(f"{registry.read_text()}\n{line}\n")
+    listed = run_eval(checkout, "--list").stdout
+    assert "\n  quicktext      t2i  ready\n" in listed, listed
+    assert "'quicktext' is the benchmark in benchmarks/quicktext/benchmark.py: use another name" in listed
+    assert plan(checkout, "--ds_names", "quicktext")[0] == 0

@@ -545,7 +545,15 @@ def test_the_report_writes_what_a_benchmark_says_of_models_that_were_measured_al
     report(checkout)
     shutil.rmtree(Cell("b", "spread").folder)
     report(checkout)
-    assert list((output_root() / "comparisons/spread").iterdir()) == [], "no longer of two models"
+    assert list((output_root() / "comparisons/spread").iterdir()) == [], "of two models one is left"
+
+    assert evaluate(Spread(), "b")[0].state == COMPLETE
+    report(checkout)
+    assert len(list((output_root() / "comparisons/spread").iterdir())) == 1
+    for model in "ab":
+        shutil.rmtree(Cell(model, "spread").folder)
+    report(checkout)
+    assert list((output_root() / "comparisons/spread").iterdir()) == [], "of two models none is left"
 
 
 def load(folder: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> Benchmark:

@@ -172,6 +172,13 @@ declare -gA EVAL_ENV_MAP=([small]='' [small-zh]='' [many]='one two' [encoders]=s
             "conda/envs/all",
             "benchmark/edit/small-zh.txt",
         ),
+        (["--benchmark", "encoders"], "", "conda/envs/small", "benchmark/edit/small.txt"),
+        (
+            ["--benchmark", "encoders"],
+            "EVAL_ENV_MAP[encoders]=all",
+            "conda/envs/all",
+            "benchmark/edit/small.txt",
+        ),
         (["--benchmark", "small"], "EVAL_ENV_MAP[small]=served", "conda/envs/served", "judge/served.txt"),
     ],
 )
@@ -206,8 +213,9 @@ def test_a_place_of_its_own_is_told_to_config(root: Path, python: str) -> None:
     [
         (["--model", "reference"], 0, "nothing to build: model 'reference' runs in the driver's environment"),
         (["--benchmark", "bare"], 0, "nothing to build: benchmark 'bare'"),
-        # a file of its own is enough, as is a script
+        # a class of that name is enough, as is a script
         (["--benchmark", "one-file"], 0, "nothing to build: benchmark 'one-file'"),
+        (["--benchmark", "variant"], 0, "nothing to build: benchmark 'variant'"),
         (["--benchmark", "scripted"], 0, "nothing to build: benchmark 'scripted'"),
         (["--model", "flux1-dev"], 2, "unknown model 'flux1-dev' (did you mean 'flux.1-dev'?)"),
         (["--benchmark", "smal"], 2, "unknown benchmark 'smal' (did you mean 'small'?)"),
@@ -217,9 +225,12 @@ def test_a_place_of_its_own_is_told_to_config(root: Path, python: str) -> None:
 )
 def test_a_name_that_leads_nowhere(root: Path, options: list[str], status: int, said: str) -> None:
     (root / "config.sh").write_text(CONFIG + "EVAL_ENV_MAP[bare]=''\n")
-    for file in ("benchmarks/one_file/benchmark.py", "eval/scripted.sh"):
+    for file, text in {
+        "benchmarks/one_file/benchmark.py": 'name = \'one-file\'\nname, version = "variant", "1"\n',
+        "eval/scripted.sh": "",
+    }.items():
         (root / file).parent.mkdir(parents=True)
-        (root / file).touch()
+        (root / file).write_text(text)
     result = make_env(root, *options, CONDA_BASE=str(root / "conda"))
     assert (result.returncode, result.stderr.count("\n")) == (status, 1)
     assert said in result.stderr

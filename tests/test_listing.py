@@ -57,6 +57,13 @@ def test_a_judge_of_this_machine_needs_its_environment(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("key", ["encoders", "oneig"])
+def test_an_environment_is_built_by_the_entry_that_names_it(key: str) -> None:
+    lines = listing(Config(maps={"EVAL_ENV_MAP": {key: "absent"}})).splitlines()
+    [line] = [line for line in lines if line.split()[:1] == ["oneig"]]
+    assert line.endswith(f"needs its environment: bash utils/make_env.sh --benchmark {key}")
+
+
 def test_wrong_settings_are_told() -> None:
     assert "'steps' is no name=value" in state_of_wise("openai:m", "steps")
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from imageevalkit.errors import UserError
+from imageevalkit.launch import __main__ as launch
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.options import Options, help_text, parse_words, resolve
 
@@ -93,3 +97,26 @@ def test_flags_take_an_optional_truth_value() -> None:
 def test_help_names_every_option() -> None:
     for name in parse_words.__globals__["OPTIONS"]:
         assert name in help_text()
+
+
+def test_a_relative_folder_of_images_stays_that_of_the_user_when_the_environment_is_made_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Started(Exception):
+        """The launcher has become another process."""
+
+    def start(program: str, words: list[str]) -> None:
+        raise Started(words)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "ensure_driver_env", lambda: True)
+    monkeypatch.setattr(os, "execv", start)
+    monkeypatch.setattr(
+        sys, "argv", ["launch", "--config-fd", "3", "--images", "mine", "--dry_run", "--ds-names", "x"]
+    )
+    with pytest.raises(Started) as started:
+        launch.main()
+    words = started.value.args[0]
+    assert words[words.index("--config-fd") + 1] == "3"
+    again = parse_words(words[words.index("--config-fd") + 2 :])
+    assert again == {"--images": str(tmp_path / "mine"), "--dry_run": "true", "--ds_names": "x"}

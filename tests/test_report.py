@@ -20,7 +20,8 @@ from imageevalkit.report import gallery
 from imageevalkit.report.__main__ import main
 from imageevalkit.report.collect import collect
 from imageevalkit.report.html import render
-from imageevalkit.report.table import display_width, format_table
+from imageevalkit.report.table import format_table
+from imageevalkit.text import columns_of
 from tests.support.cells import QWEN, Made, image_of, write_cell, write_items
 
 HOSTILE = "</script><script>alert(1)</script> <b>bold</b> \"quoted\" & 'single' \u2028 | `code` 中文"
@@ -497,7 +498,7 @@ def test_terminal_table_is_aligned_with_wide_characters() -> None:
     write_cell("gap", "text", [*THREE, Made("images/p/9_1", "x", "refused")], score(0.99))
     lines = format_table(results(), 100).splitlines()
     numbers = [re.search(r"0\.[89]000", line) for line in lines[1:3]]
-    ends = {display_width(number.string[: number.end()]) for number in numbers if number}
+    ends = {columns_of(number.string[: number.end()]) for number in numbers if number}
     assert len(ends) == 1
     assert [line.split()[0] for line in lines[1:4]] == ["*", "a-rather-long-model-name", "gap"]
     assert "±0.0100" in lines[1]
@@ -510,6 +511,6 @@ def test_terminal_table_fits_a_narrow_terminal() -> None:
         "m" * 60, "text", [*THREE, Made("images/p/9_1", "x", "refused")], score(0.9), treatment="official"
     )
     table = format_table(results(), 60).splitlines()
-    assert max(display_width(line) for line in table) <= 60
+    assert max(columns_of(line) for line in table) <= 60
     assert "0.9000" in table[1]
     assert "3/4" in table[1]

@@ -29,9 +29,10 @@ find_list() {
   [[ -n ${configured[$name]+known} ]] || is_benchmark || no_list
 }
 
-# Most benchmarks need no entry in a map: a file of their own, or a script, is enough.
+# Most benchmarks need no entry in a map: a script is enough, or a class with that name, in the file of another one too.
 is_benchmark() {
-  [[ $kind == benchmark && (-f $repo/benchmarks/${name//-/_}/benchmark.py || -e $repo/eval/$name.sh) ]]
+  [[ $kind == benchmark ]] || return
+  [[ -e $repo/eval/$name.sh ]] || grep -qsF -e "\"$name\"" -e "'$name'" "$repo"/benchmarks/*/benchmark.py
 }
 
 # Fills lists, by name. A benchmark may run in a judge's environment, too.

@@ -43,9 +43,10 @@ def main() -> ExitStatus:
         return ExitStatus.COMPLETE
     # planning checks settings with a library that is only there, and may have come just now
     if ensure_driver_env():
-        os.execv(
-            python_of("", "", ""), [python_of("", "", ""), "-P", "-m", "imageevalkit.launch", *sys.argv[1:]]
-        )
+        python = python_of("", "", "")
+        # as they are understood here: what was relative to where the user is, is not so in REPO
+        options = [f"{name}={value}" for name, value in given.items()]
+        os.execv(python, [python, "-P", "-m", "imageevalkit.launch", *words[:2], *options])
     return _run(given, read_config(fd))
 
 

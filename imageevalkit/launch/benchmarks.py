@@ -82,6 +82,11 @@ class BenchmarkChoice:
         environments = config.maps.get("EVAL_ENV_MAP", {})
         return environments.get(self.name) or (environments.get("encoders", "") if self.uses_encoders else "")
 
+    def build(self, config: Config) -> str:
+        """What :meth:`environment` is made with: the options of ``make_env.sh``."""
+        shares = self.uses_encoders and not config.maps.get("EVAL_ENV_MAP", {}).get(self.name)
+        return f"--benchmark {'encoders' if shares else self.name}"
+
     @property
     def own_assets(self) -> tuple[Needed, ...]:
         """What evaluating it takes besides its data and its judge."""

@@ -15,7 +15,7 @@ from imageevalkit.cell import short_path
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE, Job
 from imageevalkit.launch.summary import BLOCKED, INTERRUPTED, SKIPPED, JobSummary, RunSummary, StageSummary
 from imageevalkit.progress import Pace
-from imageevalkit.text import columns_of, counted, dollars, plain
+from imageevalkit.text import columns_of, counted, dollars, fit, plain
 
 _BAR = 16
 _GREEN, _YELLOW, _RED = "32", "33", "31"
@@ -54,19 +54,6 @@ def clock(seconds: float) -> str:
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
-
-
-def fit(text: str, columns: int) -> str:
-    """``text``, cut to ``columns`` with an ellipsis where it is longer."""
-    if columns_of(text) <= columns:
-        return text
-    kept, used = "", 1
-    for char in text:
-        used += columns_of(char)
-        if used > columns:
-            break
-        kept += char
-    return kept + "…"
 
 
 _PLAIN_INTERVAL = 10.0  # seconds between two lines about one cell: a log should stay readable

@@ -68,7 +68,9 @@ def _job(run: Run, cell: Cell, needs: JudgeNeeds, after: Mapping[str, str]) -> J
     options, benchmark = run.options, run.benchmarks[cell.benchmark]
     environment = benchmark.environment(run.config)
     for part in environment.split():
-        python_of(part, f"benchmark {benchmark.name}", f"bash utils/make_env.sh --benchmark {benchmark.name}")
+        python_of(
+            part, f"benchmark {benchmark.name}", f"bash utils/make_env.sh {benchmark.build(run.config)}"
+        )
     if not environment and needs.environment:
         environment = needs.environment
         python_of(environment, f"{benchmark.name}'s judge", "bash utils/make_env.sh --judge transformers")

@@ -71,7 +71,7 @@ def _evaluation(config: Config, benchmark: BenchmarkChoice) -> str:
     benchmark.check_script()
     own = benchmark.environment(config)
     problem = _judge_problem(config, benchmark.judge, bool(own)) if benchmark.judge else ""
-    state = _program(own, "python", f"--benchmark {benchmark.name}")
+    state = _program(own, "python", benchmark.build(config))
     if not problem and state == "ready" and benchmark.lacks():
         problem = f"needs its weights: bash utils/prefetch.sh --ds_names {benchmark.name}"
     return problem or state

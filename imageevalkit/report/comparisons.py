@@ -32,8 +32,9 @@ def write_comparisons(cells: Sequence[CellReport], tell: Tell) -> list[Path]:
         )
         return []
     measured = [(cell, cell.result) for cell in cells if cell.result and cell.result.headline]
+    by_benchmark = grouped(measured, lambda one: one[0].cell.benchmark)
     folders = []
-    for name, of_benchmark in grouped(measured, lambda one: one[0].cell.benchmark).items():
+    for name in {**by_benchmark, **{folder.name: [] for folder in (output_root() / _FOLDER).glob("*")}}:
         try:
             cls = registry.benchmark_class(name)
             if cls is None or cls.compare is Benchmark.compare:
@@ -42,7 +43,7 @@ def write_comparisons(cells: Sequence[CellReport], tell: Tell) -> list[Path]:
         except (UserError, CellFailure) as error:
             tell(f"{name}: models are not compared: {error}")
             continue
-        found = list(_compared(benchmark, of_benchmark, tell))
+        found = list(_compared(benchmark, by_benchmark.get(name, []), tell))
         for folder in (output_root() / _FOLDER / name).glob("*"):
             if folder not in found:  # of models that are not there any more
                 shutil.rmtree(folder, ignore_errors=True)
@@ -54,13 +55,13 @@ def _compared(
     benchmark: Benchmark, measured: Sequence[tuple[CellReport, Result]], tell: Tell
 ) -> Iterator[Path]:
     for how, alike in grouped(measured, lambda one: _how(one[1])).items():
-        if len(alike) < 2:
+        # the latest first, of a model with several
+        files_of = {cell.cell.model: cell.source.with_name("scores.jsonl") for cell, _ in reversed(alike)}
+        if len(files_of) < 2:
             continue
         where = f"benchmark {benchmark.name}: compare()"
         try:
-            scores = {
-                cell.cell.model: read_scores(cell.source.with_name("scores.jsonl")) for cell, _ in alike
-            }
+            scores = {model: read_scores(path) for model, path in reversed(files_of.items())}
             with benchmark_code(benchmark.name, "compare()"):
                 files = dict(benchmark.compare(scores))
             check_files(files, where)

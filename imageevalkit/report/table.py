@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 
 from imageevalkit.cell.results import Result
 from imageevalkit.report.leaderboard import board_of, coverage_text, grid
+from imageevalkit.text import columns_of, fit
 
 _HEADER = ["", "score", "95 % interval", "n", "judged"]
 _GAP = "  "
 _MIN_NAME = 12
 _MOST_NAMED = 3  # cells with the same note
-
-
-def display_width(text: str) -> int:
-    """Terminal columns that ``text`` takes: wide East Asian characters take two, combining ones none."""
-    return sum(
-        0 if unicodedata.combining(c) or unicodedata.category(c) in ("Cc", "Cf", "Mn", "Me")
-        else 2 if unicodedata.east_asian_width(c) in "WF" else 1
-        for c in text
-    )  # fmt: skip
-
-
-def fit(text: str, width: int) -> str:
-    """``text`` in at most ``width`` columns, cut with an ellipsis."""
-    if display_width(text) <= width:
-        return text
-    kept = ""
-    for char in text:
-        if display_width(kept + char) > width - 1:
-            break
-        kept += char
-    return kept + "…"
 
 
 def format_table(results: Sequence[Result], width: int) -> str:
@@ -67,12 +46,12 @@ def format_table(results: Sequence[Result], width: int) -> str:
 
 def _layout(blocks: list[tuple[str, list[list[str]]]], width: int) -> list[str]:
     every = [row for _, rows in blocks for row in rows]
-    widths = [max(display_width(row[i]) for row in [_HEADER, *every]) for i in range(len(_HEADER))]
-    widths[0] = max(widths[0], *(display_width(label) for label, _ in blocks))
+    widths = [max(columns_of(row[i]) for row in [_HEADER, *every]) for i in range(len(_HEADER))]
+    widths[0] = max(widths[0], *(columns_of(label) for label, _ in blocks))
     spare = width - sum(widths) - len(_GAP) * (len(_HEADER) - 1)
     if spare < 0:
         # the reasons of a gap in coverage are repeated below the table, so that column gives way first
-        give = min(-spare, widths[4] - display_width("9999/9999"))
+        give = min(-spare, widths[4] - columns_of("9999/9999"))
         widths[4] -= max(0, give)
         widths[0] = max(_MIN_NAME, widths[0] + min(0, spare + max(0, give)))
     lines = []
@@ -85,7 +64,7 @@ def _line(row: list[str], widths: list[int]) -> str:
     parts = []
     for i, (text, width) in enumerate(zip(row, widths, strict=True)):
         text = fit(text, width)
-        pad = " " * (width - display_width(text))
+        pad = " " * (width - columns_of(text))
         parts.append(pad + text if i in (1, 3) else text + pad)
     return _GAP.join(parts).rstrip()
 
