@@ -93,7 +93,7 @@ def evaluate_cell(
             for state in states.values()
         ]
     )
-    if not asking.ask and not any(one.replies for one in scores.items):
+    if not asking.ask and judgements.requests and not any(one.replies for one in scores.items):
         raise CellFailure(
             f"--rescore: {evaluator.id} has said nothing about these images, with these settings and "
             "versions of packages; leave --rescore out to ask it"
