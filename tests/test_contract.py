@@ -693,6 +693,41 @@ def test_a_prompt_that_lacks_what_it_is_grouped_by_is_named_before_anything_is_a
 
 
 @pytest.mark.parametrize(
+    ("question", "says"),
+    [
+        ("Is there {what}?", r"prompts\.json, entry 0 \(counted from 0\) lacks what; a brace"),
+        ('Answer {"yes": 1}', r'prompts\.json, entry 0 \(counted from 0\) lacks "yes"; a brace'),
+        ("Is there {prompt?", r"question: expected '}' before end of string; a brace"),
+    ],
+)
+def test_a_question_that_no_prompt_fills_is_named_when_the_prompts_are_read(
+    question: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts_in(tmp_path, 2)
+    benchmark = load(tmp_path, _YES_NO, monkeypatch)
+    monkeypatch.setattr(type(benchmark), "question", question)
+    with pytest.raises(CellFailure, match=rf"^benchmark spelling: {says}"):
+        list(benchmark.samples())
+
+
+def test_columns_and_grades_of_any_name_mean_what_they_say(
+    judge: ReplyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts_in(tmp_path, 4, n=3)
+    code = _YES_NO.replace('("language",)', '("n",)').replace("{words}", "{n}")
+    judge.reply = lambda request: "yes" if "the words '3'" in request.prompt else "no"
+    metrics = evaluate(load(tmp_path, code, monkeypatch))[1].metrics
+    assert {name: (of.value, of.n) for name, of in metrics.items()} == {
+        "accuracy": (1.0, 4),
+        "accuracy/n/3": (1.0, 4),
+    }
+    code = _GRADES.replace('"Detail"', '"overall"')
+    judge.reply = lambda request: "Beauty: 1, overall: 5"
+    metrics = evaluate(load(tmp_path, code, monkeypatch))[1].metrics
+    assert (metrics["overall"].value, metrics["Beauty"].value) == (5, 1)
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         (None, r"prompts\.json cannot be read \(No such file or directory\); put it there$"),
