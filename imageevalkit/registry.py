@@ -19,7 +19,7 @@ from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import Benchmark, benchmark_code
 from imageevalkit.benchmark.question import PixelRule
 from imageevalkit.cell import REPO
-from imageevalkit.cell.items import MODEL_NAME_MARK
+from imageevalkit.cell.items import MODEL_NAME_MARK, SampleEntry
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.guest_code import guest_code
 from imageevalkit.jobs import settings_of
@@ -181,12 +181,14 @@ class BenchmarkDataset:
         shown = "prompt" if benchmark.task == "t2i" else "input_list"
         with benchmark_code(benchmark.name, "samples()"):
             self.data = [
-                {
-                    **sample.data,
-                    shown: getattr(sample, shown),
-                    "seed": sample.seed,
-                    "image_save_path": f"{MODEL_NAME_MARK}/{benchmark.name}/{sample.file}",
-                }
+                SampleEntry(
+                    {
+                        shown: getattr(sample, shown),
+                        "seed": sample.seed,
+                        "image_save_path": f"{MODEL_NAME_MARK}/{benchmark.name}/{sample.file}",
+                    },
+                    {**sample.data},
+                )
                 for sample in benchmark.samples()
             ]
 

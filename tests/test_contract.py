@@ -710,6 +710,19 @@ def test_a_question_that_no_prompt_fills_is_named_when_the_prompts_are_read(
         list(benchmark.samples())
 
 
+@pytest.mark.parametrize("task", ["t2i", "edit"])
+def test_the_data_of_a_sample_come_back_whatever_their_keys_are_called(task: str) -> None:
+    data = {"prompt": "a dog", "input_list": "none", "seed": 7, "image_save_path": "x", "data": 1}
+    pictures = [picture("black", 1), "make it white"] if task == "edit" else None
+    made = [Sample("images/0.png", "a black dog" if task == "t2i" else None, 1, data, pictures)]
+    benchmark = Described()
+    benchmark.samples = lambda: made  # type: ignore[method-assign]
+    benchmark.task = task  # type: ignore[misc]
+    [item] = items_of(BenchmarkDataset(benchmark), Cell("m", benchmark.name))
+    assert (item.data, item.seed) == (data, 43)
+    assert item.prompt == made[0].prompt and item.input_list == pictures
+
+
 def test_columns_and_grades_of_any_name_mean_what_they_say(
     judge: ReplyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
