@@ -747,7 +747,7 @@ def test_columns_and_grades_of_any_name_mean_what_they_say(
         ('[{"prompt": a}]', r"prompts\.json is not what it should be \(Expecting value: .*\); mend it$"),
         (
             '{"a": 1}',
-            r"prompts\.json holds \{'a': 1\}, and must be a list of objects with \"prompt\", \"language\"$",
+            r"prompts\.json holds \{'a': 1\}, and must be a list of objects with \"prompt\", \"language\", \"words\"$",
         ),
         ("[]", r"prompts\.json holds \[\], and must be a list of objects"),
         ('["a dog"]', r"prompts\.json holds \['a dog'\], and must be a list of objects"),
