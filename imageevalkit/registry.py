@@ -126,14 +126,23 @@ def benchmark_files(name: str) -> BenchmarkFiles:
 
 
 def make_benchmark(name: str, settings: Mapping[str, Any], judge: str) -> Benchmark:
-    """The benchmark ``name`` with ``settings`` as planning checked them. Raises UserError: there is no such one."""
+    """The benchmark ``name`` with ``settings`` as planning checked them.
+
+    Raises UserError: there is no such one; CellFailure: it cannot be made, or its headline names no metric.
+    """
     cls = benchmark_class(name)
     if cls is None:
         raise UserError(
             f"benchmark '{name}' has no scoring rules in benchmarks/{suggest(name, benchmark_tasks())}"
         )
     with benchmark_code(name, "its settings"):
-        return cls(cls.settings_class(**settings), judge)
+        benchmark = cls(cls.settings_class(**settings), judge)
+    if not benchmark.headline or isinstance(benchmark.headline, str):
+        raise CellFailure(
+            f"benchmark {name}: its headline is {benchmark.headline!r}, and must name the metrics that are columns of "
+            'the leaderboard, as in headline = ("accuracy",)'
+        )
+    return benchmark
 
 
 def benchmark_tasks() -> dict[str, str]:
