@@ -439,7 +439,7 @@ def without(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         ("t2i", T2I | {"seed": 0.9}, "seed is 0.9, and must be a whole number"),
         ("t2i", T2I | {"seed": True}, "seed is True, and must be a whole number"),
         ("t2i", T2I | {"seed": "1"}, "seed is '1', and must be a whole number"),
-        ("t2i", T2I | {"image_save_path": None}, "image_save_path is None, and must be a text"),
+        ("t2i", T2I | {"image_save_path": None}, "(the file of a Sample) is None, and must be a text"),
         ("t2i", T2I | {"image_save_path": "<MODEL_NAME>/other/a.png"}, "must lie in <MODEL_NAME>/fake/"),
         ("t2i", T2I | {"image_save_path": "<MODEL_NAME>/fake/../../a.png"}, "must lie in <MODEL_NAME>/fake/"),
         (
