@@ -19,7 +19,7 @@ from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import Benchmark, benchmark_code
 from imageevalkit.benchmark.question import PixelRule
 from imageevalkit.cell import REPO
-from imageevalkit.cell.items import MODEL_NAME_MARK
+from imageevalkit.cell.items import MODEL_NAME_MARK, SampleEntry
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.guest_code import guest_code
 from imageevalkit.jobs import settings_of
@@ -129,14 +129,23 @@ def benchmark_files(name: str) -> BenchmarkFiles:
 
 
 def make_benchmark(name: str, settings: Mapping[str, Any], judge: str) -> Benchmark:
-    """The benchmark ``name`` with ``settings`` as planning checked them. Raises UserError: there is no such one."""
+    """The benchmark ``name`` with ``settings`` as planning checked them.
+
+    Raises UserError: there is no such one; CellFailure: it cannot be made, or its headline names no metric.
+    """
     cls = benchmark_class(name)
     if cls is None:
         raise UserError(
             f"benchmark '{name}' has no scoring rules in benchmarks/{suggest(name, benchmark_tasks())}"
         )
     with benchmark_code(name, "its settings"):
-        return cls(cls.settings_class(**settings), judge)
+        benchmark = cls(cls.settings_class(**settings), judge)
+    if not benchmark.headline or isinstance(benchmark.headline, str):
+        raise CellFailure(
+            f"benchmark {name}: its headline is {benchmark.headline!r}, and must name the metrics that are columns of "
+            'the leaderboard, as in headline = ("accuracy",)'
+        )
+    return benchmark
 
 
 def benchmark_tasks() -> dict[str, str]:
@@ -184,12 +193,14 @@ class BenchmarkDataset:
         shown = "prompt" if benchmark.task == "t2i" else "input_list"
         with benchmark_code(benchmark.name, "samples()"):
             self.data = [
-                {
-                    **sample.data,
-                    shown: getattr(sample, shown),
-                    "seed": sample.seed,
-                    "image_save_path": f"{MODEL_NAME_MARK}/{benchmark.name}/{sample.file}",
-                }
+                SampleEntry(
+                    {
+                        shown: getattr(sample, shown),
+                        "seed": sample.seed,
+                        "image_save_path": f"{MODEL_NAME_MARK}/{benchmark.name}/{sample.file}",
+                    },
+                    {**sample.data},
+                )
                 for sample in benchmark.samples()
             ]
 

@@ -101,6 +101,16 @@ def test_settings_are_checked_at_planning_and_reach_every_job(checkout: Path) ->
 
 
 @needs_driver_env
+@pytest.mark.parametrize("headline", ["()", "'read'"])
+def test_a_headline_that_names_no_metric_is_told_before_an_image_is_made(
+    checkout: Path, headline: str
+) -> None:
+    add(checkout, "signs", SIGNS.replace('headline = ("read",)', f"headline = {headline}"))
+    status, said = plan(checkout, "--ds_names", "street-signs")
+    assert status and f"benchmark street-signs: its headline is {headline}, and must name the metrics" in said
+
+
+@needs_driver_env
 @pytest.mark.parametrize(
     ("code", "says"),
     [

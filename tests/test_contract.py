@@ -701,13 +701,61 @@ def test_a_prompt_that_lacks_what_it_is_grouped_by_is_named_before_anything_is_a
 
 
 @pytest.mark.parametrize(
+    ("question", "says"),
+    [
+        ("Is there {what}?", r"prompts\.json, entry 0 \(counted from 0\) lacks what; a brace"),
+        ('Answer {"yes": 1}', r'prompts\.json, entry 0 \(counted from 0\) lacks "yes"; a brace'),
+        ("Is there {prompt?", r"question: expected '}' before end of string; a brace"),
+    ],
+)
+def test_a_question_that_no_prompt_fills_is_named_when_the_prompts_are_read(
+    question: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts_in(tmp_path, 2)
+    benchmark = load(tmp_path, _YES_NO, monkeypatch)
+    monkeypatch.setattr(type(benchmark), "question", question)
+    with pytest.raises(CellFailure, match=rf"^benchmark spelling: {says}"):
+        list(benchmark.samples())
+
+
+@pytest.mark.parametrize("task", ["t2i", "edit"])
+def test_the_data_of_a_sample_come_back_whatever_their_keys_are_called(task: str) -> None:
+    data = {"prompt": "a dog", "input_list": "none", "seed": 7, "image_save_path": "x", "data": 1}
+    pictures = [picture("black", 1), "make it white"] if task == "edit" else None
+    made = [Sample("images/0.png", "a black dog" if task == "t2i" else None, 1, data, pictures)]
+    benchmark = Described()
+    benchmark.samples = lambda: made  # type: ignore[method-assign]
+    benchmark.task = task  # type: ignore[misc]
+    [item] = items_of(BenchmarkDataset(benchmark), Cell("m", benchmark.name))
+    assert (item.data, item.seed) == (data, 43)
+    assert item.prompt == made[0].prompt and item.input_list == pictures
+
+
+def test_columns_and_grades_of_any_name_mean_what_they_say(
+    judge: ReplyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts_in(tmp_path, 4, n=3)
+    code = _YES_NO.replace('("language",)', '("n",)').replace("{words}", "{n}")
+    judge.reply = lambda request: "yes" if "the words '3'" in request.prompt else "no"
+    metrics = evaluate(load(tmp_path, code, monkeypatch))[1].metrics
+    assert {name: (of.value, of.n) for name, of in metrics.items()} == {
+        "accuracy": (1.0, 4),
+        "accuracy/n/3": (1.0, 4),
+    }
+    code = _GRADES.replace('"Detail"', '"overall"')
+    judge.reply = lambda request: "Beauty: 1, overall: 5"
+    metrics = evaluate(load(tmp_path, code, monkeypatch))[1].metrics
+    assert (metrics["overall"].value, metrics["Beauty"].value) == (5, 1)
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         (None, r"prompts\.json cannot be read \(No such file or directory\); put it there$"),
         ('[{"prompt": a}]', r"prompts\.json is not what it should be \(Expecting value: .*\); mend it$"),
         (
             '{"a": 1}',
-            r"prompts\.json holds \{'a': 1\}, and must be a list of objects with \"prompt\", \"language\"$",
+            r"prompts\.json holds \{'a': 1\}, and must be a list of objects with \"prompt\", \"language\", \"words\"$",
         ),
         ("[]", r"prompts\.json holds \[\], and must be a list of objects"),
         ('["a dog"]', r"prompts\.json holds \['a dog'\], and must be a list of objects"),

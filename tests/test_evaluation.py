@@ -487,6 +487,25 @@ def test_what_was_not_asked_replaces_nothing_more_complete() -> None:
     assert read_result(CELL.result).coverage.judged == 5
 
 
+def test_a_trial_that_is_not_judged_says_why_beside_the_result_that_stands() -> None:
+    generate(FakeModel(), FakeDataset(5))
+    evaluate(RedBenchmark())
+    CELL.judgements.unlink()
+    trial = items(FakeDataset(5))[:2]
+    benchmark = RedBenchmark(faults={trial[1].id: "judge down"})
+    with pytest.raises(
+        CellFailure, match=r"^1 judge failed \(once: judge down; run again .+\); the result of 5"
+    ):
+        evaluate_cell(CELL, benchmark, trial, 2, False, ProgressWriter())
+
+
+def test_a_machine_without_git_has_results_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    generate(FakeModel(), FakeDataset(2))
+    monkeypatch.setenv("PATH", "")
+    outcome, result = evaluate(RedBenchmark(), 2)
+    assert (outcome.state, result.provenance["git_commit"]) == (COMPLETE, "")
+
+
 def test_a_trial_replaces_no_complete_result_even_of_an_evaluator_before_the_latest() -> None:
     generate(FakeModel(), FakeDataset(5))
     for evaluator in ("red-v1", "red-v2"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from collections.abc import Mapping
@@ -63,6 +64,35 @@ def test_records_say_everything_design_asks_for() -> None:
         "fingerprint",
     }
     assert needed <= records()[1].keys()
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_paid_edit_waits_for_a_free_file_to_note_what_it_was_made_of(
+    refuses: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source.png"
+    picture("source", 1).save(source)
+    dataset: Any = FakeDataset(1)
+    dataset.dataset_task = "edit"
+    dataset.data = [EDIT | {"input_list": [Image.open(source), "red"]}]
+
+    class Editor:
+        def generate(self, given: Any, seed: int = 42) -> Image.Image:
+            if refuses:
+                raise Refused("no")
+            return picture("edited", seed)
+
+    read, used_up = Path.read_bytes, [OSError(errno.EMFILE, "Too many open files")]
+
+    def read_bytes(path: Path) -> bytes:
+        if path == source and used_up:
+            raise used_up.pop()
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    generate(Editor(), dataset)
+    assert not used_up
+    assert [record["status"] for record in records()] == ["refused" if refuses else "ok"]
 
 
 def test_resume_makes_only_what_is_missing() -> None:

@@ -13,9 +13,14 @@ from PIL import Image
 from imageevalkit.benchmark.contract import Answers, Sample, ScoredItem, Scores
 from imageevalkit.benchmark.shapes import OfficialScript
 from imageevalkit.cell import Cell
-from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric
+from imageevalkit.cell.items import Item, items_of
+from imageevalkit.cell.results import Metric, read_result
 from imageevalkit.errors import CellFailure
+from imageevalkit.evaluation.engine import evaluate_cell
+from imageevalkit.evaluation.interview import AskOptions
+from imageevalkit.jobs import COMPLETE
+from imageevalkit.progress import ProgressWriter
+from imageevalkit.registry import BenchmarkDataset
 
 PROGRAM = """
 import json, pathlib, sys
@@ -106,3 +111,18 @@ def test_a_program_that_is_not_there_is_named(benchmark: Widths, scores: Scores)
     benchmark.command = lambda images, output: ["no-such-program"]  # type: ignore[method-assign]
     with pytest.raises(CellFailure, match="cannot be run: No such file or directory: no-such-program"):
         benchmark.metrics(scores)
+
+
+@pytest.mark.parametrize("ask", [True, False])
+def test_a_program_scores_whether_or_not_anybody_may_be_asked(
+    benchmark: Widths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: bool
+) -> None:
+    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
+    cell = Cell("model", "widths")
+    items = items_of(BenchmarkDataset(benchmark), cell)
+    for item in items:
+        item.path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 8)).save(item.path)
+    outcome = evaluate_cell(cell, benchmark, items, None, False, ProgressWriter(), AskOptions(ask=ask))
+    assert outcome.state == COMPLETE
+    assert read_result(cell.result).metrics["width"].value == 32

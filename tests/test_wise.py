@@ -654,7 +654,7 @@ def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[
     for name in EDITIONS:
         use_official_data(name, tmp_path, monkeypatch)
         made = items_of(registry.load_dataset(name, {}), Cell("m", name))
-        found[name] = {item.data["prompt_id"]: item.data for item in made}
+        found[name] = {item.data["prompt_id"]: {**item.data, "prompt": item.prompt or ""} for item in made}
     return found
 
 

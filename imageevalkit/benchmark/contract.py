@@ -268,7 +268,7 @@ class Benchmark(ABC):
 
     def read_jsonl(self, file: str, count: int | None = None) -> list[dict[str, Any]]:
         """The same of a JSON Lines file: its records. CellFailure too if they are not ``count``."""
-        return self._read(file, lambda text: [json.loads(line) for line in io.StringIO(text)], count)
+        return self._read(file, _json_lines, count)
 
     def read_csv(self, file: str, count: int | None = None) -> list[dict[str, str]]:
         """The same of a CSV file: its rows, by column. CellFailure too if they are not ``count``."""
@@ -393,6 +393,17 @@ class Benchmark(ABC):
         :data:`imageevalkit.adoption.places.Place`.
         """
         return None
+
+
+def _json_lines(text: str) -> list[Any]:
+    """The values of the lines that are not empty. Raises ValueError: one is no JSON."""
+    values = []
+    for number, line in enumerate(io.StringIO(text), 1):
+        try:
+            values += [json.loads(line)] if line.strip() else []
+        except json.JSONDecodeError as error:
+            raise ValueError(f"line {number}: {error.msg} at column {error.colno}") from None
+    return values
 
 
 def _png(image: Any) -> bytes:

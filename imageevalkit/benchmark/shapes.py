@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from string import Formatter
 from typing import Any, ClassVar
 
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Unparsed
@@ -30,7 +31,8 @@ class PromptFile(Benchmark):
     """Prompts in a JSON file beside ``benchmark.py``: a list of objects with ``prompt`` and whatever groups them.
 
     ``file`` is its name; of each prompt ``images_per_prompt`` images are made. ``by`` are the keys of the objects whose
-    groups have a metric of their own; ``question`` is what the judge is asked, with fields such as ``{prompt}``.
+    groups have a metric of their own; ``question`` is what the judge is asked, with fields such as ``{prompt}`` (braces
+    that are none are doubled).
     """
 
     file: ClassVar[str] = "prompts.json"
@@ -40,20 +42,33 @@ class PromptFile(Benchmark):
     max_tokens: ClassVar[int] = 512
 
     def samples(self) -> Iterable[Sample]:
-        rows = self.read_json(self.file)
+        rows, asked = self.read_json(self.file), self._fields()
+        needed = dict.fromkeys(("prompt", *self.by, *asked))
         if not isinstance(rows, list) or not rows or not all(isinstance(row, Mapping) for row in rows):
-            keys = ", ".join(f'"{key}"' for key in ("prompt", *self.by))
+            keys = ", ".join(f'"{key}"' for key in needed)
             raise CellFailure(
                 f"benchmark {self.name}: {self.file} holds {reprlib.repr(rows)}, and must be a list of objects "
                 f"with {keys}"
             )
         for n, row in enumerate(rows):
-            if missing := [key for key in ("prompt", *self.by) if key not in row]:
+            if missing := [key for key in needed if key not in row]:
+                braces = "; a brace in question that names nothing is written twice: {{ or }}"
                 raise CellFailure(
                     f"benchmark {self.name}: {self.file}, entry {n} (counted from 0) lacks {', '.join(missing)}"
+                    + braces * any(key in asked for key in missing)
                 )
             for repetition in range(self.images_per_prompt):
-                yield Sample(f"images/{n:05d}_{repetition}.png", row["prompt"], repetition, {**row, "n": n})
+                yield Sample(f"images/{n:05d}_{repetition}.png", row["prompt"], repetition, row)
+
+    def _fields(self) -> list[str]:
+        """What the question names of a prompt. Raises CellFailure: its braces do not match."""
+        try:
+            names = [name for _, name, _, _ in Formatter().parse(self.question) if name is not None]
+        except ValueError as error:
+            raise CellFailure(
+                f"benchmark {self.name}: question: {error}; a brace that names nothing is written twice: {{{{ or }}}}"
+            ) from None
+        return [re.split(r"[.\[]", name)[0] for name in names]
 
     @cached_property
     def prompts(self) -> Mapping[str, str]:
@@ -69,15 +84,20 @@ class PromptFile(Benchmark):
 
     def score(self, item: Item, answers: Answers) -> Score:
         answer = answers["answer"]
-        keys = {key: item.data[key] for key in ("n", *self.by)}
+        keys = {key: item.data[key] for key in self.by}
         return Score(self.values(answer.value), keys, {"answer": answer.text})
 
     def means(self, scores: Scores, value: str, top: float) -> dict[str, Metric]:
         """The mean of one of the values, and by group; images of one prompt are one to an interval."""
-        found = {value: mean(scores, value, top=top, cluster="n")}
+        found = {value: mean(scores, value, top=top, cluster=_prompt)}
         for key in self.by:
-            found |= mean_by(scores, value, key, prefix=f"{value}/{key}/", top=top, cluster="n")
+            found |= mean_by(scores, value, key, prefix=f"{value}/{key}/", top=top, cluster=_prompt)
         return found
+
+
+def _prompt(score: Score) -> str:
+    # the number of the image is what ends the id
+    return score.item.rpartition("_")[0]
 
 
 class YesNo(PromptFile):
@@ -104,7 +124,7 @@ class Grades(PromptFile):
     """A judge gives each image some ``grades`` (their names), each once in its reply as ``name: number``.
 
     ``scale`` is the lowest and the highest; a grade that lacks or is beyond it is none. The metrics are the mean of
-    each grade and ``overall``, that of an image's mean grade, of all and by group.
+    each grade and ``overall``, that of an image's mean grade unless a grade is called so, of all and by group.
     """
 
     headline = ("overall",)
@@ -130,7 +150,7 @@ class Grades(PromptFile):
         return found
 
     def values(self, value: Mapping[str, float]) -> Mapping[str, float]:
-        return {**value, "overall": sum(value.values()) / len(value)}
+        return {"overall": sum(value.values()) / len(value), **value}
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
         found: dict[str, Metric] = {}

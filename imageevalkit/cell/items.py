@@ -27,7 +27,7 @@ class Item:
 
     ``id`` is the image's path below the cell without suffix (``images/text_prompts/0000_1``); ``path`` is
     where it goes; ``seed`` is the effective seed (``BASE_SEED`` + the dataset's), the same for every worker,
-    shard and order; ``data`` is the dataset's own dict (``prompt`` or ``input_list`` and grouping keys).
+    shard and order; ``data`` is that of a Sample, or the foreign dataset's own dict.
     """
 
     id: str
@@ -57,6 +57,14 @@ class Item:
             else:
                 digest.update(f"image:{part.mode}:{part.size}:".encode() + part.tobytes())
         return digest.hexdigest()
+
+
+class SampleEntry(dict[str, Any]):
+    """An entry of a benchmark of ours: its ``data`` may have any keys, those of an entry too."""
+
+    def __init__(self, entry: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+        super().__init__(entry)
+        self.data = data
 
 
 def items_of(dataset: Any, cell: Cell, limit: int | None = None) -> list[Item]:
@@ -127,7 +135,7 @@ def _entry(raw: Any, benchmark: str, task: str) -> Item:
         seed=BASE_SEED + seed,
         prompt=prompt,
         input_list=raw.get("input_list"),
-        data=raw,
+        data=raw.data if isinstance(raw, SampleEntry) else raw,
     )
 
 

@@ -93,7 +93,7 @@ def evaluate_cell(
             for state in states.values()
         ]
     )
-    if not asking.ask and not any(one.replies for one in scores.items):
+    if not asking.ask and judgements.requests and not any(one.replies for one in scores.items):
         raise CellFailure(
             f"--rescore: {evaluator.id} has said nothing about these images, with these settings and "
             "versions of packages; leave --rescore out to ask it"
@@ -139,8 +139,9 @@ def evaluate_cell(
         raise CellFailure(f"benchmark {cell.benchmark}: {error}") from None
     if kept := _better(result, asking.ask):
         if not coverage.complete:
+            why = _why(scores) if asking.ask else ""
             raise CellFailure(
-                f"{coverage.problems()}; the result of {kept.coverage.judged} judged items stands"
+                f"{coverage.problems()}{why}; the result of {kept.coverage.judged} judged items stands"
             )
         return Outcome(COMPLETE, f"{_headline(result)}; the result of {kept.coverage.expected} items stands")
     if gone := sum(not picture.path.is_file() for picture in pictures.values()):

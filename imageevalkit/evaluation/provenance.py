@@ -77,12 +77,14 @@ def _judging(cell: Cell, judge: str) -> dict[str, Any]:
 
 
 def _printed(*command: str) -> str:
-    """What a command prints; empty where it fails."""
+    """What a command prints; empty where it fails, or is not installed."""
+    if not shutil.which(command[0]):
+        return ""
     answer = subprocess.run(command, capture_output=True, text=True, cwd=REPO, check=False)
     return answer.stdout.strip() if answer.returncode == 0 else ""
 
 
 def _gpus() -> list[str]:
-    if not shutil.which("nvidia-smi") or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return []
     return _printed("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()

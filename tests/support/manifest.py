@@ -19,7 +19,7 @@ from imageevalkit.benchmark.contract import Benchmark, Sample
 
 
 class Tiny(Benchmark):
-    name, version = "{name}", "1"
+    name, version, headline = "{name}", "1", ("none",)
     assets = github("owner/name", "{commit}", {files!r}, licence="Apache-2.0")
 
     def samples(self):
