@@ -650,7 +650,7 @@ def test_weights_are_whole(cls: type[Wise]) -> None:
 @pytest.fixture
 def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[int, Mapping[str, str]]]:
     """The official entries of all three by prompt id."""
-    found = {}
+    found: dict[str, dict[int, Mapping[str, str]]] = {}
     for name in EDITIONS:
         use_official_data(name, tmp_path, monkeypatch)
         made = items_of(registry.load_dataset(name, {}), Cell("m", name))
