@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -648,9 +649,9 @@ def test_weights_are_whole(cls: type[Wise]) -> None:
 
 
 @pytest.fixture
-def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[int, Mapping[str, str]]]:
+def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[int, Mapping[str, Any]]]:
     """The official entries of all three by prompt id."""
-    found: dict[str, dict[int, Mapping[str, str]]] = {}
+    found: dict[str, dict[int, Mapping[str, Any]]] = {}
     for name in EDITIONS:
         use_official_data(name, tmp_path, monkeypatch)
         made = items_of(registry.load_dataset(name, {}), Cell("m", name))
@@ -658,7 +659,7 @@ def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[
     return found
 
 
-def test_official_ids_categories_and_labels(official: dict[str, dict[int, Mapping[str, str]]]) -> None:
+def test_official_ids_categories_and_labels(official: dict[str, dict[int, Mapping[str, Any]]]) -> None:
     for name, entries in official.items():
         assert sorted(entries) == list(range(1, 1001))
         categories = EDITIONS[name].categories
@@ -678,7 +679,7 @@ def test_official_ids_categories_and_labels(official: dict[str, dict[int, Mappin
         assert odd == ([(748, "Ecology")] if name == "wise-rewrite" else [])
 
 
-def test_the_editions_are_not_one_another(official: dict[str, dict[int, Mapping[str, str]]]) -> None:
+def test_the_editions_are_not_one_another(official: dict[str, dict[int, Mapping[str, Any]]]) -> None:
     legacy, verified, rewrite = official["wise"], official["wise-verified"], official["wise-rewrite"]
     assert sum(legacy[i]["prompt"] != verified[i]["prompt"] for i in legacy) == 668
     texts = {entry["prompt"] for entry in legacy.values()} & {entry["prompt"] for entry in verified.values()}
