@@ -192,7 +192,7 @@ class Twice(Reworded):
 
     def score(self, item: Item, answers: Answers) -> Score:
         assert all(answer.question.name == name for name, answer in answers.items())
-        return Score({"grade": 0.0, **answers.values_by_name})
+        return Score({"grade": 0.0, **{name: answer.value for name, answer in answers.items()}})
 
 
 def test_questions_in_the_same_words_are_asked_once_and_each_is_read_by_itself(judge: ReplyServer) -> None:
@@ -291,7 +291,7 @@ class Measured(Benchmark):
         ]
 
     def score(self, item: Item, answers: Answers) -> Score:
-        of = answers.values_by_name
+        of = {name: answer.value for name, answer in answers.items()}
         right = float(of["boxes"][0]["label"] == "dog" and of["word"] == "Yes")
         return Score({"right": right, "sum": sum(of["vector"])}, detail={"boxes": of["boxes"]})
 

@@ -109,11 +109,6 @@ class Answers(Mapping[str, Answer]):
         """How many replies to the question held no value so far. The words of the next attempt may depend on it."""
         return self._attempts.get(name, 0)
 
-    @property
-    def values_by_name(self) -> dict[str, Any]:
-        """What :meth:`Benchmark.parse` read in each answer."""
-        return {name: answer.value for name, answer in self.items()}
-
 
 class ScoredItem(NamedTuple):
     """All that is known of an item when nothing is left to ask.
