@@ -30,11 +30,12 @@ from typing import Any, NamedTuple
 
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
-from imageevalkit.hashes import sha256_file
+from imageevalkit.hashes import git_blob_of, sha256_file
 
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 _NAME = re.compile(r"[\w-][\w.-]*")
 _URL = re.compile(r"https?://\S+")
 
@@ -46,15 +47,28 @@ _PLACES = (CODE, "infer/custom_models/checkpoints", "eval_models/weights")
 
 
 class FileAsset(NamedTuple):
-    """One file of a GitHub repository at a commit. ``path`` is relative to the benchmark's data folder."""
+    """One file of a GitHub repository at a commit. ``path`` is relative to the benchmark's data folder.
+
+    ``digest`` is its SHA-256, or git's own name for it (40 hex digits) where no more is published; ``size`` may be None
+    then.
+    """
 
     path: str
     repo: str
     commit: str
     source_path: str
-    sha256: str
-    size: int
+    digest: str
+    size: int | None
     licence: str
+
+    @property
+    def has_sha256(self) -> bool:
+        """Whether its SHA-256 is known before it is here."""
+        return len(self.digest) == 64
+
+    def digest_of(self, path: Path) -> str:
+        """The digest, of the same kind, of the file at ``path``."""
+        return sha256_file(path) if self.has_sha256 else git_blob_of(path)
 
     @property
     def source(self) -> str:
@@ -134,16 +148,15 @@ Asset = LocalAsset | PlacedAsset
 def github(
     repo: str,
     commit: str,
-    files: Mapping[str, tuple[str, str, int]] = MappingProxyType({}),
+    files: Mapping[str, FileFacts] = MappingProxyType({}),
     prompts: Mapping[str, str] = MappingProxyType({}),
     *,
     licence: str,
 ) -> tuple[LocalAsset, ...]:
     """Data files and judge prompts of the GitHub repository ``repo`` (``owner/name``) at ``commit``.
 
-    ``files``: by the path below the benchmark's data folder, the path in the repository, the SHA-256 and the size in
-    bytes. ``prompts``: the SHA-256 of texts of the repository's program, by ``file::where`` (see
-    :class:`PromptsAsset`).
+    ``files``: by the path below the benchmark's data folder, the :data:`FileFacts`. ``prompts``: the SHA-256 of texts
+    of the repository's program, by ``file::where`` (see :class:`PromptsAsset`).
 
     Raises:
         ValueError: one of them is not of its kind; the message names it.
@@ -151,11 +164,11 @@ def github(
     where = f"github('{repo}')"
     _check(where, "repo", repo, _matches(_REPO))
     _check(where, "commit", commit, _matches(_COMMIT))
-    for path, (source, sha256, size) in files.items():
+    for path, (source, digest, size) in files.items():
         _check(where, "path", path, _stays_below)
         _check(where, f"path of {path}", source, _stays_below)
-        _check(where, f"sha256 of {path}", sha256, _matches(_SHA256))
-        _check(where, f"size of {path}", size, _is_size)
+        _check(where, f"digest of {path}", digest, _matches(_DIGEST))
+        _check(where, f"size of {path}", size, _is_size if len(digest) == 64 else _is_size_if_known)
     for key, sha256 in prompts.items():
         _check(where, "prompt", key, _is_text_key)
         _check(where, f"sha256 of {key}", sha256, _matches(_SHA256))
@@ -167,7 +180,28 @@ def github(
     return tuple(found)
 
 
-def file_table(table: str, folder: str = "") -> dict[str, tuple[str, str, int]]:
+FileFacts = tuple[str, str, int | None]
+"""Of a file: its path in the repository, its digest and its size in bytes, as in :class:`FileAsset`."""
+
+
+def file_list(path: Path, folder: str) -> dict[str, FileFacts]:
+    """The ``files`` of :func:`github` that the text file at ``path`` lists; they lie as below ``folder`` there.
+
+    A line is digest, size ("-": not known) and path, which may hold blanks.
+    """
+    rows = (line.split(maxsplit=2) for line in path.read_text(encoding="utf-8").splitlines())
+    return {
+        name: (f"{folder}{name}", digest, None if size == "-" else int(size)) for digest, size, name in rows
+    }
+
+
+def text_list(path: Path) -> dict[str, str]:
+    """The ``prompts`` of :func:`github` that the text file at ``path`` lists: SHA-256 and key in a line."""
+    rows = (line.split(maxsplit=1) for line in path.read_text(encoding="utf-8").splitlines())
+    return {key: sha256 for sha256, key in rows}
+
+
+def file_table(table: str, folder: str = "") -> dict[str, FileFacts]:
     """The ``files`` of :func:`github` that lie side by side in the data folder.
 
     ``table`` has a row of path (below ``folder`` of the repository), size in bytes and SHA-256 for each.
@@ -258,6 +292,10 @@ def _is_size(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
+def _is_size_if_known(value: Any) -> bool:
+    return value is None or _is_size(value)
+
+
 def _is_place(value: Any) -> bool:
     return _stays_below(value) and any(value.startswith(f"{place}/") for place in _PLACES)
 
@@ -339,8 +377,11 @@ class BenchmarkFiles(NamedTuple):
             raise CellFailure(self.explain(problems))
         hashes: dict[str, str] = {}
         for asset in self.local:
-            hashes.update(asset.texts if isinstance(asset, PromptsAsset) else {asset.path: asset.sha256})
+            hashes |= asset.texts if isinstance(asset, PromptsAsset) else {asset.path: self._sha256(asset)}
         return hashes
+
+    def _sha256(self, asset: FileAsset) -> str:
+        return asset.digest if asset.has_sha256 else sha256_file(data_folder(self.benchmark) / asset.path)
 
     def prompts(self) -> dict[str, str]:
         """The official judge prompts by ``file::where`` of the official code, every byte verified.
@@ -362,10 +403,11 @@ def _file_problem(path: Path, asset: FileAsset, hashes: bool) -> str:
     size = path.stat().st_size
     if not path.is_file():
         return f"{asset.path} is no file"
-    if size != asset.size:
+    if asset.size not in (None, size):
         return f"{asset.path} has {size} bytes instead of {asset.size}"
-    if hashes and (found := sha256_file(path)) != asset.sha256:
-        return f"{asset.path} has other content (sha256 {found[:12]}… instead of {asset.sha256[:12]}…)"
+    if hashes and (found := asset.digest_of(path)) != asset.digest:
+        kind = "sha256" if asset.has_sha256 else "git blob"
+        return f"{asset.path} has other content ({kind} {found[:12]}… instead of {asset.digest[:12]}…)"
     return ""
 
 

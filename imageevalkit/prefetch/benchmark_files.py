@@ -127,7 +127,7 @@ def fetch(files: BenchmarkFiles, mirror: Path | None) -> list[str]:
 
 
 def _size(asset: LocalAsset) -> int:
-    return asset.size if isinstance(asset, FileAsset) else 0
+    return (asset.size or 0) if isinstance(asset, FileAsset) else 0
 
 
 def _fetch(asset: LocalAsset, files: BenchmarkFiles, mirror: Path | None) -> str:
@@ -145,15 +145,18 @@ def _fetch(asset: LocalAsset, files: BenchmarkFiles, mirror: Path | None) -> str
         return f"{asset.path}: {GITHUB} cannot be reached ({type(error).__name__}); --mirror DIR copies from a folder"
     except OSError as error:
         return f"{asset.path}: {error.strerror or error}: {error.filename or asset.source}"
-    return files.problem_of(asset, hashes=False)
+    return files.problem_of(asset, hashes=isinstance(asset, FileAsset) and not asset.has_sha256)
 
 
 def _fetch_file(asset: FileAsset, folder: Path, mirror: Path | None) -> None:
     try:
-        _store(asset.path, asset.source, f"sha256:{asset.sha256}", folder, mirror)
+        # of one with git's name alone the caller looks at the bytes
+        _store(
+            asset.path, asset.source, f"sha256:{asset.digest}" if asset.has_sha256 else None, folder, mirror
+        )
     except ValueError:
         where = _address(asset.source, mirror)
-        raise CellFailure(f"{where} does not hold the pinned bytes (sha256 {asset.sha256})") from None
+        raise CellFailure(f"{where} does not hold the pinned bytes (sha256 {asset.digest})") from None
 
 
 def _fetch_prompts(asset: PromptsAsset, data: Path, mirror: Path | None) -> None:

@@ -1,0 +1,244 @@
+"""DPG-Bench (arXiv 2403.05135): 1,065 long prompts, each taken apart into yes/no questions that depend on each other.
+
+``quirk`` comments name what a reader would otherwise mend, and with it change published numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from imageevalkit.assets import file_list, github
+from imageevalkit.benchmark.contract import (
+    Answers,
+    Benchmark,
+    Measurer,
+    Sample,
+    ScoredItem,
+    Scores,
+    Unparsed,
+    grouped,
+    spread,
+)
+from imageevalkit.benchmark.question import Answer, Picture, Question, ask, measure
+from imageevalkit.cell import portable_path
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.results import Metric, Score
+from imageevalkit.errors import CellFailure
+from imageevalkit.metrics import arithmetic_mean, mean, mean_by, points
+
+_IMAGES_PER_PROMPT = 4
+_PROMPTS = 1065
+_WORD = re.compile(r"[a-z]+")
+
+
+class Proposition(NamedTuple):
+    """A ``question`` that counts as answered with no where one of its ``parents`` is; ``kind`` "entity - whole"."""
+
+    question: str
+    parents: Sequence[int]
+    kind: str
+
+
+class DPGBench(Benchmark):
+    """Four images of each prompt. mPLUG answers, or the judge that ``--judges`` names: another metric."""
+
+    name = "dpgbench"
+    version = "dpgbench-85b5e15"  # data are those of the kit at this commit
+    assets = github(
+        "PenghaoYin/ImageEvalKit",
+        "85b5e1511b867688fa37edee304ee0adc953e941",
+        file_list(Path(__file__).with_name("assets.txt"), "benchmarks/dpgbench/eval_prompts/"),
+        licence="Apache-2.0 (TencentQQGYLab/ELLA)",
+    )
+    takes = "vqa"
+    headline = ("overall",)
+    has_corrected_rules = True
+
+    def __init__(self, settings: Any = None, judge: str = "") -> None:
+        super().__init__(settings, judge)
+        self.model = "" if self.backend else self.judge or "mplug"
+        if self.model:
+            self.judge = ""
+
+    @property
+    def official_headline(self) -> Sequence[str]:  # type: ignore[override]
+        return ("overall_official",) if self.settings.rules == "official" else ()
+
+    @property
+    def measurers(self) -> Mapping[str, Measurer]:
+        return {"question": Measurer(self.model)} if self.model else {}
+
+    @cached_property
+    def prompts(self) -> Mapping[str, str]:
+        """Ours: mPLUG takes the bare question."""
+        return {"question": "{question} Answer with yes or no alone."} if self.backend else {}
+
+    def samples(self) -> Iterable[Sample]:
+        """The sources of the prompts take turns in their shares."""
+        prompts = [
+            (file.removesuffix(".txt"), text)
+            for file, text in self.read_json("dpgbench_prompts.json").items()
+        ]
+        sources = grouped(prompts, lambda pair: re.sub(r"\d+$", "", pair[0]))
+        for name, prompt in spread(sources.values()):
+            for repetition in range(_IMAGES_PER_PROMPT):
+                data = {"prompt_id": name, "repetition": repetition}
+                yield Sample(f"images/{name}/{repetition}.png", prompt, repetition, data)
+
+    @cached_property
+    def _propositions(self) -> dict[str, dict[int, Proposition]]:
+        """Those of each prompt by number, in the order of the file. Raises CellFailure: a prompt has none."""
+        rows = self.read_csv("dpgbench.csv")
+        if self.settings.rules == "official":
+            rows = rows[1:]  # quirk: the first is taken for a header
+        found: dict[str, dict[int, Proposition]] = {}
+        before = ""
+        for row in rows:
+            name = row["item_id"]
+            if name != before:
+                found[name] = {}  # quirk: of a prompt whose rows are apart the last ones count
+            parents = [int(number) for number in row["dependency"].split(",")]
+            kind = row["tuple"].partition("(")[0].strip()
+            found[name][int(row["proposition_id"])] = Proposition(
+                row["question_natural_language"], parents, kind
+            )
+            before = name
+        return found
+
+    def _of(self, item: Item) -> Mapping[int, Proposition]:
+        name = item.data["prompt_id"]
+        if name not in self._propositions:
+            raise CellFailure(f"benchmark dpgbench: dpgbench.csv has no questions about prompt {name}")
+        return self._propositions[name]
+
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
+        for number, proposition in self._of(item).items():
+            name, text = f"question/{number}", proposition.question
+            if self.backend:
+                yield ask(name, image, self.prompts["question"].format(question=text), max_tokens=8)
+            else:
+                yield measure(name, image, text)
+
+    def parse(self, question: Question, answer: Answer) -> int:
+        """1 for yes. mPLUG's answer must be that word alone (quirk); of a judge the first word counts."""
+        text = answer.text if self.backend else super().parse(question, answer)
+        if not isinstance(text, str):
+            raise Unparsed("the record holds no words")
+        if not self.backend:
+            return int(text == "yes")
+        word = _WORD.search(text.lower())
+        if word is None or word[0] not in ("yes", "no"):
+            raise Unparsed(f"neither yes nor no in '{text[:100]}'")
+        return int(word[0] == "yes")
+
+    def score(self, item: Item, answers: Answers) -> Score:
+        """The share of questions with yes, after what depends on a no; the questions are its points.
+
+        Without value where the official program fails: a question depends on the one that it has not read (quirk).
+        """
+        propositions = self._of(item)
+        raw = {number: answers[f"question/{number}"].value for number in propositions}
+        counted = _counted(raw, propositions, in_file_order=self.settings.rules == "official")
+        keys = {key: item.data[key] for key in ("prompt_id", "repetition")}
+        if counted is None:
+            return Score({}, keys, {"left out": "a question depends on one that the official program skips"})
+        kinds = {number: proposition.kind for number, proposition in propositions.items()}
+        return Score(
+            {"score": arithmetic_mean(counted.values())},
+            keys,
+            {one.question: "yes" if raw[number] else "no" for number, one in propositions.items()},
+            [
+                Score(
+                    {"raw": raw[number], "counted": counted[number]},
+                    {"l1": kind.partition("-")[0].strip(), "l2": kind},
+                )
+                for number, kind in kinds.items()
+            ],
+        )
+
+    def metrics(self, scores: Scores) -> dict[str, Metric]:
+        """By name, in percent; the images of a prompt are one to an interval.
+
+        * ``overall``: the mean of all images. ``overall_official`` (official rules): of the prompts with four.
+        * ``l1/<category>``, ``l2/<category>``: the share of yes. Official rules: in the last image of each prompt alone,
+          whatever it depends on (quirk). Corrected: in all images, with what depends on a no; and ``l1_raw``,
+          ``l2_raw``, whatever it depends on.
+        """
+        is_official = self.settings.rules == "official"
+        of_prompt = grouped(scores, lambda score: score.keys["prompt_id"])
+        whole = [
+            score
+            for mine in of_prompt.values()
+            if len(mine) == _IMAGES_PER_PROMPT and all(one.values for one in mine)
+            for score in mine
+        ]
+        options: dict[str, Any] = {"percent": True, "cluster": "prompt_id"}
+        found = {"overall": mean(scores, lambda score: score.values.get("score"), **options)}
+        if is_official:
+            found["overall_official"] = mean(whole, "score", **options)
+        for level in ("l1", "l2"):
+            if is_official:
+                last = points(score for score in whole if score.keys["repetition"] == _IMAGES_PER_PROMPT - 1)
+                found |= mean_by(last, "raw", level, prefix=f"{level}/", **options)
+            else:
+                found |= mean_by(points(scores), "counted", level, prefix=f"{level}/", **options)
+                found |= mean_by(points(scores), "raw", level, prefix=f"{level}_raw/", **options)
+        return found
+
+    def official_files(self, scores: Scores) -> dict[str, str]:
+        """``dpgbench.txt``: a line for each prompt with four images, then the scores; ``dpgbench_detail.txt``."""
+        metrics = self.metrics(scores)
+        of_prompt = grouped(scores.items, lambda one: one.item.data["prompt_id"])
+        lines, details = [], []
+        for name, items in of_prompt.items():
+            done = sorted((one for one in items if one.score), key=lambda one: one.item.data["repetition"])
+            details += [line for one in done for line in self._detail(one)]
+            values = [one.score.values["score"] for one in done if one.score and one.score.values]
+            if len(values) == _IMAGES_PER_PROMPT:
+                shown = ", ".join(map(str, [*values, arithmetic_mean(values)]))
+                lines.append(f"{portable_path(items[0].item.path.parent)}.png, {shown}")
+        model = next((one.item.model for one in scores.items), "")
+        lines += [f"Model: {model}", "L1 category scores:"]
+        for level, header in (("l1", ""), ("l2", "L2 category scores:")):
+            lines += [header] if header else []
+            named = {
+                key.partition("/")[2]: metric
+                for key, metric in metrics.items()
+                if key.startswith(f"{level}/")
+            }
+            lines += [f"\t{key}: {named[key].value}" for key in sorted(named)]
+        headline = metrics.get("overall_official", metrics["overall"])
+        lines.append(f"DPG-Bench score: {headline.value}")
+        return {"dpgbench.txt": "\n".join(lines) + "\n", "dpgbench_detail.txt": "\n".join(details) + "\n"}
+
+    def _detail(self, one: ScoredItem) -> list[str]:
+        path = portable_path(one.image or one.item.path)
+        return [
+            f"{path}, {proposition.question}, {one.replies[f'question/{number}']}"
+            for number, proposition in self._of(one.item).items()
+        ]
+
+
+def _counted(
+    raw: Mapping[int, int], propositions: Mapping[int, Proposition], *, in_file_order: bool
+) -> dict[int, int] | None:
+    """The answers, 0 where that to a parent is; None where there is no such parent.
+
+    In the order of the file a parent that becomes 0 later changes nothing for a child before it (quirk).
+    """
+    counted = dict(raw)
+    passes = 1 if in_file_order else len(raw)
+    for _ in range(passes):
+        for number, proposition in propositions.items():
+            for parent in filter(None, proposition.parents):
+                if parent not in counted:
+                    return None
+                if not counted[parent]:
+                    counted[number] = 0
+                    break
+    return counted

@@ -1,0 +1,170 @@
+"""GenAI-Bench (arXiv 2406.13743): 1,600 compositional prompts, or the 527 of the VQAScore paper, by VQAScore.
+
+``quirk`` comments name what a reader would otherwise mend, and with it change published numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from imageevalkit.assets import file_list, github
+from imageevalkit.benchmark.contract import (
+    Answers,
+    Benchmark,
+    Measurer,
+    Sample,
+    Scores,
+    Settings,
+    Unparsed,
+    spread,
+)
+from imageevalkit.benchmark.question import Answer, Picture, Question, ask, measure
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.results import Metric, Score
+from imageevalkit.metrics import mean
+
+_BASIC = ("attribute", "scene", "spatial relation", "action relation", "part relation", "basic")
+_ADVANCED = ("counting", "comparison", "differentiation", "negation", "universal", "advanced")
+TAGS = (*_BASIC, *_ADVANCED)
+_TABLES = {"basic": _BASIC, "advanced": _ADVANCED, "overall": ("basic", "advanced", "all")}
+_FOLDERS = {1600: "genai1600", 527: "genai_527"}
+_QUESTION = "vqascore"
+_MODEL = "benchmarks/genai/t2v_metrics/models/vqascore_models/clip_t5_model.py::"
+_TEMPLATE = f"{_MODEL}default_question_template"
+_SYSTEM = "benchmarks/genai/t2v_metrics/constants.py::SYSTEM_MSG"
+
+
+@dataclass(frozen=True)
+class GenAISettings(Settings):
+    """``prompts`` is how many: 1600 of GenAI-Bench, or the 527 of the paper before it."""
+
+    prompts: Literal[1600, 527] = 1600
+
+
+class GenAI(Benchmark):
+    """One image of each prompt. ``--judges`` may name a judge that gives probabilities in place of CLIP-FlanT5."""
+
+    name = "genai"
+    version = "genai-85b5e15"  # data and question are those of the kit at this commit
+    assets = github(
+        "PenghaoYin/ImageEvalKit",
+        "85b5e1511b867688fa37edee304ee0adc953e941",
+        file_list(Path(__file__).with_name("assets.txt"), "benchmarks/genai/eval_prompts/"),
+        {
+            _TEMPLATE: "e3a885b7d32d91a3a740da35235a73f5f969ba2f13ac721fbb0b88259383fc98",
+            _SYSTEM: "1fa69e2371b762d1882b0bd98d284f312a36c27add732016e12e52586f98a9f5",
+        },
+        licence="Apache-2.0 (linzhiqiu/t2v_metrics); the data state none",
+    )
+    takes = "vqascore"
+    headline = ("basic", "advanced", "all")
+    has_corrected_rules = True
+    settings_class = GenAISettings
+
+    settings: GenAISettings
+
+    def __init__(self, settings: GenAISettings | None = None, judge: str = "") -> None:
+        super().__init__(settings, judge)
+        self.model = "" if self.backend else self.judge or "clip-flant5-xxl"
+        if self.model:
+            self.judge = ""
+        if self.settings.rules == "official":
+            self.official_headline = tuple(f"{name}_official" for name in self.headline)
+
+    @property
+    def measurers(self) -> Mapping[str, Measurer]:
+        """CLIP-FlanT5, unless a judge was named."""
+        return {_QUESTION: Measurer(self.model, {"system": self.prompts[_SYSTEM]})} if self.model else {}
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        count = self.settings.prompts
+        return {**super().identity, **({} if count == 1600 else {"prompts": count})}
+
+    def samples(self) -> Iterable[Sample]:
+        count = self.settings.prompts
+        prompts = self.read_json(f"{_FOLDERS[count]}/genai_image.json")
+        skills = self.read_json(f"{_FOLDERS[count]}/genai_skills.json")
+        tags: dict[str, list[str]] = {key: [] for key in prompts}
+        for tag, numbers in skills.items():
+            for number in numbers:
+                tags[f"{number:05d}"].append(tag)
+        by_kind = [[key for key in prompts if kind in tags[key]] for kind in ("basic", "advanced")]
+        others = [key for key in prompts if not {"basic", "advanced"} & set(tags[key])]
+        # the numbers of the two sets stand for other prompts
+        folder = "images" if count == 1600 else "images_527"
+        for key in spread([*by_kind, others]):
+            data = {"id": key, "tags": tags[key]}
+            yield Sample(f"{folder}/{int(key):09d}.jpg", prompts[key]["prompt"], data=data)
+
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
+        # the text is a template of a template
+        text = self.prompts[_TEMPLATE].format().format(item.prompt)
+        return [
+            ask(_QUESTION, image, text, choices=("Yes",)) if self.backend else measure(_QUESTION, image, text)
+        ]
+
+    def parse(self, question: Question, answer: Answer) -> float:
+        """The probability of "Yes", 0-1: of CLIP-FlanT5 the geometric mean with that of the end after it (quirk)."""
+        value = (answer.probabilities or {}).get("Yes") if self.backend else super().parse(question, answer)
+        if not isinstance(value, float | int) or not math.isfinite(value):
+            raise Unparsed("the record holds no probability")
+        return float(value)
+
+    def score(self, item: Item, answers: Answers) -> Score:
+        return Score(
+            {"vqascore": answers[_QUESTION].value}, {"id": item.data["id"], "tags": item.data["tags"]}
+        )
+
+    def metrics(self, scores: Scores) -> dict[str, Metric]:
+        """The mean VQAScore by tag, 0-1, and of ``all``.
+
+        Official rules: of ``all`` images with a tag (quirk: seven prompts of the 1,600 have none), and
+        ``basic_official`` and so on without value where an image lacks, as the official program stops there.
+        """
+        is_official = self.settings.rules == "official"
+        found = {tag: mean([one for one in scores if tag in one.keys["tags"]], "vqascore") for tag in TAGS}
+        found["all"] = mean([one for one in scores if one.keys["tags"] or not is_official], "vqascore")
+        if is_official:
+            whole = len(scores) == self.settings.prompts
+            for name in self.headline:
+                metric = found[name]
+                found[f"{name}_official"] = metric if whole else replace(metric, value=None, interval=None)
+        return found
+
+    def official_files(self, scores: Scores) -> dict[str, str]:
+        """``results.txt``: mean and standard deviation by tag, in the official tables; and ``scores.json`` by id."""
+        values = {
+            tag: [one.values["vqascore"] for one in scores if tag in one.keys["tags"]] for tag in TAGS
+        } | {"all": [one.values["vqascore"] for one in scores if one.keys["tags"]]}
+        model = next((one.item.model for one in scores.items), "")
+        lines = []
+        for name, tags in _TABLES.items():
+            cells = [f"{_mean_and_deviation(values[tag]):<17}" for tag in tags]
+            header = " ".join(f"{tag:<17}" for tag in tags)
+            lines += [
+                f"Tag Group: {name} (metric performance)",
+                f"{'Model':<17}{header}",
+                f"{model:<17}{' '.join(cells)}",
+                "",
+                "",
+            ]
+        by_id = {one.keys["id"]: one.values["vqascore"] for one in scores}
+        return {
+            "results.txt": "\n".join(lines) + "\n",
+            "scores.json": json.dumps(dict(sorted(by_id.items()))),
+        }
+
+
+def _mean_and_deviation(values: Sequence[float]) -> str:
+    """With 6 decimals; the deviation is that of a sample (n - 1)."""
+    if not values:
+        return "nan+-nan"
+    deviation = statistics.stdev(values) if len(values) > 1 else math.nan
+    return f"{statistics.fmean(values):.6f}+-{deviation:.6f}"

@@ -1,0 +1,309 @@
+"""GenEval (arXiv 2310.11513): 553 prompts on objects, their number, colours and places; a detector decides.
+
+``quirk`` comments name what a reader would otherwise mend, and with it change published numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from imageevalkit.assets import file_table, github
+from imageevalkit.benchmark.contract import (
+    Answers,
+    Benchmark,
+    Measurer,
+    Sample,
+    Scores,
+    Settings,
+    Unparsed,
+    grouped,
+    spread,
+)
+from imageevalkit.benchmark.question import Answer, Picture, Question, measure
+from imageevalkit.cell import portable_path
+from imageevalkit.cell.items import MODEL_NAME_MARK, Item
+from imageevalkit.cell.jsonl import Shape, read_jsonl
+from imageevalkit.cell.results import Metric, Score
+from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.metrics import mean, mean_by, weighted
+
+IMAGES_PER_PROMPT = 4
+TAGS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
+COLORS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white")
+_PROMPTS = 553
+_CLASSES = 80
+_QUESTION = "objects"
+_PROGRAM = "benchmarks/geneval/evaluation/evaluate_images.py::color_classification[template {}]"
+# a detection counts above these confidences; so many of a class at most
+_THRESHOLD, _COUNTING_THRESHOLD, MOST_OBJECTS = 0.3, 0.9, 16
+_POSITION_THRESHOLD = 0.1
+
+Detection = Sequence[float]
+"""x1, y1, x2, y2 in pixels, and the confidence, 0-1."""
+Objects = Mapping[str, Sequence[Detection]]
+"""The detections of each class, the most confident first."""
+
+_RECORD = Shape(must={"filename": str, "tag": str, "correct": bool, "reason": str, "details": str})
+
+
+@dataclass(frozen=True)
+class GenEvalSettings(Settings):
+    """``detections`` is the ``results.jsonl`` of the official program, whose detector ran elsewhere.
+
+    ``<MODEL_NAME>`` in it stands for the name of the model.
+    """
+
+    detections: str = ""
+
+
+class GenEval(Benchmark):
+    """Four images of each prompt; a prompt's number is its line in the data file, from 0."""
+
+    name = "geneval"
+    version = "geneval-af4902f"  # prompts and rules are those of djghosh13/geneval at this commit
+    assets = github(
+        "PenghaoYin/ImageEvalKit",
+        "85b5e1511b867688fa37edee304ee0adc953e941",
+        file_table(
+            """
+prompts/evaluation_metadata.jsonl 85209 5c48e0813e812e3c373fa5c8ed07a8f0a483be30272b4427b0559c8048e67c13
+prompts/object_names.txt 642 608f6a0e5c8ca1c7a92b818430141fe268c85b7930b50f4160f1d65893b5bacd
+""",
+            "benchmarks/geneval/",
+        ),
+        {
+            _PROGRAM.format(0): "2319e8c9ac84974d9576faf52c5298c6fb4e2507f6babecea68f9651cc55ccd1",
+            _PROGRAM.format(1): "956bd35a5fca05c5f2cb7646a3e75d032a89d474933661748ec75b4ab7b55aa4",
+            _PROGRAM.format(2): "6c7bed067c9c8eb6fe42ed9728bd8ed1e481199baff7ec4591283eea9096a29c",
+        },
+        licence="MIT (djghosh13/geneval)",
+    )
+    takes = "detector"
+    headline = ("overall",)
+    settings_class = GenEvalSettings
+
+    settings: GenEvalSettings
+
+    def __init__(self, settings: GenEvalSettings | None = None, judge: str = "") -> None:
+        super().__init__(settings, judge)
+        self.detector, self.judge = self.judge or "mask2former", ""
+
+    @property
+    def measurers(self) -> Mapping[str, Measurer]:
+        """The detector, with CLIP for colours."""
+        if self.settings.detections:
+            return {}
+        names = self.read_text("object_names.txt").split("\n")[:_CLASSES]
+        options = {"classes": names, "colors": COLORS, "templates": list(self.prompts.values())}
+        return {_QUESTION: Measurer(self.detector, options)}
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        return {"detections": "official records"} if self.settings.detections else super().identity
+
+    def check(self) -> None:
+        """Raises UserError: there is no such file."""
+        file = self.settings.detections
+        if file and MODEL_NAME_MARK not in file and not Path(file).is_file():
+            raise UserError(f"geneval: detections names {file}, which is no file")
+
+    def samples(self) -> Iterable[Sample]:
+        """The six tags take turns in their shares."""
+        records = enumerate(self.read_jsonl("evaluation_metadata.jsonl", _PROMPTS))
+        of_tag = grouped(records, lambda pair: pair[1]["tag"])
+        for n, record in spread(of_tag[tag] for tag in TAGS):
+            for repetition in range(IMAGES_PER_PROMPT):
+                file = f"images/{n:05d}/samples/{repetition:05d}.png"
+                yield Sample(file, record["prompt"], repetition, {"index": n, "metadata": record})
+
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
+        """One, with the classes whose colour is to be told, and how many objects of each."""
+        if self.settings.detections:
+            return []
+        include = item.data["metadata"]["include"]
+        coloured = {clause["class"]: clause["count"] for clause in include if "color" in clause}
+        return [measure(_QUESTION, image, json.dumps(coloured))]
+
+    def parse(self, question: Question, answer: Answer) -> dict[str, Any]:
+        """``objects`` (:data:`Objects`) and ``colors``, those of the first objects of each class asked about."""
+        try:
+            found = json.loads(answer.text or "")
+            objects = {
+                str(name): [[float(n) for n in one] for one in of_class]
+                for name, of_class in found["objects"].items()
+            }
+            return {
+                "objects": objects,
+                "colors": {name: list(of_class) for name, of_class in found["colors"].items()},
+            }
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise Unparsed("the record holds no detections") from None
+
+    def score(self, item: Item, answers: Answers) -> Score:
+        """1 if the image shows what the prompt says, else 0."""
+        metadata = item.data["metadata"]
+        if self.settings.detections:
+            record = self._record(item)
+            objects, correct, reason = json.loads(record["details"]), record["correct"], record["reason"]
+        else:
+            value = answers[_QUESTION].value
+            objects = kept(value["objects"], metadata["tag"])
+            correct, reason = verdict(metadata, objects, value["colors"])
+        return Score(
+            {"correct": int(correct)},
+            {"tag": metadata["tag"], "index": item.data["index"]},
+            {"reason": reason, "objects": objects},
+        )
+
+    def metrics(self, scores: Scores) -> dict[str, Metric]:
+        """By name, 0-1; the images of one prompt are one to an interval.
+
+        * a metric for each tag: the share of correct images. ``overall``: the mean of the tags that have images, as
+          the official summary has it.
+        * ``images``: the share of all; ``prompts``: the share of prompts with a correct image.
+        """
+        tags = mean_by(scores, "correct", "tag", order=TAGS, cluster="index")
+        shares = {tag: 1 / len(tags) for tag in tags}
+        overall = weighted(scores, "correct", "tag", shares, cluster="index") if tags else Metric(None, 0)
+        best: dict[int, Score] = {}
+        for score in scores:
+            index = score.keys["index"]
+            if index not in best or score.values["correct"]:
+                best[index] = score
+        return {
+            "overall": overall,
+            **tags,
+            "images": mean(scores, "correct", cluster="index"),
+            "prompts": mean(best.values(), "correct"),
+        }
+
+    def official_files(self, scores: Scores) -> dict[str, str]:
+        """``results.jsonl``, from which the official program makes its summary."""
+        lines = []
+        for one in sorted(scores.items, key=lambda one: one.item.id):
+            if one.score is None:
+                continue
+            metadata = one.item.data["metadata"]
+            record = {
+                "filename": portable_path(one.image or one.item.path),
+                "tag": metadata["tag"],
+                "prompt": metadata["prompt"],
+                "correct": bool(one.score.values["correct"]),
+                "reason": one.score.detail["reason"],
+                "metadata": json.dumps(metadata),
+                "details": json.dumps(one.score.detail["objects"]),
+            }
+            lines.append(json.dumps(record) + "\n")
+        return {"results.jsonl": "".join(lines)}
+
+    def _record(self, item: Item) -> Mapping[str, Any]:
+        """What the official program said of an image. Raises CellFailure: nothing."""
+        file = Path(self.settings.detections.replace(MODEL_NAME_MARK, item.model))
+        if file not in self._records:
+            records = read_jsonl(file, _RECORD)
+            self._records[file] = {_place(record["filename"]): record for record in records}
+        place = _place(item.path.as_posix())
+        record = self._records[file].get(place)
+        if record is None:
+            raise CellFailure(
+                f"geneval: {file} has no record of {place}; run the official program on all images"
+            )
+        if record["tag"] != item.data["metadata"]["tag"]:
+            raise CellFailure(f"geneval: {file} has a record of {place} for another prompt than ours")
+        return record
+
+    @cached_property
+    def _records(self) -> dict[Path, dict[str, Mapping[str, Any]]]:
+        return {}
+
+
+def _place(filename: str) -> str:
+    """``00020/samples/00000.png``, wherever the folder of all images lies."""
+    return "/".join(PurePosixPath(filename).parts[-3:])
+
+
+def kept(objects: Objects, tag: str) -> dict[str, list[Detection]]:
+    """The detections of a class that count: above the confidence of the ``tag``, the first 16. Classes without any
+    are left out."""
+    threshold = _COUNTING_THRESHOLD if tag == "counting" else _THRESHOLD
+    found = {
+        name: [one for one in sorted(of_class, key=lambda one: -one[4]) if one[4] > threshold][:MOST_OBJECTS]
+        for name, of_class in objects.items()
+    }
+    return {name: of_class for name, of_class in found.items() if of_class}
+
+
+def verdict(
+    metadata: Mapping[str, Any], objects: Objects, colors: Mapping[str, Sequence[str]]
+) -> tuple[bool, str]:
+    """Whether ``objects`` are what ``metadata`` asks for, and the reasons why not, a line each.
+
+    ``colors`` are those of the first objects of each class with a colour. Only the most confident objects are looked
+    at (quirk): a second one at the right place does not help.
+
+    Source: ``evaluate`` in ``evaluation/evaluate_images.py`` of djghosh13/geneval at af4902f.
+    """
+    reasons, matched = [], list[Sequence[Detection] | None]()
+    for clause in metadata["include"]:
+        name, count = clause["class"], clause["count"]
+        found = objects.get(name, [])[:count]
+        reason = f"expected {name}>={count}, found {len(found)}" if len(found) < count else ""
+        if not reason and "color" in clause:
+            reason = _color_reason(clause, colors.get(name, ())[:count])
+        if not reason and "position" in clause:
+            relation, target = clause["position"]
+            reason = _position_reason(name, relation, found, matched[target])
+        matched.append(None if reason else found)
+        reasons += [reason] if reason else []
+    for clause in metadata.get("exclude", ()):
+        there = len(objects.get(clause["class"], ()))
+        if there >= clause["count"]:
+            reasons.append(f"expected {clause['class']}<{clause['count']}, found {there}")
+    return not reasons, "\n".join(reasons)
+
+
+def _color_reason(clause: Mapping[str, Any], found: Sequence[str]) -> str:
+    color, count = clause["color"], clause["count"]
+    if found.count(color) >= count:
+        return ""
+    seen = ", ".join(f"{found.count(one)} {one}" for one in COLORS if one in found)
+    return f"expected {color} {clause['class']}>={count}, found {found.count(color)} {color}; and {seen}"
+
+
+def _position_reason(
+    name: str, relation: str, found: Sequence[Detection], targets: Sequence[Detection] | None
+) -> str:
+    """Every object must be there with regard to every target."""
+    if targets is None:
+        return f"no target for {name} to be {relation}"
+    for one in found:
+        for target in targets:
+            if relation not in (there := relations(one, target)):
+                return f"expected {name} {relation} target, found {' and '.join(there)} target"
+    return ""
+
+
+def relations(one: Detection, target: Detection) -> list[str]:
+    """Where box ``one`` is with regard to ``target``: none, one or two of left of, right of, above, below.
+
+    The offset of the centres is made shorter by 0.1 of the sizes of both, and divided by its length before that
+    (quirk), so that near boxes have no relation. y grows downwards.
+    """
+    offset, reduced = [], []
+    for axis in (0, 1):
+        centre = [(box[axis] + box[axis + 2]) / 2 for box in (one, target)]
+        sizes = sum(abs(box[axis + 2] - box[axis]) for box in (one, target))
+        offset.append(centre[0] - centre[1])
+        reduced.append(math.copysign(max(abs(offset[-1]) - _POSITION_THRESHOLD * sizes, 0), offset[-1]))
+    if all(abs(part) < 1e-3 for part in reduced):
+        return []
+    length = math.hypot(*offset)
+    dx, dy = (part / length for part in reduced)
+    found = {"left of": dx < -0.5, "right of": dx > 0.5, "above": dy < -0.5, "below": dy > 0.5}
+    return [name for name, holds in found.items() if holds]

@@ -1,0 +1,178 @@
+"""ImgEdit-Bench (arXiv 2505.20275), the single-turn suite: 737 edits of nine types, three grades of 1-5 for each.
+
+``quirk`` comments name what a reader would otherwise mend, and with it change published numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from PIL import Image
+
+from imageevalkit.assets import file_list, github
+from imageevalkit.benchmark.contract import (
+    Answers,
+    Benchmark,
+    Sample,
+    Scores,
+    Settings,
+    Unparsed,
+    grouped,
+    spread,
+)
+from imageevalkit.benchmark.question import Answer, Picture, Question, ask
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.results import Metric, Score
+from imageevalkit.metrics import arithmetic_mean, mean_by, weighted
+from imageevalkit.secrets import one_line
+
+TYPES = ("extract", "style", "add", "alter", "background", "replace", "remove", "action", "compose")
+_ITEMS = 737
+_SCALE = 5
+_EDITIONS = {
+    "kit": "eval_prompts/basic_edit.json",
+    "original": "imgedit_asset/Benchmark/singleturn/singleturn.json",
+}
+# "Prompt Compliance: A number from 1 to 5.", which is how a judge is told the names of the grades
+_NAMED = re.compile(r"^\W*([A-Z][^\n:]*): ?A number", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class ImgEditSettings(Settings):
+    """``edition`` "kit" has the instructions of the official kit, "original" those of the authors today: 57 differ."""
+
+    edition: Literal["kit", "original"] = "kit"
+
+
+class ImgEdit(Benchmark):
+    """A judge sees the source image and the edited one."""
+
+    name = "imgedit"
+    version = "imgedit-85b5e15"  # data and prompts are those of the kit at this commit
+    task = "edit"
+    assets = github(
+        "PenghaoYin/ImageEvalKit",
+        "85b5e1511b867688fa37edee304ee0adc953e941",
+        file_list(Path(__file__).with_name("assets.txt"), "benchmarks/imgedit/"),
+        licence="none stated (PKU-YuanGroup/ImgEdit)",
+    )
+    judge = "openai:gpt-4.1"
+    official_judges = ("openai:gpt-4.1", "openai:gpt-4o")  # of the kit, of the authors
+    headline = ("overall",)
+    has_corrected_rules = True
+    settings_class = ImgEditSettings
+
+    settings: ImgEditSettings
+
+    @property
+    def official_headline(self) -> Sequence[str]:  # type: ignore[override]
+        return ("overall_official",) if self.settings.rules == "official" else ()
+
+    @property
+    def tries(self) -> int:  # type: ignore[override]
+        """Officially a reply without grades is not asked for again."""
+        return 1 if self.settings.rules == "official" else 3
+
+    @property
+    def unbounded(self) -> Sequence[str]:  # type: ignore[override]
+        """The official parser takes any number for a grade."""
+        return ("*",) if self.settings.rules == "official" else ()
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        edition = self.settings.edition
+        return {**super().identity, **({} if edition == "kit" else {"edition": edition})}
+
+    def samples(self) -> Iterable[Sample]:
+        edits = self.read_json(_EDITIONS[self.settings.edition]).items()
+        of_type = grouped(edits, lambda pair: _type(pair[1]))
+        images: dict[str, Image.Image] = {}
+        for key, edit in spread(of_type[name] for name in TYPES):
+            file = edit["id"]
+            if file not in images:  # a file that stays open for each
+                images[file] = Image.open(self.data / "imgedit_asset/Benchmark/singleturn" / file)
+            data = {"key": key, "type": _type(edit), "prompt": edit["prompt"]}
+            yield Sample(f"images/{key}.png", data=data, input_list=[images[file], edit["prompt"]])
+
+    @cached_property
+    def prompts(self) -> Mapping[str, str]:
+        return self.read_json("eval_prompts/prompts.json")
+
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
+        text = self.prompts[item.data["type"]].replace("<edit_prompt>", item.data["prompt"])
+        # officially every file is declared a PNG, the sources (JPEG) too
+        declared = "image/png" if self.settings.rules == "official" else None
+        pictures = [picture._replace(media_type=declared) for picture in (*self.sources(item), image)]
+        return [ask("grades", text, *pictures, max_tokens=None, temperature=None)]
+
+    def parse(self, question: Question, answer: Answer) -> list[int]:
+        """The grades. Official: the numbers that stand alone behind a colon and a blank, whatever their names and how
+        many there are (quirk). Corrected: the three that the judge was asked for, each 1-5."""
+        lines = [line.strip().split(": ") for line in (answer.text or "").splitlines()]
+        stated = [(line[0], int(line[1])) for line in lines if len(line) == 2 and _is_number(line[1])]
+        if self.settings.rules == "corrected":
+            grades = {name.strip("*-# "): grade for name, grade in stated if 1 <= grade <= _SCALE}
+            stated = [(name, grades[name]) for name in _NAMED.findall(question.text) if name in grades]
+            if len(stated) != 3:
+                raise Unparsed(f"not the three grades of 1 to 5 in '{one_line(answer.text or '', 100)}'")
+        if not stated:
+            raise Unparsed(f"no line 'name: grade' in '{one_line(answer.text or '', 100)}'")
+        return [grade for _, grade in stated]
+
+    def score(self, item: Item, answers: Answers) -> Score:
+        """The mean of its grades, 1-5; official: rounded to 2 decimals."""
+        answer = answers["grades"]
+        grade = sum(answer.value) / len(answer.value)
+        grade = round(grade, 2) if self.settings.rules == "official" else grade
+        return Score({"grade": grade}, {"type": item.data["type"]}, {"judge": answer.text})
+
+    def metrics(self, scores: Scores) -> dict[str, Metric]:
+        """By name, 1-5; ``n`` counts edits.
+
+        * ``extract``, ``style``, …: the mean of a type. ``overall``: the mean of the types that have a score.
+        * official rules: each of these is rounded to 2 decimals, ``overall`` from rounded ones (quirk);
+          ``overall_unrounded`` is not. ``overall_official``: without value where an edit has no reply, as the official
+          program prints nothing then.
+        """
+        types = mean_by(scores, "grade", "type", order=TYPES, top=_SCALE)
+        shares = {name: 1 / len(types) for name in types}
+        whole = weighted(scores, "grade", "type", shares, top=_SCALE) if types else Metric(None, 0)
+        if self.settings.rules == "corrected":
+            return {"overall": whole, **types}
+        rounded = {name: round(metric.value or 0.0, 2) for name, metric in types.items()}
+        overall = replace(whole, value=round(arithmetic_mean(rounded.values()), 2) if types else None)
+        replies = sum(one.status in ("judged", "unparsed") for one in scores.items)
+        return {
+            "overall": overall,
+            "overall_official": overall if replies == _ITEMS else replace(overall, value=None, interval=None),
+            "overall_unrounded": whole,
+            **{name: replace(metric, value=rounded[name]) for name, metric in types.items()},
+        }
+
+    def official_files(self, scores: Scores) -> dict[str, str]:
+        """``imgedit_bench.json``, the replies by edit, and ``result.json``, the scores."""
+        replies = {
+            one.item.data["key"]: one.replies["grades"] for one in scores.items if "grades" in one.replies
+        }
+        metrics = self.metrics(scores)
+        values = {name: metrics[name].value for name in TYPES if name in metrics}
+        return {
+            "imgedit_bench.json": json.dumps(replies, indent=4),
+            "result.json": json.dumps(values | {"Overall": metrics["overall"].value}, indent=2),
+        }
+
+
+def _type(edit: Mapping[str, str]) -> str:
+    """The authors call "adjust" what the kit calls "alter"; their prompts for it are equal."""
+    return {"adjust": "alter"}.get(edit["edit_type"], edit["edit_type"])
+
+
+def _is_number(text: str) -> bool:
+    # of the digits that isdigit() accepts, int() takes no superscripts, and no thousands of them
+    return text.isdigit() and text.isdecimal() and len(text) <= 300

@@ -1,0 +1,315 @@
+"""T2I-ReasonBench (arXiv 2508.17472): 800 prompts of four kinds of reasoning; the judge describes, then grades.
+
+``quirk`` comments name what a reader would otherwise mend, and with it change published numbers.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from imageevalkit.assets import file_table, github, text_list
+from imageevalkit.benchmark.contract import (
+    Answers,
+    Benchmark,
+    Sample,
+    ScoredItem,
+    Scores,
+    Settings,
+    Unparsed,
+    grouped,
+    spread,
+)
+from imageevalkit.benchmark.question import (
+    QWEN_VL_UTILS,
+    Answer,
+    Message,
+    Picture,
+    PixelRule,
+    Question,
+    Sampling,
+)
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.results import Metric, Score
+from imageevalkit.metrics import groups, mean, weighted
+from imageevalkit.secrets import one_line
+
+_DESCRIPTION = "description"
+_PROGRAM = "benchmarks/T2I-ReasonBench/evaluation/Qwen2.5-VL/eval_{}.py::eval.q{}"
+_MAX_TOKENS = 1000
+_GRADES = (0, 0.5, 1)
+# "q1", "aq1", "sci_q1": a question; the criteria and two remarks have other names
+_ASKED = re.compile(r"(?:\w+_)?a?q\d+")
+# the kit bounds width x height of what the judge sees, in pixels; the authors do not
+_KIT_PIXELS = QWEN_VL_UTILS._replace(name="qwen_vl_utils, kit", limits=(256 * 28 * 28, 1280 * 28 * 28))
+# quirk: the first "{" to the first "}", or in one dimension to the last: an inner or a later "}" makes it no JSON
+_FIRST, _LAST = re.compile(r"\{.*?\}", re.DOTALL), re.compile(r"\{.*\}", re.DOTALL)
+
+
+class Block(NamedTuple):
+    """Questions about an image that are asked together: their ``key`` in the data, the ``placeholder`` of the prompt
+    they go into, and the ``share`` of their mean in the accuracy."""
+
+    name: str
+    key: str
+    placeholder: str
+    share: float = 0.0
+
+
+class Dimension(NamedTuple):
+    """``file`` is the stem of its prompts and the folder of its images, ``program`` that of its questions."""
+
+    file: str
+    program: str
+    blocks: Sequence[Block]
+    braces: re.Pattern[str] = _FIRST
+
+
+_QUALITY = Block("quality", "quality_evaluation", "qs_quality_question_criteria")
+_REASON = Block("accuracy", "reason_evaluation", "qs_reason_question_criteria", 1.0)
+_DETAILS = Block("details", "other_details_evaluation", "qs_detail_question_criteria", 0.3)
+DIMENSIONS = {
+    "entity": Dimension(
+        "entity_reasoning",
+        "entity",
+        (Block("main", "entity_evaluation", "qs_entity_question_criteria", 0.7), _DETAILS, _QUALITY),
+    ),
+    "idiom": Dimension("idiom_interpretation", "idiom", (_REASON, _QUALITY)),
+    "scientific": Dimension(
+        "scientific_reasoning",
+        "scientific",
+        (Block("main", "scientific_evaluation", "qs_scientific_question_criteria", 0.7), _DETAILS, _QUALITY),
+    ),
+    "textual": Dimension("textual_image_design", "textual_image", (_REASON, _QUALITY), _LAST),
+}
+
+
+@dataclass(frozen=True)
+class T2IReasonBenchSettings(Settings):
+    """``pixels`` "kit" shows a local judge at most 1,280 visual tokens, as the official kit does; "original" all."""
+
+    pixels: Literal["kit", "original"] = "kit"
+
+
+class T2IReasonBench(Benchmark):
+    """First the judge describes the image; then it answers each block of questions with that description before it."""
+
+    name = "t2ireasonbench"
+    version = "t2ireasonbench-85b5e15"  # data and prompts are those of the kit at this commit
+    assets = github(
+        "PenghaoYin/ImageEvalKit",
+        "85b5e1511b867688fa37edee304ee0adc953e941",
+        file_table(
+            """
+prompts/entity_reasoning.json 48889 8a0af91d579e9c22f0877b6443e7a86176e8f78b445dcbee1b9b4ccc99698045
+prompts/idiom_interpretation.json 68261 d0f21ef6111972f22dba1176f091f1b1a4390207fbaa806ab0ee0dbebd72956e
+prompts/scientific_reasoning.json 54518 7b4a67711d33461d0ebd0962e6b7877485fb82d8d6c7b93e649be6f4683b1f32
+prompts/textual_image_design.json 39090 e07a668f69b9fc057343de1cb7709d3bda68d972be9d84c12458096839f4c255
+deepseek_evaluation_qs/evaluation_entity.json 545771 84c91ae28c3ad53103475c182930fb071741dbc70cdc5f53618d859440f846da
+deepseek_evaluation_qs/evaluation_idiom.json 490504 9670e20f9694da1420402c97422fd0f09b8883fa21a254d186b84e01b7924090
+deepseek_evaluation_qs/evaluation_scientific.json 581119 08c0f6a2be03952dc4d10d9a5dd5b877334875fc3cdb131a9ba707ff4c08ca30
+deepseek_evaluation_qs/evaluation_textual_image.json 487302 435d7f2b1d5886c7ddd99423b4bd315491b020ef1804aed9629e9037c2ac1de7
+""",
+            "benchmarks/T2I-ReasonBench/",
+        ),
+        text_list(Path(__file__).with_name("prompts.txt")),
+        licence="none stated (KaiyueSun98/T2I-ReasonBench)",
+    )
+    judge = "transformers:qwen2.5-vl-72b"
+    headline = ("accuracy", "quality")
+    has_corrected_rules = True
+    settings_class = T2IReasonBenchSettings
+
+    settings: T2IReasonBenchSettings
+
+    @property
+    def pixels(self) -> PixelRule:  # type: ignore[override]
+        return _KIT_PIXELS if self.settings.pixels == "kit" else QWEN_VL_UTILS
+
+    @property
+    def official_headline(self) -> Sequence[str]:  # type: ignore[override]
+        return ("accuracy_official", "quality_official") if self.settings.rules == "official" else ()
+
+    @property
+    def tries(self) -> int:  # type: ignore[override]
+        """Officially a reply that cannot be read ends the program."""
+        return 1 if self.settings.rules == "official" else 3
+
+    @property
+    def unbounded(self) -> Sequence[str]:  # type: ignore[override]
+        """The official program takes any numbers for grades."""
+        return ("*",) if self.settings.rules == "official" else ()
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        pixels = self.settings.pixels
+        return {**super().identity, **({} if pixels == "kit" else {"pixels": pixels})}
+
+    def samples(self) -> Iterable[Sample]:
+        """The dimensions take turns, and within one its tags."""
+        return spread([spread(_tags(self._dimension(name)).values()) for name in DIMENSIONS])
+
+    def _dimension(self, name: str) -> Iterable[Sample]:
+        dimension = DIMENSIONS[name]
+        prompts = self.read_json(f"{dimension.file}.json")
+        asked = {row["id"]: row for row in self.read_json(f"evaluation_{dimension.program}.json")}
+        for row in prompts:
+            n = row["id"]
+            blocks = {block.name: asked[n][block.key] for block in dimension.blocks}
+            data = {"dimension": name, "id": n, "tag": row["tag"], "blocks": blocks}
+            yield Sample(f"{dimension.file}/{n:04d}.png", row["prompt"], data=data)
+
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
+        dimension = DIMENSIONS[item.data["dimension"]]
+        texts = [
+            self.prompts[_PROGRAM.format(dimension.program, n)] for n in range(1, len(dimension.blocks) + 2)
+        ]
+        first = Message("user", (image, texts[0]))
+        yield Question(_DESCRIPTION, (first,), self._sampling)
+        if _DESCRIPTION not in answers:
+            return
+        told = Message("assistant", (answers[_DESCRIPTION].value,))
+        for block, text in zip(dimension.blocks, texts[1:], strict=True):
+            asked = item.data["blocks"][block.name]
+            # officially the block stands there as Python prints it
+            words = text.format(**{block.placeholder: asked})
+            count = sum(bool(_ASKED.fullmatch(name)) for name in asked)
+            messages = (first, told, Message("user", (words,)))
+            yield Question(block.name, messages, self._sampling, data=(dimension.braces, count))
+
+    @property
+    def _sampling(self) -> Sampling:
+        """The official code leaves all to the checkpoint: greedy in effect, with a repetition penalty of 1.05. A server
+        is told so; only vLLM knows the penalty."""
+        penalty = {"repetition_penalty": 1.05} if self.backend == "vllm" else {}
+        return Sampling(_MAX_TOKENS, None if self.backend == "transformers" else 0.0, extra=penalty)
+
+    def parse(self, question: Question, answer: Answer) -> Any:
+        """The description, or the grades of a block.
+
+        Official: the list "score" of the JSON object between braces, whatever its length and values (quirk). Corrected:
+        of the first such object, a grade of 0, 0.5 or 1 for each question.
+        """
+        text = answer.text or ""
+        if question.name == _DESCRIPTION:
+            return text
+        braces, count = question.data
+        try:
+            found = _first_object(text) if self.settings.rules == "corrected" else _object(text, braces)
+            grades = [float(grade) for grade in found["score"]]
+        except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+            raise Unparsed(f"no JSON with scores in '{one_line(text, 100)}'") from None
+        if not grades or not all(map(math.isfinite, grades)):
+            raise Unparsed(f"no scores in '{one_line(text, 100)}'")
+        if self.settings.rules == "corrected" and not (len(grades) == count and set(grades) <= set(_GRADES)):
+            raise Unparsed(f"not {count} scores of 0, 0.5 or 1 in '{one_line(text, 100)}'")
+        return grades
+
+    def score(self, item: Item, answers: Answers) -> Score:
+        """``accuracy`` (0-1): the mean grade, in two dimensions 0.7 of what is to be inferred + 0.3 of other details.
+
+        ``quality`` (0-1): the mean grade of the image as a picture."""
+        blocks = DIMENSIONS[item.data["dimension"]].blocks
+        means = {block.name: _mean(answers[block.name].value) for block in blocks}
+        shared = [block.share * means[block.name] for block in blocks if block.share]
+        return Score(
+            {"accuracy": sum(shared), **means},
+            {key: item.data[key] for key in ("dimension", "id", "tag")},
+            {name: answer.text for name, answer in answers.items()},
+        )
+
+    def metrics(self, scores: Scores) -> dict[str, Metric]:
+        """By name, in percent.
+
+        * ``entity/accuracy``, ``entity/quality``, …: the mean of a dimension (official: rounded to 2 decimals).
+        * ``accuracy``, ``quality``: the mean of the four dimensions, as in the authors' table; without value until each
+          has a score. ``…_official`` (official rules): without value where a reply could not be read, as the official
+          program ends there.
+        """
+        ordered = sorted(scores, key=lambda score: score.keys["id"])
+        is_official = self.settings.rules == "official"
+        found: dict[str, Metric] = {}
+        equal = dict.fromkeys(DIMENSIONS, 1 / len(DIMENSIONS))
+        stopped = any(one.image is not None and one.score is None for one in scores.items)
+        for value in ("accuracy", "quality"):
+            found[value] = weighted(ordered, value, "dimension", equal, percent=True)
+            if is_official:
+                lost = replace(found[value], value=None, interval=None)
+                found[f"{value}_official"] = lost if stopped else found[value]
+        for name, mine in groups(ordered, "dimension", DIMENSIONS).items():
+            for value in ("accuracy", "quality"):
+                metric = mean(mine, value, percent=True)
+                if is_official and metric.value is not None:
+                    metric = replace(metric, value=round(metric.value, 2))
+                found[f"{name}/{value}"] = metric
+        return found
+
+    def official_files(self, scores: Scores) -> dict[str, str]:
+        """``csv_result/<dimension>/<model>.csv``: a row for each image, and the scores at the end."""
+        metrics, files = self.metrics(scores), {}
+        of_dimension = grouped(scores.items, lambda one: one.item.data["dimension"])
+        for name, dimension in DIMENSIONS.items():
+            rows = sorted(of_dimension.get(name, []), key=lambda one: one.item.data["id"])
+            table = io.StringIO(newline="")
+            writer = csv.writer(table)
+            writer.writerow(_header(dimension))
+            writer.writerows(_row(dimension, one) for one in rows if one.score)
+            if f"{name}/accuracy" in metrics:
+                accuracy, quality = (metrics[f"{name}/{value}"].value for value in ("accuracy", "quality"))
+                writer.writerow(["reasoning accuracy score: ", accuracy, "image quality score", quality])
+                files[f"csv_result/{dimension.file}/{rows[0].item.model}.csv"] = table.getvalue()
+        return files
+
+
+def _tags(samples: Iterable[Sample]) -> dict[Any, list[Sample]]:
+    return grouped(samples, lambda sample: sample.data["tag"])
+
+
+def _mean(grades: Sequence[float]) -> float:
+    return sum(grades) / len(grades)
+
+
+def _object(text: str, braces: re.Pattern[str]) -> Any:
+    """Raises ValueError: there is none."""
+    found = braces.search(text)
+    if found is None:
+        raise ValueError("no braces")
+    return json.loads(found[0])
+
+
+def _first_object(text: str) -> Any:
+    """The first JSON object with a list "score". Raises ValueError: there is none."""
+    decoder = json.JSONDecoder()
+    for brace in re.finditer(r"\{", text):
+        try:
+            found, _ = decoder.raw_decode(text, brace.start())
+        except ValueError:
+            continue
+        if isinstance(found.get("score"), list):
+            return found
+    raise ValueError("no object")
+
+
+def _header(dimension: Dimension) -> list[str]:
+    """Of the official table: the answers are numbered, and the scores have names of their own."""
+    names = {"accuracy": "acc", "quality": "qual", "main": dimension.program, "details": "detail"}
+    letters = {"accuracy": "a", "quality": "q", "main": dimension.program[0], "details": "d"}
+    header = ["id", "prompt", "answer_1"]
+    for n, block in enumerate(dimension.blocks, 2):
+        header += [f"answer_{n}", f"score_{names[block.name]}"]
+    return header + [f"score_{letters[block.name]}_avg" for block in dimension.blocks]
+
+
+def _row(dimension: Dimension, one: ScoredItem) -> list[Any]:
+    row = [one.item.path.name, one.item.prompt, one.replies[_DESCRIPTION]]
+    values = [one.answers[block.name].value for block in dimension.blocks]
+    for block, grades in zip(dimension.blocks, values, strict=True):
+        row += [one.replies[block.name], grades]
+    return row + [_mean(grades) for grades in values]

@@ -1,0 +1,233 @@
+"""TIIF-Bench (arXiv 2506.02161): instructions of 39 types, each in a short and in a long wording, by yes/no questions.
+
+``quirk`` comments name what a reader would otherwise mend, and with it change published numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from imageevalkit.assets import file_list, github
+from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Settings, Unparsed, spread
+from imageevalkit.benchmark.question import Answer, Picture, Question, ask
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.results import Metric, Score
+from imageevalkit.metrics import arithmetic_mean, groups, mean, points, weighted
+from imageevalkit.secrets import one_line
+
+WORDINGS = ("short", "long")
+_ROWS = {"testmini": 277, "test": 2538}
+_QUESTION = "questions"
+_PROGRAM = "benchmarks/TIIF-Bench/eval/eval_with_vlm.py::"
+_SYSTEM = f"{_PROGRAM}generate_with_prompt.messages[system]"
+_TEMPLATES = tuple(f"{_PROGRAM}{name}" for name in ("raw_prompt", "raw_prompt_1", "raw_prompt_2"))
+# quirk: "1. yes", "- yes" and "**Yes**" are no answers
+_ANSWER = re.compile(r"(yes|no)\b", re.IGNORECASE)
+
+
+def _crossed(firsts: Sequence[str], seconds: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"{first}+{second}" for first in firsts for second in seconds)
+
+
+_REASONING = ("numeracy", "negation", "differentiation", "comparison")
+BASIC = {
+    "attribute": ("shape+color", "color+texture", "texture+color", "shape+texture"),
+    "relation": ("2d_spatial_relation", "3d_spatial_relation", "action+2d", "action+3d"),
+    "reasoning": _REASONING,
+}
+ADVANCED = {
+    "attribute+relation": (
+        "action+color",
+        "action+texture",
+        *_crossed(("color", "shape", "texture"), ("2d", "3d")),
+    ),
+    "attribute+reasoning": _crossed(_REASONING, ("color", "texture")),
+    "relation+reasoning": _crossed(_REASONING, ("2d", "3d")),
+    "text": ("text",),
+    "style": ("style",),
+}
+REAL_WORLD = {"real_world": ("real_world",)}
+GROUPS = {**BASIC, **ADVANCED, **REAL_WORLD}
+TYPES = tuple(kind for kinds in GROUPS.values() for kind in kinds)
+_NAMED = {
+    **GROUPS,
+    "basic": tuple(kind for kinds in BASIC.values() for kind in kinds),
+    "advanced": tuple(kind for kinds in ADVANCED.values() for kind in kinds),
+}
+
+
+@dataclass(frozen=True)
+class TiffSettings(Settings):
+    """``split`` "testmini" has 277 prompts, "test" 2,538; of each both wordings, or the one that ``wording`` names."""
+
+    split: Literal["testmini", "test"] = "testmini"
+    wording: Literal["both", "short", "long"] = "both"
+
+
+class Tiff(Benchmark):
+    """One image of each wording of each prompt; the types are spread evenly."""
+
+    name = "tiff"
+    aliases = ("tiif",)
+    version = "tiif-85b5e15"  # data and prompts are those of the kit at this commit
+    assets = github(
+        "PenghaoYin/ImageEvalKit",
+        "85b5e1511b867688fa37edee304ee0adc953e941",
+        file_list(Path(__file__).with_name("assets.txt"), "benchmarks/TIIF-Bench/data/"),
+        {
+            f"{_PROGRAM}raw_prompt": "d31a2a63260a75b36ebfe6d80e75a77206adb3c1c2c01d07e6d10ae6c8b90743",
+            f"{_PROGRAM}raw_prompt_1": "d8dc329af43e1ea1d1eba1b583fbc4f0e62be0231471750c62abe7fa59cf78e1",
+            f"{_PROGRAM}raw_prompt_2": "642193592eea8991999b68fedf3d11e88bb709674753d755a9055c359eac7084",
+            _SYSTEM: "84fd78b891828c5a83e90b5ca8e145650e47faa44f8d282674759ba1d74bf943",
+        },
+        licence="none stated (A113N-W3I/TIIF-Bench)",
+    )
+    judge = "openai:gpt-5"
+    # of the kit, and of the authors
+    official_judges = ("openai:gpt-5", "openai:gpt-4o", "vllm:Qwen/Qwen2.5-VL-72B-Instruct")
+    tries = 20  # the official program asks without end
+    has_corrected_rules = True
+    settings_class = TiffSettings
+
+    settings: TiffSettings
+
+    def __init__(self, settings: TiffSettings | None = None, judge: str = "") -> None:
+        super().__init__(settings, judge)
+        self.wordings = WORDINGS if self.settings.wording == "both" else (self.settings.wording,)
+        self.headline = self.wordings
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        return {**super().identity, **({} if self.settings.split == "testmini" else {"split": "test"})}
+
+    def samples(self) -> Iterable[Sample]:
+        split = self.settings.split
+        of_type = {kind: list(self._prompts(split, kind)) for kind in sorted(TYPES)}
+        # the kit's own places; those of the whole set have another folder, since their numbers are others
+        folder = "" if split == "testmini" else f"{split}/"
+        for kind, n, prompt, asked in spread(of_type.values()):
+            for wording in self.wordings:
+                data = {"type": kind, "wording": wording, "row": n, **asked}
+                file = f"{folder}{kind}_prompts/{wording}_description/{n}.png"
+                yield Sample(file, prompt[f"{wording}_description"], data=data)
+
+    def _prompts(
+        self, split: str, kind: str
+    ) -> Iterable[tuple[str, int, Mapping[str, str], Mapping[str, Any]]]:
+        prompts = self.read_jsonl(f"{split}_prompts/{kind}_prompts.jsonl")
+        asked = self.read_jsonl(f"{split}_eval_prompts/{kind}_eval_prompts.jsonl", len(prompts))
+        # a row belongs to that of its number, whatever its "corrspond_idx" says
+        for n, (prompt, row) in enumerate(zip(prompts, asked, strict=True)):
+            yield kind, n, prompt, {"questions": row["yn_question_list"], "expected": row["yn_answer_list"]}
+
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
+        asked = item.data["questions"]
+        # officially a template is drawn for every attempt; here the draw is that of item and attempt
+        draw = random.Random(f"{item.id}/{answers.attempt(_QUESTION)}")
+        text = self.prompts[draw.choice(_TEMPLATES)].replace(
+            "##YNQuestions##", "\n".join(question.strip() for question in asked)
+        )
+        # officially every file is declared a PNG
+        picture = image._replace(media_type="image/png") if self.settings.rules == "official" else image
+        return [
+            ask(
+                _QUESTION,
+                text,
+                picture,
+                system=self.prompts[_SYSTEM],
+                max_tokens=None,
+                temperature=1.0,
+                data=len(asked),
+            )
+        ]
+
+    def parse(self, question: Question, answer: Answer) -> list[str]:
+        """The lines that begin with yes or no, in lower case; as many as there are questions."""
+        lines = (line.strip() for line in (answer.text or "").split("\n"))
+        found = [match[1].lower() for line in lines if (match := _ANSWER.match(line))]
+        if len(found) != question.data:
+            raise Unparsed(
+                f"{len(found)} answers to {question.data} questions: '{one_line(answer.text or '', 100)}'"
+            )
+        return found
+
+    def score(self, item: Item, answers: Answers) -> Score:
+        """The share of right answers; each question is a point."""
+        data, answer = item.data, answers[_QUESTION]
+        right = [
+            int(said == expected.strip().lower())
+            for said, expected in zip(answer.value, data["expected"], strict=True)
+        ]
+        return Score(
+            {"accuracy": sum(right) / len(right)},
+            {key: data[key] for key in ("type", "wording")},
+            dict(zip(data["questions"], answer.value, strict=True)),
+            [Score({"right": one}) for one in right],
+        )
+
+    def metrics(self, scores: Scores) -> dict[str, Metric]:
+        """By name, 0-1, for each wording:
+
+        * ``short/type/<type>``: right answers / questions. ````mean_accuracy``: their plain mean, of both wordings.
+        * ``short/attribute``, ``short/text``, …: the mean of the types of a group that have a score;
+          ``short/basic`` and ``short/advanced``: of their types.
+        * ``short``: the mean of the nine groups.
+
+        Official rules: the means are of accuracies with 4 decimals (quirk).
+        """
+        found: dict[str, Metric] = {wording: Metric(None, 0) for wording in self.wordings}
+        for wording, mine in groups(points(scores), "wording", self.wordings).items():
+            of_type = groups(mine, "type", TYPES)
+            types = {kind: mean(of_kind, "right") for kind, of_kind in of_type.items()}
+            accuracy = {kind: self._rounded(metric.value or 0.0) for kind, metric in types.items()}
+
+            def mean_of(shares: Mapping[str, float], value: float, scores_of: Any = of_type) -> Metric:
+                of_types = [score for kind in shares for score in scores_of[kind]]
+                return replace(weighted(of_types, "right", "type", shares), value=value)
+
+            kinds_of = {name: [kind for kind in kinds if kind in types] for name, kinds in _NAMED.items()}
+            values = {
+                name: arithmetic_mean(accuracy[kind] for kind in kinds)
+                for name, kinds in kinds_of.items()
+                if kinds
+            }
+            nine = [name for name in GROUPS if name in values]
+            shares = {kind: 1 / len(nine) / len(kinds_of[name]) for name in nine for kind in kinds_of[name]}
+            found[wording] = mean_of(shares, arithmetic_mean(values[name] for name in nine))
+            for name, value in values.items():
+                equal = dict.fromkeys(kinds_of[name], 1 / len(kinds_of[name]))
+                found[f"{wording}/{name}"] = mean_of(equal, value)
+            found |= {f"{wording}/type/{kind}": metric for kind, metric in types.items()}
+        cells = [metric.value for name, metric in found.items() if "/type/" in name]
+        known = [value for value in cells if value is not None]
+        return found | {"mean_accuracy": Metric(arithmetic_mean(known) if known else None, len(scores))}
+
+    def _rounded(self, accuracy: float) -> float:
+        return float(f"{accuracy:.4f}") if self.settings.rules == "official" else accuracy
+
+    def official_files(self, scores: Scores) -> dict[str, str]:
+        """``<type>/<wording>/<row>.json``, from which the official programs make their tables."""
+        files = {}
+        for one in scores.items:
+            if one.score is None:
+                continue
+            data, answer = one.item.data, one.answers[_QUESTION]
+            record = {
+                "attribute": data["type"],
+                "desc": f"{data['wording']}_description",
+                "jsonl_file": f"{data['type']}_eval_prompts.jsonl",
+                "line_idx": data["row"],
+                "questions": data["questions"],
+                "gt_answers": data["expected"],
+                "model_pred": answer.value,
+                "model_output": answer.text,
+            }
+            name = f"{data['type']}/{data['wording']}/{data['row']}.json"
+            files[name] = json.dumps(record, ensure_ascii=False, indent=2)
+        return files

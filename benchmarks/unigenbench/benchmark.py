@@ -1,0 +1,268 @@
+"""UniGenBench (arXiv 2508.20751): 600 prompts in English and in Chinese, judged by the 1,813 test points of each.
+
+``quirk`` comments name what a reader would otherwise mend, and with it change published numbers.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from imageevalkit.assets import file_table, github, text_list
+from imageevalkit.benchmark.contract import (
+    Answers,
+    Benchmark,
+    Sample,
+    Scores,
+    Settings,
+    Unparsed,
+    grouped,
+    spread,
+)
+from imageevalkit.benchmark.question import Answer, Encoding, Picture, Question, ask
+from imageevalkit.cell import portable_path
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.results import Metric, Score
+from imageevalkit.metrics import groups, mean_by, points, weighted
+from imageevalkit.secrets import one_line
+
+_IMAGES_PER_PROMPT = 4
+_PROMPTS = 600
+_SEED = 3407
+_QUESTION = "points"
+_PROGRAM = "benchmarks/UniGenBench/eval/gemini_{}_eval.py::call_evaluation."
+_MAX_TOKENS = 4096
+_OFFLINE = "vllm:CodeGoat24/UniGenBench-EvalModel-"
+# what the authors' client of their own judge sends
+_JPEG = Encoding("JPEG", 95)
+
+
+class Language(NamedTuple):
+    """``points``, ``descriptions`` and ``theme`` are keys of the data file, ``primary`` the ten dimensions."""
+
+    points: str
+    descriptions: str
+    theme: str
+    primary: Sequence[str]
+
+
+LANGUAGES = {
+    "en": Language(
+        "Testpoints",
+        "Testpoint Description",
+        "Primary Categories",
+        (
+            "Style",
+            "World Knowledge",
+            "Attribute",
+            "Action",
+            "Relationship",
+            "Compound",
+            "Grammar",
+            "Logical Reasoning",
+            "Entity Layout",
+            "Text Generation",
+        ),
+    ),
+    "zh": Language(
+        "考点",
+        "考点对应描述",
+        "一级垂类",
+        ("风格", "世界知识", "属性", "动作", "关系", "复合考点", "语法", "逻辑推理", "实体布局", "文本生成"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class UniGenBenchSettings(Settings):
+    """``language`` "en" or "zh" makes and judges the images of one of them alone."""
+
+    language: Literal["both", "en", "zh"] = "both"
+
+
+class UniGenBench(Benchmark):
+    """4,800 images; the languages alternate, so that any first N of them cover both."""
+
+    name = "unigenbench"
+    version = "unigenbench-85b5e15"  # data and prompts are those of the kit at this commit
+    assets = github(
+        "PenghaoYin/ImageEvalKit",
+        "85b5e1511b867688fa37edee304ee0adc953e941",
+        file_table(
+            """
+test_prompts_en.csv 358387 f82e8ce854985ef963378eaaf8ce12f2e3a57dd6f53e1aea84a61fbeadfe4459
+test_prompts_zh.csv 306315 7ff2d2131e68e6182f43a28ecf03d070f7735788f3c5420db3f83141492e8cb3
+""",
+            "benchmarks/UniGenBench/data/",
+        ),
+        text_list(Path(__file__).with_name("prompts.txt")),
+        licence="CC-BY-4.0 (CodeGoat24/UniGenBench)",
+    )
+    judge = "openai:gemini-2.5-pro"
+    official_judges = (judge, f"{_OFFLINE}qwen3vl-32b-v1", f"{_OFFLINE}qwen-72b-v1")
+    tries = 11  # the official program asks ten times more
+    has_corrected_rules = True
+    settings_class = UniGenBenchSettings
+
+    settings: UniGenBenchSettings
+
+    def __init__(self, settings: UniGenBenchSettings | None = None, judge: str = "") -> None:
+        super().__init__(settings, judge)
+        chosen = self.settings.language
+        self.languages = tuple(LANGUAGES) if chosen == "both" else (chosen,)
+        self.headline = self.languages
+        if self.settings.rules == "official":
+            self.official_headline = tuple(f"{language}_official" for language in self.languages)
+
+    def samples(self) -> Iterable[Sample]:
+        files = [list(self._prompts(language)) for language in self.languages]
+        for prompts in zip(*files, strict=True):
+            for repetition in range(_IMAGES_PER_PROMPT):
+                for language, (index, prompt, data) in zip(self.languages, prompts, strict=True):
+                    file = f"test_prompts_{language}/samples/{index}_{repetition}.png"
+                    yield Sample(file, prompt, _SEED + repetition, data)
+
+    def _prompts(self, language: str) -> Iterable[tuple[int, str, Mapping[str, Any]]]:
+        """Number, text and what is judged, the themes spread evenly."""
+        keys = LANGUAGES[language]
+        prompts = []
+        for row in self.read_csv(f"test_prompts_{language}.csv", _PROMPTS):
+            facts = json.loads(row[f"sub_dims_{language}"])
+            index = int(row["index"])
+            data = {
+                "language": language,
+                "index": index,
+                "theme": facts[keys.theme],
+                "points": facts[keys.points],
+                "descriptions": facts[keys.descriptions],
+            }
+            prompts.append((index, row[f"prompt_{language}"], data))
+        return spread(grouped(prompts, lambda one: one[2]["theme"]).values())
+
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
+        data, program = item.data, _PROGRAM.format(item.data["language"])
+        definitions = {name: self.prompts[f"{program}explanation_dict[{name}]"] for name in data["points"]}
+        described = dict(zip(data["points"], data["descriptions"], strict=True))
+        text = self.prompts[f"{program}system_prompt"].format(
+            prompt=item.prompt,
+            testpoint=data["points"],
+            explanation=_listed(self.prompts[f"{program}explanation"], definitions),
+            test_explanation=_listed(self.prompts[f"{program}test_explanation"], described),
+        )
+        # the authors' client of their own judge shows the image first, and encodes it anew
+        offline = self.backend != "openai"
+        parts = (image._replace(encoding=_JPEG), text) if offline else (text, image)
+        return [ask(_QUESTION, *parts, max_tokens=_MAX_TOKENS, temperature=None, data=len(data["points"]))]
+
+    def parse(self, question: Question, answer: Answer) -> dict[str, Any]:
+        """The lists in the reply, ``analysis`` and ``score``, as the official program reads them: Python literals."""
+        text = answer.text or ""
+        try:
+            found = {name: _literal(name, text) for name in ("analysis", "score")}
+            # quirk: it stores them as JSON and reads that as Python again, so that a true or a null drops the image
+            found = ast.literal_eval(json.dumps(found))
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            raise Unparsed(f"no lists of analyses and scores in '{one_line(text, 100)}'") from None
+        count = question.data
+        if not isinstance(found["score"], list) or not all(_size(part) == count for part in found.values()):
+            raise Unparsed(f"not {count} analyses and scores in '{one_line(text, 100)}'")
+        if self.settings.rules == "corrected" and not all(score in (0, 1) for score in found["score"]):
+            raise Unparsed(f"a score that is neither 0 nor 1 in '{one_line(text, 100)}'")
+        return found
+
+    def score(self, item: Item, answers: Answers) -> Score:
+        """The share of its test points that are met; these are its points."""
+        data, value = item.data, answers[_QUESTION].value
+        # quirk: 0.5 and "1" are wrong like 0
+        met = [int(score == 1) for score in value["score"]]
+        primary = [name.partition("-")[0].strip() for name in data["points"]]
+        return Score(
+            {"met": sum(met) / len(met)},
+            {key: data[key] for key in ("language", "index", "theme")},
+            {
+                name: f"{score}: {analysis}"
+                for name, score, analysis in zip(data["points"], met, value["analysis"], strict=True)
+            }
+            if isinstance(value["analysis"], list)
+            else {"analysis": value["analysis"]},
+            [
+                Score({"met": one}, {"primary": dimension, "point": name})
+                for one, dimension, name in zip(met, primary, data["points"], strict=True)
+            ],
+        )
+
+    def metrics(self, scores: Scores) -> dict[str, Metric]:
+        """By name, in percent of test points; the four images of a prompt are one to an interval.
+
+        * ``en``, ``zh``: the mean of the ten primary dimensions, as in the authors' leaderboard; without value until
+          each has a score. ``en_official`` (official rules): without value unless every image was made.
+        * ``en/Attribute``, ``en/Attribute - Size``: of a primary and of a sub-dimension.
+        """
+        found: dict[str, Metric] = {}
+        of_language = groups(points(scores), "language", self.languages)
+        for language in self.languages:
+            primary = LANGUAGES[language].primary
+            mine = of_language.get(language, [])
+            options = {"percent": True, "cluster": "index"}
+            found[language] = weighted(mine, "met", "primary", dict.fromkeys(primary, 0.1), **options)
+            if self.settings.rules == "official":
+                whole = sum(
+                    one.image is not None for one in scores.items if one.item.data["language"] == language
+                )
+                complete = whole == _PROMPTS * _IMAGES_PER_PROMPT
+                found[f"{language}_official"] = (
+                    found[language] if complete else replace(found[language], value=None, interval=None)
+                )
+            found |= mean_by(mine, "met", "primary", prefix=f"{language}/", order=primary, **options)
+            sub = [point for point in mine if point.keys["point"] != point.keys["primary"]]
+            found |= mean_by(sub, "met", "point", prefix=f"{language}/", **options)
+        return found
+
+    def official_files(self, scores: Scores) -> dict[str, str]:
+        """``samples_en.csv`` and ``samples_zh.csv``: a row for each image that the judge looked at."""
+        files = {}
+        for language in self.languages:
+            table = io.StringIO()
+            rows = csv.writer(table, lineterminator="\n")
+            rows.writerow(["index", "prompt", "testpoint", "output", "result_json", "img_path"])
+            for one in sorted(scores.items, key=lambda one: (one.item.data["index"], one.item.id)):
+                data = one.item.data
+                if data["language"] != language or _QUESTION not in one.replies:
+                    continue
+                result = None
+                if _QUESTION in one.answers:
+                    shown = {"prompt": one.item.prompt, "testpoint": data["points"]}
+                    result = shown | one.answers[_QUESTION].value
+                text = json.dumps(result, ensure_ascii=False, indent=4)
+                path = portable_path(one.image or one.item.path)
+                rows.writerow(
+                    [data["index"], one.item.prompt, data["points"], one.replies[_QUESTION], text, path]
+                )
+            files[f"samples_{language}.csv"] = table.getvalue()
+        return files
+
+
+def _listed(header: str, texts: Mapping[str, str]) -> str:
+    return "".join([header, *(f"\n{name}: {text}" for name, text in texts.items()), "\n」"])
+
+
+def _literal(tag: str, text: str) -> Any:
+    """Raises ValueError: there is no such tag; what ``ast.literal_eval`` raises."""
+    found = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+    if found is None:
+        raise ValueError(f"no {tag}")
+    return ast.literal_eval(found[1].strip())
+
+
+def _size(value: Any) -> int:
+    try:
+        return len(value)
+    except TypeError:
+        return -1
