@@ -1,0 +1,202 @@
+"""The objects in an image, by Mask2Former of transformers, and their colours by CLIP: GenEval's evaluator.
+
+Images are prepared, and detections made of the network's output, as mmdetection 2.x does it, on which GenEval's
+official program is built; transformers' own processor does both otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from PIL import Image
+
+from eval_models.encoders.clip import OpenClip, load_open_clip
+from eval_models.encoders.encoder import Encoder, NotMeasured, to_device
+from eval_models.encoders.pixels import clip_pixels
+from eval_models.encoders.weights import does_not_load, find
+from imageevalkit.benchmark.question import Question
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+# of mmdetection's configuration of this model: the longest and the shortest side of its input, and its colours
+_LONG, _SHORT, _MULTIPLE = 1333, 800, 32
+_PAPER = 128
+_MEAN, _STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+_MOST = 100
+# no benchmark counts a less confident one
+_LEAST_CONFIDENT = 0.3
+# what CLIP is shown in place of what is not the object
+_GREY = (153, 153, 153)
+
+
+class Mask2Former(Encoder):
+    """Asked by a message of a picture and a JSON object: of which classes the colours are to be told, of how many
+    objects each.
+
+    ``classes`` are the names of the detector's classes in their order, ``colors`` those to choose from, ``templates``
+    the texts that make CLIP's classifier ("a photo of a {{c}} {classname}"). An answer is {"objects": {class: [[x1, y1,
+    x2, y2, confidence], …]}, "colors": {class: [color, …]}}; boxes are in pixels, x2 and y2 beyond the object.
+    """
+
+    name = "mask2former"
+    packages = ("open_clip_torch", "opencv-python")
+
+    def __init__(
+        self, classes: Sequence[str], colors: Sequence[str], templates: Sequence[str], **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self.classes, self.colors, self.templates = list(classes), list(colors), list(templates)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        weights = {name: find(name, self.weights).identity for name in ("mask2former", "geneval_clip")}
+        return {
+            "encoder": self.name,
+            "weights": weights,
+            "precision": "float32",
+            "classes": self.classes,
+            "colors": self.colors,
+            "templates": self.templates,
+        }
+
+    def load(self, questions: Sequence[Question], device: str) -> DetectorModel:
+        source = find("mask2former", self.weights)
+        try:
+            from transformers import Mask2FormerForUniversalSegmentation
+
+            network = Mask2FormerForUniversalSegmentation.from_pretrained(
+                source.model_path, revision=source.commit
+            )
+            network = network.to(device).eval()
+        except Exception as error:  # the hub, a damaged file, no memory left on the device
+            raise does_not_load(source, error) from error
+        clip = load_open_clip(find("geneval_clip", self.weights), device)
+        return DetectorModel(self, network, clip, device)
+
+
+class Frame(NamedTuple):
+    """An image as the network takes it: ``pixels`` (3, height, width), of which ``size`` (height, width) is the image,
+    and the ``image`` itself."""
+
+    pixels: np.ndarray
+    size: tuple[int, int]
+    image: Image.Image
+
+
+class Detected(NamedTuple):
+    """``mask`` says which pixels of the box are the object."""
+
+    box: tuple[int, int, int, int]
+    confidence: float
+    mask: np.ndarray
+
+
+class DetectorModel:
+    """The networks of ``encoder``, on ``device``."""
+
+    def __init__(self, encoder: Mask2Former, network: Any, clip: OpenClip, device: str) -> None:
+        self._encoder, self._network, self._clip, self._device = encoder, network, clip, device
+        self._classifiers: dict[str, torch.Tensor] = {}
+
+    @staticmethod
+    def prepare(image: Image.Image) -> Frame:
+        """Resized to fit 1333 x 800, padded with grey to multiples of 32, and normalised."""
+        import cv2
+        import numpy as np
+
+        scale = min(_LONG / max(image.size), _SHORT / min(image.size))
+        width, height = (int(side * scale + 0.5) for side in image.size)
+        resized = cv2.resize(np.asarray(image), (width, height), interpolation=cv2.INTER_LINEAR)
+        rows, columns = (-side % _MULTIPLE for side in (height, width))
+        padded = np.pad(resized, ((0, rows), (0, columns), (0, 0)), constant_values=_PAPER)
+        values = (padded.astype(np.float32) - np.float32(_MEAN)) / np.float32(_STD)
+        return Frame(np.ascontiguousarray(values.transpose(2, 0, 1)), (height, width), image)
+
+    def forward(self, batch: list[Frame]) -> list[tuple[Frame, dict[str, list[Detected]]]]:
+        """The objects of each image, by class; those of equal size go through the network together."""
+        found: dict[int, dict[str, list[Detected]]] = {}
+        of_shape: dict[tuple[int, ...], list[int]] = {}
+        for n, frame in enumerate(batch):
+            of_shape.setdefault(frame.pixels.shape, []).append(n)
+        for numbers in of_shape.values():
+            output = self._network(pixel_values=to_device([batch[n].pixels for n in numbers], self._device))
+            logits = zip(output.class_queries_logits, output.masks_queries_logits, strict=True)
+            for n, (classes, masks) in zip(numbers, logits, strict=True):
+                found[n] = self._detected(batch[n], classes, masks)
+        return [(frame, found[n]) for n, frame in enumerate(batch)]
+
+    def _detected(self, frame: Frame, classes: torch.Tensor, masks: torch.Tensor) -> dict[str, list[Detected]]:
+        """The 100 most probable pairs of a query and a class, as mmdetection's instance head has them."""
+        from torch.nn.functional import interpolate
+
+        count = len(self._encoder.classes)
+        probabilities, pairs = classes.float().softmax(-1)[:, :count].flatten().topk(_MOST)
+        queries = pairs.div(count, rounding_mode="floor")
+        height, width = frame.pixels.shape[1:]
+        found: dict[str, list[Detected]] = {}
+        for query in queries.unique():
+            whole = interpolate(masks[query][None, None].float(), (height, width), mode="bilinear", align_corners=False)
+            inner = whole[..., : frame.size[0], : frame.size[1]]
+            logit = interpolate(inner, frame.image.size[::-1], mode="bilinear", align_corners=False)[0, 0]
+            mask = logit > 0
+            area = mask.sum()
+            if not area:
+                continue
+            inside = (logit.sigmoid() * mask).sum() / (area + 1e-6)
+            rows, columns = (mask.any(axis).nonzero() for axis in (1, 0))
+            box = (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
+            cut = mask[box[1] : box[3], box[0] : box[2]].cpu().numpy()
+            for place in (queries == query).nonzero()[:, 0]:
+                confidence = float(probabilities[place] * inside)
+                if confidence > _LEAST_CONFIDENT:
+                    name = self._encoder.classes[int(pairs[place]) % count]
+                    found.setdefault(name, []).append(Detected(box, confidence, cut))
+        return {name: sorted(objects, key=lambda one: -one.confidence) for name, objects in found.items()}
+
+    def measure(
+        self, question: Question, features: tuple[Frame, dict[str, list[Detected]]]
+    ) -> dict[str, Any]:
+        """The objects, and the colours that the question asks for."""
+        frame, found = features
+        try:
+            asked = json.loads(question.text)
+        except ValueError:
+            raise NotMeasured("the question does not say which colours it asks for") from None
+        return {
+            "objects": {
+                name: [[*map(float, one.box), one.confidence] for one in objects] for name, objects in found.items()
+            },
+            "colors": {
+                name: self._colors(frame.image, name, found[name][:count])
+                for name, count in asked.items()
+                if name in found
+            },
+        }
+
+    def _colors(self, image: Image.Image, name: str, objects: Sequence[Detected]) -> list[str]:
+        """By CLIP: the rest of each object's box is grey."""
+        crops = []
+        for one in objects:
+            crop = image.crop(one.box)
+            paper = Image.new("RGB", crop.size, _GREY)
+            paper.paste(crop, mask=Image.fromarray(one.mask))
+            crops.append(clip_pixels(paper, self._clip.image_size, "torchvision"))
+        similar = self._clip.image_features(to_device(crops, self._device)) @ self._classifier(name).T
+        return [self._encoder.colors[int(place)] for place in similar.argmax(1)]
+
+    def _classifier(self, name: str) -> torch.Tensor:
+        """(colours, width): of each the mean direction of its texts."""
+        if name not in self._classifiers:
+            import torch
+
+            rows = []
+            for color in self._encoder.colors:
+                texts = [text.format(classname=name).format(c=color) for text in self._encoder.templates]
+                row = self._clip.text_features(texts).mean(0)
+                rows.append(row / row.norm())
+            self._classifiers[name] = torch.stack(rows)
+        return self._classifiers[name]
