@@ -27,8 +27,10 @@ from imageevalkit.benchmark.contract import (
     spread,
 )
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
+from imageevalkit.cell import short_path
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
+from imageevalkit.errors import CellFailure
 from imageevalkit.metrics import arithmetic_mean, mean_by, weighted
 from imageevalkit.secrets import one_line
 
@@ -95,10 +97,20 @@ class ImgEdit(Benchmark):
         images: dict[str, Image.Image] = {}
         for key, edit in spread(of_type[name] for name in TYPES):
             file = edit["id"]
-            if file not in images:  # a file that stays open for each
-                images[file] = Image.open(self.data / "imgedit_asset/Benchmark/singleturn" / file)
+            if file not in images:  # each stays open
+                images[file] = self._image(self.data / "imgedit_asset/Benchmark/singleturn" / file)
             data = {"key": key, "type": _type(edit), "prompt": edit["prompt"]}
             yield Sample(f"images/{key}.png", data=data, input_list=[images[file], edit["prompt"]])
+
+    def _image(self, path: Path) -> Image.Image:
+        """Not decoded yet. Raises CellFailure: it is not there."""
+        try:
+            return Image.open(path)
+        except OSError:
+            raise CellFailure(
+                f"benchmark {self.name}: {short_path(path)} is missing; run: bash utils/prefetch.sh --ds_names "
+                f"{self.name}"
+            ) from None
 
     @cached_property
     def prompts(self) -> Mapping[str, str]:

@@ -142,14 +142,14 @@ class Benchmark(ABC):
 
     The attributes of the class:
 
-    * ``name`` is what users call it. ``version`` stands for its data, questions and rules: raise it whenever one of
+    * ``name`` is what users call it; ``aliases`` are other names for it. ``version`` stands for its data, questions and rules: raise it whenever one of
       them changes. ``task`` is t2i, edit or subject. ``assets`` are what prefetch gets
       (:func:`imageevalkit.assets.github`).
     * ``headline`` names the metrics that are columns of the leaderboard; ``official_headline`` those that take their
       place when missing items are treated as the official evaluator treats them.
     * ``judge`` is who is asked unless the user names another, by its full name (``openai:gpt-4o-2024-05-13``); empty
       where nothing goes to a judge. ``official_judges`` are all that count as official; empty: ``judge`` alone.
-      ``takes_readers``: the user may name a reader of text in its place.
+      ``takes`` is the kind of measurers that the user may name in its place ("reader": of text).
     * ``pixels`` is how the official program decodes images: a judge is shown every picture so. None: files are sent as
       they are.
     * ``tries`` is how often a question is asked until a value can be read: more than once only where the official
@@ -164,6 +164,7 @@ class Benchmark(ABC):
     """
 
     name: ClassVar[str]
+    aliases: ClassVar[Sequence[str]] = ()
     version: ClassVar[str]
     task: ClassVar[str] = "t2i"
     assets: ClassVar[Sequence[Asset]] = ()
@@ -171,7 +172,7 @@ class Benchmark(ABC):
     official_headline: Sequence[str] = ()
     judge: str = ""
     official_judges: ClassVar[Sequence[str]] = ()
-    takes_readers: bool = False
+    takes: str = ""
     pixels: PixelRule | None = None
     tries: ClassVar[int] = 1
     scores_blank: ClassVar[bool] = True
@@ -260,6 +261,10 @@ class Benchmark(ABC):
             CellFailure: it cannot be read.
         """
         return self._read(file, json.loads)
+
+    def read_text(self, file: str) -> str:
+        """The same of a text file."""
+        return self._read(file, str)
 
     def read_jsonl(self, file: str, count: int | None = None) -> list[dict[str, Any]]:
         """The same of a JSON Lines file: its records. CellFailure too if they are not ``count``."""

@@ -26,13 +26,15 @@ class PixelRule(NamedTuple):
     ``turned``: as the EXIF data of the file say. ``on_white``: the modes, by Pillow's names, whose transparency is laid
     on white; that of others is dropped, as Pillow's ``convert("RGB")`` does. ``multiple``: before the processor of a
     local judge takes the image, both sides become multiples of so many pixels (see
-    :func:`imageevalkit.judges.api.fitted_size`); None: the processor gets the image as it is.
+    :func:`imageevalkit.judges.api.fitted_size`); None: the processor gets the image as it is. ``limits``: and then
+    width × height becomes no less and no more than so many.
     """
 
     name: str
     turned: bool
     on_white: tuple[str, ...] = ()
     multiple: int | None = None
+    limits: tuple[int, int] | None = None
 
 
 TRANSFORMERS = PixelRule("transformers", turned=True)
@@ -85,13 +87,14 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a reply is drawn. A value of None is not sent: the server's or the checkpoint's own applies.
+    """How a reply is drawn. A value of None is not sent: the server's or the checkpoint's own applies. A local judge
+    writes 4,096 tokens then.
 
     ``extra`` are further request parameters in the words of vLLM's chat endpoint (``repetition_penalty``,
     ``chat_template_kwargs``); a backend that cannot honour one says so instead of dropping it.
     """
 
-    max_tokens: int
+    max_tokens: int | None
     temperature: float | None = 0.0
     seed: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -107,7 +110,8 @@ class Question:
     ``choices``: strings for each of which the probability is asked that the reply's first token is the first token of
     that string. Such a question has ``sampling.max_tokens == 1`` and no other use of the text than
     the most probable token. ``choice_ids`` are the ids of those tokens where the protocol fixes them: a backend
-    that has the tokenizer refuses to answer by others.
+    that has the tokenizer refuses to answer by others. ``data`` is what ``parse`` needs to know besides; nobody is
+    told.
     """
 
     name: str
@@ -115,6 +119,7 @@ class Question:
     sampling: Sampling
     choices: tuple[str, ...] = ()
     choice_ids: tuple[int, ...] = ()
+    data: Any = field(default=None, compare=False)
     item: str = ""
 
     @property
@@ -137,14 +142,15 @@ def ask(
     name: str,
     *parts: str | Picture,
     system: str = "",
-    max_tokens: int = 1024,
+    max_tokens: int | None = 1024,
     temperature: float | None = 0.0,
     choices: tuple[str, ...] = (),
+    data: Any = None,
 ) -> Question:
-    """A question to the judge, in one message of texts and pictures; ``choices`` as in :class:`Question`."""
+    """A question to the judge, in one message of texts and pictures; ``choices`` and ``data`` as in :class:`Question`."""
     message = Message("user", parts)
     messages = (Message("system", (system,)), message) if system else (message,)
-    return Question(name, messages, Sampling(1 if choices else max_tokens, temperature), choices)
+    return Question(name, messages, Sampling(1 if choices else max_tokens, temperature), choices, data=data)
 
 
 def measure(name: str, *parts: str | Picture) -> Question:
