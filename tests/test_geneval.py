@@ -39,7 +39,10 @@ def test_an_object_counts_above_the_threshold_of_the_tag_and_the_16_most_confide
     clocks = {"clock": [box(0, 0, 1, 1, confidence=c) for c in (0.90, 0.95, 0.91, 0.3)]}
     assert [one[4] for one in kept(clocks, "counting")["clock"]] == [0.95, 0.91]
     assert [one[4] for one in kept(clocks, "colors")["clock"]] == [0.95, 0.91, 0.90]
-    many = {"bird": [box(0, 0, 1, 1, confidence=0.4 + n / 100) for n in range(20)], "cat": [box(0, 0, 1, 1, confidence=0.2)]}
+    many = {
+        "bird": [box(0, 0, 1, 1, confidence=0.4 + n / 100) for n in range(20)],
+        "cat": [box(0, 0, 1, 1, confidence=0.2)],
+    }
     assert len(kept(many, "two_object")["bird"]) == 16 and kept(many, "two_object").keys() == {"bird"}
 
 
@@ -113,7 +116,9 @@ def test_verdicts_of_2212_published_images_are_reproduced_from_their_boxes() -> 
     assert same == 1436
 
 
-def test_published_records_give_the_published_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_records_give_the_published_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use_official_data("geneval", tmp_path, monkeypatch)
     benchmark = GenEval(GenEvalSettings(detections=str(shared_mirror() / _KIT / "results.jsonl")))
     made = items(benchmark)
@@ -174,7 +179,11 @@ def test_our_verdict_is_the_official_function_on_random_detections() -> None:
     for _ in range(20_000):
         names = draw.sample(["cat", "dog", "cup"], 2)
         include = [
-            {"class": name, "count": draw.randint(1, 3), **({"color": draw.choice(COLORS)} if draw.random() < 0.4 else {})}
+            {
+                "class": name,
+                "count": draw.randint(1, 3),
+                **({"color": draw.choice(COLORS)} if draw.random() < 0.4 else {}),
+            }
             for name in names
         ]
         if draw.random() < 0.5:

@@ -1,0 +1,78 @@
+"""HPSv2: the prompts, the means of styles, what the official program prints."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.hpsv2.benchmark import HPSv2, HPSv2Settings
+from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores
+from imageevalkit.benchmark.question import Answer, Picture, measure
+from imageevalkit.cell import Cell
+from imageevalkit.cell.items import Item
+from tests.support.function_judge import items
+from tests.support.mirror import official_source, use_official_data
+
+_KIT = ("PenghaoYin/ImageEvalKit", "85b5e1511b867688fa37edee304ee0adc953e941")
+
+
+def scored(benchmark: HPSv2, styles: dict[str, list[float]]) -> Scores:
+    found = []
+    for style, values in styles.items():
+        for n, value in enumerate(values):
+            id = f"images/{style}/{n:05d}"
+            item = Item(
+                id, Cell("m", "hpsv2").folder / f"{id}.jpg", 42, "a cup", None, {"style": style, "index": n}
+            )
+            answer = Answer(measure("preference", "?"), "", value={"v2.1": value, "v2.0": value / 2})
+            answers = Answers({"preference": answer})
+            found.append(ScoredItem(item, item.path, answers, {}, benchmark.score(item, answers).of_item(id)))
+    return Scores(found)
+
+
+def test_a_style_is_the_mean_of_means_of_80() -> None:
+    values = {"anime": [20.0] * 80 + [30.0]}
+    metrics = HPSv2().metrics(scored(HPSv2(), values))
+    assert (metrics["v2.1/anime"].value, metrics["v2.0/anime"].value) == (25.0, 12.5)
+    assert metrics["v2.1"].value == pytest.approx(1630 / 81)
+    corrected = HPSv2(HPSv2Settings(rules="corrected"))
+    assert corrected.metrics(scored(corrected, values))["v2.1/anime"].value == pytest.approx(1630 / 81)
+
+
+def test_the_official_lines_print_our_file() -> None:
+    import random
+
+    import numpy as np
+
+    source = official_source(*_KIT, "benchmarks/HPSv2/hpsv2/evaluation.py")
+    whole = source[source.index("def evaluate_benchmark(") : source.index("def evaluate_benchmark_all(")]
+    body = whole[whole.index("    print('-----------benchmark score") :]
+    draw = random.Random(7)
+    styles = {
+        style: [draw.uniform(15, 35) for _ in range(count)]
+        for style, count in (("anime", 200), ("concept-art", 80), ("paintings", 161), ("photo", 7))
+    }
+    space: dict[str, Any] = {"np": np, "score": {"images": styles}}
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile("if True:\n" + body, "official", "exec"), space)
+    files = HPSv2().official_files(scored(HPSv2(), styles))
+    assert files["v2.1.txt"] == out.getvalue()
+    assert files.keys() == {"v2.1.txt", "v2.0.txt"}
+
+
+def test_all_prompts_in_the_official_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_official_data("hpsv2", tmp_path, monkeypatch)
+    made = items(HPSv2())
+    assert len(made) == 3200 and {one.seed for one in made} == {42}
+    assert len({one.prompt for one in made}) == 3172
+    assert {one.data["style"] for one in made[:4]} == {"anime", "concept-art", "paintings", "photo"}
+    [asked] = HPSv2().questions(made[0], Picture(made[0].path, "ab" * 32), Answers({}))
+    assert asked.text == made[0].prompt and not asked.choices
+    one = HPSv2(HPSv2Settings(version="v2.0", antialias=False))
+    assert one.headline == ("v2.0",) and one.identity == {"antialias": False}
+    assert one.measurers["preference"].options == {"versions": ["v2.0"], "antialias": False}
