@@ -20,7 +20,7 @@ from imageevalkit.generation.cell_run import CellRun
 from imageevalkit.generation.model import Generated, image_model
 from imageevalkit.guest_code import CodeExit, guest_code
 from imageevalkit.jobs import FAILED, Outcome, outcome_of
-from imageevalkit.machine import on_cpu, one_is_free
+from imageevalkit.machine import on_cpu, one_is_free, when_one_is_free
 from imageevalkit.secrets import one_line, redact
 
 # Once a cell is given up, requests already sent may still be answered (and are paid for): wait this long at most.
@@ -133,6 +133,9 @@ class _CellInFlight:
         outcomes = self._run.outcomes
         started = time.perf_counter()
         under_way.set(state)
+        if item.input_list is not None:
+            # the record of what is paid for tells of its source pictures: they may go away meanwhile
+            await on_cpu(when_one_is_free, lambda: item.prompt_sha256)
         try:
             returned = await self._asker.ask(model_input(self._run.task, item), item.seed)
         except asyncio.CancelledError as error:
