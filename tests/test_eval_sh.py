@@ -84,6 +84,10 @@ def result_of(checkout: Path, cell: str) -> dict[str, object]:
             "--judges names unknown benchmark 'quicktxt' (did you mean 'quicktext'?)",
         ),
         (["--model_names", "../escaped", "--ds_names", "quicktext", "--use_api", "true"], "cannot be a name"),
+        (
+            ["--model_names", "comparisons", "--ds_names", "quicktext", "--use_api", "true"],
+            "'comparisons' cannot be a name: output/comparisons is a report of the run",
+        ),
         ([], "no models given"),
     ],
 )

@@ -15,6 +15,8 @@ from imageevalkit.locks import open_lock, take_lock
 REPO = Path(__file__).resolve().parents[2]
 REPORTS = ("report.html", "leaderboard.md", "leaderboard.csv")
 """The files of all results, in the folder of all results."""
+COMPARISONS = "comparisons"
+"""The folder there of what benchmarks say of several models."""
 
 
 def output_root() -> Path:

@@ -8,13 +8,11 @@ from pathlib import Path
 
 from imageevalkit import registry
 from imageevalkit.benchmark.contract import Benchmark, benchmark_code, grouped
-from imageevalkit.cell import output_root
+from imageevalkit.cell import COMPARISONS, output_root
 from imageevalkit.cell.jsonl import Tell
 from imageevalkit.cell.results import Result, check_files, folder_name, read_scores, write_files
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.report.collect import CellReport
-
-_FOLDER = "comparisons"
 
 
 def write_comparisons(cells: Sequence[CellReport], tell: Tell) -> list[Path]:
@@ -26,15 +24,15 @@ def write_comparisons(cells: Sequence[CellReport], tell: Tell) -> list[Path]:
     Raises:
         OSError, CellFailure: a file cannot be written.
     """
-    if any(cell.cell.folder.is_relative_to(output_root() / _FOLDER) for cell in cells):
+    if any(cell.cell.folder.is_relative_to(output_root() / COMPARISONS) for cell in cells):
         tell(
-            f"models are not compared: {_FOLDER}/ is where that goes, and a model is called so; rename its folder"
+            f"models are not compared: {COMPARISONS}/ is where that goes, and a model is called so; rename its folder"
         )
         return []
     measured = [(cell, cell.result) for cell in cells if cell.result and cell.result.headline]
     by_benchmark = grouped(measured, lambda one: one[0].cell.benchmark)
     folders = []
-    for name in {**by_benchmark, **{folder.name: [] for folder in (output_root() / _FOLDER).glob("*")}}:
+    for name in {**by_benchmark, **{folder.name: [] for folder in (output_root() / COMPARISONS).glob("*")}}:
         try:
             cls = registry.benchmark_class(name)
             if cls is None or cls.compare is Benchmark.compare:
@@ -44,7 +42,7 @@ def write_comparisons(cells: Sequence[CellReport], tell: Tell) -> list[Path]:
             tell(f"{name}: models are not compared: {error}")
             continue
         found = list(_compared(benchmark, by_benchmark.get(name, []), tell))
-        for folder in (output_root() / _FOLDER / name).glob("*"):
+        for folder in (output_root() / COMPARISONS / name).glob("*"):
             if folder not in found:  # of models that are not there any more
                 shutil.rmtree(folder, ignore_errors=True)
         folders += found
@@ -69,7 +67,7 @@ def _compared(
             tell(str(error))
             continue
         if files:
-            folder = output_root() / _FOLDER / benchmark.name / folder_name(how)
+            folder = output_root() / COMPARISONS / benchmark.name / folder_name(how)
             write_files(folder, files)
             yield folder
 
