@@ -11,7 +11,7 @@ import inspect
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from imageevalkit.asset_checks.check import Needed
 from imageevalkit.assets import BenchmarkFiles
@@ -174,13 +174,20 @@ def load_dataset(name: str, settings: Mapping[str, Any] | None = None) -> Any:
     return _infer("custom_datasets.load_dataset").load_dataset(name)
 
 
-def image_finder(dataset: Any) -> Callable[[Path, Sequence[Any]], Mapping[str, Any] | None] | None:
-    """What finds images made elsewhere in the layouts of ``dataset``; None where it has none of its own.
+@runtime_checkable
+class FindsImages(Protocol):
+    """A dataset, or a dataset class of the extension guide, that knows layouts of images made elsewhere."""
 
-    A class written to the extension guide may have it: ``find_images(source, items)`` gives the places of images by
-    item id (a path, or a :class:`imageevalkit.adoption.places.Place`), or None for a layout that it does not know.
-    """
-    return getattr(dataset, "find_images", None)
+    def find_images(self, source: Path, items: Sequence[Any]) -> Mapping[str, Any] | None:
+        """The places of images by item id (a path, or a :class:`imageevalkit.adoption.places.Place`).
+
+        None for a layout that it does not know.
+        """
+
+
+def image_finder(dataset: Any) -> Callable[[Path, Sequence[Any]], Mapping[str, Any] | None] | None:
+    """What finds images made elsewhere in the layouts of ``dataset``; None where it has none of its own."""
+    return dataset.find_images if isinstance(dataset, FindsImages) else None
 
 
 class BenchmarkDataset:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +168,7 @@ def test_a_part_has_its_own_type_or_that_of_all_others() -> None:
 @pytest.mark.parametrize("option", ["attention", "compile"])
 def test_option_of_the_denoiser_where_there_is_none_is_one_line(option: str) -> None:
     class Autoregressive:
-        pass
+        components: Mapping[str, Any] = {}
 
     with pytest.raises(ModelUnusable, match=rf"^{option} cannot be set: Autoregressive has neither"):
         _denoiser(Autoregressive(), option)

@@ -205,6 +205,7 @@ def snapshot(asset: HubAsset, name: str = "", hashes: bool = False) -> str:
     from huggingface_hub import constants
     from huggingface_hub.errors import (
         GatedRepoError,
+        HfHubHTTPError,
         HFValidationError,
         HTTPError,
         RepositoryNotFoundError,
@@ -239,7 +240,7 @@ def snapshot(asset: HubAsset, name: str = "", hashes: bool = False) -> str:
         except (OSError, HTTPError) as error:
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 raise CellFailure(f"{repo}: disk full: {constants.HF_HUB_CACHE}") from None
-            status = getattr(getattr(error, "response", None), "status_code", 0)
+            status = error.response.status_code if isinstance(error, HfHubHTTPError) else 0
             if 400 <= status < 500 and status not in (408, 429):
                 raise CellFailure(f"{repo}: {_line(error)}") from None
             if attempt == TRIES:
