@@ -104,6 +104,7 @@ class _CellInFlight:
         for begun, item in enumerate(self._run.todo):
             self._asker.model.expect(len(self._run.todo) - begun)
             await self._asker.room.acquire()
+            await self._read_sources(item)
             if self._run.outcomes.stopped:
                 self._asker.room.release()
                 break
@@ -115,6 +116,14 @@ class _CellInFlight:
         self._all_begun = True
         self._asker.model.expect(0)
         self._look()
+
+    async def _read_sources(self, item: Item) -> None:
+        """What the record of a paid image tells of its source pictures: they may go away meanwhile."""
+        if item.input_list is not None and not self._run.outcomes.stopped:
+            try:
+                await on_cpu(when_one_is_free, lambda: item.prompt_sha256)
+            except Exception as error:
+                self._run.fail(error)
 
     async def abandon(self) -> None:
         """Cancel whatever is still under way, but let what has been answered be stored."""
@@ -133,9 +142,6 @@ class _CellInFlight:
         outcomes = self._run.outcomes
         started = time.perf_counter()
         under_way.set(state)
-        if item.input_list is not None:
-            # the record of what is paid for tells of its source pictures: they may go away meanwhile
-            await on_cpu(when_one_is_free, lambda: item.prompt_sha256)
         try:
             returned = await self._asker.ask(model_input(self._run.task, item), item.seed)
         except asyncio.CancelledError as error:
