@@ -84,7 +84,7 @@ def _fetch(asset: Needed, name: str, request: Request) -> Finding:
         # a mirror is for machines without internet: there, HF_HOME comes as a copy
         from imageevalkit.prefetch.hub import snapshot
 
-        snapshot(asset, name, request.hashes)
+        snapshot(asset, request.hashes)
         return check_asset(asset, hashes=False)
     if isinstance(asset, CodeAsset):
         from imageevalkit.prefetch.code import fetch_code

@@ -13,17 +13,13 @@ import re
 import shutil
 import signal
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from tqdm.auto import tqdm
-
 from imageevalkit.asset_checks.files import FileFacts, chosen, is_there, wrong
-from imageevalkit.asset_checks.hub import add_to_record, is_commit, repo_folder, short_name, snapshot_folder
+from imageevalkit.asset_checks.hub import add_to_record, is_commit, repo_folder, snapshot_folder
 from imageevalkit.assets import HubAsset
 from imageevalkit.errors import Arguments, CellFailure, ExitStatus, run_main, say, show
 from imageevalkit.hashes import git_blob_of, sha256_file
@@ -31,79 +27,6 @@ from imageevalkit.images import map_threads
 from imageevalkit.locks import take_lock
 from imageevalkit.prefetch.http import why_unreachable
 from imageevalkit.secrets import one_line
-
-_INTERVAL = 0.5
-
-
-class SilentBar(tqdm):
-    """In place of the library's own bars."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{**options, "disable": True})
-
-
-class HubBar:
-    """Bytes and files of ``wanted`` that are in ``snapshot``, or on their way in ``blobs``; shown on a terminal."""
-
-    def __init__(self, name: str, blobs: Path, snapshot: Path, wanted: Mapping[str, FileFacts]) -> None:
-        self._blobs, self._snapshot, self._wanted = blobs, snapshot, wanted
-        self._arrived: set[str] = set()
-        self._bytes = 0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        there = self._look()
-        total = sum(facts.size for facts in wanted.values())
-        self._bar = tqdm(
-            total=total, initial=there, desc=name, unit="B", unit_scale=True, unit_divisor=1024, disable=None
-        )
-
-    def __enter__(self) -> HubBar:
-        if not self._bar.disable:
-            self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join()
-            self._show()
-        self._bar.close()
-
-    def _watch(self) -> None:
-        pause = _INTERVAL
-        while not self._ended.wait(pause):
-            begin = time.monotonic()
-            self._show()
-            # data sets may have a hundred thousand files
-            pause = max(_INTERVAL, 10 * (time.monotonic() - begin))
-
-    def _show(self) -> None:
-        there = self._look()
-        self._bar.set_postfix_str(f"{len(self._arrived)} of {len(self._wanted)} files", refresh=False)
-        self._bar.update(there - self._bar.n)
-
-    def _look(self) -> int:
-        for path, facts in self._wanted.items():
-            if path not in self._arrived and (self._snapshot / path).exists():
-                self._arrived.add(path)
-                self._bytes += facts.size
-        return self._bytes + self._on_their_way()
-
-    def _on_their_way(self) -> int:
-        begun: dict[str, int] = {}
-        for part in (*self._blobs.glob("*.incomplete"), *self._blobs.glob("*.resume")):
-            try:
-                begun[part.name.partition(".")[0]] = part.stat().st_size
-            except FileNotFoundError:  # it has just arrived
-                continue
-        waiting = (facts for path, facts in self._wanted.items() if path not in self._arrived)
-        return sum(min(facts.size, begun.get(facts.sha256 or facts.blob, 0)) for facts in waiting)
-
 
 # below this, fetching the file again costs less than asking about it
 LARGE = 64 << 20
@@ -128,7 +51,6 @@ def complete_large_files(repo: str, revision: str | None, repo_type: str, patter
             revision=revision,
             repo_type=repo_type,
             allow_patterns=list(patterns) or None,
-            tqdm_class=SilentBar,
             dry_run=True,
         )
     except DryRunError as error:
@@ -170,7 +92,6 @@ def _complete(url: str, blobs: Path) -> None:
             resume_size=here,
             headers=build_hf_headers(),
             expected_size=metadata.size,
-            tqdm_class=SilentBar,
         )
         file.flush()
         if not _is_blob(part, metadata.etag):
@@ -191,8 +112,8 @@ TRIES = 5
 _FIRST_WAIT = 2.0
 
 
-def snapshot(asset: HubAsset, name: str = "", hashes: bool = False) -> str:
-    """Bring the files of ``asset`` into the cache and return their folder; a bar called ``name`` shows how far it is.
+def snapshot(asset: HubAsset, hashes: bool = False) -> str:
+    """Bring the files of ``asset`` into the cache and return their folder.
 
     Whole files already there are kept: those of the right size, and of the right content if ``hashes``. What is
     needed is first written down beside it (see :mod:`imageevalkit.asset_checks.hub`). A transient failure is
@@ -224,7 +145,7 @@ def snapshot(asset: HubAsset, name: str = "", hashes: bool = False) -> str:
     wait = _FIRST_WAIT
     for attempt in range(1, TRIES + 1):
         try:
-            return _attempt(asset, name or short_name(asset), hashes)
+            return _attempt(asset, hashes)
         except GatedRepoError:
             raise CellFailure(
                 f"{repo}: its owner must grant access; ask on the hub, then set HF_TOKEN"
@@ -253,7 +174,7 @@ def snapshot(asset: HubAsset, name: str = "", hashes: bool = False) -> str:
     raise AssertionError("the last try returns or raises")
 
 
-def _attempt(asset: HubAsset, name: str, hashes: bool) -> str:
+def _attempt(asset: HubAsset, hashes: bool) -> str:
     from huggingface_hub import snapshot_download
 
     commit = _commit(asset)
@@ -266,15 +187,13 @@ def _attempt(asset: HubAsset, name: str, hashes: bool) -> str:
     add_to_record(asset, commit, listed)
     _remove_wrong(asset, commit, wanted, hashes)
     _check_room(asset, commit, wanted)
-    with HubBar(name, repo_folder(asset) / "blobs", snapshot_folder(asset, commit), wanted):
-        complete_large_files(asset.hub, commit, asset.type, asset.patterns)
-        folder = snapshot_download(
-            asset.hub,
-            revision=asset.revision or "main",  # which leaves a note on what that stands for
-            repo_type=asset.type,
-            allow_patterns=list(asset.patterns) or None,
-            tqdm_class=SilentBar,
-        )
+    complete_large_files(asset.hub, commit, asset.type, asset.patterns)
+    folder = snapshot_download(
+        asset.hub,
+        revision=asset.revision or "main",  # which leaves a note on what that stands for
+        repo_type=asset.type,
+        allow_patterns=list(asset.patterns) or None,
+    )
     if Path(folder).name != commit:
         raise OSError(f"{asset.revision or 'main'} has become another commit meanwhile")
     lost = [path for path, facts in wanted.items() if _is_wrong(Path(folder), path, facts, hashes=False)]
