@@ -9,20 +9,17 @@ library when whole.
 from __future__ import annotations
 
 import errno
-import re
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from imageevalkit.asset_checks.files import FileFacts, chosen, is_there, wrong
 from imageevalkit.asset_checks.hub import add_to_record, is_commit, repo_folder, snapshot_folder
 from imageevalkit.assets import HubAsset
 from imageevalkit.errors import Arguments, CellFailure, ExitStatus, run_main, say, show
-from imageevalkit.hashes import git_blob_of, sha256_file
 from imageevalkit.images import map_threads
 from imageevalkit.locks import take_lock
 from imageevalkit.prefetch.http import why_unreachable
@@ -33,8 +30,8 @@ LARGE = 64 << 20
 _THREADS = 4
 
 
-def complete_large_files(repo: str, revision: str | None, repo_type: str, patterns: Sequence[str]) -> None:
-    """Put the repository's large files that the cache lacks into it, each from where it stopped.
+def _complete_large_files(asset: HubAsset, commit: str, wanted: Mapping[str, FileFacts]) -> None:
+    """Put the large files of ``wanted`` that the cache lacks into it, each from where it stopped.
 
     Over plain HTTP, in Xet storage too: its own protocol starts a file anew. What HTTP cannot give (above 50 GB) is
     left to the library.
@@ -42,69 +39,40 @@ def complete_large_files(repo: str, revision: str | None, repo_type: str, patter
     Raises:
         OSError, httpx2.HTTPError: as huggingface_hub raises them, or the bytes are not those the hub names.
     """
-    from huggingface_hub import hf_hub_url, snapshot_download
-    from huggingface_hub.errors import DryRunError
+    from huggingface_hub import constants
 
-    try:
-        wanted: Sequence[Any] = snapshot_download(
-            repo,
-            revision=revision,
-            repo_type=repo_type,
-            allow_patterns=list(patterns) or None,
-            dry_run=True,
-        )
-    except DryRunError as error:
-        raise error.__cause__ or error from None
-
-    def complete(info: Any) -> None:
-        # the cache keeps <repo>/snapshots/<commit>/<filename> as links to <repo>/blobs/<etag>
-        blobs = Path(info.local_path.removesuffix(info.filename)).parent.parent / "blobs"
-        _complete(hf_hub_url(repo, info.filename, repo_type=repo_type, revision=info.commit_hash), blobs)
-
-    large = [info for info in wanted if info.will_download and (info.file_size or 0) >= LARGE]
-    for _ in map_threads(complete, large, _THREADS):
+    sizes = range(LARGE, constants.MAX_HTTP_DOWNLOAD_SIZE + 1)
+    here = snapshot_folder(asset, commit)
+    large = [path for path, facts in wanted.items() if facts.size in sizes and not is_there(here / path)]
+    for _ in map_threads(lambda path: _complete(asset, commit, path, wanted[path]), large, _THREADS):
         pass
 
 
-def _complete(url: str, blobs: Path) -> None:
-    from huggingface_hub import constants, get_hf_file_metadata
+def _complete(asset: HubAsset, commit: str, path: str, facts: FileFacts) -> None:
+    from huggingface_hub import hf_hub_url
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
 
-    metadata = get_hf_file_metadata(url)
-    if not metadata.etag or not metadata.size or metadata.size > constants.MAX_HTTP_DOWNLOAD_SIZE:
-        return
-    blobs.mkdir(parents=True, exist_ok=True)
-    part = blobs / f"{metadata.etag}.resume"
+    # the library finds it there
+    blob = repo_folder(asset) / "blobs" / (facts.sha256 or facts.blob)
+    part = blob.with_name(f"{blob.name}.resume")
     with part.open("ab") as file:
         take_lock(file.fileno(), part, wait=True)
-        if (blobs / metadata.etag).exists():
+        if blob.exists():
             part.unlink(missing_ok=True)
             return
         here = file.seek(0, 2)
-        if here > metadata.size:
+        if here > facts.size:
             here = file.truncate(0)
         # the hub's own address: that of its content network, to which it redirects, is signed and expires.
         # httpx does not send the token to another host.
-        http_get(
-            url,
-            file,
-            resume_size=here,
-            headers=build_hf_headers(),
-            expected_size=metadata.size,
-        )
+        url = hf_hub_url(asset.hub, path, repo_type=asset.type, revision=commit)
+        http_get(url, file, resume_size=here, headers=build_hf_headers(), expected_size=facts.size)
         file.flush()
-        if not _is_blob(part, metadata.etag):
+        if wrong(part, path, facts, hashes=True):
             part.unlink()
             raise OSError(f"{url}: the bytes received are not those the hub names; starting it anew")
-        part.replace(blobs / metadata.etag)
-
-
-def _is_blob(path: Path, etag: str) -> bool:
-    """Whether the content has the name the hub gave it: a SHA-256, or git's SHA-1 for small-file storage."""
-    if re.fullmatch(r"[0-9a-f]{64}", etag):
-        return sha256_file(path) == etag
-    return not re.fullmatch(r"[0-9a-f]{40}", etag) or git_blob_of(path) == etag
+        part.replace(blob)
 
 
 TRIES = 5
@@ -187,7 +155,7 @@ def _attempt(asset: HubAsset, hashes: bool) -> str:
     add_to_record(asset, commit, listed)
     _remove_wrong(asset, commit, wanted, hashes)
     _check_room(asset, commit, wanted)
-    complete_large_files(asset.hub, commit, asset.type, asset.patterns)
+    _complete_large_files(asset, commit, wanted)
     folder = snapshot_download(
         asset.hub,
         revision=asset.revision or "main",  # which leaves a note on what that stands for
