@@ -14,7 +14,8 @@ from imageevalkit.asset_checks.files import Finding
 from imageevalkit.assets import BenchmarkFiles, CodeAsset, HubAsset, UrlAsset
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, show
 from imageevalkit.launch.config import read_config
-from imageevalkit.prefetch.request import Request, read_request
+from imageevalkit.launch.options import is_set
+from imageevalkit.prefetch.request import Request, given_in, help_text, read_request
 from imageevalkit.secrets import one_line
 
 
@@ -23,8 +24,11 @@ def main() -> ExitStatus:
     words = sys.argv[1:]
     if words[:1] != ["--config-fd"]:
         raise UserError("start this as bash utils/prefetch.sh --help")
-    config, words = read_config(int(words[1])), words[2:]
-    request = read_request(words, config)
+    given = given_in(words[2:])
+    if is_set(given, "--help"):
+        show(help_text())
+        return ExitStatus.COMPLETE
+    request = read_request(given, read_config(int(words[1])))
     # Python would wait for the files being downloaded; they go on from where they are next time
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     for remark in request.remarks:
