@@ -25,14 +25,6 @@ class Config:
     arrays: dict[str, list[str]] = field(default_factory=dict)
     maps: dict[str, dict[str, str]] = field(default_factory=dict)
 
-    def boolean(self, name: str, default: bool) -> bool:
-        """A true/false value. Raises UserError for anything else."""
-        return parse_boolean(self.scalars.get(name) or str(default), f"{name} in config.sh")
-
-    def count(self, name: str, default: int) -> int:
-        """A whole number of at least 1. Raises UserError for anything else."""
-        return parse_count(self.scalars.get(name) or str(default), f"{name} in config.sh")
-
     def names(self, name: str) -> list[str]:
         """An array of names; elements may themselves hold several, separated by semicolons."""
         return split_names(";".join(self.arrays.get(name, [])))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from imageevalkit.errors import UserError, suggest
 from imageevalkit.launch import nvidia_smi
@@ -19,6 +19,8 @@ from imageevalkit.launch.config import (
     split_names,
 )
 from imageevalkit.launch.kwargs import parse_kwargs, parse_kwargses
+
+T = TypeVar("T")
 
 _MISSING_ITEMS = ("withhold", "official")
 
@@ -148,28 +150,28 @@ def options_over(given: dict[str, str], config: Config) -> Options:
         models=list(unique),
         model_kwargs=list(unique.values()),
         benchmarks=list(dict.fromkeys(benchmarks)),
-        use_api=_boolean(given, "--use_api", config, "USE_API", False),
-        num_workers=parse_count(given["--num_workers"], "--num_workers")
-        if "--num_workers" in given
-        else config.count("NUM_WORKERS", 4),
-        requests_per_minute=_amount(given, "--requests_per_minute", config, "REQUESTS_PER_MINUTE"),
-        max_cost=_amount(given, "--max_cost", config, "MAX_COST"),
+        use_api=_value(given, "--use_api", config, "USE_API", parse_boolean, False),
+        num_workers=_value(given, "--num_workers", config, "NUM_WORKERS", parse_count, 4),
+        requests_per_minute=_value(
+            given, "--requests_per_minute", config, "REQUESTS_PER_MINUTE", parse_amount, None
+        ),
+        max_cost=_value(given, "--max_cost", config, "MAX_COST", parse_amount, None),
         retry_refused=is_set(given, "--retry_refused"),
-        parallel=_boolean(given, "--parallel", config, "PARALLEL", False),
-        replicas=_count(given, "--replicas", config, "REPLICAS"),
+        parallel=_value(given, "--parallel", config, "PARALLEL", parse_boolean, False),
+        replicas=_value(given, "--replicas", config, "REPLICAS", parse_count, None),
         gpu_min_free_memory=config.scalars.get("GPU_MIN_FREE_MEMORY", "").strip() or nvidia_smi.DEFAULT,
-        share_gpus=config.boolean("SHARE_GPUS", False),
-        infer=_boolean(given, "--infer", config, "ENABLE_INFER", True),
-        evaluate=_boolean(given, "--eval", config, "ENABLE_EVAL", True),
+        share_gpus=_value({}, "", config, "SHARE_GPUS", parse_boolean, False),
+        infer=_value(given, "--infer", config, "ENABLE_INFER", parse_boolean, True),
+        evaluate=_value(given, "--eval", config, "ENABLE_EVAL", parse_boolean, True),
         images=_images(given, kwargses),
-        blank_on_error=config.boolean("GENERATE_BLANK_IMAGE_ON_ERROR", False),
+        blank_on_error=_value({}, "", config, "GENERATE_BLANK_IMAGE_ON_ERROR", parse_boolean, False),
         missing_items=given.get("--missing_items") or config.scalars.get("MISSING_ITEMS") or "withhold",
         judges={**config.maps.get("JUDGE_MAP", {}), **parse_judges(given.get("--judges", ""))},
         judge_kwargs=parse_kwargs(given.get("--judge_kwargs", ""), "--judge_kwargs"),
         ds_kwargs=parse_kwargs(given.get("--ds_kwargs", ""), "--ds_kwargs"),
         asks_judges=not is_set(given, "--rescore"),
         retry_unparsed=is_set(given, "--retry_unparsed"),
-        limit=parse_count(given["--limit"], "--limit") if "--limit" in given else None,
+        limit=_value(given, "--limit", config, "", parse_count, None),
         overwrite=is_set(given, "--overwrite"),
         dry_run=is_set(given, "--dry_run"),
     )
@@ -244,24 +246,19 @@ def parse_judges(text: str) -> dict[str, str]:
     return judges
 
 
-def _boolean(given: dict[str, str], option: str, config: Config, variable: str, default: bool) -> bool:
+def _value(
+    given: Mapping[str, str],
+    option: str,
+    config: Config,
+    variable: str,
+    parse: Callable[[str, str], T],
+    default: T,
+) -> T:
+    """What an option, else a variable of config.sh, says. Raises UserError like ``parse``."""
     if option in given:
-        return parse_boolean(given[option], option)
-    return config.boolean(variable, default)
-
-
-def _count(given: dict[str, str], option: str, config: Config, variable: str) -> int | None:
-    text, where = given.get(option), option
-    if text is None:
-        text, where = config.scalars.get(variable, ""), f"{variable} in config.sh"
-    return parse_count(text, where) if text.strip() or where == option else None
-
-
-def _amount(given: dict[str, str], option: str, config: Config, variable: str) -> float | None:
-    text, where = given.get(option), option
-    if text is None:
-        text, where = config.scalars.get(variable, ""), f"{variable} in config.sh"
-    return parse_amount(text, where) if text.strip() else None
+        return parse(given[option], option)
+    text = config.scalars.get(variable, "")
+    return parse(text, f"{variable} in config.sh") if text.strip() else default
 
 
 def is_set(given: Mapping[str, str], option: str) -> bool:
