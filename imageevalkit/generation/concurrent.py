@@ -84,11 +84,6 @@ async def drain(cells: AsyncIterator[tuple[CellRun, Asker]], end: Callable[[Cell
             await cell.abandon()
 
 
-def model_input(task: str, item: Item) -> Any:
-    """What the extension guide hands to ``generate``: the prompt (t2i) or the input list."""
-    return item.prompt if task == "t2i" else item.input_list
-
-
 class _CellInFlight:
     def __init__(self, run: CellRun, asker: Asker, end: Callable[[CellRun], None]) -> None:
         self._run, self._asker, self._end = run, asker, end
@@ -143,7 +138,8 @@ class _CellInFlight:
         started = time.perf_counter()
         under_way.set(state)
         try:
-            returned = await self._asker.ask(model_input(self._run.task, item), item.seed)
+            shown = item.prompt if self._run.task == "t2i" else item.input_list
+            returned = await self._asker.ask(shown, item.seed)
         except asyncio.CancelledError as error:
             if asyncio.current_task() in self._cancelled:
                 raise

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -238,15 +238,9 @@ def image_model(model: Any) -> ImageModel:
     return asked
 
 
-class BlockingModel:
+def blocking(model: ImageModel) -> Callable[..., Any]:
     """``generate`` of a model, in a loop of its own where it is async."""
-
-    def __init__(self, model: ImageModel) -> None:
-        self._model = model
-        self._loop = asyncio.new_event_loop() if model.is_async else None
-
-    def generate(self, given: Any, seed: int) -> Any:
-        """See :class:`ImageModel`."""
-        if self._loop:
-            return self._loop.run_until_complete(self._model.generate_async(given, seed=seed))
-        return self._model.generate(given, seed=seed)
+    if not model.is_async:
+        return model.generate
+    loop = asyncio.new_event_loop()
+    return lambda given, seed: loop.run_until_complete(model.generate_async(given, seed=seed))
