@@ -35,7 +35,6 @@ MAY_LACK = {
     "imageevalkit/cell/items.py": "a dataset of the user's, and Pillow",
     "imageevalkit/images.py": "Pillow: a format of one frame counts none",
     "imageevalkit/machine.py": "Python: a group of errors before 3.11, an event loop before asyncio is there",
-    "imageevalkit/prefetch/code.py": "Python: tarfile before 3.11.4 has no filters",
     "eval_models/vlm/model.py": "transformers: attributes differ by model",
 }
 

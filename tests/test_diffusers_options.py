@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +68,10 @@ def test_every_image_of_a_batch_has_its_own_prompt_and_seed(pipelines: Path) -> 
     assert apart(images[0], images[2]) > 2
 
 
-@pytest.mark.parametrize("prompts", [["a red bus"], ["a red bus", "two cats"]], ids=len)
-def test_refusals_of_a_batch_stand_in_their_places(pipelines: Path, prompts: Sequence[str]) -> None:
+def test_refusals_of_a_batch_stand_in_their_places(pipelines: Path) -> None:
     model = DiffusersT2I(str(pipelines / "sd-prude"), batch_size=2, **FAST)
-    answers = model.generate_batch(prompts, [7] * len(prompts))
-    assert len(answers) == len(prompts)
+    answers = model.generate_batch(["a red bus", "two cats"], [7, 7])
+    assert len(answers) == 2
     assert all(isinstance(answer, Refused) for answer in answers)
 
 
