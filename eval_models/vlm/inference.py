@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import os.path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eval_models.vlm.prompts import (
     Inputs,
-    PromptPenalty,
+    batches_of,
     generate_options,
     is_seeded,
     penalty_of,
     prompt_lengths,
-    reply_groups,
 )
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
 from imageevalkit.errors import say
@@ -27,13 +27,12 @@ if TYPE_CHECKING:
     import torch
 
 # tests/test_transformers_judge.py compares them with one ``generate`` call for each question
-_PROVEN = ("qwen2_5_vl", "qwen3_vl")
+PROVEN = ("qwen2_5_vl", "qwen3_vl")
 # Largest difference of a probability between the two ways. Float32 leaves no doubt; half precision rounds by
 # about this much, and a class that fails for that reason is slow, not wrong.
-_TOLERANCE = {"float32": 1e-5}
+_TOLERANCE = {"torch.float32": 1e-5}
 _TOLERANCE_HALF = 0.02
-_CHECKED = 2  # prompts
-_FIRST_TOKENS = 4  # of each
+_COMPARED = 4  # first tokens of a reply
 _BY_TOKEN = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
 
 
@@ -48,44 +47,19 @@ class Prefix(NamedTuple):
     cache: Any
 
     def rows(self, count: int) -> Any:
-        """The cache as one of ``count`` rows that may grow, without a copy: a dynamic layer copies when it grows.
-
-        Raises:
-            TypeError: the model keeps something else than keys and values of all tokens.
-        """
-        from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
-
-        repeated = copy.copy(self.cache)
-        repeated.layers = [copy.copy(layer) for layer in self.cache.layers]
-        for layer in repeated.layers:
-            if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
-                raise TypeError(f"the model keeps a {type(layer).__name__}")
-            layer.keys = layer.keys.expand(count, -1, -1, -1)
-            layer.values = layer.values.expand(count, -1, -1, -1)
-        return repeated
-
-
-class _Row(NamedTuple):
-    """``suffix``: the tokens of ``prompt`` (a batch of one row) after the common prefix."""
-
-    question: Question
-    prompt: Inputs
-    suffix: list[int]
-
-
-# the first tokens of a reply, the most probable each time, and the probabilities of (tokens, vocabulary)
-_Beginning = tuple[list[int], "torch.Tensor"]
+        """A copy of the cache with ``count`` rows, which may grow."""
+        cache = copy.deepcopy(self.cache)
+        cache.batch_repeat_interleave(count)
+        return cache
 
 
 class Inference:
-    """``model`` with its ``tokenizer``; at most ``batch_size`` questions go through it at once."""
+    """``model`` with its ``tokenizer``; to be used in torch's inference mode."""
 
-    def __init__(self, model: Any, tokenizer: Any, batch_size: int) -> None:
+    def __init__(self, model: Any, tokenizer: Any) -> None:
         self._model = model
         self._tokenizer = tokenizer
-        self._batch_size = batch_size
         self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
-        self._shares: bool | None = True if model.config.model_type in _PROVEN else None
 
     def answers(self, questions: Sequence[Question], inputs: Inputs) -> list[Answer]:
         """The answer to each of ``questions``, the rows of ``inputs``: one with choices, or some of equal sampling.
@@ -94,57 +68,76 @@ class Inference:
         """
         import torch
 
-        with torch.inference_mode():
-            if not questions[0].choices:
-                return self._replies(questions, self._moved(inputs))
-            (question,) = questions
-            end = torch.tensor([inputs["input_ids"].shape[1] - 1])
-            logits, _ = self._forward(inputs, end, use_cache=False)
-            return [self._choice(question, inputs, logits[0, 0].float())]
+        if not questions[0].choices:
+            return self._replies(questions, self._moved(inputs))
+        (question,), (ids,) = questions, inputs["input_ids"]
+        logits, _ = self._forward(inputs, torch.tensor([len(ids) - 1]), use_cache=False)
+        return [self._choice(question, ids, logits[0, 0])]
 
-    def may_share(self, prompts: Sequence[Inputs]) -> bool:
-        """Whether :meth:`shared_answers` is right for the model; found out with these, two at least.
-
-        For the classes of :data:`_PROVEN` it is. Any other is tried on its first image: where the probabilities are
-        not those of the plain way (an image whose tokens see the question, positions that a cache does not continue),
-        or the model cannot go on from a cache, it is not.
-        """
-        import torch
-
-        if self._shares is None:
-            with torch.inference_mode():
-                self._shares = self._try(prompts[:_CHECKED])
-        return self._shares
-
-    def shared_answers(self, questions: Sequence[Question], prompts: Sequence[Inputs]) -> list[Answer]:
+    def shared_answers(
+        self, questions: Sequence[Question], prompts: Sequence[Inputs], batch_size: int
+    ) -> list[Answer]:
         """The answer to each of ``questions``, in any order; ``prompts`` are batches of one row.
 
         They have the same images, and the same tokens up to the last of them.
         """
+        prefix, suffixes = self._prefix(prompts)
+        answers = []
+        for group in batches_of(questions, self._model.generation_config):
+            for start in range(0, len(group), batch_size):
+                numbers = group[start : start + batch_size]
+                batch, tails = [questions[n] for n in numbers], [suffixes[n] for n in numbers]
+                if batch[0].choices:
+                    ids = [prompts[n]["input_ids"][0] for n in numbers]
+                    answers += map(self._choice, batch, ids, self._logits_after(prefix, tails))
+                else:
+                    answers += self._replies(batch, self._continued(prefix, tails))
+        return answers
+
+    def may_share(self, prompts: Sequence[Inputs]) -> bool:
+        """Whether :meth:`shared_answers` is right for the model, by these two ``prompts`` about one image.
+
+        Where the probabilities are not those of the plain way (an image whose tokens see the question, positions that a
+        cache does not continue), or the model cannot go on from a cache, it is not.
+        """
         import torch
 
-        with torch.inference_mode():
+        try:
+            plain = [self._beginnings(self._moved(prompt)) for prompt in prompts]
+            ids, expected = (torch.cat(parts) for parts in zip(*plain, strict=True))
             prefix, suffixes = self._prefix(prompts)
-            rows = [_Row(*row) for row in zip(questions, prompts, suffixes, strict=True)]
+            shared_ids, shared = self._beginnings(self._continued(prefix, suffixes))
+            # the probabilities of a token mean something while those before it are the same
+            same = (ids == shared_ids).long().cumprod(dim=1).roll(1, dims=1)
+            same[:, 0] = 1
+            differences = (shared - expected).abs().amax(dim=-1) * same
+            at_once = self._logits_after(prefix, suffixes).softmax(dim=-1) - expected[:, 0]
+            found = max(differences.max().item(), at_once.abs().max().item())
+            if found <= _TOLERANCE.get(str(self._model.dtype), _TOLERANCE_HALF):
+                return True
+            reason = f"probabilities would differ by {found:.1g}"
+        except Exception as error:  # classes fail in their own ways where they cannot go on from a cache
+            reason = type(error).__name__
+        say(
+            f"judge: {self._model.config.model_type} cannot share an image between questions ({reason}): "
+            "each is asked with its own"
+        )
+        return False
 
-            def choices(batch: Sequence[_Row]) -> list[Answer]:
-                logits = self._logits_after(prefix, [row.suffix for row in batch])
-                return [
-                    self._choice(row.question, row.prompt, found)
-                    for row, found in zip(batch, logits, strict=True)
-                ]
+    def _beginnings(self, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
+        """The first tokens of replies, the most probable each time, and all probabilities at each of them."""
+        import torch
 
-            def replies(batch: Sequence[_Row]) -> list[Answer]:
-                inputs = self._continued(prefix, [row.suffix for row in batch])
-                return self._replies([row.question for row in batch], inputs)
-
-            answers = self._in_batches([row for row in rows if row.question.choices], choices)
-            others = (row for row in rows if not row.question.choices)
-            for group in reply_groups(
-                others, lambda row: row.question.sampling, self._model.generation_config
-            ):
-                answers += self._in_batches(group, replies)
-            return answers
+        out = self._model.generate(
+            **inputs,
+            min_new_tokens=_COMPARED,
+            max_new_tokens=_COMPARED,
+            do_sample=False,
+            repetition_penalty=1.0,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+        return out.sequences[:, -_COMPARED:], torch.stack(out.logits, dim=1).float().softmax(dim=-1)
 
     def _moved(self, inputs: Inputs) -> Inputs:
         """``inputs`` on the model's device, pixels in its precision."""
@@ -154,30 +147,31 @@ class Inference:
         }
 
     def _forward(self, inputs: Inputs, at: torch.Tensor, **options: Any) -> tuple[torch.Tensor, Any]:
-        """The logits at token positions ``at`` (one-dimensional), (batch, positions, vocabulary), and the cache.
+        """The float32 logits at token positions ``at``, (batch, positions, vocabulary), and the cache.
 
         Only these logits: those of a whole prompt are gigabytes.
         """
         if self._keeps:
             options["logits_to_keep"] = at.to(self._model.device)
         out = self._model(**self._moved(inputs), **options)
-        return out.logits if self._keeps else out.logits[:, at], out.get("past_key_values")
+        return (out.logits if self._keeps else out.logits[:, at]).float(), out.get("past_key_values")
 
-    def _choice(self, question: Question, prompt: Inputs, logits: torch.Tensor) -> Answer:
-        """The answer that ``logits`` (float32, shape (vocabulary,)) after ``prompt`` (a batch of one row) hold."""
+    def _choice(self, question: Question, ids: torch.Tensor, logits: torch.Tensor) -> Answer:
+        """The answer that ``logits`` (float32, shape (vocabulary,)) after the prompt ``ids`` hold."""
+        from transformers import RepetitionPenaltyLogitsProcessor
+
         penalty = penalty_of(question.sampling, self._model.generation_config)
         if penalty != 1.0:
-            mask = prompt["attention_mask"].to(logits.device)
-            logits = PromptPenalty(penalty, mask)(prompt["input_ids"].to(logits.device), logits[None])[0]
-        tokens = choice_tokens(question.choices, self._tokenizer)
-        probabilities: list[float] = logits.softmax(dim=-1)[tokens].tolist()
+            ids = ids.to(logits.device)
+            logits = RepetitionPenaltyLogitsProcessor(penalty)(ids[None], logits[None])[0]
+        probabilities = logits.softmax(dim=-1)[choice_tokens(question.choices, self._tokenizer)].tolist()
         (text,) = self._texts(logits.argmax()[None, None])
         return Answer(
             question,
             text,
             probabilities=dict(zip(question.choices, probabilities, strict=True)),
             outside=0.0,
-            tokens={"input": prompt_lengths(prompt)[0], "output": 1},
+            tokens={"input": len(ids), "output": 1},
         )
 
     def _texts(self, tokens: torch.Tensor) -> list[str]:
@@ -186,14 +180,17 @@ class Inference:
         )
         return texts
 
-    def _replies(self, questions: Sequence[Question], inputs: Mapping[str, Any]) -> list[Answer]:
+    def _replies(self, questions: Sequence[Question], inputs: Inputs) -> list[Answer]:
         import torch
 
         sampling, checkpoint = questions[0].sampling, self._model.generation_config
         if is_seeded(sampling, checkpoint):
             torch.manual_seed(sampling.seed)
-        options = generate_options(sampling, checkpoint, inputs["attention_mask"])
-        tokens = self._model.generate(**inputs, **options)[:, inputs["input_ids"].shape[1] :]
+        ids = inputs["input_ids"]
+        # transformers' repetition penalty counts padding too: so that is a token that counts anyway
+        padded = {"input_ids": ids.where(inputs["attention_mask"].bool(), ids[:, -1:])}
+        tokens = self._model.generate(**{**inputs, **padded}, **generate_options(sampling, checkpoint))
+        tokens = tokens[:, ids.shape[1] :]
         stop = checkpoint.eos_token_id
         stops = {stop} if isinstance(stop, int) else set(stop or ())
         answers = []
@@ -210,8 +207,7 @@ class Inference:
         import torch
 
         rows = [prompt["input_ids"][0].tolist() for prompt in prompts]
-        columns = enumerate(zip(*(row[:-1] for row in rows), strict=False))
-        length = next((n for n, tokens in columns if len(set(tokens)) > 1), min(map(len, rows)) - 1)
+        length = len(os.path.commonprefix([row[:-1] for row in rows]))
         inputs = {
             name: value[:, :length] if name in _BY_TOKEN else value for name, value in prompts[0].items()
         }
@@ -232,93 +228,22 @@ class Inference:
             past_key_values=prefix.rows(len(suffixes)),
             use_cache=True,
         )
-        columns = [ends.index(len(suffix) - 1) for suffix in suffixes]
-        return logits[range(len(suffixes)), columns].float()
+        return logits[range(len(suffixes)), [ends.index(len(suffix) - 1) for suffix in suffixes]]
 
     def _continued(self, prefix: Prefix, suffixes: Sequence[list[int]]) -> dict[str, Any]:
         """What ``generate`` takes to go on from ``prefix``: padding stands between it and the shorter suffixes."""
         import torch
 
-        width = max(map(len, suffixes))
-        ids, mask = [], []
-        for suffix in suffixes:
-            gap = [0] * (width - len(suffix))  # masked, so that any token will do
-            ids.append([*prefix.ids, *gap, *suffix])
-            mask.append([1] * len(prefix.ids) + gap + [1] * len(suffix))
+        gaps = [[0] * (max(map(len, suffixes)) - len(suffix)) for suffix in suffixes]
+        rows = list(zip(gaps, suffixes, strict=True))
+        device = self._model.device
         return {
-            "input_ids": torch.tensor(ids, device=self._model.device),
-            "attention_mask": torch.tensor(mask, device=self._model.device),
+            "input_ids": torch.tensor([prefix.ids + gap + suffix for gap, suffix in rows], device=device),
+            "attention_mask": torch.tensor(
+                [[1] * len(prefix.ids) + gap + [1] * len(suffix) for gap, suffix in rows], device=device
+            ),
             "past_key_values": prefix.rows(len(suffixes)),
         }
-
-    def _in_batches(
-        self, rows: Sequence[_Row], answer: Callable[[Sequence[_Row]], Sequence[Answer]]
-    ) -> list[Answer]:
-        """The ``answer`` to all ``rows``, a batch at once; smaller ones from where memory runs out."""
-        import torch
-
-        answers: list[Answer] = []
-        while len(answers) < len(rows):
-            batch = rows[len(answers) : len(answers) + self._batch_size]
-            try:
-                answers += answer(batch)
-            except torch.OutOfMemoryError:
-                if len(batch) == 1:
-                    raise
-                self._batch_size = len(batch) // 2
-                say(f"judge: out of GPU memory; from now on {self._batch_size} questions in one forward pass")
-                torch.cuda.empty_cache()
-        return answers
-
-    def _try(self, prompts: Sequence[Inputs]) -> bool:
-        """Whether the first tokens after ``prompts`` have the same probabilities both ways."""
-        import torch
-
-        plain = [row for prompt in prompts for row in self._beginnings(self._moved(prompt))]
-        try:
-            prefix, suffixes = self._prefix(prompts)
-            shared = self._beginnings(self._continued(prefix, suffixes))
-            next_tokens = self._logits_after(prefix, suffixes).softmax(-1)
-            at_once = [(ids[:1], row[None]) for (ids, _), row in zip(plain, next_tokens, strict=True)]
-            found = max(map(_difference, plain + plain, shared + at_once))
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # classes fail in their own ways where they cannot go on from a cache
-            reason = type(error).__name__
-        else:
-            if found <= _TOLERANCE.get(str(self._model.dtype).removeprefix("torch."), _TOLERANCE_HALF):
-                return True
-            reason = f"probabilities would differ by {found:.1g}"
-        say(
-            f"judge: {self._model.config.model_type} cannot share an image between questions ({reason}): "
-            "each is asked with its own"
-        )
-        return False
-
-    def _beginnings(self, inputs: Mapping[str, Any]) -> list[_Beginning]:
-        import torch
-
-        out = self._model.generate(
-            **inputs,
-            max_new_tokens=_FIRST_TOKENS,
-            do_sample=False,
-            repetition_penalty=1.0,
-            output_logits=True,
-            return_dict_in_generate=True,
-        )
-        probabilities = torch.stack(out.logits, dim=1).float().softmax(dim=-1)
-        ids = out.sequences[:, inputs["input_ids"].shape[1] :].tolist()
-        return list(zip(ids, probabilities, strict=True))
-
-
-def _difference(one: _Beginning, other: _Beginning) -> float:
-    """The largest difference of a probability (0-1) while the replies are the same."""
-    largest = 0.0
-    for token, its, mine, theirs in zip(one[0], other[0], one[1], other[1], strict=False):
-        largest = max(largest, (mine - theirs).abs().max().item())
-        if token != its:
-            break
-    return largest
 
 
 def check_choice_ids(questions: Sequence[Question], tokenizer: Any) -> None:
