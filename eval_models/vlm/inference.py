@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-import os.path
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eval_models.vlm.prompts import (
@@ -207,7 +207,8 @@ class Inference:
         import torch
 
         rows = [prompt["input_ids"][0].tolist() for prompt in prompts]
-        length = len(os.path.commonprefix([row[:-1] for row in rows]))
+        columns = zip(*(row[:-1] for row in rows), strict=False)
+        length = sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, columns))
         inputs = {
             name: value[:, :length] if name in _BY_TOKEN else value for name, value in prompts[0].items()
         }
