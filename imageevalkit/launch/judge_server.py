@@ -11,7 +11,9 @@ import re
 import socket
 import subprocess
 import time
+import urllib.request
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +48,17 @@ from imageevalkit.secrets import environ_with
 from imageevalkit.text import plain
 
 _HOST = "127.0.0.1"
-_LOOK_EVERY = 0.5  # seconds between two looks at a server that loads
 _ANSWERS_WITHIN = 2.0  # seconds
 _PORTS = 3  # somebody may take a port between our choice and the server's start
 _LIVES = 2  # in one cell: what kills a server twice would kill it a third time
 _STOPS_WITHIN = 10.0  # seconds; its guard kills after 5
 _LOG_TAIL = 1 << 16
 _TELLING = re.compile(r"(?:\b[\w.]*(?:Error|Exception)|\berror): .+")
+# a proxy of the environment has no business here
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
+@dataclass
 class JudgeServer:
     """``command`` under a guard, reached at ``address`` once it is healthy; its output goes to ``log``.
 
@@ -63,49 +67,35 @@ class JudgeServer:
     main thread.
     """
 
-    def __init__(
-        self,
-        name: str,
-        model: str,
-        command: Sequence[str],
-        environ: dict[str, str],
-        log: Path,
-        start_timeout: float,
-        address: Address,
-        lifeline: int,
-    ) -> None:
-        self._name = name
-        self._model = model
-        self._command = command
-        self._environ = environ
-        self._log = log
-        self._start_timeout = start_timeout
-        self._address = address
-        self._lifeline = lifeline
+    name: str
+    model: str
+    command: Sequence[str]
+    environ: dict[str, str]
+    log: Path
+    start_timeout: float
+    address: Address
+    lifeline: int
+
+    def __post_init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._port = 0
-        self._ports_tried = 0
-        self._log_start = 0
-        self._started = self._looked = 0.0
-        self._healthy = False
-        self._deaths = 0
-        self._hopeless = self._given_up = False
+        self._port = self._ports_taken = self._log_start = self._deaths = 0
+        self._started = 0.0
+        self._healthy = self._hopeless = False
 
     def tend(self) -> str:
         """Do what is due, and return what the user should know of it now; call it several times a second."""
-        if self._given_up:
+        if self._hopeless or self._deaths == _LIVES:
             return ""
         if self._process is None:
-            if not self._address.wanted:
-                return ""
-            self._start(_free_port())
+            if self.address.wanted:
+                self._start(_free_port())
         elif (status := self._process.poll()) is not None:
             self._process = None
             self._ended(describe_exit(status))
         elif not self._healthy:
-            self._look()
+            self._look(self._process)
         loads = self._process is not None and not self._healthy
-        return f"loading judge {self._name} … {time.monotonic() - self._started:.0f} s" if loads else ""
+        return f"loading judge {self.name} … {time.monotonic() - self._started:.0f} s" if loads else ""
 
     def next_cell(self, makes_room: bool) -> None:
         """Another cell begins: it is not to blame for what the one before did to the server.
@@ -113,96 +103,77 @@ class JudgeServer:
         ``makes_room``: it has models of its own, which come first and need the GPUs; the server starts again when it
         is asked.
         """
-        self._deaths = 0
-        if makes_room and self._process is not None:
+        if self._deaths == _LIVES or (makes_room and self._process is not None):
             self.stop()
-            self._healthy = False
-            self._address.forget()
-        if self._given_up and not self._hopeless:
-            self._given_up = False
-            self._address.forget()
+            self.address.forget()
+        self._deaths = 0
 
     def stop(self) -> None:
         """End the server and all that it started."""
+        self._healthy = False
         if self._process is None:
             return
-        self._process.terminate()
-        try:
-            self._process.wait(_STOPS_WITHIN)
-        except subprocess.TimeoutExpired:
-            self._process.terminate()  # a guard takes the second one as the order to kill at once
+        for _ in range(2):  # a guard takes the second one as the order to kill at once
+            self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_STOPS_WITHIN)
+                break
         self._process = None
 
     def _start(self, port: int) -> None:
         self._port, self._healthy, self._started = port, False, time.monotonic()
-        self._log_start = self._log.stat().st_size if self._log.exists() else 0
-        title = f"server of judge {self._name}"
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
+        title = f"server of judge {self.name}"
         self._process = guarded(
-            [*self._command, "--port", str(port)], self._log, title, self._environ, self._lifeline
+            [*self.command, "--port", str(port)], self.log, title, self.environ, self.lifeline
         )
 
-    def _look(self) -> None:
-        now = time.monotonic()
-        if now - self._looked < _LOOK_EVERY:
-            return
-        self._looked = now
-        answers = _answers(self._port, self._model)
+    def _look(self, process: subprocess.Popen[bytes]) -> None:
+        answers = _answers(self._port, self.model)
         if answers is False:
             self.stop()
-            self._another_port("found servers of others on the ports it was given", "")
-        elif answers and self._process and self._process.poll() is None:
-            self._healthy, self._ports_tried = True, 0
-            self._address.give(f"http://{_HOST}:{self._port}/v1")
-        elif now - self._started > self._start_timeout:
+            self._take_another_port("found servers of others on the ports it was given")
+        elif answers and process.poll() is None:
+            self._healthy, self._ports_taken = True, 0
+            self.address.give(f"http://{_HOST}:{self._port}/v1")
+        elif time.monotonic() - self._started > self.start_timeout:
             self.stop()
-            self._hopeless = True
-            said = last_line(str(self._log))
-            self._give_up(f"was not ready after {self._start_timeout:g} s (start_timeout)", said)
+            said = last_line(str(self.log))
+            self._give_up(f"was not ready after {self.start_timeout:g} s (start_timeout)", said)
 
     def _ended(self, how: str) -> None:
         said = self._said()
         if self._healthy:
-            self._healthy = False
-            self._address.withdraw()
+            self.address.withdraw()
             self._deaths += 1
             if self._deaths < _LIVES:
                 self._start(self._port)  # the same: requests that are tried again will find it there
             else:
                 self._give_up(f"died {self._deaths} times ({how})", said)
         elif "address already in use" in said.lower():
-            self._another_port(f"could not start ({how})", said)
+            self._take_another_port(f"could not start ({how})", said)
         else:
-            self._hopeless = True
             self._give_up(f"could not start ({how})", said)
 
-    def _another_port(self, what: str, said: str) -> None:
-        if self._ports_tried + 1 < _PORTS:
-            self._ports_tried += 1
+    def _take_another_port(self, what: str, said: str = "") -> None:
+        self._ports_taken += 1
+        if self._ports_taken < _PORTS:
             self._start(_free_port())
         else:
-            self._hopeless = True
             self._give_up(what, said)
 
     def _give_up(self, what: str, said: str) -> None:
-        self._given_up = True
+        self._hopeless = self._deaths < _LIVES  # it did not even start
         told = f": {said.rstrip('.')}" if said else ""
-        self._address.give_up(f"the server of judge {self._name} {what}{told}; log {short_path(self._log)}")
+        self.address.give_up(f"the server of judge {self.name} {what}{told}; log {short_path(self.log)}")
 
     def _said(self) -> str:
         """The line of the log that tells best why the server ended."""
-        try:
-            with self._log.open("rb") as file:
-                size = file.seek(0, 2)
-                file.seek(max(self._log_start, size - _LOG_TAIL))
-                text = file.read().decode(errors="replace")
-        except OSError:
-            return ""
+        text = self.log.read_bytes()[self._log_start :][-_LOG_TAIL:].decode(errors="replace")
         lines = [match[0] for line in text.splitlines() if (match := _TELLING.search(plain(line)))]
         # processes that only pass on the fault of another one say so, and end last
         causes = [line for line in lines if "root cause" not in line]
-        return shorten(causes[-1]) if causes else last_line(str(self._log))
+        return shorten(causes[-1]) if causes else last_line(str(self.log))
 
 
 def _free_port() -> int:
@@ -213,27 +184,16 @@ def _free_port() -> int:
 
 def _answers(port: int, model: str) -> bool | None:
     """Whether the server on ``port`` is ready (None: not yet) and says that it serves ``model``."""
-    health, models = _get(port, "/health"), _get(port, "/v1/models")
-    if health is None or models is None:
-        return None
     try:
-        return model in [each["id"] for each in json.loads(models)["data"]]
-    except (ValueError, TypeError, KeyError):
-        return False
-
-
-def _get(port: int, path: str) -> bytes | None:
-    """The body of a 200; None for anything else."""
-    # not urllib: a proxy of the environment has no business here
-    connection = http.client.HTTPConnection(_HOST, port, timeout=_ANSWERS_WITHIN)
-    try:
-        connection.request("GET", path)
-        reply = connection.getresponse()
-        return reply.read() if reply.status == http.HTTPStatus.OK else None
+        for path in ("health", "v1/models"):
+            with _DIRECT.open(f"http://{_HOST}:{port}/{path}", timeout=_ANSWERS_WITHIN) as reply:
+                body = reply.read()
     except (OSError, http.client.HTTPException):
         return None
-    finally:
-        connection.close()
+    try:
+        return model in [each["id"] for each in json.loads(body)["data"]]
+    except (ValueError, TypeError, KeyError):
+        return False
 
 
 _TICK = 0.1
