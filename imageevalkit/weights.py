@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,48 +15,39 @@ from imageevalkit.errors import CellFailure
 def why_not_loaded(model_path: str, error: BaseException) -> str:
     """Words for ``error``, which transformers, diffusers or huggingface_hub raised while loading ``model_path``."""
     from huggingface_hub import constants
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
 
-    causes = _chain(error)
-
-    def caused_by(*kinds: type[BaseException]) -> bool:
-        return any(isinstance(cause, kinds) for cause in causes)
-
-    if Path(model_path).is_dir():
-        return f"{model_path} does not load: {first_line(error)}"
-    if not may_be_hub_id(model_path):
-        return f"there is no folder {model_path}; download the model or correct its path"
-    if caused_by(GatedRepoError):
-        # set or not: a model that runs code of its authors does not have it
-        return (
-            f"{model_path} is gated: accept its licence on the hub, set HF_TOKEN and run "
-            "bash utils/prefetch.sh with the options of this run"
-        )
-    if caused_by(RepositoryNotFoundError):
-        return f"{model_path} is neither a local folder nor a hub repository that HF_TOKEN may read"
-    if caused_by(RevisionNotFoundError):
-        return f"{model_path} has no such revision on the hub"
-    if caused_by(LocalEntryNotFoundError, OfflineModeIsEnabled):
-        reason = (
+    if not Path(model_path).is_dir():
+        if not may_be_hub_id(model_path):
+            return f"there is no folder {model_path}; download the model or correct its path"
+        state = (
             "HF_HUB_OFFLINE=1 forbids downloading" if constants.HF_HUB_OFFLINE else "the hub is unreachable"
         )
-        return (
-            f"{model_path} is no local folder and not whole in the cache {constants.HF_HUB_CACHE}, "
-            f"and {reason}; with internet, bash utils/prefetch.sh with the options of this run fetches it"
-        )
+        classes = {cls.__name__ for cause in _chain(error) for cls in type(cause).__mro__}
+        for name, reason in _REASONS.items():
+            if name in classes:
+                return f"{model_path} {reason.format(cache=constants.HF_HUB_CACHE, state=state)}"
     return f"{model_path} does not load: {first_line(error)}"
+
+
+_ABSENT = (
+    "is no local folder and not whole in the cache {cache}, and {state}; "
+    "with internet, bash utils/prefetch.sh with the options of this run fetches it"
+)
+# by classes of huggingface_hub, the narrower first
+_REASONS = {
+    # HF_TOKEN set or not: a model that runs code of its authors does not have it
+    "GatedRepoError": "is gated: accept its licence on the hub, set HF_TOKEN and run bash utils/prefetch.sh with the "
+    "options of this run",
+    "RepositoryNotFoundError": "is neither a local folder nor a hub repository that HF_TOKEN may read",
+    "RevisionNotFoundError": "has no such revision on the hub",
+    "LocalEntryNotFoundError": _ABSENT,
+    "OfflineModeIsEnabled": _ABSENT,
+}
 
 
 def may_be_hub_id(model_path: str) -> bool:
     """``owner/name``, as opposed to what can only be a path."""
-    parts = model_path.split("/")
-    return len(parts) == 2 and all(part and not part.startswith((".", "~")) for part in parts)
+    return re.fullmatch("[^/.~][^/]*/[^/.~][^/]*", model_path) is not None
 
 
 def first_line(error: BaseException) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
-import os
 import re
 import shlex
 import time
@@ -20,34 +20,36 @@ from imageevalkit.judges.settings import check_gpus
 from imageevalkit.locks import open_lock, take_lock
 
 _MAX_LOGPROBS = 20  # what the OpenAI API gives at most, and so what is asked for
-# The run decides these; the judge would not be found elsewhere or under another name.
-_OURS = ("host", "port", "uds", "served-model-name", "model")
-# Flags are written into plans, logs and results. By how they begin: an argument parser may take them shortened.
-_SECRETS = {
-    "api-k": "the server of a run asks for no key: leave it out",
-    "hf-t": "a token is read from HF_TOKEN in config.local.sh or the environment: leave it out",
+# Flags that are not the user's. The judge would not be found elsewhere or under another name; secrets would be written
+# into plans, logs and results: these go by how they begin, as an argument parser may take them shortened.
+_REFUSED = {
+    r"host|port|uds|served-model-name|model": "the run sets it: leave it out",
+    r"api-k.*": "the server of a run asks for no key: leave it out",
+    r"hf-t.*": "a token is read from HF_TOKEN in config.local.sh or the environment: leave it out",
 }
-
 # Names without their dashes, and without the "no-" of a switch; what is not here is taken to decide.
 _INDIFFERENT = re.compile(
+    r"""
     # memory
-    r"gpu-memory-utilization|kv-cache-memory(-bytes)?|swap-space|cpu-offload-gb|num-gpu-blocks-override|block-size|"
-    r"mm-processor-cache-(gb|type)|enable-sleep-mode|max-model-len|"
+    gpu-memory-utilization | kv-cache-memory(-bytes)? | swap-space | cpu-offload-gb | num-gpu-blocks-override |
+    block-size | mm-processor-cache-(gb|type) | enable-sleep-mode | max-model-len |
     # devices and processes
-    r"tp|pp|dp|dpl|dcp|(tensor|pipeline|data|decode-context)-parallel-.+|enable-expert-parallel|"
-    r"distributed-executor-backend|mm-encoder-tp-mode|disable-custom-all-reduce|max-parallel-loading-workers|"
-    r"api-server-count|asc|"
+    tp | pp | dp | dpl | dcp | (tensor|pipeline|data|decode-context)-parallel-.+ | enable-expert-parallel |
+    distributed-executor-backend | mm-encoder-tp-mode | disable-custom-all-reduce | max-parallel-loading-workers |
+    api-server-count | asc |
     # scheduling and speed
-    r"max-num-seqs|max-num-batched-tokens|max-num-partial-prefills|max-long-partial-prefills|"
-    r"long-prefill-token-threshold|enable-chunked-prefill|enable-prefix-caching|prefix-caching-hash-algo|"
-    r"async-scheduling|scheduling-policy|stream-interval|enforce-eager|max-seq-len-to-capture|"
-    r"cuda-graph-sizes|cudagraph-.+|compilation-config|cc|O\d*|"
+    max-num-seqs | max-num-batched-tokens | max-num-partial-prefills | max-long-partial-prefills |
+    long-prefill-token-threshold | enable-chunked-prefill | enable-prefix-caching | prefix-caching-hash-algo |
+    async-scheduling | scheduling-policy | stream-interval | enforce-eager | max-seq-len-to-capture |
+    cuda-graph-sizes | cudagraph-.+ | compilation-config | cc | O\d* |
     # places
-    r"download-dir|allowed-local-media-path|allowed-media-domains|safetensors-load-strategy|use-tqdm-on-load|"
-    r"root-path|allow-credentials|allowed-(origins|methods|headers)|ssl-.+|"
+    download-dir | allowed-local-media-path | allowed-media-domains | safetensors-load-strategy | use-tqdm-on-load |
+    root-path | allow-credentials | allowed-(origins|methods|headers) | ssl-.+ |
     # logs and metrics
-    r"(disable|enable)-log-.+|disable-uvicorn-access-log|uvicorn-log-level|max-log-len|log-.+|"
-    r"show-hidden-metrics-.+|otlp-traces-endpoint|collect-detailed-traces|disable-fastapi-docs|kv-cache-metrics.*"
+    (disable|enable)-log-.+ | disable-uvicorn-access-log | uvicorn-log-level | max-log-len | log-.+ |
+    show-hidden-metrics-.+ | otlp-traces-endpoint | collect-detailed-traces | disable-fastapi-docs | kv-cache-metrics.*
+    """,
+    re.VERBOSE,
 )
 _ERROR = "error: "  # begins what stands in the place of an address
 _TICK = 0.1  # seconds between two looks at it
@@ -85,7 +87,7 @@ class ServerSettings:
         flags, decides = list[str](), True
         for word in self.further_flags():
             if word.startswith("-"):  # its values follow it
-                decides = not _INDIFFERENT.fullmatch(name_of(word).removeprefix("no-"))
+                decides = not _INDIFFERENT.fullmatch(_name_of(word).removeprefix("no-"))
             flags += [word] * decides
         given = {"revision": self.revision, "serve_args": shlex.join(flags)}
         return {name: value for name, value in given.items() if value}
@@ -117,14 +119,9 @@ class ServerSettings:
             flags = shlex.split(self.serve_args)
         except ValueError as error:
             raise UserError(f"serve_args: {error}") from None
-        for flag in flags:
-            if not flag.startswith("--"):
-                continue
-            name = name_of(flag)
-            if name in _OURS:
-                raise UserError(f"serve_args: --{name} is set by the run, leave it out")
-            for beginning, remedy in _SECRETS.items():
-                if name.startswith(beginning):
+        for name in (_name_of(flag) for flag in flags if flag.startswith("--")):
+            for refused, remedy in _REFUSED.items():
+                if re.fullmatch(refused, name):
                     raise UserError(f"serve_args: --{name}: {remedy}")
         return flags
 
@@ -136,7 +133,7 @@ def split_kwargs(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
     return server, {name: value for name, value in kwargs.items() if name not in names}
 
 
-def name_of(flag: str) -> str:
+def _name_of(flag: str) -> str:
     """``"--max_num_seqs=64"`` and ``"--max-num-seqs"`` are ``"max-num-seqs"``; of ``"--a.b"`` it is ``"a"``."""
     return re.split(r"[=.]", flag.lstrip("-"))[0].replace("_", "-")
 
@@ -156,8 +153,7 @@ class ServerAddress:
         or it died too often, or the job that keeps it has ended.
         """
         while not (text := self._text()):
-            if not self._wanted.exists():
-                write_atomic(self._wanted, "")
+            self._wanted.touch()
             if not self._is_kept():
                 raise JudgeUnusable("the job that serves the judge has ended; run the same command again")
             time.sleep(_TICK)
@@ -171,12 +167,10 @@ class ServerAddress:
         For those whose requests fail: to them it looks like an outage that passes.
         """
         text = self._text()
-        if text.startswith(_ERROR):
-            return text.removeprefix(_ERROR)
-        moved = text and text != base_url
-        return (
-            "the server of the judge has moved to another port; run the same command again" if moved else ""
-        )
+        if text in ("", base_url):
+            return ""
+        moved = "the server of the judge has moved to another port; run the same command again"
+        return text.removeprefix(_ERROR) if text.startswith(_ERROR) else moved
 
     @property
     def is_away(self) -> bool:
@@ -186,28 +180,21 @@ class ServerAddress:
     @property
     def edition(self) -> int:
         """Another number each time the address is given anew; 0 while there is none."""
-        try:
+        with contextlib.suppress(FileNotFoundError):
             return self.path.stat().st_mtime_ns
-        except FileNotFoundError:
-            return 0
+        return 0
 
     def _text(self) -> str:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             return self.path.read_text(encoding="utf-8").strip()
-        except FileNotFoundError:
-            return ""
+        return ""
 
     def _is_kept(self) -> bool:
-        try:
-            fd = os.open(self._keeper, os.O_RDONLY)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(fd)
+        with contextlib.suppress(FileNotFoundError), self._keeper.open("rb") as keeper:
+            try:
+                fcntl.flock(keeper, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
         return False
 
 
