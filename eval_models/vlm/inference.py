@@ -7,32 +7,39 @@ what differs, in few tokens for each, and the tokens of the replies continue fro
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
-from collections.abc import Sequence
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from PIL import Image
 
 from eval_models.vlm.prompts import (
     Inputs,
     batches_of,
     generate_options,
     is_seeded,
+    model_inputs,
     penalty_of,
     prompt_lengths,
 )
-from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
+from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question, ask
 from imageevalkit.errors import say
 
 if TYPE_CHECKING:
     import torch
 
 # tests/test_transformers_judge.py compares them with one ``generate`` call for each question
-PROVEN = ("qwen2_5_vl", "qwen3_vl")
+_PROVEN = ("qwen2_5_vl", "qwen3_vl")
 # Largest difference of a probability between the two ways. Float32 leaves no doubt; half precision rounds by
 # about this much, and a class that fails for that reason is slow, not wrong.
 _TOLERANCE = {"torch.float32": 1e-5}
 _TOLERANCE_HALF = 0.02
-_COMPARED = 4  # first tokens of a reply
+_TRIAL = ("Is it red?", "What is in the image, and how many are there?")
 _BY_TOKEN = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
 
 
@@ -53,13 +60,45 @@ class Prefix(NamedTuple):
         return cache
 
 
-class Inference:
-    """``model`` with its ``tokenizer``; to be used in torch's inference mode."""
+@dataclass
+class LocalModel:
+    """``model`` in evaluation mode and its ``processor``; ``positions``: the longest context, None if unknown."""
 
-    def __init__(self, model: Any, tokenizer: Any) -> None:
-        self._model = model
-        self._tokenizer = tokenizer
-        self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
+    model: Any
+    processor: Any
+    positions: int | None
+
+    @functools.cached_property
+    def shares(self) -> bool:
+        """Whether :meth:`shared_answers` is right: tests tell it of some classes, a trial with an image of others.
+
+        Where an image's tokens see the question, positions do not go on from a cache, or the model does not at all,
+        the answers are others than the plain way's.
+        """
+        name = self.model.config.model_type
+        if name in _PROVEN:
+            return True
+        drawn = io.BytesIO()
+        Image.effect_noise((256, 192), 90).convert("RGB").save(drawn, "PNG")
+        picture = Picture(Path("noise.png"), "", data=drawn.getvalue())
+        questions = [ask(f"choice/{text}", picture, text, choices=("Yes", "No", "1")) for text in _TRIAL]
+        questions += [ask(f"reply/{text}", picture, text, max_tokens=8) for text in _TRIAL]
+        tolerance = _TOLERANCE.get(str(self.model.dtype), _TOLERANCE_HALF)
+        try:
+            prompts = self.prompts([[question] for question in questions])
+            shared = {one.question.name: one for one in self.shared_answers(questions, prompts, len(prompts))}
+            plain = [self.answers([q], prompt)[0] for q, prompt in zip(questions, prompts, strict=True)]
+            if all(_is_close(one, shared[one.question.name], tolerance) for one in plain):
+                return True
+            reason = "answers would differ"
+        except Exception as error:  # classes fail in their own ways where they cannot go on from a cache
+            reason = type(error).__name__
+        say(f"judge: {name} cannot share an image between questions ({reason}): each is asked with its own")
+        return False
+
+    def prompts(self, groups: Iterable[Sequence[Question]]) -> list[Inputs]:
+        """What the model takes for each group of questions (see :func:`model_inputs`)."""
+        return model_inputs(self.processor, self.positions, groups)
 
     def answers(self, questions: Sequence[Question], inputs: Inputs) -> list[Answer]:
         """The answer to each of ``questions``, the rows of ``inputs``: one with choices, or some of equal sampling.
@@ -68,11 +107,12 @@ class Inference:
         """
         import torch
 
-        if not questions[0].choices:
-            return self._replies(questions, self._moved(inputs))
-        (question,), (ids,) = questions, inputs["input_ids"]
-        logits, _ = self._forward(inputs, torch.tensor([len(ids) - 1]), use_cache=False)
-        return [self._choice(question, ids, logits[0, 0])]
+        with torch.inference_mode():
+            if not questions[0].choices:
+                return self._replies(questions, self._moved(inputs))
+            (question,), (ids,) = questions, inputs["input_ids"]
+            logits, _ = self._forward(inputs, torch.tensor([len(ids) - 1]), use_cache=False)
+            return [self._choice(question, ids, logits[0, 0])]
 
     def shared_answers(
         self, questions: Sequence[Question], prompts: Sequence[Inputs], batch_size: int
@@ -81,68 +121,26 @@ class Inference:
 
         They have the same images, and the same tokens up to the last of them.
         """
-        prefix, suffixes = self._prefix(prompts)
+        import torch
+
         answers = []
-        for group in batches_of(questions, self._model.generation_config):
-            for start in range(0, len(group), batch_size):
-                numbers = group[start : start + batch_size]
-                batch, tails = [questions[n] for n in numbers], [suffixes[n] for n in numbers]
-                if batch[0].choices:
-                    ids = [prompts[n]["input_ids"][0] for n in numbers]
-                    answers += map(self._choice, batch, ids, self._logits_after(prefix, tails))
-                else:
-                    answers += self._replies(batch, self._continued(prefix, tails))
-        return answers
-
-    def may_share(self, prompts: Sequence[Inputs]) -> bool:
-        """Whether :meth:`shared_answers` is right for the model, by these two ``prompts`` about one image.
-
-        Where the probabilities are not those of the plain way (an image whose tokens see the question, positions that a
-        cache does not continue), or the model cannot go on from a cache, it is not.
-        """
-        import torch
-
-        try:
-            plain = [self._beginnings(self._moved(prompt)) for prompt in prompts]
-            ids, expected = (torch.cat(parts) for parts in zip(*plain, strict=True))
+        with torch.inference_mode():
             prefix, suffixes = self._prefix(prompts)
-            shared_ids, shared = self._beginnings(self._continued(prefix, suffixes))
-            # the probabilities of a token mean something while those before it are the same
-            same = (ids == shared_ids).long().cumprod(dim=1).roll(1, dims=1)
-            same[:, 0] = 1
-            differences = (shared - expected).abs().amax(dim=-1) * same
-            at_once = self._logits_after(prefix, suffixes).softmax(dim=-1) - expected[:, 0]
-            found = max(differences.max().item(), at_once.abs().max().item())
-            if found <= _TOLERANCE.get(str(self._model.dtype), _TOLERANCE_HALF):
-                return True
-            reason = f"probabilities would differ by {found:.1g}"
-        except Exception as error:  # classes fail in their own ways where they cannot go on from a cache
-            reason = type(error).__name__
-        say(
-            f"judge: {self._model.config.model_type} cannot share an image between questions ({reason}): "
-            "each is asked with its own"
-        )
-        return False
-
-    def _beginnings(self, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
-        """The first tokens of replies, the most probable each time, and all probabilities at each of them."""
-        import torch
-
-        out = self._model.generate(
-            **inputs,
-            min_new_tokens=_COMPARED,
-            max_new_tokens=_COMPARED,
-            do_sample=False,
-            repetition_penalty=1.0,
-            output_logits=True,
-            return_dict_in_generate=True,
-        )
-        return out.sequences[:, -_COMPARED:], torch.stack(out.logits, dim=1).float().softmax(dim=-1)
+            for group in batches_of(questions, self.model.generation_config):
+                for start in range(0, len(group), batch_size):
+                    numbers = group[start : start + batch_size]
+                    batch, tails = [questions[n] for n in numbers], [suffixes[n] for n in numbers]
+                    if batch[0].choices:
+                        ids = [prompts[n]["input_ids"][0] for n in numbers]
+                        answers += map(self._choice, batch, ids, self._logits_after(prefix, tails))
+                    else:
+                        answers += self._replies(batch, self._continued(prefix, tails))
+        return answers
 
     def _moved(self, inputs: Inputs) -> Inputs:
         """``inputs`` on the model's device, pixels in its precision."""
         return {
-            name: value.to(self._model.device, self._model.dtype if value.is_floating_point() else None)
+            name: value.to(self.model.device, self.model.dtype if value.is_floating_point() else None)
             for name, value in inputs.items()
         }
 
@@ -151,20 +149,23 @@ class Inference:
 
         Only these logits: those of a whole prompt are gigabytes.
         """
-        if self._keeps:
-            options["logits_to_keep"] = at.to(self._model.device)
-        out = self._model(**self._moved(inputs), **options)
-        return (out.logits if self._keeps else out.logits[:, at]).float(), out.get("past_key_values")
+        keeps = "logits_to_keep" in inspect.signature(self.model.forward).parameters
+        if keeps:
+            options["logits_to_keep"] = at.to(self.model.device)
+        out = self.model(**self._moved(inputs), **options)
+        return (out.logits if keeps else out.logits[:, at]).float(), out.get("past_key_values")
 
     def _choice(self, question: Question, ids: torch.Tensor, logits: torch.Tensor) -> Answer:
         """The answer that ``logits`` (float32, shape (vocabulary,)) after the prompt ``ids`` hold."""
         from transformers import RepetitionPenaltyLogitsProcessor
 
-        penalty = penalty_of(question.sampling, self._model.generation_config)
+        penalty = penalty_of(question.sampling, self.model.generation_config)
         if penalty != 1.0:
             ids = ids.to(logits.device)
             logits = RepetitionPenaltyLogitsProcessor(penalty)(ids[None], logits[None])[0]
-        probabilities = logits.softmax(dim=-1)[choice_tokens(question.choices, self._tokenizer)].tolist()
+        probabilities = logits.softmax(dim=-1)[
+            choice_tokens(question.choices, self.processor.tokenizer)
+        ].tolist()
         (text,) = self._texts(logits.argmax()[None, None])
         return Answer(
             question,
@@ -175,7 +176,7 @@ class Inference:
         )
 
     def _texts(self, tokens: torch.Tensor) -> list[str]:
-        texts: list[str] = self._tokenizer.batch_decode(
+        texts: list[str] = self.processor.tokenizer.batch_decode(
             tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         return texts
@@ -183,13 +184,13 @@ class Inference:
     def _replies(self, questions: Sequence[Question], inputs: Inputs) -> list[Answer]:
         import torch
 
-        sampling, checkpoint = questions[0].sampling, self._model.generation_config
+        sampling, checkpoint = questions[0].sampling, self.model.generation_config
         if is_seeded(sampling, checkpoint):
             torch.manual_seed(sampling.seed)
         ids = inputs["input_ids"]
         # transformers' repetition penalty counts padding too: so that is a token that counts anyway
         padded = {"input_ids": ids.where(inputs["attention_mask"].bool(), ids[:, -1:])}
-        tokens = self._model.generate(**{**inputs, **padded}, **generate_options(sampling, checkpoint))
+        tokens = self.model.generate(**{**inputs, **padded}, **generate_options(sampling, checkpoint))
         tokens = tokens[:, ids.shape[1] :]
         stop = checkpoint.eos_token_id
         stops = {stop} if isinstance(stop, int) else set(stop or ())
@@ -237,7 +238,7 @@ class Inference:
 
         gaps = [[0] * (max(map(len, suffixes)) - len(suffix)) for suffix in suffixes]
         rows = list(zip(gaps, suffixes, strict=True))
-        device = self._model.device
+        device = self.model.device
         return {
             "input_ids": torch.tensor([prefix.ids + gap + suffix for gap, suffix in rows], device=device),
             "attention_mask": torch.tensor(
@@ -245,6 +246,11 @@ class Inference:
             ),
             "past_key_values": prefix.rows(len(suffixes)),
         }
+
+
+def _is_close(one: Answer, other: Answer, tolerance: float) -> bool:
+    ours, theirs = one.probabilities or {}, other.probabilities or {}
+    return one.text == other.text and all(abs(ours[name] - theirs[name]) <= tolerance for name in ours)
 
 
 def check_choice_ids(questions: Sequence[Question], tokenizer: Any) -> None:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import functools
-import io
 import json
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from PIL import Image
-
-from eval_models.vlm.inference import PROVEN, Inference, check_choice_ids
-from eval_models.vlm.model import PREPARED_BY, LocalModel, load_model
-from eval_models.vlm.prompts import Inputs, batches_of, check_question, model_inputs
-from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question, ask
+from eval_models.vlm.inference import LocalModel, check_choice_ids
+from eval_models.vlm.model import PREPARED_BY, load_model
+from eval_models.vlm.prompts import Inputs, batches_of, check_question
+from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.judges.answerer import WEIGHTS_USER, Judge
 from imageevalkit.judges.settings import TransformersSettings
@@ -83,7 +79,8 @@ class TransformersJudge(Judge):
             while waiting or ready:
                 while waiting and len(ready) < 2:
                     job = self._next(waiting)
-                    prepare = functools.partial(self._prepare, job.questions, job.one_image)
+                    groups = [[question] for question in job.questions] if job.one_image else [job.questions]
+                    prepare = functools.partial(self._local.prompts, groups)
                     # a model on the CPU uses all cores: a thread beside it would only make its own spin in waiting
                     ready.append((job, thread.submit(prepare).result if self._beside_gpu else prepare))
                 job, prepared = ready.popleft()
@@ -105,7 +102,7 @@ class TransformersJudge(Judge):
             about.setdefault(_beginning(question) if question.pictures else n, []).append(question)
         shared = [group for group in about.values() if len(group) > 1]
         apart = [group[0] for group in about.values() if len(group) == 1]
-        if shared and not self._shares:
+        if shared and not self._local.shares:
             shared, apart = [], list(questions)
         yield from (_Job(group, True) for group in shared)
         for numbers in batches_of(apart, self._local.model.generation_config):
@@ -120,17 +117,17 @@ class TransformersJudge(Judge):
         waiting.appendleft(_Job(job.questions[self._batch_size :], False))
         return _Job(job.questions[: self._batch_size], False)
 
-    def _prepare(self, questions: Sequence[Question], one_image: bool) -> list[Inputs]:
-        groups = [[question] for question in questions] if one_image else [questions]
-        return model_inputs(self._local.processor, self._local.positions, groups)
-
     def _answers(self, job: _Job, prepared: Callable[[], list[Inputs]]) -> list[Answer]:
         """The answer to each question of ``job``; none if it failed and is to be tried in smaller ones."""
         import torch
 
         questions = job.questions
         try:
-            answers = self._inferred(job, prepared())
+            prompts = prepared()
+            if job.one_image:
+                answers = self._local.shared_answers(questions, prompts, self._batch_size)
+            else:
+                answers = self._local.answers(questions, prompts[0])
         except torch.AcceleratorError as error:
             # a fault of the device makes every later call fail as well
             raise JudgeUnusable(f"judge: the GPU failed ({one_line(error, 200)}); run it again") from error
@@ -157,28 +154,6 @@ class TransformersJudge(Judge):
             reason = "out of GPU memory; the judge's max_pixels makes images smaller"
         return [Answer(questions[0], None, reason)]
 
-    def _inferred(self, job: _Job, prompts: list[Inputs]) -> list[Answer]:
-        import torch
-
-        with torch.inference_mode():
-            if job.one_image:
-                return self._inference.shared_answers(job.questions, prompts, self._batch_size)
-            return self._inference.answers(job.questions, prompts[0])
-
-    @functools.cached_property
-    def _shares(self) -> bool:
-        """Whether questions about one image may share its pass: tests tell it of some classes, a trial of others."""
-        import torch
-
-        if self._local.model.config.model_type in PROVEN:
-            return True
-        drawn = io.BytesIO()
-        Image.effect_noise((256, 192), 90).convert("RGB").save(drawn, "PNG")
-        picture = Picture(Path("noise.png"), "", data=drawn.getvalue())
-        questions = [ask("", picture, text) for text in ("Is it red?", "What is it, and how many are there?")]
-        with torch.inference_mode():
-            return self._inference.may_share(self._prepare(questions, True))
-
     @property
     def _beside_gpu(self) -> bool:
         return str(self._local.model.device.type) != "cpu"
@@ -190,10 +165,6 @@ class TransformersJudge(Judge):
     @functools.cached_property
     def _local(self) -> LocalModel:
         return load_model(self._source, self._settings)
-
-    @functools.cached_property
-    def _inference(self) -> Inference:
-        return Inference(self._local.model, self._local.processor.tokenizer)
 
 
 def _beginning(question: Question) -> Hashable:
