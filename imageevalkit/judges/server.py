@@ -27,30 +27,7 @@ _REFUSED = {
     r"api-k.*": "the server of a run asks for no key: leave it out",
     r"hf-t.*": "a token is read from HF_TOKEN in config.local.sh or the environment: leave it out",
 }
-# Names without their dashes, and without the "no-" of a switch; what is not here is taken to decide.
-_INDIFFERENT = re.compile(
-    r"""
-    # memory
-    gpu-memory-utilization | kv-cache-memory(-bytes)? | swap-space | cpu-offload-gb | num-gpu-blocks-override |
-    block-size | mm-processor-cache-(gb|type) | enable-sleep-mode | max-model-len |
-    # devices and processes
-    tp | pp | dp | dpl | dcp | (tensor|pipeline|data|decode-context)-parallel-.+ | enable-expert-parallel |
-    distributed-executor-backend | mm-encoder-tp-mode | disable-custom-all-reduce | max-parallel-loading-workers |
-    api-server-count | asc |
-    # scheduling and speed
-    max-num-seqs | max-num-batched-tokens | max-num-partial-prefills | max-long-partial-prefills |
-    long-prefill-token-threshold | enable-chunked-prefill | enable-prefix-caching | prefix-caching-hash-algo |
-    async-scheduling | scheduling-policy | stream-interval | enforce-eager | max-seq-len-to-capture |
-    cuda-graph-sizes | cudagraph-.+ | compilation-config | cc | O\d* |
-    # places
-    download-dir | allowed-local-media-path | allowed-media-domains | safetensors-load-strategy | use-tqdm-on-load |
-    root-path | allow-credentials | allowed-(origins|methods|headers) | ssl-.+ |
-    # logs and metrics
-    (disable|enable)-log-.+ | disable-uvicorn-access-log | uvicorn-log-level | max-log-len | log-.+ |
-    show-hidden-metrics-.+ | otlp-traces-endpoint | collect-detailed-traces | disable-fastapi-docs | kv-cache-metrics.*
-    """,
-    re.VERBOSE,
-)
+_INDIFFERENT = Path(__file__).with_name("indifferent_flags.txt")
 _ERROR = "error: "  # begins what stands in the place of an address
 _TICK = 0.1  # seconds between two looks at it
 
@@ -62,9 +39,6 @@ class ServerSettings:
     ``gpus``: None is one, where there is one. ``environment`` is where vLLM is installed (as in EVAL_ENV_MAP).
     ``max_model_len`` in tokens; None is the largest that fits. ``revision`` is that of a hub id. ``serve_args``
     are further flags in one string, stronger than ours. ``start_timeout`` (seconds) bounds the loading.
-
-    Raises:
-        UserError: a number that is too small, or ``serve_args`` that no shell splits or that the run sets itself.
     """
 
     gpus: int | None = None
@@ -79,51 +53,50 @@ class ServerSettings:
         positive("start_timeout", self.start_timeout)
         if self.max_model_len is not None:
             positive("max_model_len", self.max_model_len, whole=True)
-        self.further_flags()
+        for name in (_name_of(flag) for flag in self.further_flags() if flag.startswith("--")):
+            for refused, remedy in _REFUSED.items():
+                if re.fullmatch(refused, name):
+                    raise UserError(f"serve_args: --{name}: {remedy}")
 
     @property
     def decisive(self) -> dict[str, str]:
         """The part that decides what the judge answers, known without starting it; for its identity."""
+        listed = _INDIFFERENT.read_text(encoding="utf-8").splitlines()
+        indifferent = "|".join(line for line in listed if line and not line.startswith("#"))
         flags, decides = list[str](), True
         for word in self.further_flags():
             if word.startswith("-"):  # its values follow it
-                decides = not _INDIFFERENT.fullmatch(_name_of(word).removeprefix("no-"))
+                decides = not re.fullmatch(indifferent, _name_of(word).removeprefix("no-"))
             flags += [word] * decides
         given = {"revision": self.revision, "serve_args": shlex.join(flags)}
         return {name: value for name, value in given.items() if value}
 
     def command(self, executable: Path, model: str, gpus: int) -> list[str]:
-        """``vllm serve`` for ``model`` (a hub id or a folder), all but the port.
-
-        Sampling that a request leaves open is the checkpoint's own (``--generation-config auto``), as where an
-        official evaluator asks a plain ``vllm serve``.
-        """
-        command = [str(executable), "serve", model, "--host", "127.0.0.1"]
-        command += ["--served-model-name", model, "--generation-config", "auto"]
-        command += ["--max-logprobs", str(_MAX_LOGPROBS)]
-        # memory for a video that is never sent would be taken from the cache
-        command += ["--limit-mm-per-prompt", '{"video": 0}']
-        # 1,000 questions would leave 1,000 lines, and an error before them is what the log is read for
-        command += ["--uvicorn-log-level", "warning"]
-        if gpus:
-            command += ["--tensor-parallel-size", str(gpus)]
-        if self.max_model_len or gpus:  # without a GPU, vLLM's automatic length is 512
-            command += ["--max-model-len", str(self.max_model_len or "auto")]
-        if self.revision:
-            command += ["--revision", self.revision]
-        return command + self.further_flags()
+        """``vllm serve`` for ``model`` (a hub id or a folder), all but the port."""
+        flags = {
+            "host": "127.0.0.1",
+            "served-model-name": model,
+            # sampling that a request leaves open, as where an official evaluator asks a plain ``vllm serve``
+            "generation-config": "auto",
+            "max-logprobs": str(_MAX_LOGPROBS),
+            # memory for a video that is never sent would be taken from the cache
+            "limit-mm-per-prompt": '{"video": 0}',
+            # 1,000 questions would leave 1,000 lines, and an error before them is what the log is read for
+            "uvicorn-log-level": "warning",
+            "tensor-parallel-size": str(gpus or ""),
+            # without a GPU, vLLM's automatic length is 512
+            "max-model-len": str(self.max_model_len or "auto" * bool(gpus)),
+            "revision": self.revision,
+        }
+        given = [word for name, value in flags.items() if value for word in (f"--{name}", value)]
+        return [str(executable), "serve", model, *given, *self.further_flags()]
 
     def further_flags(self) -> list[str]:
-        """``serve_args``, split as a shell does. Raises UserError for a flag that the run sets itself."""
+        """``serve_args``, split as a shell does. Raises UserError where it cannot be."""
         try:
-            flags = shlex.split(self.serve_args)
+            return shlex.split(self.serve_args)
         except ValueError as error:
             raise UserError(f"serve_args: {error}") from None
-        for name in (_name_of(flag) for flag in flags if flag.startswith("--")):
-            for refused, remedy in _REFUSED.items():
-                if re.fullmatch(refused, name):
-                    raise UserError(f"serve_args: --{name}: {remedy}")
-        return flags
 
 
 def split_kwargs(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -149,8 +122,7 @@ class ServerAddress:
     def wait(self) -> str:
         """The base URL of the judge's server, which starts when this is first called: that may take many minutes.
 
-        A server that died is started again, where possible on the same port. Raises JudgeUnusable: it does not start,
-        or it died too often, or the job that keeps it has ended.
+        Raises JudgeUnusable: it does not start, or it died too often, or the job that keeps it has ended.
         """
         while not (text := self._text()):
             self._wanted.touch()

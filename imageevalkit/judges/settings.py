@@ -1,6 +1,6 @@
 """What a user may set of a judge that is asked through an API, and of one that runs in transformers.
 
-Types are checked at planning (:mod:`imageevalkit.launch.kwargs`), the rest whenever settings are made.
+Types are checked at planning (:mod:`imageevalkit.launch.kwargs`), the rest whenever settings are made: UserError.
 """
 
 from __future__ import annotations
@@ -30,9 +30,6 @@ class ApiSettings:
     ``base_url`` and ``api_key_env`` name another endpoint than the environment does. ``max_tokens_parameter``
     is the name that the endpoint has for the length of a reply; ``extra_body`` are request parameters over
     those of the benchmark, None taking one back. ``price`` is the user's word (see :mod:`imageevalkit.api.money`).
-
-    Raises:
-        UserError: a number that is not above 0, a request parameter that is not the user's, a malformed price.
     """
 
     base_url: str = ""
@@ -73,9 +70,6 @@ class TransformersSettings:
     "flash_attention_2"); None is transformers' choice. ``min_pixels`` and ``max_pixels`` bound width × height
     to which an image is resized. ``batch_size``: the most questions in one forward pass. ``gpus`` (None: one, where
     there is one) and ``environment`` (as in EVAL_ENV_MAP) are those of the job.
-
-    Raises:
-        UserError: a number below 1 (0 ``gpus``).
     """
 
     revision: str | None = None
@@ -96,10 +90,7 @@ class TransformersSettings:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The settings that may move a score, those left to the checkpoint omitted.
-
-        The others change speed and memory only (and last bits, as every other machine does).
-        """
+        """The settings that may move a score by more than last bits, those left to the checkpoint omitted."""
         names = ("dtype", "attn_implementation", "min_pixels", "max_pixels")
         return {name: value for name, value in asdict(self).items() if name in names and value is not None}
 
