@@ -62,12 +62,9 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _chain(error: BaseException | None) -> list[BaseException]:
-    causes = []
-    while error is not None:
-        causes.append(error)
-        error = error.__cause__ or error.__context__
-    return causes
+def _chain(error: BaseException) -> list[BaseException]:
+    cause = error.__cause__ or error.__context__
+    return [error, *_chain(cause)] if cause else [error]
 
 
 class WeightsSource(NamedTuple):
@@ -105,32 +102,25 @@ def find_weights(user: WeightsUser, model_path: str, revision: str | None) -> We
         raise missing_package(user, error) from error
     except Exception as error:  # of the hub, of its HTTP library, of the disk
         raise CellFailure(f"{user.name}: {why_not_loaded(model_path, error)}") from error
-    # …/snapshots/<commit>/config.json
-    commit = Path(config).parent.name
+    commit = Path(config).parent.name  # …/snapshots/<commit>/config.json
     return WeightsSource(model_path, commit, {"model": model_path, "revision": commit})
 
 
 def package_versions(
     user: WeightsUser, needed: Sequence[str], optional: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Versions of the packages that compute the answer, those of ``optional`` that are installed among them.
-
-    Raises CellFailure: one of ``needed`` is missing.
-    """
+    """Versions of the packages that compute the answer. Raises CellFailure: one of ``needed`` is missing."""
     versions = {}
     for name in (*needed, *optional):
         try:
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
+        except ImportError as error:
             if name in needed:
-                raise CellFailure(
-                    f"{user.name}: package {name} is missing in this environment; {user.remedy}"
-                ) from None
+                raise missing_package(user, error) from None
     return versions
 
 
 def missing_package(user: WeightsUser, error: ImportError) -> CellFailure:
     """The failure that names the package which ``error`` lacks."""
-    return CellFailure(
-        f"{user.name}: package {error.name} does not import in this environment ({error}); {user.remedy}"
-    )
+    text = f"{user.name}: package {error.name} does not import in this environment ({error}); {user.remedy}"
+    return CellFailure(text)
