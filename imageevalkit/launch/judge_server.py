@@ -29,7 +29,6 @@ from imageevalkit.jobs import (
     Plan,
     cell_of,
     load_plan,
-    outcome_path,
     read_outcome,
     write_outcome,
 )
@@ -214,9 +213,7 @@ class _SharedEvaluation:
     def __init__(self, plan: Plan, job: Job) -> None:
         self._plan = plan
         self._job = job
-        self._folder = Path(plan.run_folder)
-        self._progress = ProgressWriter()
-        self._reader = ProgressReader(progress_path(plan, job))
+        self._progress, self._reader = ProgressWriter(), ProgressReader(progress_path(plan, job))
         # nobody closes the other end: it closes with this process, however that ends, and ends what it started
         self._lifeline, self._end = os.pipe()
         server: dict[str, Any] = job.options["server"]
@@ -238,41 +235,41 @@ class _SharedEvaluation:
         return worst(STATUS_OF_STATE[outcome.state] for outcome in outcomes)
 
     def _outcome(self, cell: str, log: Path) -> Outcome:
-        outcome = read_outcome(self._folder, cell_of(cell), self._job.stage)
-        if outcome is not None:  # of an attempt of this job that crashed later
+        stage = self._job.stage
+        if outcome := self._read(cell, stage):  # of an attempt of this job that crashed later
             return outcome
-        outcome = self._missing(cell)
-        if outcome is None:
-            outcome = self._evaluate(cell, log)
-        if not outcome_path(self._folder, cell_of(cell), self._job.stage).exists():
-            logs.append(log, f"=== {outcome.state}: {outcome.message}")
-            write_outcome(self._folder, cell_of(cell), self._job.stage, outcome)
-        return outcome
+        problem = self._missing(cell) or self._evaluate(cell, log)
+        if outcome := self._read(cell, stage):
+            return outcome
+        logs.append(log, f"=== {FAILED}: {problem}")
+        write_outcome(Path(self._plan.run_folder), cell_of(cell), stage, Outcome(FAILED, problem))
+        return Outcome(FAILED, problem)
 
-    def _missing(self, cell: str) -> Outcome | None:
-        """What the cell fails with when a stage before this one did."""
+    def _read(self, cell: str, stage: str) -> Outcome | None:
+        return read_outcome(Path(self._plan.run_folder), cell_of(cell), stage)
+
+    def _missing(self, cell: str) -> str:
+        """The stage before this one without which the cell cannot start; empty when all is there."""
         for before in map(self._plan.job, self._job.after):
-            if cell in before.cells:
-                outcome = read_outcome(self._folder, cell_of(cell), before.stage)
-                state = outcome.state if outcome else FAILED
-                if state not in USABLE:
-                    return Outcome(FAILED, f"not started: {before.stage} of {cell} is {state}")
-        return None
+            outcome = self._read(cell, before.stage) or Outcome(FAILED)
+            if cell in before.cells and outcome.state not in USABLE:
+                return f"not started: {before.stage} of {cell} is {outcome.state}"
+        return ""
 
-    def _evaluate(self, cell: str, log: Path) -> Outcome:
+    def _evaluate(self, cell: str, log: Path) -> str:
+        """How the process that evaluates the cell ended."""
         given: dict[str, Any] = self._job.options["cells"][cell]
-        environ = _asker_environ(given["secrets"], given["environ"])
+        environ = environ_with(given["secrets"]) | given["environ"]
+        for name in ("NO_PROXY", "no_proxy"):  # which of them counts is up to the library
+            environ[name] = ",".join(filter(None, [environ.get(name), _HOST]))
         self._server.next_cell(makes_room=given["uses_encoders"])
         for attempt in range(1, _ATTEMPTS + 1):
             title = f"{self._job.stage}:{cell} attempt {attempt}"
             status = self._wait(cell, guarded(given["command"], log, title, environ, self._lifeline))
-            outcome = read_outcome(self._folder, cell_of(cell), self._job.stage)
-            if outcome is not None:
-                return outcome
-            if status in FINAL:
+            if status in FINAL or self._read(cell, self._job.stage):
                 break
         said = last_line(str(log))
-        return Outcome(FAILED, f"left no outcome, {describe_exit(status)}" + (f": {said}" if said else ""))
+        return f"left no outcome, {describe_exit(status)}" + (f": {said}" if said else "")
 
     def _wait(self, cell: str, process: subprocess.Popen[bytes]) -> int:
         noted = ""
@@ -295,13 +292,6 @@ def _server_environ(executable: Path, secrets: Sequence[str]) -> dict[str, str]:
     ours = {"", *map(str, OUR_PATHS)}
     paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ours]
     environ["PYTHONPATH"] = os.pathsep.join(paths)
-    return environ
-
-
-def _asker_environ(secrets: Sequence[str], own: dict[str, str]) -> dict[str, str]:
-    environ = environ_with(secrets) | own
-    for name in ("NO_PROXY", "no_proxy"):  # which of them counts is up to the library
-        environ[name] = ",".join(filter(None, [environ.get(name), "127.0.0.1"]))
     return environ
 
 
