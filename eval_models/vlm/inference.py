@@ -10,7 +10,7 @@ import copy
 import functools
 import inspect
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -50,7 +50,7 @@ class Prefix(NamedTuple):
     while a prefix is in use.
     """
 
-    ids: list[int]
+    ids: torch.Tensor
     cache: Any
 
     def rows(self, count: int) -> Any:
@@ -58,6 +58,19 @@ class Prefix(NamedTuple):
         cache = copy.deepcopy(self.cache)
         cache.batch_repeat_interleave(count)
         return cache
+
+    def before(self, suffixes: Sequence[torch.Tensor]) -> Inputs:
+        """Whole prompts for ``generate``: padding stands between the prefix and the shorter ``suffixes``."""
+        import torch
+        from torch.nn.utils.rnn import pad_sequence
+
+        ids = self.ids.expand(len(suffixes), -1)
+        masks = [torch.ones_like(suffix) for suffix in suffixes]
+        left = {"batch_first": True, "padding_side": "left"}
+        return {
+            "input_ids": torch.cat([ids, pad_sequence(suffixes, **left)], dim=1),
+            "attention_mask": torch.cat([torch.ones_like(ids), pad_sequence(masks, **left)], dim=1),
+        }
 
 
 @dataclass
@@ -85,7 +98,7 @@ class LocalModel:
         questions += [ask(f"reply/{text}", picture, text, max_tokens=8) for text in _TRIAL]
         tolerance = _TOLERANCE.get(str(self.model.dtype), _TOLERANCE_HALF)
         try:
-            prompts = self.prompts([[question] for question in questions])
+            prompts = model_inputs(self.processor, self.positions, [[question] for question in questions])
             shared = {one.question.name: one for one in self.shared_answers(questions, prompts, len(prompts))}
             plain = [self.answers([q], prompt)[0] for q, prompt in zip(questions, prompts, strict=True)]
             if all(_is_close(one, shared[one.question.name], tolerance) for one in plain):
@@ -96,10 +109,6 @@ class LocalModel:
         say(f"judge: {name} cannot share an image between questions ({reason}): each is asked with its own")
         return False
 
-    def prompts(self, groups: Iterable[Sequence[Question]]) -> list[Inputs]:
-        """What the model takes for each group of questions (see :func:`model_inputs`)."""
-        return model_inputs(self.processor, self.positions, groups)
-
     def answers(self, questions: Sequence[Question], inputs: Inputs) -> list[Answer]:
         """The answer to each of ``questions``, the rows of ``inputs``: one with choices, or some of equal sampling.
 
@@ -109,7 +118,7 @@ class LocalModel:
 
         with torch.inference_mode():
             if not questions[0].choices:
-                return self._replies(questions, self._moved(inputs))
+                return self._replies(questions, inputs)
             (question,), (ids,) = questions, inputs["input_ids"]
             logits, _ = self._forward(inputs, torch.tensor([len(ids) - 1]), use_cache=False)
             return [self._choice(question, ids, logits[0, 0])]
@@ -134,7 +143,7 @@ class LocalModel:
                         ids = [prompts[n]["input_ids"][0] for n in numbers]
                         answers += map(self._choice, batch, ids, self._logits_after(prefix, tails))
                     else:
-                        answers += self._replies(batch, self._continued(prefix, tails))
+                        answers += self._replies(batch, prefix.before(tails), prefix.rows(len(tails)))
         return answers
 
     def _moved(self, inputs: Inputs) -> Inputs:
@@ -159,13 +168,12 @@ class LocalModel:
         """The answer that ``logits`` (float32, shape (vocabulary,)) after the prompt ``ids`` hold."""
         from transformers import RepetitionPenaltyLogitsProcessor
 
-        penalty = penalty_of(question.sampling, self.model.generation_config)
-        if penalty != 1.0:
-            ids = ids.to(logits.device)
-            logits = RepetitionPenaltyLogitsProcessor(penalty)(ids[None], logits[None])[0]
-        probabilities = logits.softmax(dim=-1)[
-            choice_tokens(question.choices, self.processor.tokenizer)
-        ].tolist()
+        penalise = RepetitionPenaltyLogitsProcessor(
+            penalty_of(question.sampling, self.model.generation_config)
+        )
+        (logits,) = penalise(ids[None].to(logits.device), logits[None])
+        tokens = choice_tokens(question.choices, self.processor.tokenizer)
+        probabilities = logits.softmax(dim=-1)[tokens].tolist()
         (text,) = self._texts(logits.argmax()[None, None])
         return Answer(
             question,
@@ -181,7 +189,7 @@ class LocalModel:
         )
         return texts
 
-    def _replies(self, questions: Sequence[Question], inputs: Inputs) -> list[Answer]:
+    def _replies(self, questions: Sequence[Question], inputs: Inputs, cache: Any = None) -> list[Answer]:
         import torch
 
         sampling, checkpoint = questions[0].sampling, self.model.generation_config
@@ -189,8 +197,9 @@ class LocalModel:
             torch.manual_seed(sampling.seed)
         ids = inputs["input_ids"]
         # transformers' repetition penalty counts padding too: so that is a token that counts anyway
-        padded = {"input_ids": ids.where(inputs["attention_mask"].bool(), ids[:, -1:])}
-        tokens = self.model.generate(**{**inputs, **padded}, **generate_options(sampling, checkpoint))
+        padded = {**inputs, "input_ids": ids.where(inputs["attention_mask"].bool(), ids[:, -1:])}
+        options = generate_options(sampling, checkpoint)
+        tokens = self.model.generate(**self._moved(padded), **options, past_key_values=cache)
         tokens = tokens[:, ids.shape[1] :]
         stop = checkpoint.eos_token_id
         stops = {stop} if isinstance(stop, int) else set(stop or ())
@@ -203,12 +212,12 @@ class LocalModel:
             answers.append(Answer(question, text, tokens=counts, cut=not length))
         return answers
 
-    def _prefix(self, prompts: Sequence[Inputs]) -> tuple[Prefix, list[list[int]]]:
+    def _prefix(self, prompts: Sequence[Inputs]) -> tuple[Prefix, list[torch.Tensor]]:
         """The common beginning of ``prompts`` (batches of one row), and what follows in each: one token at least."""
         import torch
 
-        rows = [prompt["input_ids"][0].tolist() for prompt in prompts]
-        columns = zip(*(row[:-1] for row in rows), strict=False)
+        rows = [prompt["input_ids"][0] for prompt in prompts]
+        columns = zip(*(row[:-1].tolist() for row in rows), strict=False)
         length = sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, columns))
         inputs = {
             name: value[:, :length] if name in _BY_TOKEN else value for name, value in prompts[0].items()
@@ -216,36 +225,17 @@ class LocalModel:
         _, cache = self._forward(inputs, torch.tensor([length - 1]), use_cache=True)
         return Prefix(rows[0][:length], cache), [row[length:] for row in rows]
 
-    def _logits_after(self, prefix: Prefix, suffixes: Sequence[list[int]]) -> torch.Tensor:
+    def _logits_after(self, prefix: Prefix, suffixes: Sequence[torch.Tensor]) -> torch.Tensor:
         """Float32 logits after ``prefix`` and each of ``suffixes``, shape (suffixes, vocabulary)."""
         import torch
+        from torch.nn.utils.rnn import pad_sequence
 
-        width = max(map(len, suffixes))
+        ends, columns = torch.tensor([len(suffix) - 1 for suffix in suffixes]).unique(return_inverse=True)
         # Padded with any token on the right, where no other sees it: no mask is needed, positions go on
-        padded = [suffix + [0] * (width - len(suffix)) for suffix in suffixes]
-        ends = sorted({len(suffix) - 1 for suffix in suffixes})
-        logits, _ = self._forward(
-            {"input_ids": torch.tensor(padded)},
-            torch.tensor(ends),
-            past_key_values=prefix.rows(len(suffixes)),
-            use_cache=True,
-        )
-        return logits[range(len(suffixes)), [ends.index(len(suffix) - 1) for suffix in suffixes]]
-
-    def _continued(self, prefix: Prefix, suffixes: Sequence[list[int]]) -> dict[str, Any]:
-        """What ``generate`` takes to go on from ``prefix``: padding stands between it and the shorter suffixes."""
-        import torch
-
-        gaps = [[0] * (max(map(len, suffixes)) - len(suffix)) for suffix in suffixes]
-        rows = list(zip(gaps, suffixes, strict=True))
-        device = self.model.device
-        return {
-            "input_ids": torch.tensor([prefix.ids + gap + suffix for gap, suffix in rows], device=device),
-            "attention_mask": torch.tensor(
-                [[1] * len(prefix.ids) + gap + [1] * len(suffix) for gap, suffix in rows], device=device
-            ),
-            "past_key_values": prefix.rows(len(suffixes)),
-        }
+        inputs = {"input_ids": pad_sequence(suffixes, batch_first=True)}
+        cache = prefix.rows(len(suffixes))
+        logits, _ = self._forward(inputs, ends, past_key_values=cache, use_cache=True)
+        return logits[range(len(suffixes)), columns]
 
 
 def _is_close(one: Answer, other: Answer, tolerance: float) -> bool:

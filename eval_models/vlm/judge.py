@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from eval_models.vlm.inference import LocalModel, check_choice_ids
 from eval_models.vlm.model import PREPARED_BY, load_model
-from eval_models.vlm.prompts import Inputs, batches_of, check_question
+from eval_models.vlm.prompts import Inputs, batches_of, check_question, model_inputs
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.judges.answerer import WEIGHTS_USER, Judge
@@ -34,10 +34,9 @@ class _Job(NamedTuple):
 
 
 class TransformersJudge(Judge):
-    """All questions about one image share its preparation, its pass through the vision tower and the keys and values
-    of what the prompts have in common (see :mod:`eval_models.vlm.inference`). Replies about images of which
-    only one thing is asked are generated in batches. Beside a GPU, a thread prepares the next images while
-    the model works.
+    """Questions about one image share its pass through the model; replies about many are generated in batches.
+
+    Beside a GPU, a thread prepares the next images while the model works.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -48,7 +47,6 @@ class TransformersJudge(Judge):
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
-        """The checkpoint by content, the settings, what prepares images, the packages' versions."""
         return {
             "backend": "transformers",
             **self._source.identity,
@@ -72,31 +70,34 @@ class TransformersJudge(Judge):
         if not questions:
             return
         check_choice_ids(questions, self._local.processor.tokenizer)
-        waiting = deque(self._plan(questions))
+        plan, again = self._plan(questions), deque[_Job]()
         ready: deque[tuple[_Job, Callable[[], list[Inputs]]]] = deque()
         thread = ThreadPoolExecutor(1, "prepare")
         try:
-            while waiting or ready:
-                while waiting and len(ready) < 2:
-                    job = self._next(waiting)
+            while True:
+                while len(ready) < 2 and (job := again.popleft() if again else next(plan, None)):
                     groups = [[question] for question in job.questions] if job.one_image else [job.questions]
-                    prepare = functools.partial(self._local.prompts, groups)
+                    prepare = functools.partial(
+                        model_inputs, self._local.processor, self._local.positions, groups
+                    )
                     # a model on the CPU uses all cores: a thread beside it would only make its own spin in waiting
                     ready.append((job, thread.submit(prepare).result if self._beside_gpu else prepare))
+                if not ready:
+                    return
                 job, prepared = ready.popleft()
                 started = time.monotonic()
                 answers = self._answers(job, prepared)
                 if not answers:
                     half = len(job.questions) // 2
-                    parts = job.questions[half:], job.questions[:half]
-                    waiting.extendleft(_Job(part, job.one_image and len(part) > 1) for part in parts)
+                    parts = job.questions[:half], job.questions[half:]
+                    again += (_Job(part, job.one_image and len(part) > 1) for part in parts)
                 seconds = (time.monotonic() - started) / max(1, len(answers))
                 yield from (replace(answer, seconds=seconds) for answer in answers)
         finally:
             thread.shutdown(cancel_futures=True)
 
     def _plan(self, questions: Sequence[Question]) -> Iterator[_Job]:
-        """All questions about one image are a job; so are all others that may go through the model together."""
+        """All questions about one image are a job; so are as many others as go through the model at once."""
         about: dict[Hashable, list[Question]] = {}
         for n, question in enumerate(questions):
             about.setdefault(_beginning(question) if question.pictures else n, []).append(question)
@@ -107,15 +108,10 @@ class TransformersJudge(Judge):
         yield from (_Job(group, True) for group in shared)
         for numbers in batches_of(apart, self._local.model.generation_config):
             group = [apart[n] for n in numbers]
-            yield from (_Job(one, False) for one in ([[q] for q in group] if group[0].choices else [group]))
-
-    def _next(self, waiting: deque[_Job]) -> _Job:
-        """The first of the jobs, or as much of it as goes through the model at once."""
-        job = waiting.popleft()
-        if job.one_image or len(job.questions) <= self._batch_size:
-            return job
-        waiting.appendleft(_Job(job.questions[self._batch_size :], False))
-        return _Job(job.questions[: self._batch_size], False)
+            while group:
+                size = 1 if group[0].choices else self._batch_size  # which may shrink meanwhile
+                yield _Job(group[:size], False)
+                group = group[size:]
 
     def _answers(self, job: _Job, prepared: Callable[[], list[Inputs]]) -> list[Answer]:
         """The answer to each question of ``job``; none if it failed and is to be tried in smaller ones."""
