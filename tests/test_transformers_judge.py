@@ -15,9 +15,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from eval_models.vlm.inference import choice_tokens
 from eval_models.vlm.judge import TransformersJudge
-from eval_models.vlm.prompts import model_inputs
 from imageevalkit import registry
 from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
@@ -231,7 +229,7 @@ def test_prompts_are_those_of_the_chat_template_of_the_processor(
     plain = PlainJudge(checkpoint(family))
     questions = questions_about(tmp_path, 2)
     ours = judge(family)
-    prompts = model_inputs(ours._local.processor, None, [[q] for q in questions])
+    prompts = ours._local.prompts([[q] for q in questions])
     for question, inputs in zip(questions, prompts, strict=True):
         expected = plain.inputs(question)
         assert set(inputs) == set(expected)
@@ -425,7 +423,7 @@ def test_words_for_the_chat_template_reach_it(
     question = ask_about(
         save_image(tmp_path / "a.png", (64, 64)), "Is it red?", _YES_NO, sampling=Sampling(1, extra=extra)
     )
-    (inputs,) = model_inputs(judge()._local.processor, None, [[question]])
+    (inputs,) = judge()._local.prompts([[question]])
     plain = PlainJudge(checkpoint("qwen3_vl"))
     assert inputs["input_ids"].equal(plain.inputs(question, enable_thinking=False)["input_ids"])
     assert not inputs["input_ids"].equal(plain.inputs(question)["input_ids"])
@@ -514,7 +512,7 @@ def test_a_tokenizer_that_is_not_the_official_one_is_refused(
 ) -> None:
     ours = judge()
     question = ask_about(save_image(tmp_path / "a.png", (64, 64)), "?", _YES_NO)
-    ids = tuple(choice_tokens(_YES_NO, ours._local.processor.tokenizer))
+    ids = tuple(ours._local.first_tokens(_YES_NO))
     assert replies(ours, [replace(question, choice_ids=ids)])
     with pytest.raises(JudgeUnusable, match=rf"begins '{_YES_NO[1]}' with token {ids[1]} instead of 7"):
         list(ours.ask([replace(question, choice_ids=(ids[0], 7, *ids[2:]))]))

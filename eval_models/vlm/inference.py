@@ -1,7 +1,16 @@
-"""What a model of transformers answers to prepared prompts: the likeliest first token, or a reply of several.
+"""What a model of transformers answers to questions: the likeliest first token, or a reply of several.
 
 Questions about one image share its pass through the model: what their prompts have in common goes through by itself;
 what differs, in few tokens for each, and the tokens of the replies continue from its keys and values.
+
+What a question's sampling means: ``temperature`` None: the checkpoint's ``generation_config.json`` decides everything.
+0.0: the most probable token each time, the checkpoint's ``do_sample``, ``temperature``, ``top_p``, ``top_k`` and
+``repetition_penalty`` put aside. Above 0: drawn at that temperature, with the checkpoint's ``top_p`` and ``top_k`` but
+without its ``repetition_penalty``. A ``repetition_penalty`` in ``extra`` applies in every case; as transformers does,
+it counts the tokens of the prompt too. Stop tokens, and what else the checkpoint sets, are always the checkpoint's.
+
+Probabilities of choices are the model's own (softmax of its last logits), whatever the temperature; only the repetition
+penalty is applied before, where the rules above keep one.
 """
 
 from __future__ import annotations
@@ -10,29 +19,26 @@ import copy
 import functools
 import inspect
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
-from eval_models.vlm.prompts import (
-    Inputs,
-    batches_of,
-    generate_options,
-    is_seeded,
-    model_inputs,
-    penalty_of,
-    prompt_lengths,
-)
-from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question, ask
-from imageevalkit.errors import say
+from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question, Sampling, ask
+from imageevalkit.errors import say, suggest
+from imageevalkit.images import CorruptImage
+from imageevalkit.judges.api import judge_picture
+from imageevalkit.secrets import one_line
 
 if TYPE_CHECKING:
     import torch
 
+Inputs = Mapping[str, "torch.Tensor"]
 # tests/test_transformers_judge.py compares them with one ``generate`` call for each question
 _PROVEN = ("qwen2_5_vl", "qwen3_vl")
 # Largest difference of a probability between the two ways. Float32 leaves no doubt; half precision rounds by
@@ -41,6 +47,11 @@ _TOLERANCE = {"torch.float32": 1e-5}
 _TOLERANCE_HALF = 0.02
 _TRIAL = ("Is it red?", "What is in the image, and how many are there?")
 _BY_TOKEN = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
+_EXTRA = ("repetition_penalty", "chat_template_kwargs")
+
+
+class UnfitPrompt(Exception):
+    """The model cannot take it: one line why."""
 
 
 class Prefix(NamedTuple):
@@ -98,7 +109,7 @@ class LocalModel:
         questions += [ask(f"reply/{text}", picture, text, max_tokens=8) for text in _TRIAL]
         tolerance = _TOLERANCE.get(str(self.model.dtype), _TOLERANCE_HALF)
         try:
-            prompts = model_inputs(self.processor, self.positions, [[question] for question in questions])
+            prompts = self.prompts([[question] for question in questions])
             shared = {one.question.name: one for one in self.shared_answers(questions, prompts, len(prompts))}
             plain = [self.answers([q], prompt)[0] for q, prompt in zip(questions, prompts, strict=True)]
             if all(_is_close(one, shared[one.question.name], tolerance) for one in plain):
@@ -108,6 +119,65 @@ class LocalModel:
             reason = type(error).__name__
         say(f"judge: {name} cannot share an image between questions ({reason}): each is asked with its own")
         return False
+
+    def prompts(self, groups: Iterable[Sequence[Question]]) -> list[Inputs]:
+        """A batch of each group of questions, which have equal sampling, padded on the left.
+
+        A picture that several ask about is opened once. Raises UnfitPrompt: one of the questions cannot be put.
+        """
+        images: dict[Picture, Image.Image] = {}
+        try:
+            return [self._batch(questions, images) for questions in groups]
+        except UnfitPrompt:
+            raise
+        except Exception as error:  # a processor's own limits, or Pillow's, such as an extreme aspect ratio
+            raise UnfitPrompt(f"cannot be prepared: {one_line(error)}") from error
+
+    def _batch(self, questions: Sequence[Question], images: dict[Picture, Image.Image]) -> Inputs:
+        conversations = [
+            [
+                {"role": message.role, "content": [_content(part, images) for part in message.parts]}
+                for message in question.messages
+            ]
+            for question in questions
+        ]
+        sampling = questions[0].sampling
+        template = str(self.processor.chat_template)  # or several by name
+        # variables that the template does not have mean nothing to it, as in vLLM
+        variables = {
+            name: value
+            for name, value in sampling.extra.get("chat_template_kwargs", {}).items()
+            if re.search(rf"\b{re.escape(name)}\b", template)
+        }
+        inputs: Inputs = self.processor.apply_chat_template(
+            conversations,
+            tokenize=True,
+            add_generation_prompt=True,
+            return_dict=True,
+            return_tensors="pt",
+            # a checkpoint may have no padding token, which one row does not need
+            processor_kwargs={"padding": True} if len(questions) > 1 else {},
+            **variables,
+        )
+        length = max(_lengths(inputs))
+        if self.positions is not None and length + sampling.max_tokens > self.positions:
+            raise UnfitPrompt(
+                f"context too long: {length} tokens of prompt and {sampling.max_tokens} of reply, the model has "
+                f"{self.positions} positions; the judge's max_pixels makes images smaller"
+            )
+        return inputs
+
+    def batches(self, questions: Sequence[Question]) -> list[list[int]]:
+        """The numbers of the ``questions`` that may go through the model together, those with choices first.
+
+        Replies are of equal sampling. One that is drawn with a seed is alone: it must not depend on what else is asked.
+        """
+        groups: dict[Any, list[int]] = {}
+        for n, question in enumerate(questions):
+            sampling = json.dumps(asdict(question.sampling), sort_keys=True)
+            alone = n if self._is_seeded(question.sampling) else None
+            groups.setdefault(None if question.choices else (sampling, alone), []).append(n)
+        return sorted(groups.values(), key=lambda group: not questions[group[0]].choices)
 
     def answers(self, questions: Sequence[Question], inputs: Inputs) -> list[Answer]:
         """The answer to each of ``questions``, the rows of ``inputs``: one with choices, or some of equal sampling.
@@ -135,7 +205,7 @@ class LocalModel:
         answers = []
         with torch.inference_mode():
             prefix, suffixes = self._prefix(prompts)
-            for group in batches_of(questions, self.model.generation_config):
+            for group in self.batches(questions):
                 for start in range(0, len(group), batch_size):
                     numbers = group[start : start + batch_size]
                     batch, tails = [questions[n] for n in numbers], [suffixes[n] for n in numbers]
@@ -168,11 +238,9 @@ class LocalModel:
         """The answer that ``logits`` (float32, shape (vocabulary,)) after the prompt ``ids`` hold."""
         from transformers import RepetitionPenaltyLogitsProcessor
 
-        penalise = RepetitionPenaltyLogitsProcessor(
-            penalty_of(question.sampling, self.model.generation_config)
-        )
+        penalise = RepetitionPenaltyLogitsProcessor(self._penalty(question.sampling))
         (logits,) = penalise(ids[None].to(logits.device), logits[None])
-        tokens = choice_tokens(question.choices, self.processor.tokenizer)
+        tokens = self.first_tokens(question.choices)
         probabilities = logits.softmax(dim=-1)[tokens].tolist()
         (text,) = self._texts(logits.argmax()[None, None])
         return Answer(
@@ -192,19 +260,23 @@ class LocalModel:
     def _replies(self, questions: Sequence[Question], inputs: Inputs, cache: Any = None) -> list[Answer]:
         import torch
 
-        sampling, checkpoint = questions[0].sampling, self.model.generation_config
-        if is_seeded(sampling, checkpoint):
+        sampling = questions[0].sampling
+        if self._is_seeded(sampling):
             torch.manual_seed(sampling.seed)
+        options = {"max_new_tokens": sampling.max_tokens, "repetition_penalty": self._penalty(sampling)}
+        if sampling.temperature is not None:
+            options["do_sample"] = sampling.temperature > 0
+        if sampling.temperature:
+            options["temperature"] = float(sampling.temperature)
         ids = inputs["input_ids"]
         # transformers' repetition penalty counts padding too: so that is a token that counts anyway
         padded = {**inputs, "input_ids": ids.where(inputs["attention_mask"].bool(), ids[:, -1:])}
-        options = generate_options(sampling, checkpoint)
         tokens = self.model.generate(**self._moved(padded), **options, past_key_values=cache)
         tokens = tokens[:, ids.shape[1] :]
-        stop = checkpoint.eos_token_id
+        stop = self.model.generation_config.eos_token_id
         stops = {stop} if isinstance(stop, int) else set(stop or ())
         answers = []
-        rows = zip(questions, self._texts(tokens), tokens.tolist(), prompt_lengths(inputs), strict=True)
+        rows = zip(questions, self._texts(tokens), tokens.tolist(), _lengths(inputs), strict=True)
         for question, text, row, prompt in rows:
             # up to the one that ended the reply, if one did; padding follows where others are longer
             length = next((n for n, token in enumerate(row, start=1) if token in stops), 0)
@@ -237,24 +309,59 @@ class LocalModel:
         logits, _ = self._forward(inputs, ends, past_key_values=cache, use_cache=True)
         return logits[range(len(suffixes)), columns]
 
+    def _penalty(self, sampling: Sampling) -> float:
+        """The repetition penalty; 1.0 is none."""
+        own = self.model.generation_config.repetition_penalty if sampling.temperature is None else None
+        return float(sampling.extra.get("repetition_penalty") or own or 1.0)
+
+    def _is_seeded(self, sampling: Sampling) -> bool:
+        """Whether the reply is drawn, and the same each time."""
+        if sampling.seed is None:
+            return False
+        if sampling.temperature is None:
+            return bool(self.model.generation_config.do_sample)
+        return sampling.temperature > 0
+
+    def first_tokens(self, texts: Sequence[str]) -> list[int]:
+        """The id of the first token of each of ``texts``, as if a reply began with it."""
+        return [self.processor.tokenizer.encode(text, add_special_tokens=False)[0] for text in texts]
+
 
 def _is_close(one: Answer, other: Answer, tolerance: float) -> bool:
     ours, theirs = one.probabilities or {}, other.probabilities or {}
     return one.text == other.text and all(abs(ours[name] - theirs[name]) <= tolerance for name in ours)
 
 
-def check_choice_ids(questions: Sequence[Question], tokenizer: Any) -> None:
-    """Raises JudgeUnusable when ``tokenizer`` gives a choice another first token than its question says."""
-    expected = {q.choices: q.choice_ids for q in questions if q.choice_ids}
-    for choices, ids in expected.items():
-        for choice, id, found in zip(choices, ids, choice_tokens(choices, tokenizer), strict=True):
-            if id != found:
-                raise JudgeUnusable(
-                    f"judge: its tokenizer begins {choice!r} with token {found} instead of {id}: these are not the "
-                    "weights that the official scores come from; choose another judge by name"
-                )
+def _content(part: str | Picture, images: dict[Picture, Image.Image]) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    try:
+        # the processor knows by its identity an image that it has seen
+        images[part] = images.get(part) or judge_picture(part)
+    except (OSError, CorruptImage) as error:
+        raise UnfitPrompt(f"unreadable image {part.path.name}: {one_line(error)}") from error
+    return {"type": "image", "image": images[part]}
 
 
-def choice_tokens(choices: Sequence[str], tokenizer: Any) -> list[int]:
-    """The id of the first token of each of ``choices``, as if the reply began with it."""
-    return [tokenizer.encode(choice, add_special_tokens=False)[0] for choice in choices]
+def _lengths(inputs: Inputs) -> list[int]:
+    """Tokens of each row, padding left out."""
+    lengths: list[int] = inputs["attention_mask"].sum(dim=1).tolist()
+    return lengths
+
+
+def check_sampling(question: Question) -> None:
+    """Raises JudgeUnusable: ``question`` wants what this backend cannot do."""
+    extra = question.sampling.extra
+    penalty = extra.get("repetition_penalty", 1)
+    problem = ""
+    if unknown := next((name for name in extra if name not in _EXTRA), None):
+        problem = (
+            f"a transformers judge cannot honour '{unknown}'{suggest(unknown, _EXTRA)}; it knows "
+            f"{' and '.join(_EXTRA)}; leave it out, or use an openai or vllm judge"
+        )
+    elif not (isinstance(penalty, int | float) and penalty > 0):
+        problem = f"repetition_penalty must be a number above 0, not {penalty!r}"
+    elif not isinstance(extra.get("chat_template_kwargs", {}), dict):
+        problem = "chat_template_kwargs must be an object"
+    if problem:
+        raise JudgeUnusable(f"question '{question.name}' of item {question.item}: {problem}")

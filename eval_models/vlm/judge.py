@@ -11,9 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from eval_models.vlm.inference import LocalModel, check_choice_ids
+from eval_models.vlm.inference import Inputs, LocalModel, check_sampling
 from eval_models.vlm.model import PREPARED_BY, load_model
-from eval_models.vlm.prompts import Inputs, batches_of, check_question, model_inputs
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.judges.answerer import WEIGHTS_USER, Judge
@@ -66,10 +65,10 @@ class TransformersJudge(Judge):
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
         """Questions about one image are answered one after the other, generated ones last."""
         for question in questions:
-            check_question(question)
+            check_sampling(question)
         if not questions:
             return
-        check_choice_ids(questions, self._local.processor.tokenizer)
+        self._check_choices(questions)
         plan, again = self._plan(questions), deque[_Job]()
         ready: deque[tuple[_Job, Callable[[], list[Inputs]]]] = deque()
         thread = ThreadPoolExecutor(1, "prepare")
@@ -77,9 +76,7 @@ class TransformersJudge(Judge):
             while True:
                 while len(ready) < 2 and (job := again.popleft() if again else next(plan, None)):
                     groups = [[question] for question in job.questions] if job.one_image else [job.questions]
-                    prepare = functools.partial(
-                        model_inputs, self._local.processor, self._local.positions, groups
-                    )
+                    prepare = functools.partial(self._local.prompts, groups)
                     # a model on the CPU uses all cores: a thread beside it would only make its own spin in waiting
                     ready.append((job, thread.submit(prepare).result if self._beside_gpu else prepare))
                 if not ready:
@@ -96,6 +93,16 @@ class TransformersJudge(Judge):
         finally:
             thread.shutdown(cancel_futures=True)
 
+    def _check_choices(self, questions: Sequence[Question]) -> None:
+        expected = {q.choices: q.choice_ids for q in questions if q.choice_ids}
+        for choices, ids in expected.items():
+            for choice, id, found in zip(choices, ids, self._local.first_tokens(choices), strict=True):
+                if id != found:
+                    raise JudgeUnusable(
+                        f"judge: its tokenizer begins {choice!r} with token {found} instead of {id}: these are not "
+                        "the weights that the official scores come from; choose another judge by name"
+                    )
+
     def _plan(self, questions: Sequence[Question]) -> Iterator[_Job]:
         """All questions about one image are a job; so are as many others as go through the model at once."""
         about: dict[Hashable, list[Question]] = {}
@@ -106,7 +113,7 @@ class TransformersJudge(Judge):
         if shared and not self._local.shares:
             shared, apart = [], list(questions)
         yield from (_Job(group, True) for group in shared)
-        for numbers in batches_of(apart, self._local.model.generation_config):
+        for numbers in self._local.batches(apart):
             group = [apart[n] for n in numbers]
             while group:
                 size = 1 if group[0].choices else self._batch_size  # which may shrink meanwhile
