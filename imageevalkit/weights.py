@@ -121,6 +121,5 @@ def package_versions(
 
 
 def missing_package(user: WeightsUser, error: ImportError) -> CellFailure:
-    """The failure that names the package which ``error`` lacks."""
     text = f"{user.name}: package {error.name} does not import in this environment ({error}); {user.remedy}"
     return CellFailure(text)

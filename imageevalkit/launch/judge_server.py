@@ -59,11 +59,10 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @dataclass
 class JudgeServer:
-    """``command`` under a guard, reached at ``address`` once it is healthy; its output goes to ``log``.
+    """``command`` under a guard, reached at ``address`` once it is healthy. Belongs to the main thread.
 
     ``name`` is the judge's, for messages, ``model`` the name under which it is served; ``start_timeout`` in seconds
-    bounds the loading. ``lifeline`` is the read end of a pipe whose other end this process keeps. Belongs to the
-    main thread.
+    bounds the loading. ``lifeline`` is the read end of a pipe whose other end this process keeps.
     """
 
     name: str
@@ -99,8 +98,7 @@ class JudgeServer:
     def next_cell(self, makes_room: bool) -> None:
         """Another cell begins: it is not to blame for what the one before did to the server.
 
-        ``makes_room``: it has models of its own, which come first and need the GPUs; the server starts again when it
-        is asked.
+        ``makes_room``: it has models of its own, which need the GPUs first; the server starts again when it is asked.
         """
         if self._deaths == _LIVES or (makes_room and self._process is not None):
             self.stop()
@@ -122,10 +120,8 @@ class JudgeServer:
     def _start(self, port: int) -> None:
         self._port, self._healthy, self._started = port, False, time.monotonic()
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
-        title = f"server of judge {self.name}"
-        self._process = guarded(
-            [*self.command, "--port", str(port)], self.log, title, self.environ, self.lifeline
-        )
+        command, title = [*self.command, "--port", str(port)], f"server of judge {self.name}"
+        self._process = guarded(command, self.log, title, self.environ, self.lifeline)
 
     def _look(self, process: subprocess.Popen[bytes]) -> None:
         answers = _answers(self._port, self.model)
@@ -137,8 +133,8 @@ class JudgeServer:
             self.address.give(f"http://{_HOST}:{self._port}/v1")
         elif time.monotonic() - self._started > self.start_timeout:
             self.stop()
-            said = last_line(str(self.log))
-            self._give_up(f"was not ready after {self.start_timeout:g} s (start_timeout)", said)
+            what = f"was not ready after {self.start_timeout:g} s (start_timeout)"
+            self._give_up(what, last_line(str(self.log)))
 
     def _ended(self, how: str) -> None:
         said = self._said()
@@ -289,9 +285,8 @@ def _server_environ(executable: Path, secrets: Sequence[str]) -> dict[str, str]:
     environ = environ_with(secrets)
     environ["PATH"] = os.pathsep.join([str(executable.parent), *filter(None, [environ.get("PATH")])])
     # our folders (tests, utils) must not shadow packages of its environment
-    ours = {"", *map(str, OUR_PATHS)}
-    paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ours]
-    environ["PYTHONPATH"] = os.pathsep.join(paths)
+    paths = environ.get("PYTHONPATH", "").split(os.pathsep)
+    environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path not in ("", *map(str, OUR_PATHS)))
     return environ
 
 
