@@ -202,7 +202,7 @@ class LocalModel:
         """
         import torch
 
-        answers = []
+        answers: list[Answer] = []
         with torch.inference_mode():
             prefix, suffixes = self._prefix(prompts)
             for group in self.batches(questions):
@@ -351,17 +351,10 @@ def _lengths(inputs: Inputs) -> list[int]:
 
 def check_sampling(question: Question) -> None:
     """Raises JudgeUnusable: ``question`` wants what this backend cannot do."""
-    extra = question.sampling.extra
-    penalty = extra.get("repetition_penalty", 1)
-    problem = ""
-    if unknown := next((name for name in extra if name not in _EXTRA), None):
-        problem = (
-            f"a transformers judge cannot honour '{unknown}'{suggest(unknown, _EXTRA)}; it knows "
-            f"{' and '.join(_EXTRA)}; leave it out, or use an openai or vllm judge"
-        )
-    elif not (isinstance(penalty, int | float) and penalty > 0):
-        problem = f"repetition_penalty must be a number above 0, not {penalty!r}"
-    elif not isinstance(extra.get("chat_template_kwargs", {}), dict):
-        problem = "chat_template_kwargs must be an object"
-    if problem:
-        raise JudgeUnusable(f"question '{question.name}' of item {question.item}: {problem}")
+    for name in question.sampling.extra:
+        if name not in _EXTRA:
+            raise JudgeUnusable(
+                f"question '{question.name}' of item {question.item}: a transformers judge cannot honour "
+                f"'{name}'{suggest(name, _EXTRA)}; it knows {' and '.join(_EXTRA)}; leave it out, or use an openai or "
+                "vllm judge"
+            )

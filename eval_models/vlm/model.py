@@ -128,7 +128,8 @@ def _once(preprocess: Callable[..., Any]) -> Callable[..., Any]:
     """``preprocess`` of an image processor, to which the same images again, as in the next question, cost nothing."""
     from transformers.image_utils import make_flat_list_of_images
 
-    images, given, prepared = list[Any](), "", None
+    images, given = list[Any](), ""
+    prepared: Any = None
 
     def preprocess_once(pictures: Any, *args: Any, **options: Any) -> Any:
         nonlocal images, given, prepared

@@ -12,11 +12,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from imageevalkit.api.money import positive
 from imageevalkit.atomic import write_atomic
 from imageevalkit.benchmark.question import JudgeUnusable
 from imageevalkit.errors import UserError
-from imageevalkit.judges.settings import check_gpus
+from imageevalkit.judges.settings import check_numbers
 from imageevalkit.locks import open_lock, take_lock
 
 _MAX_LOGPROBS = 20  # what the OpenAI API gives at most, and so what is asked for
@@ -49,10 +48,7 @@ class ServerSettings:
     start_timeout: float = 1800.0
 
     def __post_init__(self) -> None:
-        check_gpus(self.gpus)
-        positive("start_timeout", self.start_timeout)
-        if self.max_model_len is not None:
-            positive("max_model_len", self.max_model_len, whole=True)
+        check_numbers(self)
         for name in (_name_of(flag) for flag in self.further_flags() if flag.startswith("--")):
             for refused, remedy in _REFUSED.items():
                 if re.fullmatch(refused, name):

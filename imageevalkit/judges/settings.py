@@ -6,7 +6,7 @@ Types are checked at planning (:mod:`imageevalkit.launch.kwargs`), the rest when
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from imageevalkit.api.clients import RetryPolicy
@@ -45,8 +45,7 @@ class ApiSettings:
     extra_body: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("timeout", "max_elapsed", "backoff", "max_outage", "max_attempts", "top_logprobs"):
-            positive(name, getattr(self, name), whole=name in ("max_attempts", "top_logprobs"))
+        check_numbers(self)
         for name in self.extra_body.keys() & _NOT_PARAMETERS.keys():
             raise UserError(f"extra_body: '{name}' cannot be given: {_NOT_PARAMETERS[name]}")
         self.price_of("")
@@ -83,10 +82,7 @@ class TransformersSettings:
     environment: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "min_pixels", "max_pixels"):
-            if getattr(self, name) is not None:
-                positive(name, getattr(self, name), whole=True)
-        check_gpus(self.gpus)
+        check_numbers(self)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -95,7 +91,13 @@ class TransformersSettings:
         return {name: value for name, value in asdict(self).items() if name in names and value is not None}
 
 
-def check_gpus(gpus: int | None) -> None:
-    """Raises UserError: that is no number of GPUs."""
-    if gpus is not None and gpus < 0:
-        raise UserError(f"gpus must be a whole number from 0, not {gpus}")
+def check_numbers(settings: Any) -> None:
+    """Raises UserError: one of the numbers in a dataclass of settings is not above 0, or ``gpus`` is below."""
+    for each in fields(settings):
+        value, kind = getattr(settings, each.name), str(each.type).removesuffix(" | None")
+        if value is None or kind not in ("int", "float"):
+            continue
+        if each.name != "gpus":
+            positive(each.name, value, whole=kind == "int")
+        elif value < 0:
+            raise UserError(f"gpus must be a whole number from 0, not {value}")
