@@ -57,6 +57,7 @@ def load_model(source: WeightsSource, settings: TransformersSettings) -> LocalMo
 
 
 def _weights(path: str, commit: str | None, settings: TransformersSettings) -> Any:
+    import torch
     from transformers import AutoModelForImageTextToText
 
     model, loading = AutoModelForImageTextToText.from_pretrained(
@@ -64,7 +65,7 @@ def _weights(path: str, commit: str | None, settings: TransformersSettings) -> A
         output_loading_info=True,
         revision=commit,
         dtype=settings.dtype,
-        device_map=settings.device_map or "auto",
+        device_map=settings.device_map or ("auto" if torch.accelerator.is_available() else "cpu"),
         attn_implementation=settings.attn_implementation,
     )
     # transformers only warns, and a judge with random weights answers all the same
