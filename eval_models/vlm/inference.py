@@ -96,8 +96,7 @@ class LocalModel:
     def shares(self) -> bool:
         """Whether :meth:`shared_answers` is right: tests tell it of some classes, a trial with an image of others.
 
-        Where an image's tokens see the question, positions do not go on from a cache, or the model does not at all,
-        the answers are others than the plain way's.
+        It is not where an image's tokens see the question, or a model or its positions do not go on from a cache.
         """
         name = self.model.config.model_type
         if name in _PROVEN:
@@ -196,10 +195,7 @@ class LocalModel:
     def shared_answers(
         self, questions: Sequence[Question], prompts: Sequence[Inputs], batch_size: int
     ) -> list[Answer]:
-        """The answer to each of ``questions``, in any order; ``prompts`` are batches of one row.
-
-        They have the same images, and the same tokens up to the last of them.
-        """
+        """The answer to each of ``questions``, in any order; ``prompts``, batches of one row, have the same images."""
         import torch
 
         answers: list[Answer] = []
@@ -310,17 +306,15 @@ class LocalModel:
         return logits[range(len(suffixes)), columns]
 
     def _penalty(self, sampling: Sampling) -> float:
-        """The repetition penalty; 1.0 is none."""
         own = self.model.generation_config.repetition_penalty if sampling.temperature is None else None
         return float(sampling.extra.get("repetition_penalty") or own or 1.0)
 
     def _is_seeded(self, sampling: Sampling) -> bool:
         """Whether the reply is drawn, and the same each time."""
-        if sampling.seed is None:
-            return False
-        if sampling.temperature is None:
-            return bool(self.model.generation_config.do_sample)
-        return sampling.temperature > 0
+        drawn = sampling.temperature
+        if drawn is None:
+            drawn = self.model.generation_config.do_sample
+        return bool(drawn) and sampling.seed is not None
 
     def first_tokens(self, texts: Sequence[str]) -> list[int]:
         """The id of the first token of each of ``texts``, as if a reply began with it."""

@@ -121,7 +121,7 @@ class TransformersJudge(Judge):
                 group = group[size:]
 
     def _answers(self, job: _Job, prepared: Callable[[], list[Inputs]]) -> list[Answer]:
-        """The answer to each question of ``job``; none if it failed and is to be tried in smaller ones."""
+        """The answer to each question of ``job``; none if it failed and its halves are to be tried."""
         import torch
 
         questions = job.questions

@@ -86,11 +86,7 @@ def _weights(path: str, commit: str | None, settings: TransformersSettings) -> A
 def load_processor(
     processor_class: Any, model_path: str, revision: str | None, settings: TransformersSettings
 ) -> Any:
-    """The processor of the checkpoint, its tokenizer padding on the left.
-
-    Raises:
-        CellFailure: it has no chat template, or no such pixel limits; and what transformers raises.
-    """
+    """The processor of the checkpoint, padding on the left. Raises CellFailure: it lacks what the judge needs of it."""
     from transformers import AutoImageProcessor
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 

@@ -130,10 +130,7 @@ class ServerAddress:
         return text
 
     def problem(self, base_url: str) -> str:
-        """The one line why the judge will not come back at ``base_url``; empty as long as it may.
-
-        For those whose requests fail: to them it looks like an outage that passes.
-        """
+        """The one line why the judge will not come back at ``base_url``, where requests fail; empty: it may."""
         text = self._text()
         if text in ("", base_url):
             return ""
