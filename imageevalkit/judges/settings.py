@@ -1,12 +1,12 @@
 """What a user may set of a judge that is asked through an API, and of one that runs in transformers.
 
-Types are checked at planning (:mod:`imageevalkit.launch.kwargs`), the rest whenever settings are made.
+Types are checked at planning (:mod:`imageevalkit.launch.kwargs`), the rest whenever settings are made: UserError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from imageevalkit.api.clients import RetryPolicy
@@ -30,9 +30,6 @@ class ApiSettings:
     ``base_url`` and ``api_key_env`` name another endpoint than the environment does. ``max_tokens_parameter``
     is the name that the endpoint has for the length of a reply; ``extra_body`` are request parameters over
     those of the benchmark, None taking one back. ``price`` is the user's word (see :mod:`imageevalkit.api.money`).
-
-    Raises:
-        UserError: a number that is not above 0, a request parameter that is not the user's, a malformed price.
     """
 
     base_url: str = ""
@@ -48,8 +45,7 @@ class ApiSettings:
     extra_body: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("timeout", "max_elapsed", "backoff", "max_outage", "max_attempts", "top_logprobs"):
-            positive(name, getattr(self, name), whole=name in ("max_attempts", "top_logprobs"))
+        check_numbers(self)
         for name in self.extra_body.keys() & _NOT_PARAMETERS.keys():
             raise UserError(f"extra_body: '{name}' cannot be given: {_NOT_PARAMETERS[name]}")
         self.price_of("")
@@ -73,9 +69,6 @@ class TransformersSettings:
     "flash_attention_2"); None is transformers' choice. ``min_pixels`` and ``max_pixels`` bound width × height
     to which an image is resized. ``batch_size``: the most questions in one forward pass. ``gpus`` (None: one, where
     there is one) and ``environment`` (as in EVAL_ENV_MAP) are those of the job.
-
-    Raises:
-        UserError: a number below 1 (0 ``gpus``).
     """
 
     revision: str | None = None
@@ -89,22 +82,22 @@ class TransformersSettings:
     environment: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "min_pixels", "max_pixels"):
-            if getattr(self, name) is not None:
-                positive(name, getattr(self, name), whole=True)
-        check_gpus(self.gpus)
+        check_numbers(self)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The settings that may move a score, those left to the checkpoint omitted.
-
-        The others change speed and memory only (and last bits, as every other machine does).
-        """
+        """The settings that may move a score by more than last bits, those left to the checkpoint omitted."""
         names = ("dtype", "attn_implementation", "min_pixels", "max_pixels")
         return {name: value for name, value in asdict(self).items() if name in names and value is not None}
 
 
-def check_gpus(gpus: int | None) -> None:
-    """Raises UserError: that is no number of GPUs."""
-    if gpus is not None and gpus < 0:
-        raise UserError(f"gpus must be a whole number from 0, not {gpus}")
+def check_numbers(settings: Any) -> None:
+    """Raises UserError: one of the numbers in a dataclass of settings is not above 0, or ``gpus`` is below."""
+    for each in fields(settings):
+        value, kind = getattr(settings, each.name), str(each.type).removesuffix(" | None")
+        if value is None or kind not in ("int", "float"):
+            continue
+        if each.name != "gpus":
+            positive(each.name, value, whole=kind == "int")
+        elif value < 0:
+            raise UserError(f"gpus must be a whole number from 0, not {value}")
