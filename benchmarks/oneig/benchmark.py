@@ -33,7 +33,7 @@ from benchmarks.oneig.scores import (
     is_black,
     metrics,
 )
-from benchmarks.oneig.text import check_package, max_tokens
+from benchmarks.oneig.text import max_tokens
 from imageevalkit.benchmark.contract import (
     JUDGE,
     Answers,
@@ -87,39 +87,31 @@ class OneIGSettings(Settings):
 
     tasks: str | Sequence[str] = TASKS
     images_per_prompt: int | None = None
-    grid: str | int | Sequence[int] | Mapping[str, str | int | Sequence[int]] | None = field(
-        default=None, metadata={"images_elsewhere": True}
-    )
+    grid: str | Mapping[str, str] | None = field(default=None, metadata={"images_elsewhere": True})
     weights: Mapping[str, str] = field(default_factory=dict)
     batch_size: int = 32
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tasks", _tasks(self.tasks))
-        cells = IMAGES_PER_PROMPT
-        if self.grid is not None:
-            grid = _grid(self.grid)
-            object.__setattr__(self, "grid", grid)
-            of_grids = {Grid.parse(one).cells for one in ([grid] if isinstance(grid, str) else grid.values())}
-            if len(of_grids) != 1:  # results with several numbers of images do not compare
-                raise UserError(
-                    "OneIG's grid has another number of cells for one model than for another: run them apart"
-                )
-            cells = of_grids.pop()
-        count = cells if self.images_per_prompt is None else self.images_per_prompt
+        by_model = self.grid if isinstance(self.grid, Mapping) else {"": self.grid} if self.grid else {}
+        grids = [Grid.parse(grid) for grid in by_model.values()]
+        count = self.images_per_prompt
+        if count is None:
+            count = grids[0].cells if grids else IMAGES_PER_PROMPT
+        object.__setattr__(self, "images_per_prompt", count)
         for name, number in (("images_per_prompt", count), ("batch_size", self.batch_size)):
             if number < 1:
                 raise UserError(f"OneIG's {name} is {number}: use a whole number of at least 1")
-        if self.grid is not None and count != cells:
-            raise UserError(
-                f"OneIG's grid has {cells} cells, but images_per_prompt is {count}: leave that out"
-            )
+        for grid in grids:
+            if grid.cells != count:  # results with several numbers of images do not compare
+                raise UserError(
+                    f"OneIG's grid {grid} has {grid.cells} cells, but images_per_prompt is {count}: leave that out, "
+                    "and run models with another number of images apart"
+                )
         if count == 1 and "diversity" in self.tasks:
-            others = ",".join(task for task in self.tasks if task != "diversity")
             raise UserError(
-                "OneIG's diversity compares the images of a prompt, but images_per_prompt is 1: choose other tasks "
-                f"(tasks='{others or 'alignment'}')"
+                "OneIG's diversity compares the images of a prompt, but images_per_prompt is 1: choose other tasks"
             )
-        object.__setattr__(self, "images_per_prompt", count)
 
     def grid_of(self, model: str) -> Grid | None:
         """How the images of ``model`` that were made elsewhere are pasted together; None: nobody said.
@@ -128,12 +120,12 @@ class OneIGSettings(Settings):
             CellFailure: it was said of other models only.
         """
         if not isinstance(self.grid, Mapping):
-            return None if self.grid is None else Grid.parse(str(self.grid))
+            return Grid.parse(self.grid) if self.grid else None
         if model not in self.grid:
             raise CellFailure(
                 f"the setting grid names {', '.join(self.grid)}, but not {model}{suggest(model, self.grid)}"
             )
-        return Grid.parse(str(self.grid[model]))
+        return Grid.parse(self.grid[model])
 
 
 def _tasks(given: str | Sequence[str]) -> tuple[Task, ...]:
@@ -145,13 +137,6 @@ def _tasks(given: str | Sequence[str]) -> tuple[Task, ...]:
         if word not in TASKS:
             raise UserError(f"OneIG has no task {word!r}{suggest(word, TASKS)}; it has {', '.join(TASKS)}")
     return tuple(task for task in TASKS if task in words)
-
-
-def _grid(given: Any) -> Any:
-    """As "rows,cols", of several models by model. Raises UserError: it is none."""
-    if isinstance(given, Mapping):
-        return {model: _grid(grid) for model, grid in given.items()}
-    return str(Grid.parse(str(given) if isinstance(given, str | int) else ",".join(map(str, given))))
 
 
 class OneIG(Benchmark):
@@ -196,10 +181,9 @@ class OneIG(Benchmark):
                     f"{self.name}: unknown weights '{name}'{suggest(name, WEIGHTS)}; known: {', '.join(WEIGHTS)}"
                 )
         if self.judge and not self.backend and "alignment" in self.tasks:
-            others = ",".join(task for task in self.tasks if task != "alignment")
             raise UserError(
                 f"{self.name}: '{self.judge}' reads text, but alignment needs a judge that answers questions: choose "
-                f"one, or tasks without alignment (--ds_kwargs \"tasks='{others or 'text'}'\")"
+                "one, or tasks without alignment (--ds_kwargs \"tasks='text'\")"
             )
 
     @cached_property
@@ -254,12 +238,13 @@ class OneIG(Benchmark):
                 file = f"images/{prompt.class_item}/{prompt.id}_{repetition}.png"
                 yield Sample(file, prompt.text, repetition, data)
 
-    def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any]:
-        """See :func:`benchmarks.oneig.layout.find_images`."""
-        from benchmarks.oneig import layout  # the driver reads this module before any package is there
+    def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
+        """Those in grids: see :func:`benchmarks.oneig.grids.find_grids`."""
+        from benchmarks.oneig.grids import (
+            find_grids,
+        )  # the driver reads this module before any package is there
 
-        model = items[0].model
-        return layout.find_images(source, items, self.settings.grid_of(model), model, self.images_per_prompt)
+        return find_grids(source, items, self.settings.grid_of(items[0].model), self.images_per_prompt)
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterator[Question]:
         """All at once, named like their task, in alignment with their number ("alignment/3").
@@ -277,8 +262,6 @@ class OneIG(Benchmark):
         for task in self.tasks:
             if task not in prompt.tasks:
                 continue
-            if task == "text":
-                check_package(self.name)
             if task == "alignment":
                 for number, question in prompt.questions.items():
                     words = self.prompts[QUESTION_TEXT].format(question=question)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -11,7 +10,6 @@ from typing import Literal, NamedTuple
 
 from imageevalkit.assets import LocalAsset, file_table, github
 from imageevalkit.benchmark.contract import Benchmark
-from imageevalkit.errors import CellFailure
 
 Task = Literal["alignment", "text", "reasoning", "style", "diversity"]
 TASKS: tuple[Task, ...] = ("alignment", "text", "reasoning", "style", "diversity")
@@ -40,7 +38,6 @@ scripts/style/SE_embed.pt 231149 c53719b72b40ea997547fad1a001150350337bf69039965
 
 
 def _assets(table: str) -> tuple[LocalAsset, ...]:
-    """The files of an edition's ``table`` and of both, and the texts that a judge is asked with."""
     upstream = partial(github, "OneIG-Bench/OneIG-Benchmark", "41b49831e79e6dde5323618c164da1c4cf0f699d")
     texts = {
         QUESTION_TEXT: "343786ab3658cc4314408d0cba87e593d1feed7031bcfdc15a45110e7cee9c7c",
@@ -126,23 +123,18 @@ class Prompt:
 
     @cached_property
     def tasks(self) -> tuple[Task, ...]:
-        """Those that score its images."""
-        theirs = {
-            "alignment": self.class_item not in ("text", "reasoning"),
-            "text": self.class_item == "text",
-            "reasoning": self.class_item == "reasoning",
-            "style": bool(self.style),
-            "diversity": True,
+        """Those that score its images: diversity compares any, the others need something to hold them against."""
+        references: Mapping[Task, object] = {
+            "alignment": self.questions,
+            "text": self.expected_text,
+            "reasoning": self.answer,
+            "style": self.style,
         }
-        return tuple(task for task in TASKS if theirs[task])
+        return tuple(task for task in TASKS if references.get(task, True))
 
 
 def read_prompts(benchmark: Benchmark, edition: Edition) -> dict[tuple[str, str], Prompt]:
-    """The prompts of ``edition`` by key, in the order of its file.
-
-    Raises:
-        CellFailure: the files cannot be read, are not what upstream publishes, or do not belong together.
-    """
+    """The prompts of ``edition`` by key, in the order of its file. Raises CellFailure: a file cannot be read."""
     suffix = edition.suffix
     # every class but those two is asked about
     questions = {
@@ -150,39 +142,23 @@ def read_prompts(benchmark: Benchmark, edition: Edition) -> dict[tuple[str, str]
         for name in edition.sizes
         if name not in ("text", "reasoning")
     }
-    texts = benchmark.read_csv(f"text_content{suffix}.csv")
+    texts = {row["id"]: row["text_content"] for row in benchmark.read_csv(f"text_content{suffix}.csv")}
     answers = benchmark.read_json(f"gt_answer{suffix}.json")
-    rows = benchmark.read_csv(edition.prompt_file)
-    prompts: dict[tuple[str, str], Prompt] = {}
-    try:
-        expected = {row["id"]: row["text_content"] for row in texts}
-        for row in rows:
-            if None in row or None in row.values():
-                raise ValueError(f"a row of {edition.prompt_file} has another number of columns")
-            class_item, prompt_id = FOLDERS[row["category"]], row["id"]
-            entry = questions[class_item][prompt_id] if class_item in questions else {}
-            asked = json.loads(entry.get("question", "{}"))  # JSON within JSON
-            parents = json.loads(entry.get("dependency", "{}"))
-            prompts[class_item, prompt_id] = Prompt(
-                class_item,
-                prompt_id,
-                text=row[edition.prompt_column],
-                type=row.get("type", ""),
-                length=row.get("prompt_length", ""),
-                label=row["class"],
-                questions={int(n): question for n, question in asked.items()},
-                parents={int(n): [parent for parent in of_n if parent] for n, of_n in parents.items()},
-                expected_text=expected[prompt_id] if class_item == "text" else "",
-                answer=answers[prompt_id] if class_item == "reasoning" else "",
-            )
-        if len(rows) != len(prompts) or Counter(key[0] for key in prompts) != edition.sizes:
-            raise ValueError(f"{edition.prompt_file} does not hold the {edition.name} prompts")
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        problem = str(error)
-        if not isinstance(error, ValueError):
-            problem = f"they do not belong together ({type(error).__name__}: {error})"
-        raise CellFailure(
-            f"the files of {benchmark.name} in {benchmark.data}: {problem}; "
-            f"run: bash utils/prefetch.sh --ds_names {benchmark.name}"
-        ) from None
+    prompts = {}
+    for row in benchmark.read_csv(edition.prompt_file, count=sum(edition.sizes.values())):
+        class_item, prompt_id = FOLDERS[row["category"]], row["id"]
+        entry = questions[class_item][prompt_id] if class_item in questions else {}
+        parents = json.loads(entry.get("dependency", "{}"))  # JSON within JSON
+        prompts[class_item, prompt_id] = Prompt(
+            class_item,
+            prompt_id,
+            text=row[edition.prompt_column],
+            type=row.get("type", ""),
+            length=row.get("prompt_length", ""),
+            label=row["class"],
+            questions={int(n): question for n, question in json.loads(entry.get("question", "{}")).items()},
+            parents={int(n): [parent for parent in of_n if parent] for n, of_n in parents.items()},
+            expected_text=texts[prompt_id] if class_item == "text" else "",
+            answer=answers[prompt_id] if class_item == "reasoning" else "",
+        )
     return prompts

@@ -17,29 +17,27 @@ from typing import Any
 
 from benchmarks.oneig.data import QUESTION_TEXT, READING_TEXT, Language, Task
 from benchmarks.oneig.scores import (
+    COLUMNS,
     STYLE_GROUPS,
     STYLES,
     TEXT_PARTS,
     Run,
     ScoredPrompt,
-    analysed,
     counted_questions,
-    headline,
-    is_listed,
     is_scored,
     is_yes,
+    metric_of,
     parsed_answer,
     replies,
     style_similarities,
-    text_parts,
-    value,
+    task_metrics,
 )
 from benchmarks.oneig.text import clean_reading, preprocess, preprocess_expected
 from imageevalkit.benchmark.contract import Rules
 from imageevalkit.cell import portable_path
-from imageevalkit.cell.results import Score
+from imageevalkit.cell.results import Metric, Score
 from imageevalkit.grids import Grid
-from imageevalkit.metrics import arithmetic_mean, groups, mean_by
+from imageevalkit.metrics import groups
 
 # those of the analysis in the order of its script; a Chinese prompt has neither type nor length
 _ANALYSED: Mapping[Language, Sequence[Task]] = {
@@ -55,21 +53,25 @@ def score_files(run: Run) -> dict[str, str]:
     so on; ``style_style_score_EN.csv`` those of the 29 styles. Under official rules a task whose program stops with an
     error leaves none (quirks T3, T6, R1).
     """
-    tables: dict[str, Iterable[Iterable[Any]]] = {}
+    of_columns = {  # the metric in each column; elsewhere the task is the only one
+        "text": {**{part: f"text/{part}" for part in TEXT_PARTS}, "text score": "text"},
+        "diversity": {
+            **{name: f"diversity/{name}" for name in run.edition.sizes},
+            "total average": "diversity",
+        },
+    }
+    tables: dict[str, list[list[Any]]] = {}
     for task in run.tasks:
         scores = run.printed(task)
         if scores is None:
             continue
+        found = task_metrics(scores, task, run)
         of_name = ("class_item", "id") if task in ("alignment", "diversity") else ("id",)
-        lines = {
-            "_".join(score.keys[key] for key in of_name): _cell(score, task)
-            for score in scores
-            if is_listed(score, task)
-        }
-        tables[f"{task}_score"] = _of_model(run, _columns(run, task, scores))
-        tables[f"{task}_prompt_score"] = [["", run.model], *sorted(lines.items())]
+        lines = {"_".join(score.keys[key] for key in of_name): _cell(score, task) for score in scores}
+        tables[f"{task}_score"] = _of_model(run, found, of_columns.get(task, {task: task}))
+        tables[f"{task}_prompt_score"] = [["", run.model], *map(list, sorted(lines.items()))]
         if task == "style":
-            tables["style_style_score"] = _of_model(run, _means(scores, task, "style", STYLES))
+            tables["style_style_score"] = _of_model(run, found, {style: f"style/{style}" for style in STYLES})
     return {f"{name}_{run.edition.mode}.csv": csv_text(rows) for name, rows in tables.items()}
 
 
@@ -81,6 +83,7 @@ def analysis_files(run: Run) -> dict[str, str]:
     program wrote no file: there are no tables from there on.
     """
     files: dict[str, str] = {}
+    lost = "nan" if run.rules == "official" else "-"
     for task in _ANALYSED[run.edition.language]:
         if task not in run.tasks:
             continue
@@ -89,9 +92,15 @@ def analysis_files(run: Run) -> dict[str, str]:
             break
         if task == "text" and run.rules == "official" and not all(is_scored(one, task) for one in scores):
             break
-        cells = {name: _mean_cell(known, run.rules) for name, known in _groups(scores, task).items()}
-        rows = [["Model", *cells], [run.model, *cells.values()]]
-        files[f"{task.capitalize()} Model Scores.csv"] = csv_text(rows)
+        found = task_metrics(scores, task, run)
+        row = {"Model": run.model}
+        for column in STYLE_GROUPS if task == "style" else COLUMNS[task]:
+            metric = found.get(metric_of(task, column))
+            known = metric.value if metric else None
+            # styles are columns of the file that the script reads, also those without a line
+            absent = lost if metric or task == "style" else "-"
+            row[column] = absent if known is None else f"{known:.3f}"
+        files[f"{task.capitalize()} Model Scores.csv"] = csv_text([row, row.values()])
     return files
 
 
@@ -102,48 +111,15 @@ def csv_text(rows: Iterable[Iterable[Any]]) -> str:
     return file.getvalue()
 
 
-def _of_model(run: Run, columns: Mapping[str, float | None]) -> list[list[Any]]:
-    return [["", *columns], [run.model, *columns.values()]]
-
-
-def _columns(run: Run, task: Task, scores: Sequence[Score]) -> dict[str, float | None]:
-    language = run.edition.language
-    whole = headline(scores, task, language).value
-    if task == "text":
-        parts = text_parts(scores, language)
-        return {name: metric.value for name, metric in parts.items()} | {"text score": whole}
-    if task == "diversity":
-        return _means(scores, task, "class_item", run.edition.sizes) | {"total average": whole}
-    return {task: whole}
-
-
-def _means(scores: Sequence[Score], task: Task, key: str, names: Iterable[str]) -> dict[str, float | None]:
-    found = mean_by(scores, value(task), key, interval=False)
-    return {name: found[name].value if name in found else None for name in names}
+def _of_model(run: Run, found: Mapping[str, Metric], columns: Mapping[str, str]) -> list[list[Any]]:
+    values = [found[name].value if name in found else None for name in columns.values()]
+    return [["", *columns], [run.model, *values]]
 
 
 def _cell(score: Score, task: Task) -> float | str | None:
     if task == "text" and is_scored(score, task):
         return str([score.values[part] for part in TEXT_PARTS])
     return score.values.get(task)
-
-
-def _groups(scores: Sequence[Score], task: Task) -> dict[str, list[float | None]]:
-    """The scores of each column of the analysis; None of a prompt, or of a style, that it finds without one."""
-    if task == "style":
-        styles = _means(scores, task, "style", STYLES)
-        return {group: [styles[style] for style in members] for group, members in STYLE_GROUPS.items()}
-    return {
-        name: [score.values.get(part) for score in of_group if is_listed(score, task)]
-        for name, (part, of_group) in analysed(scores, task).items()
-    }
-
-
-def _mean_cell(scores: Sequence[float | None], rules: Rules) -> str:
-    known = [score for score in scores if score is not None]
-    if rules == "official" and len(known) < len(scores):
-        return "nan"
-    return f"{arithmetic_mean(known):.3f}" if known else "-"
 
 
 def sample_files(run: Run, prompts: Mapping[str, str]) -> dict[str, str]:
@@ -169,14 +145,15 @@ def _dump(value: Any) -> str:
 
 def _task_result(run: Run, task: Task, prompts: Mapping[str, str]) -> dict[str, Any]:
     listed = [one for one in run.of(task) if task == "reasoning" or is_scored(one.score, task)]
-    scores, language = [one.score for one in listed], run.edition.language
-    accuracy = headline(scores, task, language).value
+    scores = [one.score for one in listed]
+    found = task_metrics(scores, task, run)
+    accuracy = found[task].value
     result: dict[str, Any] = {
         "accuracy": None if accuracy is None else 100 * accuracy,
         "details": [_sample(one, task, run, prompts) for one in listed],
     }
     if task == "text":
-        result |= {part: metric.value for part, metric in text_parts(scores, language).items()}
+        result |= {part: found[f"text/{part}"].value for part in TEXT_PARTS}
     if task == "style":
         result["style_scores"] = {style: [] for style in STYLES} | _values(scores, task, "style")
     if task == "diversity":
@@ -212,10 +189,13 @@ def _sample(one: ScoredPrompt, task: Task, run: Run, prompts: Mapping[str, str])
 
 
 def _details(one: ScoredPrompt, task: Task, rules: Rules, texts: Mapping[str, str]) -> dict[str, Any]:
-    prompt, images = one.prompt, one.counted(task)
+    prompt, language = one.prompt, one.language
+    images = [
+        (place, answers, one.score.points[place].values) for place, answers in one.counted(task).items()
+    ]
     if task == "alignment":
-        said = {place: replies(prompt, answers) for place, answers in images.items()}
-        counted = [counted_questions(prompt, answers, rules) for answers in images.values()]
+        said = {place: replies(prompt, answers) for place, answers, _ in images}
+        counted = [counted_questions(prompt, answers, rules) for _, answers, _ in images]
         questions = [
             {
                 "question_id": number,
@@ -236,31 +216,26 @@ def _details(one: ScoredPrompt, task: Task, rules: Rules, texts: Mapping[str, st
             for number, question in prompt.questions.items()
         ]
         return {"judge_details": questions}
-    if task == "diversity":
-        pairs = [{"grid_i": i, "grid_j": j, "distance": distance} for i, j, distance in one.pairs]
-        return {"pairwise_distances": pairs}
-    details = []
-    for place, answers in images.items():
-        values = one.score.points[place].values
-        detail: dict[str, Any] = {"grid_idx": place}
-        if task == "text":
-            reading = answers["text"].value
-            cleaned = clean_reading(reading, rules)
-            compared = preprocess(cleaned, rules, one.language)
-            detail |= {"ocr_raw": reading, "ocr_cleaned": cleaned, "ocr_preprocessed": compared, **values}
-        elif task == "reasoning":
-            detail |= {"similarity": values[task]}
-        else:
-            csd, se = style_similarities(answers, rules)
-            detail |= {"csd_sim": csd, "se_sim": se, "style_score": values[task]}
-        details.append(detail)
     if task == "text":
+        readings = []
+        for place, answers, values in images:
+            cleaned = clean_reading(answers[task].value, rules)
+            detail = {"grid_idx": place, "ocr_raw": answers[task].value, "ocr_cleaned": cleaned}
+            readings.append({**detail, "ocr_preprocessed": preprocess(cleaned, rules, language), **values})
         return {
             "expected_text": prompt.expected_text,
-            "expected_text_preprocessed": preprocess_expected(prompt.expected_text, rules, one.language),
+            "expected_text_preprocessed": preprocess_expected(prompt.expected_text, rules, language),
             "ocr_prompt": texts[READING_TEXT],
-            "ocr_details": details,
+            "ocr_details": readings,
         }
     if task == "reasoning":
-        return {"gt_answer": prompt.answer, "similarity_details": details}
-    return {"encoder_details": details}
+        cosines = [{"grid_idx": place, "similarity": values[task]} for place, _, values in images]
+        return {"gt_answer": prompt.answer, "similarity_details": cosines}
+    if task == "style":
+        encoded = [
+            (place, *style_similarities(answers, rules), values[task]) for place, answers, values in images
+        ]
+        names = ("grid_idx", "csd_sim", "se_sim", "style_score")
+        return {"encoder_details": [dict(zip(names, numbers, strict=True)) for numbers in encoded]}
+    pairs = [{"grid_i": i, "grid_j": j, "distance": distance} for i, j, distance in one.pairs]
+    return {"pairwise_distances": pairs}

@@ -16,7 +16,7 @@ from benchmarks.oneig.data import CLASSES, TASKS, Edition, Language, Prompt, Tas
 from benchmarks.oneig.text import LARGEST_DISTANCE, compare, text_score
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem
 from imageevalkit.cell.results import Metric, Score
-from imageevalkit.metrics import arithmetic_mean, groups, mean, mean_by, points
+from imageevalkit.metrics import arithmetic_mean, mean, mean_by, points
 
 TOTAL = "oneig_total"
 OFFICIAL = {name: f"{name}_official" for name in ("text", "reasoning", TOTAL)}
@@ -34,19 +34,21 @@ STYLE_GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 STYLES = tuple(style for styles in STYLE_GROUPS.values() for style in styles)
 """All 29, in the official order."""
-LENGTHS = ("short", "middle", "long")
-_FORMS = {"type": ("NP", "T, P"), "length": LENGTHS}
+TEXT_PARTS = ("ED", "CR", "WAC")
+
+
+_LENGTHS = [("length", "short"), ("length", "middle"), ("length", "long")]
+_FORMS = [("type", "NP"), ("type", "T, P"), *_LENGTHS]
 _SUBJECTS = (
     *("geography", "computer science", "biology", "mathematics", "physics", "chemistry", "common sense"),
 )
-GROUPS: Mapping[Task, Mapping[str, Sequence[str]]] = {
-    "alignment": _FORMS,
-    "diversity": _FORMS,
-    "reasoning": {"label": _SUBJECTS},
-    "text": {"length": LENGTHS},
+COLUMNS: Mapping[Task, Mapping[str, tuple[str, str, str]]] = {
+    "alignment": {group: ("alignment", key, group) for key, group in _FORMS},
+    "diversity": {group: ("diversity", key, group) for key, group in _FORMS},
+    "reasoning": {subject: ("reasoning", "label", subject) for subject in _SUBJECTS},
+    "text": {f"{group}_{part}": (part, key, group) for part in TEXT_PARTS for key, group in _LENGTHS},
 }
-"""By which keys of a prompt's score the official analysis breaks a task down, and their values in its order."""
-TEXT_PARTS = ("ED", "CR", "WAC")
+"""The official fine-grained analysis but for style: each column is the mean of a value of the prompts with a key."""
 
 _YES = "Yes"
 _ALSO_YES = frozenset({"yes", "是", "是的"})
@@ -107,9 +109,7 @@ def style_similarities(answers: Answers, rules: Rules) -> tuple[float, float]:
 
 def is_answered(prompt: Prompt, answers: Answers, task: Task) -> bool:
     """Whether all was said of an image that ``task`` asks about it."""
-    if task == "alignment":
-        return 0 < len(prompt.questions) == len(replies(prompt, answers))
-    return task in answers
+    return len(replies(prompt, answers)) == len(prompt.questions) if task == "alignment" else task in answers
 
 
 def image_values(prompt: Prompt, answers: Answers, rules: Rules, language: Language) -> dict[str, float]:
@@ -140,19 +140,15 @@ def image_score(prompt: Prompt, answers: Answers, rules: Rules, language: Langua
     keys = {"class_item": prompt.class_item, **({"label": prompt.label} if prompt.label else {})}
     if not answers:
         return Score({}, keys, {"left out": "entirely black: padding to the official splitter"})
-    detail = {
-        prompt.questions[number]: answer
-        for number, answer in replies(prompt, answers).items()
-        if not is_yes(answer, rules)
-    }
+    said = replies(prompt, answers).items()
+    detail = {prompt.questions[number]: answer for number, answer in said if not is_yes(answer, rules)}
     if "text" in answers:
         detail |= {"expected": prompt.expected_text, "read": answers["text"].value}
     if "style" in answers:
         csd, se = style_similarities(answers, rules)
         detail |= {"style": prompt.style, "CSD": f"{csd:.4f}", "SE": f"{se:.4f}"}
     values = image_values(prompt, answers, rules, language)
-    shown = (*TASKS, *TEXT_PARTS)
-    return Score({name: value for name, value in values.items() if name in shown}, keys, detail)
+    return Score({name: values[name] for name in values if name not in ("match", "total")}, keys, detail)
 
 
 def is_black(item: ScoredItem) -> bool:
@@ -236,18 +232,15 @@ class Run(NamedTuple):
         """The prompts that ``task`` looks at."""
         return [one for one in self.prompts if task in one.prompt.tasks]
 
-    def scores(self, task: Task) -> list[Score]:
-        """The scores of these prompts."""
-        return [one.score for one in self.of(task)]
-
     def printed(self, task: Task) -> list[Score] | None:
-        """The scores of these prompts that the official program of ``task`` works with; None where it stops.
+        """The scores that the official program of ``task`` works with, of the prompts it lists; None where it stops.
 
         It stops when nothing was read in any image (quirk T6). Official rules only: the reasoning program stops at a
         grid that is black all over (quirk R1). The text program scores such a prompt with what was read in the images
         of the prompt before it; when that is the first, there is nothing to take, and it stops (quirk T3).
         """
-        prompts, scores = self.of(task), self.scores(task)
+        prompts = self.of(task)
+        scores = [one.score for one in prompts]
         if self.rules == "official" and task == "reasoning" and any(one.has_failed for one in prompts):
             return None
         if self.rules == "official" and task == "text":
@@ -259,7 +252,9 @@ class Run(NamedTuple):
                     scores[n] = replace(one, items=before.items).score
                 elif one.counted(task):
                     before = one
-        return scores if task != "text" or any(is_scored(score, task) for score in scores) else None
+        if task == "text" and not any(is_scored(score, task) for score in scores):
+            return None
+        return [score for score in scores if is_listed(score, task)]
 
 
 def in_order(prompts: Iterable[ScoredPrompt]) -> list[ScoredPrompt]:
@@ -293,94 +288,74 @@ def metrics(run: Run) -> dict[str, Metric]:
     without items is one whose file is missing.
 
     * each task, and ``oneig_total``, their mean, when all five are asked for; None without a score
-    * official rules only: ``text_official``, ``reasoning_official``, ``oneig_total_official``: the text program scores
-      a prompt that failed with the readings of another, or stops (quirk T3), the reasoning program stops (quirk R1)
-    * ``text/ED``, ``text/CR``, ``text/WAC`` over all images, ``diversity/<class>``, ``style/<style>``
-    * the groups of the official ``fine_grained_analysis.py``: ``alignment/NP``, ``diversity/short``,
-      ``text/short_ED``, …, ``reasoning/<subject>``, ``style/traditional``, ``style/media``, ``style/anime``
-
-    Officially a group has no value when one of its prompts is listed without a score, and the script stops in the text
-    task then. Corrected, such prompts are left out. A group none of whose prompts is in the run is left out under both.
+    * official rules only: ``text_official``, ``reasoning_official``, ``oneig_total_official``, of what the official
+      programs work with (:meth:`Run.printed`)
+    * the parts of each task (:func:`task_metrics`)
 
     Intervals (95 %, of other prompts) are of means over prompts or images.
     """
-    scores = {task: run.scores(task) for task in TASKS if task in run.tasks}
-    language = run.edition.language
-    result: dict[str, Metric] = {task: headline(of_task, task, language) for task, of_task in scores.items()}
+    of_tasks = {
+        task: task_metrics([one.score for one in run.of(task)], task, run)
+        for task in TASKS
+        if task in run.tasks
+    }
+    result = {task: found[task] for task, found in of_tasks.items()}
     count = sum(bool(one.score.values) for one in run.prompts)
     result |= _total(result, TOTAL, count)
     if run.rules == "official":
         printed = {
-            task: headline(run.printed(task) or [], task, language) for task in scores if task in OFFICIAL
+            task: task_metrics(run.printed(task) or [], task, run)[task]
+            for task in of_tasks
+            if task in OFFICIAL
         }
         result |= {OFFICIAL[task]: metric for task, metric in printed.items()}
         result |= _total(result | printed, OFFICIAL[TOTAL], count)
-    for task, of_task in scores.items():
-        result |= _details(of_task, task, run)
+    for found in of_tasks.values():
+        result |= found
     return result
 
 
-def headline(scores: Sequence[Score], task: Task, language: Language) -> Metric:
-    """The score of ``task``, None where no prompt has one."""
-    if task != "text":
-        return mean(scores, value(task))
-    ed, cr, wac = text_parts(scores, language).values()
-    whole = None if wac.value is None else text_score(ed.value or 0, cr.value or 0, wac.value, language)
-    return Metric(whole, ed.n)
+def task_metrics(scores: Sequence[Score], task: Task, run: Run) -> dict[str, Metric]:
+    """The metric of ``task``, None where no prompt has a score, and its parts: of the prompts that have one.
 
+    ``text/ED``, ``text/CR``, ``text/WAC`` are over all images; long texts weigh more in WAC. ``diversity/<class>`` and
+    ``style/<style>`` follow the official tables, ``alignment/NP``, ``style/media``, … the fine-grained analysis.
 
-def text_parts(scores: Sequence[Score], language: Language) -> dict[str, Metric]:
-    """ED, CR and WAC over all images; long texts weigh more in WAC."""
-    images, top = points(scores), LARGEST_DISTANCE[language]
-    return {
-        "ED": mean(images, value("ED"), top=top),
-        "CR": mean(images, value("CR")),
-        "WAC": mean(images, value("match"), weight=value("total")),
-    }
-
-
-def _total(of_tasks: Mapping[str, Metric], name: str, count: int) -> dict[str, Metric]:
-    if not all(task in of_tasks for task in TASKS):
-        return {}
-    known = [score for task in TASKS if (score := of_tasks[task].value) is not None]
-    return {name: Metric(arithmetic_mean(known) if len(known) == len(TASKS) else None, count)}
-
-
-def analysed(scores: Sequence[Score], task: Task) -> dict[str, tuple[str, list[Score]]]:
-    """The columns of the official analysis, but of style: the name of the values whose mean it is, and their scores."""
-    parts = TEXT_PARTS if task == "text" else (task,)
-    columns = {}
-    for key, names in GROUPS[task].items():
-        of_groups = groups(scores, key)
-        for part, name in itertools.product(parts, names):
-            columns[f"{name}_{part}" if task == "text" else name] = part, of_groups.get(name, [])
-    return columns
-
-
-def _details(scores: Sequence[Score], task: Task, run: Run) -> dict[str, Metric]:
-    """By the keys of the official script, and what it has not; always of the prompts that have a score."""
+    Officially a group has no value when one of its prompts is listed without a score, and the script stops in the text
+    task then. Corrected, such prompts are left out. A group none of whose prompts is in the run is left out under both.
+    """
     if task == "style":
-        return _style_details(scores, run.rules)
-    result: dict[str, Metric] = {}
+        return {task: mean(scores, value(task)), **_style_metrics(scores, run.rules)}
+    language = run.edition.language
+    # beyond its top a larger ED changes no score
+    tops = {"ED": LARGEST_DISTANCE[language]}
+    result = {task: mean(scores, value(task))}
     if task == "text":
-        result = {f"text/{part}": metric for part, metric in text_parts(scores, run.edition.language).items()}
+        images = points(scores)
+        ed = mean(images, value("ED"), top=tops["ED"])
+        cr, wac = mean(images, value("CR")), mean(images, value("match"), weight=value("total"))
+        known = None if wac.value is None else text_score(ed.value or 0, cr.value or 0, wac.value, language)
+        result = {task: Metric(known, ed.n), "text/ED": ed, "text/CR": cr, "text/WAC": wac}
     if task == "diversity":
-        result = mean_by(scores, value(task), "class_item", prefix="diversity/", order=CLASSES)
-    for name, (part, of_group) in analysed(scores, task).items():
+        result |= mean_by(scores, value(task), "class_item", prefix="diversity/", order=CLASSES)
+    for column, (part, key, group) in COLUMNS[task].items():
+        of_group = [score for score in scores if score.keys[key] == group]
         if not of_group:
             continue
-        # beyond its top a larger ED changes no score
-        top = LARGEST_DISTANCE[run.edition.language] if part == "ED" else 1.0
-        metric = mean(of_group, value(part), top=top)
+        metric = mean(of_group, value(part), top=tops.get(part, 1.0))
         listed = [one for one in (scores if task == "text" else of_group) if is_listed(one, task)]
         if run.rules == "official" and not all(is_scored(one, task) for one in listed):
             metric = replace(metric, value=None, interval=None)
-        # "alignment/T,P", "reasoning/computer_science"
-        result[f"{task}/{name.replace(', ', ',').replace(' ', '_')}"] = metric
+        result[metric_of(task, column)] = metric
     return result
 
 
-def _style_details(scores: Sequence[Score], rules: Rules) -> dict[str, Metric]:
+def metric_of(task: Task, column: str) -> str:
+    """The metric in a ``column`` of the analysis: "alignment/T,P", "reasoning/computer_science"."""
+    return f"{task}/{column.replace(', ', ',').replace(' ', '_')}"
+
+
+def _style_metrics(scores: Sequence[Score], rules: Rules) -> dict[str, Metric]:
     """The three groups of styles, each the mean of its styles' scores, then each style."""
     styles = mean_by(scores, value("style"), "style", prefix="style/", order=STYLES)
     result = {}
@@ -392,3 +367,10 @@ def _style_details(scores: Sequence[Score], rules: Rules) -> dict[str, Metric]:
             whole = None if lost else arithmetic_mean(known)
             result[f"style/{name}"] = Metric(whole, sum(metric.n for metric in of_group))
     return result | styles
+
+
+def _total(of_tasks: Mapping[str, Metric], name: str, count: int) -> dict[str, Metric]:
+    if not all(task in of_tasks for task in TASKS):
+        return {}
+    known = [score for task in TASKS if (score := of_tasks[task].value) is not None]
+    return {name: Metric(arithmetic_mean(known) if len(known) == len(TASKS) else None, count)}
