@@ -17,7 +17,6 @@ from imageevalkit.cell.results import Metric, Result, standing
 from imageevalkit.errors import Arguments, ExitStatus, UserError, run_main, show, suggest
 from imageevalkit.text import columns_of
 
-_EDITIONS: Mapping[str, Edition] = {edition.name: edition for edition in (ENGLISH, CHINESE)}
 _NONE = "-"
 
 
@@ -40,9 +39,7 @@ def summary_table(
         ("oneig_alignment", version, "accuracy", "alignment"),
         ("oneig_text", version, "accuracy", "text"),
         *(("oneig_text", version, part, f"text/{part}") for part in TEXT_PARTS),
-        ("oneig_reasoning", version, "accuracy", "reasoning"),
-        ("oneig_style", version, "accuracy", "style"),
-        ("oneig_diversity", version, "accuracy", "diversity"),
+        *((f"oneig_{task}", version, "accuracy", task) for task in ("reasoning", "style", "diversity")),
         ("oneig_total", _NONE, "accuracy", TOTAL),
         *((f"oneig_diversity_{name}", _NONE, "accuracy", f"diversity/{name}") for name in edition.sizes),
     ]
@@ -57,12 +54,10 @@ def summary_table(
 
 def _markdown(table: Sequence[Sequence[str]]) -> str:
     header, *rows = ([cell.replace("|", "\\|") for cell in row] for row in table)
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return "".join(f"| {' | '.join(line)} |\n" for line in [header, ["---"] * len(header), *rows])
 
 
 def _aligned(table: Sequence[Sequence[str]]) -> str:
-    """The columns of ``table`` two spaces apart."""
     widths = [max(map(columns_of, column)) for column in zip(*table, strict=True)]
     lines = (
         "  ".join(cell + " " * (width - columns_of(cell)) for cell, width in zip(row, widths, strict=True))
@@ -77,34 +72,37 @@ def main() -> ExitStatus:
     Raises:
         UserError: a model has no result, or the models have none that were measured alike.
     """
+    # of the driver: an evaluating process has no use for them
+    from imageevalkit.launch.config import split_names
+    from imageevalkit.report.leaderboard import Column, board_of, column_label, coverage_text
+
+    editions = {edition.name: edition for edition in (ENGLISH, CHINESE)}
     parser = Arguments("python -m benchmarks.oneig.summary", "The summary of several models, side by side.")
     parser.add_argument("--model_names", required=True, help='names, as in eval.sh: "a;b"')
-    parser.add_argument("--ds_name", default=ENGLISH.name, help=f"{' or '.join(_EDITIONS)}")
+    parser.add_argument("--ds_name", default=ENGLISH.name, choices=editions)
     args = parser.parse_args()
-    if args.ds_name not in _EDITIONS:
-        raise UserError(
-            f"--ds_name {args.ds_name} is no OneIG benchmark{suggest(args.ds_name, _EDITIONS)}; "
-            f"there are {', '.join(_EDITIONS)}"
-        )
-    models = list(dict.fromkeys(name.strip() for name in args.model_names.split(";") if name.strip()))
+    models = list(dict.fromkeys(split_names(args.model_names)))
     if not models:
         raise UserError('--model_names is empty; name models that were evaluated: "a;b"')
-    results = _comparable([_results(model, args.ds_name) for model in models])
-    first = results[0]
-    columns = {result.model: _column(result) for result in results}
-    show(
-        _aligned(summary_table(first.benchmark_version, columns, _EDITIONS[args.ds_name])).removesuffix("\n")
-    )
-    limit = f", the first {first.limit} items only" if first.limit else ""
-    show(f"{args.ds_name}, measured by {first.evaluator.id}{limit}")
-    for result in results:
-        coverage = result.coverage
+    of_models = [_results(model, args.ds_name) for model in models]
+
+    def label(result: Result) -> str:
+        return column_label(Column(board_of(result), ""), several_versions=True)
+
+    by_label = [{label(result): result for result in reversed(results)} for results in of_models]
+    latest = [label(results[0]) for results in of_models]
+    alike = [name for name in map(label, of_models[0]) if all(name in results for results in by_label)]
+    if not alike:
+        measured = "; ".join(f"{model} is {name}" for model, name in zip(models, latest, strict=True))
+        raise UserError(f"the models were not measured alike: {measured}; evaluate them alike")
+    chosen = [results[alike[0]] for results in by_label]
+    columns = {result.model: _column(result) for result in chosen}
+    show(_aligned(summary_table(chosen[0].benchmark_version, columns, editions[args.ds_name])) + alike[0])
+    for result in chosen:
         if result.withheld:
             show(f"withheld: {result.model}: {result.withheld}")
-        elif not coverage.complete:
-            show(
-                f"{result.model}: {coverage.judged} of {coverage.expected} items, the others treated officially"
-            )
+        elif not result.coverage.complete:
+            show(f"{result.model}: {coverage_text(result.coverage)}, the others treated officially")
     return ExitStatus.COMPLETE
 
 
@@ -119,28 +117,6 @@ def _results(model: str, benchmark: str) -> list[Result]:
             f'evaluate it: bash eval.sh --model_names "{model}" --ds_names "{benchmark}"'
         )
     return found
-
-
-def _comparable(of_models: Sequence[Sequence[Result]]) -> list[Result]:
-    """One result of each model, all measured alike."""
-    # of the driver: an evaluating process has no use for it
-    from imageevalkit.report.leaderboard import board_of
-
-    for one in of_models[0]:
-        alike = [[other for other in results if board_of(other) == board_of(one)] for results in of_models]
-        if all(alike):
-            return [results[0] for results in alike]
-    latest = [(results[0].model, board_of(results[0])) for results in of_models]
-    (model, board), (other, its_board) = latest[0], next(pair for pair in latest if pair[1] != latest[0][1])
-    what, here, there = next(
-        (name, mine, its)
-        for name, mine, its in zip(board._fields, board, its_board, strict=True)
-        if mine != its
-    )
-    shown = [number or "all items" for number in (here, there)] if what == "limit" else [here, there]
-    raise UserError(
-        f"{model} and {other} cannot stand side by side: their {what} is {shown[0]} and {shown[1]}; evaluate both alike"
-    )
 
 
 def _column(result: Result) -> Mapping[str, Metric]:
