@@ -29,7 +29,6 @@ from benchmarks.oneig.scores import (
     Run,
     ScoredPrompt,
     image_score,
-    in_order,
     is_black,
     metrics,
 )
@@ -78,11 +77,8 @@ _UPRIGHT = PIXELS._replace(name="oneig upright", turned=True)
 
 @dataclass(frozen=True)
 class OneIGSettings(Settings):
-    """``tasks`` are some of :data:`~benchmarks.oneig.data.TASKS`, also in one text ("text,style"). ``rules`` "official"
-    gives the official numbers, quirks included, "corrected" those without (README, "OneIG-Bench"). ``grid`` is how
-    images made elsewhere are pasted together, "rows,cols": one for all models, or one by model; it says
-    ``images_per_prompt`` too (4 where neither is given). ``weights``, by their names, and ``batch_size`` are those of
-    the encoders.
+    """See README, "OneIG-Bench". ``tasks`` may be one text, too ("text,style"). ``grid`` is one for all models, or one
+    by model; it says ``images_per_prompt``, where that is not given. ``weights`` are those of the encoders, by name.
     """
 
     tasks: str | Sequence[str] = TASKS
@@ -114,11 +110,7 @@ class OneIGSettings(Settings):
             )
 
     def grid_of(self, model: str) -> Grid | None:
-        """How the images of ``model`` that were made elsewhere are pasted together; None: nobody said.
-
-        Raises:
-            CellFailure: it was said of other models only.
-        """
+        """How the images of ``model`` are pasted together; None: nobody said. CellFailure: of other models only."""
         if not isinstance(self.grid, Mapping):
             return Grid.parse(self.grid) if self.grid else None
         if model not in self.grid:
@@ -162,12 +154,12 @@ class OneIG(Benchmark):
 
     def __init__(self, settings: OneIGSettings | None = None, judge: str = "") -> None:
         super().__init__(settings, judge)
-        self.tasks = _tasks(self.settings.tasks)
+        self.rules, self.tasks = self.settings.rules, _tasks(self.settings.tasks)
         self.images_per_prompt = self.settings.images_per_prompt or IMAGES_PER_PROMPT
         if not {"alignment", "text"} & set(self.tasks):
             self.judge = ""
         self.headline = (*self.tasks, *([TOTAL] if self.tasks == TASKS else []))
-        if self.settings.rules == "official":
+        if self.rules == "official":
             # they differ where the official programs have taken another prompt's readings, or stopped
             self.official_headline = tuple(OFFICIAL.get(name, name) for name in self.headline)
 
@@ -202,23 +194,17 @@ class OneIG(Benchmark):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """The rules and the number of images."""
-        return {"rules": self.settings.rules, "images_per_prompt": self.images_per_prompt}
+        return {"rules": self.rules, "images_per_prompt": self.images_per_prompt}
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """The same, and the tasks, in the order that results have had."""
-        return {
-            "rules": self.settings.rules,
-            "tasks": list(self.tasks),
-            "images_per_prompt": self.images_per_prompt,
-        }
+        # in the order that results have had
+        return {"rules": self.rules, "tasks": list(self.tasks), "images_per_prompt": self.images_per_prompt}
 
     @property
     def is_official(self) -> bool:
-        """Whether rules, number of images and weights are the official ones."""
         plain = self.images_per_prompt == IMAGES_PER_PROMPT and not self.settings.weights
-        return plain and self.settings.rules == "official"
+        return plain and self.rules == "official"
 
     def samples(self) -> Iterator[Sample]:
         """The images of a prompt follow each other, so that any first N are of N / images_per_prompt prompts.
@@ -240,9 +226,8 @@ class OneIG(Benchmark):
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
         """Those in grids: see :func:`benchmarks.oneig.grids.find_grids`."""
-        from benchmarks.oneig.grids import (
-            find_grids,
-        )  # the driver reads this module before any package is there
+        # the driver reads this module before any package is there
+        from benchmarks.oneig.grids import find_grids
 
         return find_grids(source, items, self.settings.grid_of(items[0].model), self.images_per_prompt)
 
@@ -253,7 +238,7 @@ class OneIG(Benchmark):
         """
         from imageevalkit.images import decode  # the driver reads this module before any package is there
 
-        is_official = self.settings.rules == "official"
+        is_official = self.rules == "official"
         if is_official and image.flat and is_black_image(decode(image.read())):
             return
         prompt = self._prompt(item)
@@ -269,7 +254,7 @@ class OneIG(Benchmark):
             elif task != "text":
                 yield measure(task, picture, *texts[task])
             elif self.backend:
-                tokens = max_tokens(prompt, self.settings.rules, self.edition.language)
+                tokens = max_tokens(prompt, self.rules, self.edition.language)
                 yield self._judged(task, picture, self.prompts[READING_TEXT], tokens)
             else:
                 yield measure(task, image)  # a reader gets the file as it is
@@ -305,7 +290,7 @@ class OneIG(Benchmark):
 
     def score(self, item: Item, answers: Answers) -> Score:
         """What one image is worth in each task that scores single images, and what was said of it."""
-        return image_score(self._prompt(item), answers, self.settings.rules, self.edition.language)
+        return image_score(self._prompt(item), answers, self.rules, self.edition.language)
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
         """See :func:`benchmarks.oneig.scores.metrics`."""
@@ -313,10 +298,10 @@ class OneIG(Benchmark):
 
     def notes(self, scores: Scores) -> list[str]:
         """The rules, and what they took out."""
-        rules, count = self.settings.rules, self.images_per_prompt
-        other = "corrected" if rules == "official" else "official"
+        other = "corrected" if self.rules == "official" else "official"
+        count = self.images_per_prompt
         images = f"{count} images per prompt" if count > 1 else "one image per prompt"
-        notes = [f"scored by the {rules} rules (the other choice is {other}), {images}"]
+        notes = [f"scored by the {self.rules} rules (the other choice is {other}), {images}"]
         if black := sum(map(is_black, scores.items)):
             left_out = "image is" if black == 1 else "images are"
             notes.append(f"{black} {left_out} entirely black: left out, as the official splitter does")
@@ -333,27 +318,23 @@ class OneIG(Benchmark):
         if all(one.score for one in scores.items):
             count, whole = len(run.prompts), len(self._prompts_of_tasks)
             part = "" if count == whole else f"-{count}-of-{whole}-prompts"
-            version = f"{self.version}-{self.settings.rules}{part}"
+            version = f"{self.version}-{self.rules}{part}"
             files |= summary.summary_files(version, {run.model: metrics(run)}, self.edition)
         return files
 
     def _run(self, scores: Scores) -> Run:
-        by_repetition = sorted(scores.items, key=lambda one: one.item.data["repetition"])
-        of_prompts = grouped(by_repetition, lambda one: self._prompt(one.item).key)
-        rules, language = self.settings.rules, self.edition.language
+        of_prompts = grouped(scores.items, lambda one: self._prompt(one.item).key)
+        items = {key: mine if any(one.attempted for one in mine) else [] for key, mine in of_prompts.items()}
+        # the order of the file is that of the official programs, on which a mean's last digit depends
         prompts = [
-            ScoredPrompt(
-                self._prompts[key], mine if any(one.attempted for one in mine) else (), rules, language
-            )
-            for key, mine in of_prompts.items()
+            ScoredPrompt(prompt, items[key], self.rules, self.edition.language)
+            for key, prompt in self._prompts.items()
+            if key in items
         ]
-        return Run(in_order(prompts), self.tasks, rules, self.edition, scores.items[0].item.model)
+        return Run(prompts, self.tasks, self.rules, self.edition, scores.items[0].item.model)
 
     def _prompt(self, item: Item) -> Prompt:
-        key = item.data["class_item"], item.data["id"]
-        if key not in self._prompts:
-            raise CellFailure(f"benchmark {self.name} has no prompt {'/'.join(key)}")
-        return self._prompts[key]
+        return self._prompts[item.data["class_item"], item.data["id"]]
 
     @cached_property
     def _prompts(self) -> dict[tuple[str, str], Prompt]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -207,15 +207,7 @@ class ScoredPrompt:
             for name in (*TASKS, *TEXT_PARTS)
             if (known := [one[name] for one in (*images, *of_pairs) if name in one])
         }
-        keys = {
-            "class_item": prompt.class_item,
-            "id": prompt.id,
-            "type": prompt.type or None,
-            "length": prompt.length or None,
-            "label": prompt.label,
-            "style": prompt.style,
-            "has_file": bool(self.items),
-        }
+        keys = {**vars(prompt), "style": prompt.style, "has_file": bool(self.items)}
         return Score(values, keys, points=[Score(image) for image in images]).of_item("/".join(prompt.key))
 
 
@@ -257,11 +249,6 @@ class Run(NamedTuple):
         return [score for score in scores if is_listed(score, task)]
 
 
-def in_order(prompts: Iterable[ScoredPrompt]) -> list[ScoredPrompt]:
-    """In the order of the official programs, on which a mean's last digit depends."""
-    return sorted(prompts, key=lambda one: (CLASSES.index(one.prompt.class_item), one.prompt.id))
-
-
 def is_scored(score: Score, task: Task) -> bool:
     """Whether a prompt has a score in ``task``."""
     return ("ED" if task == "text" else task) in score.values
@@ -283,31 +270,18 @@ def value(name: str) -> Callable[[Score], float | None]:
 def metrics(run: Run) -> dict[str, Metric]:
     """Every metric of a run by name, 0-1 (ED in characters); ``n`` counts prompts with a score.
 
-    A prompt's score is the mean over its images that can be scored (see :class:`ScoredPrompt`); a prompt without such
-    images is in no mean. To the official programs the grid of a prompt whose images all failed is black; a prompt
-    without items is one whose file is missing.
-
-    * each task, and ``oneig_total``, their mean, when all five are asked for; None without a score
-    * official rules only: ``text_official``, ``reasoning_official``, ``oneig_total_official``, of what the official
-      programs work with (:meth:`Run.printed`)
-    * the parts of each task (:func:`task_metrics`)
-
+    First each task and, when all five are asked for, ``oneig_total``, their mean; None without a score. Under official
+    rules then the same of what the official programs work with (:data:`OFFICIAL`); then the parts of each task.
     Intervals (95 %, of other prompts) are of means over prompts or images.
     """
-    of_tasks = {
-        task: task_metrics([one.score for one in run.of(task)], task, run)
-        for task in TASKS
-        if task in run.tasks
-    }
+    chosen = [task for task in TASKS if task in run.tasks]
+    of_tasks = {task: task_metrics([one.score for one in run.of(task)], task, run) for task in chosen}
     result = {task: found[task] for task, found in of_tasks.items()}
     count = sum(bool(one.score.values) for one in run.prompts)
     result |= _total(result, TOTAL, count)
     if run.rules == "official":
-        printed = {
-            task: task_metrics(run.printed(task) or [], task, run)[task]
-            for task in of_tasks
-            if task in OFFICIAL
-        }
+        some = [task for task in chosen if task in OFFICIAL]
+        printed = {task: task_metrics(run.printed(task) or [], task, run)[task] for task in some}
         result |= {OFFICIAL[task]: metric for task, metric in printed.items()}
         result |= _total(result | printed, OFFICIAL[TOTAL], count)
     for found in of_tasks.values():
@@ -315,38 +289,43 @@ def metrics(run: Run) -> dict[str, Metric]:
     return result
 
 
+def _total(of_tasks: Mapping[str, Metric], name: str, count: int) -> dict[str, Metric]:
+    if not all(task in of_tasks for task in TASKS):
+        return {}
+    known = [score for task in TASKS if (score := of_tasks[task].value) is not None]
+    return {name: Metric(arithmetic_mean(known) if len(known) == len(TASKS) else None, count)}
+
+
 def task_metrics(scores: Sequence[Score], task: Task, run: Run) -> dict[str, Metric]:
-    """The metric of ``task``, None where no prompt has a score, and its parts: of the prompts that have one.
+    """The metric of ``task``, None where no prompt has a score, and its parts.
 
-    ``text/ED``, ``text/CR``, ``text/WAC`` are over all images; long texts weigh more in WAC. ``diversity/<class>`` and
-    ``style/<style>`` follow the official tables, ``alignment/NP``, ``style/media``, … the fine-grained analysis.
-
-    Officially a group has no value when one of its prompts is listed without a score, and the script stops in the text
-    task then. Corrected, such prompts are left out. A group none of whose prompts is in the run is left out under both.
+    ED, CR and WAC are over all images; long texts weigh more in WAC. Classes and styles are as in the official tables,
+    the :data:`COLUMNS` and :data:`STYLE_GROUPS` as in the fine-grained analysis: officially one has no value when one
+    of its prompts is listed without a score (the script stops at such a text). Corrected, such prompts are left out.
+    Left out under both is a group none of whose prompts is in the run.
     """
-    if task == "style":
-        return {task: mean(scores, value(task)), **_style_metrics(scores, run.rules)}
-    language = run.edition.language
-    # beyond its top a larger ED changes no score
-    tops = {"ED": LARGEST_DISTANCE[language]}
     result = {task: mean(scores, value(task))}
+    if task == "style":
+        return result | _style_metrics(scores, run.rules)
+    # beyond its top a larger ED changes no score
+    tops = {"ED": LARGEST_DISTANCE[run.edition.language]}
     if task == "text":
         images = points(scores)
         ed = mean(images, value("ED"), top=tops["ED"])
         cr, wac = mean(images, value("CR")), mean(images, value("match"), weight=value("total"))
-        known = None if wac.value is None else text_score(ed.value or 0, cr.value or 0, wac.value, language)
-        result = {task: Metric(known, ed.n), "text/ED": ed, "text/CR": cr, "text/WAC": wac}
+        whole = None
+        if wac.value is not None:
+            whole = text_score(ed.value or 0, cr.value or 0, wac.value, run.edition.language)
+        result = {task: Metric(whole, ed.n), "text/ED": ed, "text/CR": cr, "text/WAC": wac}
     if task == "diversity":
         result |= mean_by(scores, value(task), "class_item", prefix="diversity/", order=CLASSES)
     for column, (part, key, group) in COLUMNS[task].items():
-        of_group = [score for score in scores if score.keys[key] == group]
-        if not of_group:
-            continue
-        metric = mean(of_group, value(part), top=tops.get(part, 1.0))
-        listed = [one for one in (scores if task == "text" else of_group) if is_listed(one, task)]
-        if run.rules == "official" and not all(is_scored(one, task) for one in listed):
-            metric = replace(metric, value=None, interval=None)
-        result[metric_of(task, column)] = metric
+        if of_group := [score for score in scores if score.keys[key] == group]:
+            metric = mean(of_group, value(part), top=tops.get(part, 1.0))
+            listed = [one for one in (scores if task == "text" else of_group) if is_listed(one, task)]
+            if run.rules == "official" and not all(is_scored(one, task) for one in listed):
+                metric = replace(metric, value=None, interval=None)
+            result[metric_of(task, column)] = metric
     return result
 
 
@@ -367,10 +346,3 @@ def _style_metrics(scores: Sequence[Score], rules: Rules) -> dict[str, Metric]:
             whole = None if lost else arithmetic_mean(known)
             result[f"style/{name}"] = Metric(whole, sum(metric.n for metric in of_group))
     return result | styles
-
-
-def _total(of_tasks: Mapping[str, Metric], name: str, count: int) -> dict[str, Metric]:
-    if not all(task in of_tasks for task in TASKS):
-        return {}
-    known = [score for task in TASKS if (score := of_tasks[task].value) is not None]
-    return {name: Metric(arithmetic_mean(known) if len(known) == len(TASKS) else None, count)}
