@@ -23,17 +23,11 @@ from benchmarks.oneig.scores import (
     TEXT_PARTS,
     Run,
     ScoredPrompt,
-    counted_questions,
     is_scored,
-    is_yes,
     metric_of,
-    parsed_answer,
-    replies,
-    style_similarities,
     task_metrics,
 )
-from benchmarks.oneig.text import clean_reading, preprocess, preprocess_expected
-from imageevalkit.benchmark.contract import Rules
+from benchmarks.oneig.text import preprocess_expected
 from imageevalkit.cell import portable_path
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.grids import Grid
@@ -184,58 +178,48 @@ def _sample(one: ScoredPrompt, task: Task, run: Run, prompts: Mapping[str, str])
         "image_paths": paths,
         "grid": f"{grid.rows}x{grid.cols}",
         "num_splits": len(one.counted(task)),
-        **_details(one, task, run.rules, prompts),
+        **_details(one, task, run, prompts),
     }
 
 
-def _details(one: ScoredPrompt, task: Task, rules: Rules, texts: Mapping[str, str]) -> dict[str, Any]:
-    prompt, language = one.prompt, one.language
-    images = [
-        (place, answers, one.score.points[place].values) for place, answers in one.counted(task).items()
-    ]
+def _details(one: ScoredPrompt, task: Task, run: Run, texts: Mapping[str, str]) -> dict[str, Any]:
+    prompt, images = one.prompt, one.counted(task)
     if task == "alignment":
-        said = {place: replies(prompt, answers) for place, answers, _ in images}
-        counted = [counted_questions(prompt, answers, rules) for _, answers, _ in images]
-        questions = [
-            {
-                "question_id": number,
-                "question": question,
-                "judge_prompt": texts[QUESTION_TEXT].format(question=question),
-                "judge_outputs": [
-                    {
-                        "grid_idx": place,
-                        "raw_output": of_image[number],
-                        "parsed_answer": parsed_answer(of_image[number], rules),
-                        "score": float(is_yes(of_image[number], rules)),
-                    }
-                    for place, of_image in said.items()
-                ],
-                "dependency": list(prompt.parents.get(number, ())) or [0],
-                "filtered_scores": [float(of_image[number]) for of_image in counted],
-            }
-            for number, question in prompt.questions.items()
-        ]
+        questions = []
+        for number, question in prompt.questions.items():
+            said = {place: of_image[number] for place, of_image in images.items()}
+            outputs = [
+                {
+                    "grid_idx": place,
+                    "raw_output": answer["raw_output"],
+                    "parsed_answer": answer["parsed_answer"],
+                    "score": float(answer["score"]),
+                }
+                for place, answer in said.items()
+            ]
+            questions.append(
+                {
+                    "question_id": number,
+                    "question": question,
+                    "judge_prompt": texts[QUESTION_TEXT].format(question=question),
+                    "judge_outputs": outputs,
+                    "dependency": list(prompt.parents.get(number, ())) or [0],
+                    "filtered_scores": [float(answer["filtered"]) for answer in said.values()],
+                }
+            )
         return {"judge_details": questions}
-    if task == "text":
-        readings = []
-        for place, answers, values in images:
-            cleaned = clean_reading(answers[task].value, rules)
-            detail = {"grid_idx": place, "ocr_raw": answers[task].value, "ocr_cleaned": cleaned}
-            readings.append({**detail, "ocr_preprocessed": preprocess(cleaned, rules, language), **values})
-        return {
-            "expected_text": prompt.expected_text,
-            "expected_text_preprocessed": preprocess_expected(prompt.expected_text, rules, language),
-            "ocr_prompt": texts[READING_TEXT],
-            "ocr_details": readings,
-        }
+    if task == "diversity":
+        pairs = [{"grid_i": i, "grid_j": j, "distance": distance} for i, j, distance in one.pairs]
+        return {"pairwise_distances": pairs}
+    details = [{"grid_idx": place, **of_image} for place, of_image in images.items()]
     if task == "reasoning":
-        cosines = [{"grid_idx": place, "similarity": values[task]} for place, _, values in images]
-        return {"gt_answer": prompt.answer, "similarity_details": cosines}
+        return {"gt_answer": prompt.answer, "similarity_details": details}
     if task == "style":
-        encoded = [
-            (place, *style_similarities(answers, rules), values[task]) for place, answers, values in images
-        ]
-        names = ("grid_idx", "csd_sim", "se_sim", "style_score")
-        return {"encoder_details": [dict(zip(names, numbers, strict=True)) for numbers in encoded]}
-    pairs = [{"grid_i": i, "grid_j": j, "distance": distance} for i, j, distance in one.pairs]
-    return {"pairwise_distances": pairs}
+        return {"encoder_details": details}
+    compared = preprocess_expected(prompt.expected_text, run.rules, run.edition.language)
+    return {
+        "expected_text": prompt.expected_text,
+        "expected_text_preprocessed": compared,
+        "ocr_prompt": texts[READING_TEXT],
+        "ocr_details": details,
+    }

@@ -10,10 +10,17 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.oneig.data import CLASSES, TASKS, Edition, Language, Prompt, Task
-from benchmarks.oneig.text import LARGEST_DISTANCE, compare, text_score
+from benchmarks.oneig.text import (
+    LARGEST_DISTANCE,
+    Comparison,
+    clean_reading,
+    compare,
+    preprocess,
+    text_score,
+)
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.metrics import arithmetic_mean, mean, mean_by, points
@@ -67,11 +74,6 @@ def parsed_answer(answer: str, rules: Rules) -> str:
     return _YES if stripped.lower() in _ALSO_YES else stripped
 
 
-def is_yes(answer: str, rules: Rules) -> bool:
-    """Whether ``answer`` counts as yes."""
-    return parsed_answer(answer, rules) == _YES
-
-
 def filtered(yes: Mapping[int, bool], parents: Mapping[int, Sequence[int]], rules: Rules) -> dict[int, bool]:
     """Which questions count: those answered yes whose parents all are.
 
@@ -86,52 +88,54 @@ def filtered(yes: Mapping[int, bool], parents: Mapping[int, Sequence[int]], rule
         lost |= children
 
 
-def replies(prompt: Prompt, answers: Answers) -> dict[int, str]:
-    """The judge's words to the questions of ``prompt``, as far as there are answers, by number."""
-    return {n: answers[f"alignment/{n}"].value for n in prompt.questions if f"alignment/{n}" in answers}
+def image_details(prompt: Prompt, answers: Answers, rules: Rules, language: Language) -> dict[str, Any]:
+    """What was said of an image, by task and in AISBench's fields (alignment: of each question); nothing of a task
+    without all of its answers.
 
-
-def counted_questions(prompt: Prompt, answers: Answers, rules: Rules) -> dict[int, bool]:
-    """Which questions about an image count; there is an answer to each."""
-    yes = {number: is_yes(answer, rules) for number, answer in replies(prompt, answers).items()}
-    return filtered(yes, prompt.parents, rules)
-
-
-def style_similarities(answers: Answers, rules: Rules) -> tuple[float, float]:
-    """CSD's and SE's similarity with the nearest reference of the style, negative ones as 0.
-
-    They are dot products: of the CSD encoder in float32, of the SE encoder in the official bfloat16 and, for corrected
-    rules, from the same features in float32.
+    The similarity of reasoning is the cosine of image and reference answer: in the official precision, corrected in
+    float32. Those of style are with the nearest reference, negative ones as 0: dot products, of the CSD encoder in
+    float32, of the SE encoder in the official bfloat16 and, for corrected rules, from the same features in float32.
     """
-    csd, se, se_exact = answers["style"].value
-    return max(0.0, *csd), max(0.0, *(se if rules == "official" else se_exact))
+    details: dict[str, Any] = {}
+    said = {n: answers[f"alignment/{n}"].value for n in prompt.questions if f"alignment/{n}" in answers}
+    if said and len(said) == len(prompt.questions):
+        parsed = {n: parsed_answer(answer, rules) for n, answer in said.items()}
+        yes = {n: answer == _YES for n, answer in parsed.items()}
+        counted = filtered(yes, prompt.parents, rules)
+        details["alignment"] = {
+            n: {"raw_output": said[n], "parsed_answer": parsed[n], "score": yes[n], "filtered": counted[n]}
+            for n in said
+        }
+    if "text" in answers:
+        reading = answers["text"].value
+        cleaned = clean_reading(reading, rules)
+        read = {"ocr_raw": reading, "ocr_cleaned": cleaned}
+        read["ocr_preprocessed"] = preprocess(cleaned, rules, language)
+        details["text"] = read | compare(prompt.expected_text, reading, rules, language)._asdict()
+    if "reasoning" in answers:
+        official, exact = answers["reasoning"].value
+        details["reasoning"] = {"similarity": float(official if rules == "official" else exact)}
+    if "style" in answers:
+        csds, se_official, se_exact = answers["style"].value
+        csd, se = max(0.0, *csds), max(0.0, *(se_official if rules == "official" else se_exact))
+        details["style"] = {"csd_sim": csd, "se_sim": se, "style_score": (csd + se) / 2}
+    if "diversity" in answers:
+        details["diversity"] = answers["diversity"].text
+    return details
 
 
-def is_answered(prompt: Prompt, answers: Answers, task: Task) -> bool:
-    """Whether all was said of an image that ``task`` asks about it."""
-    return len(replies(prompt, answers)) == len(prompt.questions) if task == "alignment" else task in answers
-
-
-def image_values(prompt: Prompt, answers: Answers, rules: Rules, language: Language) -> dict[str, float]:
-    """What one image is worth in alignment, reasoning and style, by task, and in text, by the names of a Comparison.
-
-    Of reasoning it is the cosine of image and reference answer: in the official precision, corrected in float32.
-    Nothing of a task without all of its answers. Diversity is one of pairs.
-    """
+def image_values(details: Mapping[str, Any]) -> dict[str, float]:
+    """What one image is worth, by task but for text, which has its parts; diversity is one of pairs."""
     values: dict[str, float] = {}
-    for task in prompt.tasks:
-        if not is_answered(prompt, answers, task):
-            continue
-        if task == "alignment":
-            counted = counted_questions(prompt, answers, rules)
-            values[task] = sum(counted.values()) / len(counted)
-        elif task == "text":
-            values |= compare(prompt.expected_text, answers[task].value, rules, language)._asdict()
-        elif task == "reasoning":
-            official, exact = answers[task].value
-            values[task] = float(official if rules == "official" else exact)
-        elif task == "style":
-            values[task] = sum(style_similarities(answers, rules)) / 2
+    if "alignment" in details:
+        counted = [one["filtered"] for one in details["alignment"].values()]
+        values["alignment"] = sum(counted) / len(counted)
+    if "text" in details:
+        values |= {name: details["text"][name] for name in Comparison._fields}
+    if "reasoning" in details:
+        values["reasoning"] = details["reasoning"]["similarity"]
+    if "style" in details:
+        values["style"] = details["style"]["style_score"]
     return values
 
 
@@ -140,15 +144,15 @@ def image_score(prompt: Prompt, answers: Answers, rules: Rules, language: Langua
     keys = {"class_item": prompt.class_item, **({"label": prompt.label} if prompt.label else {})}
     if not answers:
         return Score({}, keys, {"left out": "entirely black: padding to the official splitter"})
-    said = replies(prompt, answers).items()
-    detail = {prompt.questions[number]: answer for number, answer in said if not is_yes(answer, rules)}
-    if "text" in answers:
-        detail |= {"expected": prompt.expected_text, "read": answers["text"].value}
-    if "style" in answers:
-        csd, se = style_similarities(answers, rules)
-        detail |= {"style": prompt.style, "CSD": f"{csd:.4f}", "SE": f"{se:.4f}"}
-    values = image_values(prompt, answers, rules, language)
-    return Score({name: values[name] for name in values if name not in ("match", "total")}, keys, detail)
+    details = image_details(prompt, answers, rules, language)
+    of_questions = details.get("alignment", {}).items()
+    shown = {prompt.questions[n]: one["raw_output"] for n, one in of_questions if not one["score"]}
+    if text := details.get("text"):
+        shown |= {"expected": prompt.expected_text, "read": text["ocr_raw"]}
+    if style := details.get("style"):
+        shown |= {"style": prompt.style, "CSD": f"{style['csd_sim']:.4f}", "SE": f"{style['se_sim']:.4f}"}
+    values = image_values(details)
+    return Score({name: values[name] for name in values if name not in ("match", "total")}, keys, shown)
 
 
 def is_black(item: ScoredItem) -> bool:
@@ -168,13 +172,14 @@ class ScoredPrompt:
     rules: Rules
     language: Language
 
-    def counted(self, task: Task) -> dict[int, Answers]:
-        """The answers about the images that count in ``task``, those of which all was said, by their place from 0."""
-        return {
-            place: item.answers
-            for place, item in enumerate(self.items)
-            if is_answered(self.prompt, item.answers, task)
-        }
+    @cached_property
+    def details(self) -> Sequence[Mapping[str, Any]]:
+        """The :func:`image_details` of its items."""
+        return [image_details(self.prompt, one.answers, self.rules, self.language) for one in self.items]
+
+    def counted(self, task: Task) -> dict[int, Any]:
+        """The details in ``task`` of the images that count, those of which all was said, by their place from 0."""
+        return {place: one[task] for place, one in enumerate(self.details) if task in one}
 
     @property
     def has_failed(self) -> bool:
@@ -189,7 +194,7 @@ class ScoredPrompt:
         counted = self.counted("diversity")
         if len(counted) < 2:
             return []
-        found = distances([read_embedding(answers["diversity"].text or "") for answers in counted.values()])
+        found = distances([read_embedding(text) for text in counted.values()])
         pairs = itertools.combinations(enumerate(counted), 2)
         return [(i, j, found[row][column]) for (row, i), (column, j) in pairs]
 
@@ -199,8 +204,7 @@ class ScoredPrompt:
 
         In diversity it is over all pairs of them; nothing where none count. Its points are the images, in their order.
         """
-        prompt = self.prompt
-        images = [image_values(prompt, item.answers, self.rules, self.language) for item in self.items]
+        prompt, images = self.prompt, list(map(image_values, self.details))
         of_pairs = [{"diversity": distance} for _, _, distance in self.pairs]
         values = {
             name: arithmetic_mean(known)
