@@ -185,28 +185,17 @@ def _sample(one: ScoredPrompt, task: Task, run: Run, prompts: Mapping[str, str])
 def _details(one: ScoredPrompt, task: Task, run: Run, texts: Mapping[str, str]) -> dict[str, Any]:
     prompt, images = one.prompt, one.counted(task)
     if task == "alignment":
-        questions = []
-        for number, question in prompt.questions.items():
-            said = {place: of_image[number] for place, of_image in images.items()}
-            outputs = [
-                {
-                    "grid_idx": place,
-                    "raw_output": answer["raw_output"],
-                    "parsed_answer": answer["parsed_answer"],
-                    "score": float(answer["score"]),
-                }
-                for place, answer in said.items()
-            ]
-            questions.append(
-                {
-                    "question_id": number,
-                    "question": question,
-                    "judge_prompt": texts[QUESTION_TEXT].format(question=question),
-                    "judge_outputs": outputs,
-                    "dependency": list(prompt.parents.get(number, ())) or [0],
-                    "filtered_scores": [float(answer["filtered"]) for answer in said.values()],
-                }
-            )
+        questions = [
+            {
+                "question_id": number,
+                "question": question,
+                "judge_prompt": texts[QUESTION_TEXT].format(question=question),
+                "judge_outputs": [{"grid_idx": place, **said[number][0]} for place, said in images.items()],
+                "dependency": list(prompt.parents.get(number, ())) or [0],
+                "filtered_scores": [said[number][1] for said in images.values()],
+            }
+            for number, question in prompt.questions.items()
+        ]
         return {"judge_details": questions}
     if task == "diversity":
         pairs = [{"grid_i": i, "grid_j": j, "distance": distance} for i, j, distance in one.pairs]

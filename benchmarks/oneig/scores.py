@@ -13,14 +13,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from benchmarks.oneig.data import CLASSES, TASKS, Edition, Language, Prompt, Task
-from benchmarks.oneig.text import (
-    LARGEST_DISTANCE,
-    Comparison,
-    clean_reading,
-    compare,
-    preprocess,
-    text_score,
-)
+from benchmarks.oneig.text import LARGEST_DISTANCE, compare, text_score
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.metrics import arithmetic_mean, mean, mean_by, points
@@ -89,8 +82,8 @@ def filtered(yes: Mapping[int, bool], parents: Mapping[int, Sequence[int]], rule
 
 
 def image_details(prompt: Prompt, answers: Answers, rules: Rules, language: Language) -> dict[str, Any]:
-    """What was said of an image, by task and in AISBench's fields (alignment: of each question); nothing of a task
-    without all of its answers.
+    """What was said of an image, by task and in AISBench's fields (alignment: of each question, and whether it
+    counts); nothing of a task without all of its answers.
 
     The similarity of reasoning is the cosine of image and reference answer: in the official precision, corrected in
     float32. Those of style are with the nearest reference, negative ones as 0: dot products, of the CSD encoder in
@@ -103,15 +96,14 @@ def image_details(prompt: Prompt, answers: Answers, rules: Rules, language: Lang
         yes = {n: answer == _YES for n, answer in parsed.items()}
         counted = filtered(yes, prompt.parents, rules)
         details["alignment"] = {
-            n: {"raw_output": said[n], "parsed_answer": parsed[n], "score": yes[n], "filtered": counted[n]}
+            n: (
+                {"raw_output": said[n], "parsed_answer": parsed[n], "score": float(yes[n])},
+                float(counted[n]),
+            )
             for n in said
         }
     if "text" in answers:
-        reading = answers["text"].value
-        cleaned = clean_reading(reading, rules)
-        read = {"ocr_raw": reading, "ocr_cleaned": cleaned}
-        read["ocr_preprocessed"] = preprocess(cleaned, rules, language)
-        details["text"] = read | compare(prompt.expected_text, reading, rules, language)._asdict()
+        details["text"] = compare(prompt.expected_text, answers["text"].value, rules, language)
     if "reasoning" in answers:
         official, exact = answers["reasoning"].value
         details["reasoning"] = {"similarity": float(official if rules == "official" else exact)}
@@ -128,10 +120,10 @@ def image_values(details: Mapping[str, Any]) -> dict[str, float]:
     """What one image is worth, by task but for text, which has its parts; diversity is one of pairs."""
     values: dict[str, float] = {}
     if "alignment" in details:
-        counted = [one["filtered"] for one in details["alignment"].values()]
+        counted = [counts for _, counts in details["alignment"].values()]
         values["alignment"] = sum(counted) / len(counted)
     if "text" in details:
-        values |= {name: details["text"][name] for name in Comparison._fields}
+        values |= {name: details["text"][name] for name in (*TEXT_PARTS, "match", "total")}
     if "reasoning" in details:
         values["reasoning"] = details["reasoning"]["similarity"]
     if "style" in details:
@@ -146,7 +138,7 @@ def image_score(prompt: Prompt, answers: Answers, rules: Rules, language: Langua
         return Score({}, keys, {"left out": "entirely black: padding to the official splitter"})
     details = image_details(prompt, answers, rules, language)
     of_questions = details.get("alignment", {}).items()
-    shown = {prompt.questions[n]: one["raw_output"] for n, one in of_questions if not one["score"]}
+    shown = {prompt.questions[n]: said["raw_output"] for n, (said, _) in of_questions if not said["score"]}
     if text := details.get("text"):
         shown |= {"expected": prompt.expected_text, "read": text["ocr_raw"]}
     if style := details.get("style"):

@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any
 
 from benchmarks.oneig.data import Language, Prompt
 from imageevalkit.benchmark.contract import Rules
@@ -29,17 +29,6 @@ LARGEST_DISTANCE: Mapping[Language, float] = {"en": 100.0, "zh": 50.0}
 # Qwen2.5's tokenizer needs at most 1.9 tokens a word on the English texts of more than 35 words and 2.9 with every
 # word on a line of its own, and 1.2 a character on the Chinese ones of more than 35
 _TOKENS_PER_UNIT: Mapping[Language, int] = {"en": 3, "zh": 2}
-
-
-class Comparison(NamedTuple):
-    """One reading against the expected text: the edit distance in characters, 1 when every character is right (else 0),
-    and the share, 0-1, of the expected units that were read: ``match`` of ``total``."""
-
-    ED: int
-    CR: int
-    WAC: float
-    match: int
-    total: int
 
 
 def text_score(ed: float, cr: float, wac: float, language: Language) -> float:
@@ -73,19 +62,22 @@ def preprocess_expected(raw: str, rules: Rules, language: Language) -> str:
     return preprocess(raw if rules == "official" else raw.replace("\\n", " "), rules, language)
 
 
-def compare(raw: str, reading: str, rules: Rules, language: Language) -> Comparison:
-    """What the judge read against the ``raw`` expected text.
+def compare(raw: str, reading: str, rules: Rules, language: Language) -> dict[str, Any]:
+    """What the judge read against the ``raw`` expected text, in AISBench's fields.
 
-    Units are words, or characters where the expected text has a Chinese one; order is ignored and surplus units cost
-    nothing.
+    ED is the edit distance in characters, CR 1 when it is 0 (else 0), and WAC the share, 0-1, of the expected units
+    that were read: ``match`` of ``total``. Units are words, or characters where the expected text has a Chinese one;
+    order is ignored and surplus units cost nothing.
     """
     from rapidfuzz.distance import Levenshtein
 
-    expected = preprocess_expected(raw, rules, language)
-    read = preprocess(clean_reading(reading, rules), rules, language)
+    cleaned, expected = clean_reading(reading, rules), preprocess_expected(raw, rules, language)
+    read = preprocess(cleaned, rules, language)
     wanted, found = (Counter(_units(one, expected, rules, language)) for one in (expected, read))
     distance, match, total = Levenshtein.distance(read, expected), (wanted & found).total(), wanted.total()
-    return Comparison(distance, int(distance == 0), match / total if total else 0.0, match, total)
+    texts = {"ocr_raw": reading, "ocr_cleaned": cleaned, "ocr_preprocessed": read}
+    ratios = {"CR": int(distance == 0), "WAC": match / total if total else 0.0}
+    return {**texts, "ED": distance, **ratios, "match": match, "total": total}
 
 
 def _units(text: str, expected: str, rules: Rules, language: Language) -> Sequence[str]:
