@@ -77,58 +77,56 @@ _UPRIGHT = PIXELS._replace(name="oneig upright", turned=True)
 
 @dataclass(frozen=True)
 class OneIGSettings(Settings):
-    """See README, "OneIG-Bench". ``tasks`` may be one text, too ("text,style"). ``grid`` is one for all models, or one
-    by model; it says ``images_per_prompt``, where that is not given. ``weights`` are those of the encoders, by name.
-    """
+    """See README, "OneIG-Bench". ``grid`` is one for all models, or one by model; it says ``images_per_prompt``, where
+    that is not given. ``weights`` are those of the encoders, by name."""
 
-    tasks: str | Sequence[str] = TASKS
+    tasks: str = ",".join(TASKS)
     images_per_prompt: int | None = None
     grid: str | Mapping[str, str] | None = field(default=None, metadata={"images_elsewhere": True})
     weights: Mapping[str, str] = field(default_factory=dict)
     batch_size: int = 32
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tasks", _tasks(self.tasks))
-        by_model = self.grid if isinstance(self.grid, Mapping) else {"": self.grid} if self.grid else {}
-        grids = [Grid.parse(grid) for grid in by_model.values()]
-        count = self.images_per_prompt
-        if count is None:
-            count = grids[0].cells if grids else IMAGES_PER_PROMPT
-        object.__setattr__(self, "images_per_prompt", count)
-        for name, number in (("images_per_prompt", count), ("batch_size", self.batch_size)):
-            if number < 1:
-                raise UserError(f"OneIG's {name} is {number}: use a whole number of at least 1")
-        for grid in grids:
-            if grid.cells != count:  # results with several numbers of images do not compare
+        count, batch, cells = self.count, self.batch_size, {grid.cells for grid in self.grids.values()}
+        for is_wrong, problem in (
+            (not self.chosen, f"tasks are {self.tasks!r}: name some of {', '.join(TASKS)}"),
+            (count < 1, f"images_per_prompt is {count}: use a whole number of at least 1"),
+            (batch < 1, f"batch_size is {batch}: use a whole number of at least 1"),
+            # results with several numbers of images do not compare
+            (
+                cells - {count},
+                f"grid has not the {count} cells of images_per_prompt: run models that differ apart",
+            ),
+            (
+                count == 1 and "diversity" in self.chosen,
+                "diversity compares the images of a prompt, but images_per_prompt is 1: choose other tasks",
+            ),
+        ):
+            if is_wrong:
+                raise UserError(f"OneIG's {problem}")
+
+    @property
+    def chosen(self) -> tuple[Task, ...]:
+        """The tasks in the official order. Raises UserError: one is no task."""
+        words = self.tasks.replace(",", " ").replace(";", " ").split()
+        for word in words:
+            if word not in TASKS:
                 raise UserError(
-                    f"OneIG's grid {grid} has {grid.cells} cells, but images_per_prompt is {count}: leave that out, "
-                    "and run models with another number of images apart"
+                    f"OneIG has no task {word!r}{suggest(word, TASKS)}; it has {', '.join(TASKS)}"
                 )
-        if count == 1 and "diversity" in self.tasks:
-            raise UserError(
-                "OneIG's diversity compares the images of a prompt, but images_per_prompt is 1: choose other tasks"
-            )
+        return tuple(task for task in TASKS if task in words)
 
-    def grid_of(self, model: str) -> Grid | None:
-        """How the images of ``model`` are pasted together; None: nobody said. CellFailure: of other models only."""
-        if not isinstance(self.grid, Mapping):
-            return Grid.parse(self.grid) if self.grid else None
-        if model not in self.grid:
-            raise CellFailure(
-                f"the setting grid names {', '.join(self.grid)}, but not {model}{suggest(model, self.grid)}"
-            )
-        return Grid.parse(self.grid[model])
+    @property
+    def count(self) -> int:
+        """Images of a prompt."""
+        of_grids = next((grid.cells for grid in self.grids.values()), IMAGES_PER_PROMPT)
+        return of_grids if self.images_per_prompt is None else self.images_per_prompt
 
-
-def _tasks(given: str | Sequence[str]) -> tuple[Task, ...]:
-    """In the official order. Raises UserError: there are none, or one is no task."""
-    words = given.replace(",", " ").replace(";", " ").split() if isinstance(given, str) else given
-    if not words:
-        raise UserError(f'OneIG\'s tasks are {given!r}: name some of {", ".join(TASKS)} (tasks="text,style")')
-    for word in words:
-        if word not in TASKS:
-            raise UserError(f"OneIG has no task {word!r}{suggest(word, TASKS)}; it has {', '.join(TASKS)}")
-    return tuple(task for task in TASKS if task in words)
+    @property
+    def grids(self) -> Mapping[str, Grid]:
+        """By model; "" is any. Raises UserError: one is none."""
+        by_model = self.grid if isinstance(self.grid, Mapping) else {"": self.grid} if self.grid else {}
+        return {model: Grid.parse(grid) for model, grid in by_model.items()}
 
 
 class OneIG(Benchmark):
@@ -154,8 +152,8 @@ class OneIG(Benchmark):
 
     def __init__(self, settings: OneIGSettings | None = None, judge: str = "") -> None:
         super().__init__(settings, judge)
-        self.rules, self.tasks = self.settings.rules, _tasks(self.settings.tasks)
-        self.images_per_prompt = self.settings.images_per_prompt or IMAGES_PER_PROMPT
+        self.rules, self.tasks = self.settings.rules, self.settings.chosen
+        self.images_per_prompt = self.settings.count
         if not {"alignment", "text"} & set(self.tasks):
             self.judge = ""
         self.headline = (*self.tasks, *([TOTAL] if self.tasks == TASKS else []))
@@ -229,7 +227,13 @@ class OneIG(Benchmark):
         # the driver reads this module before any package is there
         from benchmarks.oneig.grids import find_grids
 
-        return find_grids(source, items, self.settings.grid_of(items[0].model), self.images_per_prompt)
+        model, grids = items[0].model, self.settings.grids
+        grid = grids.get(model) or grids.get("")
+        if grids and not grid:
+            raise CellFailure(
+                f"the setting grid names {', '.join(grids)}, but not {model}{suggest(model, grids)}"
+            )
+        return find_grids(source, items, grid, self.images_per_prompt)
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterator[Question]:
         """All at once, named like their task, in alignment with their number ("alignment/3").
