@@ -87,23 +87,16 @@ class OneIGSettings(Settings):
     batch_size: int = 32
 
     def __post_init__(self) -> None:
-        count, batch, cells = self.count, self.batch_size, {grid.cells for grid in self.grids.values()}
-        for is_wrong, problem in (
-            (not self.chosen, f"tasks are {self.tasks!r}: name some of {', '.join(TASKS)}"),
-            (count < 1, f"images_per_prompt is {count}: use a whole number of at least 1"),
-            (batch < 1, f"batch_size is {batch}: use a whole number of at least 1"),
-            # results with several numbers of images do not compare
-            (
-                cells - {count},
-                f"grid has not the {count} cells of images_per_prompt: run models that differ apart",
-            ),
-            (
-                count == 1 and "diversity" in self.chosen,
-                "diversity compares the images of a prompt, but images_per_prompt is 1: choose other tasks",
-            ),
-        ):
-            if is_wrong:
-                raise UserError(f"OneIG's {problem}")
+        if min(self.count, self.batch_size) < 1:
+            raise UserError("OneIG's images_per_prompt and batch_size are whole numbers of at least 1")
+        if any(grid.cells != self.count for grid in self.grids.values()):  # their results would not compare
+            raise UserError(
+                f"OneIG's grid has not {self.count} cells, the images_per_prompt: run models apart"
+            )
+        if "diversity" in self.chosen and self.count == 1:
+            raise UserError(
+                "OneIG's diversity compares images, but images_per_prompt is 1: choose other tasks"
+            )
 
     @property
     def chosen(self) -> tuple[Task, ...]:
@@ -163,13 +156,9 @@ class OneIG(Benchmark):
 
     def check(self) -> None:
         """Raises UserError: a text reader is to answer questions, or there are no weights of a name."""
-        from eval_models.encoders.weights import WEIGHTS
+        from eval_models.encoders.weights import check_names
 
-        for name in self.settings.weights:
-            if name not in WEIGHTS:
-                raise UserError(
-                    f"{self.name}: unknown weights '{name}'{suggest(name, WEIGHTS)}; known: {', '.join(WEIGHTS)}"
-                )
+        check_names(self.settings.weights)
         if self.judge and not self.backend and "alignment" in self.tasks:
             raise UserError(
                 f"{self.name}: '{self.judge}' reads text, but alignment needs a judge that answers questions: choose "
