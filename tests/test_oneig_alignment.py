@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from benchmarks.oneig import scores
 from benchmarks.oneig.data import CHINESE, ENGLISH, Edition, Prompt
-from benchmarks.oneig.scores import ScoredPrompt, filtered, image_details, image_values, parsed_answer
+from benchmarks.oneig.scores import ScoredPrompt, filtered, parsed_answer
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem
 from tests.support.oneig_scored import BLACK, GONE, RULES, image, real_prompts
 
@@ -27,7 +28,7 @@ def answers(*given: str) -> Answers:
 
 
 def image_score(prompt: Prompt, answers: Answers, rules: Rules) -> float:
-    return image_values(image_details(prompt, answers, rules, "en"))["alignment"]
+    return scores.image_score(prompt, answers, rules, "en").values["alignment"]
 
 
 def score(prompt: Prompt, images: Sequence[ScoredItem], rules: Rules) -> float | None:

@@ -31,6 +31,7 @@ from benchmarks.oneig.scores import (
     image_score,
     is_black,
     metrics,
+    shown_score,
 )
 from benchmarks.oneig.text import max_tokens
 from imageevalkit.benchmark.contract import (
@@ -283,7 +284,8 @@ class OneIG(Benchmark):
 
     def score(self, item: Item, answers: Answers) -> Score:
         """What one image is worth in each task that scores single images, and what was said of it."""
-        return image_score(self._prompt(item), answers, self.rules, self.edition.language)
+        prompt = self._prompt(item)
+        return shown_score(prompt, image_score(prompt, answers, self.rules, self.edition.language))
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
         """See :func:`benchmarks.oneig.scores.metrics`."""

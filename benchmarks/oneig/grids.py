@@ -33,7 +33,6 @@ _ID_LENGTH = 3
 # Lossless, or black cells are not black any more (spec quirk G2). Of the lossless settings the fastest: a tenth of the
 # time of the default effort for files that are a tenth larger.
 _WEBP: dict[str, Any] = {"lossless": True, "quality": 0, "method": 0}
-_LONGEST_SIDE = 16383
 
 
 def find_grids(
@@ -53,10 +52,8 @@ def find_grids(
     found = max((_grid_files(items, root, below) for below in ("", model) for root in roots), key=len)
     if not found:
         classes = {item.data["class_item"] for item in items}
-        folders = [
-            path for root in roots for name in classes for path in (root / name).glob("*") if path.is_dir()
-        ]
-        if models := sorted({path.name for path in folders} - {model}):
+        below = [path for root in roots for name in classes for path in (root / name).glob("*")]
+        if models := sorted({path.name for path in below if path.is_dir()}):
             raise CellFailure(
                 f"{source} has folders of {', '.join(models[:5])}, none of {model}{suggest(model, models)}: "
                 "--model_names takes the name of one of them"
@@ -85,13 +82,11 @@ def _grid_files(items: Sequence[Item], root: Path, below: str) -> dict[str, list
 
 def main() -> ExitStatus:
     """Write the files; INCOMPLETE when some of their cells are black."""
-    parser = Arguments(
-        "python -m benchmarks.oneig.grids", "Write a cell's images as the official grid files."
-    )
+    parser = Arguments("python -m benchmarks.oneig.grids", "Write a cell's images as official grid files.")
     parser.add_argument("--model_name", required=True)
     parser.add_argument("--ds_name", default="oneig", choices=("oneig", "oneig-zh"))
     parser.add_argument(
-        "--grid", type=Grid.parse, help="rows,cols (default: 2,2, for the usual four images of a prompt)"
+        "--grid", type=Grid.parse, help="rows,cols (default: 2,2 for four images of a prompt)"
     )
     parser.add_argument("--as_model", help="the name of the folders of images (default: the model's own)")
     args = parser.parse_args()
@@ -103,13 +98,11 @@ def main() -> ExitStatus:
 
 
 def write_grids(cell: Cell, items: Sequence[Item], grid: Grid | None, out: Path, name: str) -> ExitStatus:
-    """Write the grid file of every prompt of which an image was made or tried.
-
-    They go to ``out/images/<class_item>/name/``.
+    """Write ``out/images/<class_item>/name/<id>.webp`` of every prompt of which an image was made or tried.
 
     Raises:
         UserError: there are more images for a prompt than ``grid`` has cells.
-        CellFailure: there are no images; some files could not be made, all others are; or the disk is full.
+        CellFailure: there are no images; or some files could not be made, all others are.
     """
     repetitions = max(int(item.data["repetition"]) for item in items)
     grid = grid or Grid.nearest_square(repetitions)
@@ -146,23 +139,17 @@ def write_grids(cell: Cell, items: Sequence[Item], grid: Grid | None, out: Path,
 
 def _write(target: Path, states: Sequence[ImageState], grid: Grid) -> str:
     """Write one file; why there is none, or an empty text."""
+    buffer = io.BytesIO()
     try:
-        if corrupt := [state for state in states if state.status == CORRUPT]:
-            raise ValueError(
-                f"{corrupt[0].path.name}: {corrupt[0].reason}; the command that made it repairs it"
-            )
-        images = [decode(s.path.read_bytes()) if s.status == GENERATED else None for s in states]
+        for state in states:
+            if state.status == CORRUPT:
+                raise ValueError(f"{state.path.name}: {state.reason}; the command that made it repairs it")
+        images = [decode(one.path.read_bytes()) if one.status == GENERATED else None for one in states]
         whole = grid.combine([*images, *[None] * (grid.cells - len(images))])
-        if max(whole.size) > _LONGEST_SIDE:
-            raise ValueError(
-                f"its {whole.width}×{whole.height} px are more than the {_LONGEST_SIDE} px a side that WebP holds; "
-                "another --grid may fit"
-            )
+        whole.save(buffer, "WEBP", **_WEBP)
     except (ValueError, CorruptImage) as error:
         target.unlink(missing_ok=True)  # one of images that are no more
         return f"no {target}: {error}"
-    buffer = io.BytesIO()
-    whole.save(buffer, "WEBP", **_WEBP)
     write_atomic(target, buffer.getvalue())
     return ""
 

@@ -50,9 +50,6 @@ COLUMNS: Mapping[Task, Mapping[str, tuple[str, str, str]]] = {
 }
 """The official fine-grained analysis but for style: each column is the mean of a value of the prompts with a key."""
 
-_YES = "Yes"
-_ALSO_YES = frozenset({"yes", "是", "是的"})
-
 
 def parsed_answer(answer: str, rules: Rules) -> str:
     """A judge's ``answer`` as it is compared with "Yes".
@@ -64,7 +61,7 @@ def parsed_answer(answer: str, rules: Rules) -> str:
     stripped = answer.strip()
     while stripped and unicodedata.category(stripped[-1]).startswith(("P", "Z")):
         stripped = stripped[:-1]
-    return _YES if stripped.lower() in _ALSO_YES else stripped
+    return "Yes" if stripped.lower() in ("yes", "是", "是的") else stripped
 
 
 def filtered(yes: Mapping[int, bool], parents: Mapping[int, Sequence[int]], rules: Rules) -> dict[int, bool]:
@@ -81,70 +78,55 @@ def filtered(yes: Mapping[int, bool], parents: Mapping[int, Sequence[int]], rule
         lost |= children
 
 
-def image_details(prompt: Prompt, answers: Answers, rules: Rules, language: Language) -> dict[str, Any]:
-    """What was said of an image, by task and in AISBench's fields (alignment: of each question, and whether it
-    counts); nothing of a task without all of its answers.
+def image_score(prompt: Prompt, answers: Answers, rules: Rules, language: Language) -> Score:
+    """What an image is worth, by task but for text, which has its parts; diversity is one of pairs. Its detail is what
+    was said of it, by task, in AISBench's fields; of alignment that of each question, and whether it counts.
 
-    The similarity of reasoning is the cosine of image and reference answer: in the official precision, corrected in
-    float32. Those of style are with the nearest reference, negative ones as 0: dot products, of the CSD encoder in
-    float32, of the SE encoder in the official bfloat16 and, for corrected rules, from the same features in float32.
+    Nothing of a task without all of its answers. Reasoning is the cosine of image and reference answer: in the official
+    precision, corrected in float32. Style is the mean similarity with the nearest reference, negative ones as 0: dot
+    products, of the CSD encoder in float32, of the SE encoder in the official bfloat16, corrected in float32.
     """
-    details: dict[str, Any] = {}
+    values, details = dict[str, float](), dict[str, Any]()
     said = {n: answers[f"alignment/{n}"].value for n in prompt.questions if f"alignment/{n}" in answers}
     if said and len(said) == len(prompt.questions):
         parsed = {n: parsed_answer(answer, rules) for n, answer in said.items()}
-        yes = {n: answer == _YES for n, answer in parsed.items()}
+        yes = {n: answer == "Yes" for n, answer in parsed.items()}
         counted = filtered(yes, prompt.parents, rules)
         details["alignment"] = {
-            n: (
-                {"raw_output": said[n], "parsed_answer": parsed[n], "score": float(yes[n])},
-                float(counted[n]),
-            )
-            for n in said
+            n: ({"raw_output": said[n], "parsed_answer": parsed[n], "score": float(yes[n])}, float(counts))
+            for n, counts in counted.items()
         }
+        values["alignment"] = sum(counted.values()) / len(counted)
     if "text" in answers:
-        details["text"] = compare(prompt.expected_text, answers["text"].value, rules, language)
+        details["text"] = text = compare(prompt.expected_text, answers["text"].value, rules, language)
+        values |= {name: text[name] for name in (*TEXT_PARTS, "match", "total")}
     if "reasoning" in answers:
         official, exact = answers["reasoning"].value
-        details["reasoning"] = {"similarity": float(official if rules == "official" else exact)}
+        values["reasoning"] = float(official if rules == "official" else exact)
+        details["reasoning"] = {"similarity": values["reasoning"]}
     if "style" in answers:
         csds, se_official, se_exact = answers["style"].value
         csd, se = max(0.0, *csds), max(0.0, *(se_official if rules == "official" else se_exact))
-        details["style"] = {"csd_sim": csd, "se_sim": se, "style_score": (csd + se) / 2}
+        values["style"] = (csd + se) / 2
+        details["style"] = {"csd_sim": csd, "se_sim": se, "style_score": values["style"]}
     if "diversity" in answers:
         details["diversity"] = answers["diversity"].text
-    return details
+    return Score(values, detail=details)
 
 
-def image_values(details: Mapping[str, Any]) -> dict[str, float]:
-    """What one image is worth, by task but for text, which has its parts; diversity is one of pairs."""
-    values: dict[str, float] = {}
-    if "alignment" in details:
-        counted = [counts for _, counts in details["alignment"].values()]
-        values["alignment"] = sum(counted) / len(counted)
-    if "text" in details:
-        values |= {name: details["text"][name] for name in (*TEXT_PARTS, "match", "total")}
-    if "reasoning" in details:
-        values["reasoning"] = details["reasoning"]["similarity"]
-    if "style" in details:
-        values["style"] = details["style"]["style_score"]
-    return values
-
-
-def image_score(prompt: Prompt, answers: Answers, rules: Rules, language: Language) -> Score:
-    """The score of an image: its values, and what was said of it; without answers it is black."""
+def shown_score(prompt: Prompt, score: Score) -> Score:
+    """The ``score`` of an image with the keys and the detail that are for reading; without answers it is black."""
     keys = {"class_item": prompt.class_item, **({"label": prompt.label} if prompt.label else {})}
-    if not answers:
+    if not score.detail:
         return Score({}, keys, {"left out": "entirely black: padding to the official splitter"})
-    details = image_details(prompt, answers, rules, language)
-    of_questions = details.get("alignment", {}).items()
-    shown = {prompt.questions[n]: said["raw_output"] for n, (said, _) in of_questions if not said["score"]}
-    if text := details.get("text"):
+    questions = score.detail.get("alignment", {}).items()
+    shown = {prompt.questions[n]: said["raw_output"] for n, (said, _) in questions if not said["score"]}
+    if text := score.detail.get("text"):
         shown |= {"expected": prompt.expected_text, "read": text["ocr_raw"]}
-    if style := details.get("style"):
+    if style := score.detail.get("style"):
         shown |= {"style": prompt.style, "CSD": f"{style['csd_sim']:.4f}", "SE": f"{style['se_sim']:.4f}"}
-    values = image_values(details)
-    return Score({name: values[name] for name in values if name not in ("match", "total")}, keys, shown)
+    values = {name: value for name, value in score.values.items() if name not in ("match", "total")}
+    return Score(values, keys, shown)
 
 
 def is_black(item: ScoredItem) -> bool:
@@ -165,13 +147,13 @@ class ScoredPrompt:
     language: Language
 
     @cached_property
-    def details(self) -> Sequence[Mapping[str, Any]]:
-        """The :func:`image_details` of its items."""
-        return [image_details(self.prompt, one.answers, self.rules, self.language) for one in self.items]
+    def images(self) -> Sequence[Score]:
+        """The :func:`image_score` of its items."""
+        return [image_score(self.prompt, one.answers, self.rules, self.language) for one in self.items]
 
     def counted(self, task: Task) -> dict[int, Any]:
         """The details in ``task`` of the images that count, those of which all was said, by their place from 0."""
-        return {place: one[task] for place, one in enumerate(self.details) if task in one}
+        return {place: one.detail[task] for place, one in enumerate(self.images) if task in one.detail}
 
     @property
     def has_failed(self) -> bool:
@@ -196,15 +178,14 @@ class ScoredPrompt:
 
         In diversity it is over all pairs of them; nothing where none count. Its points are the images, in their order.
         """
-        prompt, images = self.prompt, list(map(image_values, self.details))
-        of_pairs = [{"diversity": distance} for _, _, distance in self.pairs]
+        known = [*(image.values for image in self.images), *({"diversity": pair[2]} for pair in self.pairs)]
         values = {
-            name: arithmetic_mean(known)
+            name: arithmetic_mean(of_name)
             for name in (*TASKS, *TEXT_PARTS)
-            if (known := [one[name] for one in (*images, *of_pairs) if name in one])
+            if (of_name := [values[name] for values in known if name in values])
         }
-        keys = {**vars(prompt), "style": prompt.style, "has_file": bool(self.items)}
-        return Score(values, keys, points=[Score(image) for image in images]).of_item("/".join(prompt.key))
+        keys = {**vars(self.prompt), "style": self.prompt.style, "has_file": bool(self.items)}
+        return Score(values, keys, points=self.images).of_item("/".join(self.prompt.key))
 
 
 class Run(NamedTuple):
@@ -270,14 +251,13 @@ def metrics(run: Run) -> dict[str, Metric]:
     rules then the same of what the official programs work with (:data:`OFFICIAL`); then the parts of each task.
     Intervals (95 %, of other prompts) are of means over prompts or images.
     """
-    chosen = [task for task in TASKS if task in run.tasks]
-    of_tasks = {task: task_metrics([one.score for one in run.of(task)], task, run) for task in chosen}
-    result = {task: found[task] for task, found in of_tasks.items()}
+    of_tasks = {task: task_metrics([one.score for one in run.of(task)], task, run) for task in run.tasks}
+    result = {str(task): found[task] for task, found in of_tasks.items()}
     count = sum(bool(one.score.values) for one in run.prompts)
     result |= _total(result, TOTAL, count)
     if run.rules == "official":
-        some = [task for task in chosen if task in OFFICIAL]
-        printed = {task: task_metrics(run.printed(task) or [], task, run)[task] for task in some}
+        differ: list[Task] = [task for task in run.tasks if task in OFFICIAL]
+        printed = {str(task): task_metrics(run.printed(task) or [], task, run)[task] for task in differ}
         result |= {OFFICIAL[task]: metric for task, metric in printed.items()}
         result |= _total(result | printed, OFFICIAL[TOTAL], count)
     for found in of_tasks.values():
@@ -300,18 +280,17 @@ def task_metrics(scores: Sequence[Score], task: Task, run: Run) -> dict[str, Met
     of its prompts is listed without a score (the script stops at such a text). Corrected, such prompts are left out.
     Left out under both is a group none of whose prompts is in the run.
     """
-    result = {task: mean(scores, value(task))}
+    result = {str(task): mean(scores, value(task))}
     if task == "style":
         return result | _style_metrics(scores, run.rules)
+    language = run.edition.language
     # beyond its top a larger ED changes no score
-    tops = {"ED": LARGEST_DISTANCE[run.edition.language]}
+    tops = {"ED": LARGEST_DISTANCE[language]}
     if task == "text":
         images = points(scores)
-        ed = mean(images, value("ED"), top=tops["ED"])
-        cr, wac = mean(images, value("CR")), mean(images, value("match"), weight=value("total"))
-        whole = None
-        if wac.value is not None:
-            whole = text_score(ed.value or 0, cr.value or 0, wac.value, run.edition.language)
+        ed, cr = (mean(images, value(part), top=tops.get(part, 1.0)) for part in ("ED", "CR"))
+        wac = mean(images, value("match"), weight=value("total"))
+        whole = None if wac.value is None else text_score(ed.value or 0, cr.value or 0, wac.value, language)
         result = {task: Metric(whole, ed.n), "text/ED": ed, "text/CR": cr, "text/WAC": wac}
     if task == "diversity":
         result |= mean_by(scores, value(task), "class_item", prefix="diversity/", order=CLASSES)

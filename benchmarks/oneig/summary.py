@@ -81,42 +81,36 @@ def main() -> ExitStatus:
     parser.add_argument("--model_names", required=True, help='names, as in eval.sh: "a;b"')
     parser.add_argument("--ds_name", default=ENGLISH.name, choices=editions)
     args = parser.parse_args()
-    models = list(dict.fromkeys(split_names(args.model_names)))
-    if not models:
+    of_models: dict[str, dict[str, Result]] = {}
+    for model in split_names(args.model_names):
+        cell = Cell(model, args.ds_name)
+        # by how it was measured, the latest first
+        of_models[model] = {
+            column_label(Column(board_of(result), ""), several_versions=True): result
+            for result in standing(cell)
+        }
+        if not of_models[model]:
+            known = [path.parent.parent.name for path in output_root().glob(f"*/{args.ds_name}/result.json")]
+            raise UserError(
+                f"{model} has no result of {args.ds_name} in {cell.folder} that can be read{suggest(model, known)}; "
+                f'evaluate it: bash eval.sh --model_names "{model}" --ds_names "{args.ds_name}"'
+            )
+    if not of_models:
         raise UserError('--model_names is empty; name models that were evaluated: "a;b"')
-    of_models = [_results(model, args.ds_name) for model in models]
-
-    def label(result: Result) -> str:
-        return column_label(Column(board_of(result), ""), several_versions=True)
-
-    by_label = [{label(result): result for result in reversed(results)} for results in of_models]
-    latest = [label(results[0]) for results in of_models]
-    alike = [name for name in map(label, of_models[0]) if all(name in results for results in by_label)]
-    if not alike:
-        measured = "; ".join(f"{model} is {name}" for model, name in zip(models, latest, strict=True))
+    first, *others = of_models.values()
+    alike = next((label for label in first if all(label in results for results in others)), None)
+    if alike is None:
+        measured = "; ".join(f"{model} is {next(iter(results))}" for model, results in of_models.items())
         raise UserError(f"the models were not measured alike: {measured}; evaluate them alike")
-    chosen = [results[alike[0]] for results in by_label]
-    columns = {result.model: _column(result) for result in chosen}
-    show(_aligned(summary_table(chosen[0].benchmark_version, columns, editions[args.ds_name])) + alike[0])
-    for result in chosen:
+    columns = {model: _column(results[alike]) for model, results in of_models.items()}
+    show(_aligned(summary_table(first[alike].benchmark_version, columns, editions[args.ds_name])) + alike)
+    for model, results in of_models.items():
+        result = results[alike]
         if result.withheld:
-            show(f"withheld: {result.model}: {result.withheld}")
+            show(f"withheld: {model}: {result.withheld}")
         elif not result.coverage.complete:
-            show(f"{result.model}: {coverage_text(result.coverage)}, the others treated officially")
+            show(f"{model}: {coverage_text(result.coverage)}, the others treated officially")
     return ExitStatus.COMPLETE
-
-
-def _results(model: str, benchmark: str) -> list[Result]:
-    """One by each evaluator, the latest first."""
-    cell = Cell(model, benchmark)
-    found = standing(cell)
-    if not found:
-        known = [path.parent.parent.name for path in output_root().glob(f"*/{benchmark}/{cell.result.name}")]
-        raise UserError(
-            f"{model} has no result of {benchmark} in {cell.folder} that can be read{suggest(model, known)}; "
-            f'evaluate it: bash eval.sh --model_names "{model}" --ds_names "{benchmark}"'
-        )
-    return found
 
 
 def _column(result: Result) -> Mapping[str, Metric]:
