@@ -12,9 +12,7 @@ from typing import Any
 from benchmarks.oneig import official, summary
 from benchmarks.oneig.data import (
     CHINESE,
-    CHINESE_ASSETS,
     ENGLISH,
-    ENGLISH_ASSETS,
     QUESTION_TEXT,
     READING_TEXT,
     TASKS,
@@ -28,7 +26,6 @@ from benchmarks.oneig.scores import (
     TOTAL,
     Run,
     ScoredPrompt,
-    image_score,
     is_black,
     metrics,
     shown_score,
@@ -66,7 +63,6 @@ from imageevalkit.grids import is_black as is_black_image
 IMAGES_PER_PROMPT = 4
 """What the official README recommends."""
 
-_JUDGE = "transformers:qwen2.5-vl-7b"
 _SEED = 42  # of the official code and of AISBench, whose judge draws its answers
 _ALIGNMENT_TOKENS = 128
 # the official splitter saves every image with Pillow's defaults, a single one too: all models see those losses
@@ -127,12 +123,10 @@ class OneIG(Benchmark):
     """The English edition. Only prompts that a chosen task looks at are made, ``images_per_prompt`` images of each."""
 
     name = "oneig"
-    version = (
-        "oneig-41b4983"  # data, prompts and rules are those of OneIG-Bench/OneIG-Benchmark at this commit
-    )
-    assets = ENGLISH_ASSETS
-    judge = _JUDGE
-    official_judges = (_JUDGE,)
+    # data, prompts and rules are those of OneIG-Bench/OneIG-Benchmark at this commit
+    version = "oneig-41b4983"
+    assets = ENGLISH.assets
+    judge = "transformers:qwen2.5-vl-7b"
     pixels = PIXELS
     # a cosine distance is up to 2, and characters are counted beyond what changes a score
     unbounded = ("diversity*", "text/*ED", f"{TOTAL}*")
@@ -156,7 +150,6 @@ class OneIG(Benchmark):
             self.official_headline = tuple(OFFICIAL.get(name, name) for name in self.headline)
 
     def check(self) -> None:
-        """Raises UserError: a text reader is to answer questions, or there are no weights of a name."""
         from eval_models.encoders.weights import check_names
 
         check_names(self.settings.weights)
@@ -168,7 +161,6 @@ class OneIG(Benchmark):
 
     @cached_property
     def measurers(self) -> Mapping[str, Measurer]:
-        """The encoders, and the judge for alignment and text."""
         options = {"weights": dict(self.settings.weights), "batch_size": self.settings.batch_size}
         references = {"csd": str(self.data / "CSD_embed.pt"), "se": str(self.data / "SE_embed.pt")}
         of_tasks = {
@@ -199,9 +191,8 @@ class OneIG(Benchmark):
 
         These hold each class in its share, and within a class each style, subject or scene.
         """
-        prompts = self._prompts_of_tasks
-        classes = grouped(prompts, lambda prompt: prompt.class_item)
-        for prompt in spread(_spread_labels(classes.get(name, [])) for name in self.edition.sizes):
+        classes = grouped(self._prompts_of_tasks, lambda prompt: prompt.class_item)
+        for prompt in spread(map(_spread_labels, classes.values())):
             for repetition in range(1, self.images_per_prompt + 1):
                 data = {
                     "class_item": prompt.class_item,
@@ -213,7 +204,6 @@ class OneIG(Benchmark):
                 yield Sample(file, prompt.text, repetition, data)
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
-        """Those in grids: see :func:`benchmarks.oneig.grids.find_grids`."""
         # the driver reads this module before any package is there
         from benchmarks.oneig.grids import find_grids
 
@@ -283,16 +273,12 @@ class OneIG(Benchmark):
             raise Unparsed(f"the record holds no numbers of an encoder ({type(error).__name__})") from None
 
     def score(self, item: Item, answers: Answers) -> Score:
-        """What one image is worth in each task that scores single images, and what was said of it."""
-        prompt = self._prompt(item)
-        return shown_score(prompt, image_score(prompt, answers, self.rules, self.edition.language))
+        return shown_score(self._prompt(item), answers, self.rules, self.edition.language)
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
-        """See :func:`benchmarks.oneig.scores.metrics`."""
         return metrics(self._run(scores))
 
     def notes(self, scores: Scores) -> list[str]:
-        """The rules, and what they took out."""
         other = "corrected" if self.rules == "official" else "official"
         count = self.images_per_prompt
         images = f"{count} images per prompt" if count > 1 else "one image per prompt"
@@ -344,7 +330,7 @@ class OneIGZh(OneIG):
     """The Chinese edition: the same tasks and rules, 200 multilingual prompts more."""
 
     name = "oneig-zh"
-    assets = CHINESE_ASSETS
+    assets = CHINESE.assets
     edition = CHINESE
 
 

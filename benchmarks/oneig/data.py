@@ -48,25 +48,6 @@ def _assets(table: str) -> tuple[LocalAsset, ...]:
     return files + upstream(prompts=texts, licence="none stated (OneIG-Bench/OneIG-Benchmark)")
 
 
-ENGLISH_ASSETS = _assets("""
-OneIG-Bench.csv 378082 e06c65b32252d82406fb1a27f13022b38d432c899a2486eb49ab0c100f83b3e1
-scripts/alignment/Q_D/anime.json 240912 21ea3d0360e69d72bc5f4cbb93b203d293d16f5c2f626634a52b990119e0a6e3
-scripts/alignment/Q_D/human.json 233346 0e92b25c6bc4091cac05fa0f4269b3b37465a7cd43ca2768f55f56149cdbf13b
-scripts/alignment/Q_D/object.json 179650 350dfdf72c2da143c78a7544d4c554faf6698c1ba4fcd27c7a9cc9199d487e0e
-scripts/text/text_content.csv 97314 ffbf0b588c617b77caf1e9a733496ff5b4704b6534df5fba13201a83f21e0512
-scripts/reasoning/gt_answer.json 141383 e46733770fc0b99632e77e54f59316bcc7f170752680dd0c24d43c722bae402b
-""")
-CHINESE_ASSETS = _assets("""
-OneIG-Bench-ZH.csv 375669 8fc4ae1403db32dbb1203cc457361c3215500b34e741194a53f5002c9d824700
-scripts/alignment/Q_D/anime_zh.json 250389 171740d2d7158f0da2d907481b5cd97380398e4a45b53f0976ad4d91e01151d4
-scripts/alignment/Q_D/human_zh.json 248770 819f13b1efab67bdfba9ca633a37e009013350d148323f5d65b2a467f1789c64
-scripts/alignment/Q_D/object_zh.json 185005 19f69cfdf17119ff5400919341c930468a0de5ee06b9c91d8f16ba2365f51498
-scripts/alignment/Q_D/multilingualism_zh.json 148469 63614e72dbd86f1e56ed625a55f73d509323d34b68fb27d8fed0f87a49f69db9
-scripts/text/text_content_zh.csv 89199 6250b3be96e9c4fd4c9cb858dd36b5b2dc4fc8fccb8e4ed0317f5da392db9a1a
-scripts/reasoning/gt_answer_zh.json 94881 faaf0849de1fb62829ed49ec5de7f582562847fb01f390b7a4bb106e48f0c116
-""")
-
-
 class Edition(NamedTuple):
     """``sizes``: how many prompts each class has, in the official order. ``mode`` is the official name."""
 
@@ -77,14 +58,30 @@ class Edition(NamedTuple):
     prompt_file: str
     suffix: str
     sizes: Mapping[str, int]
+    assets: Sequence[LocalAsset]
 
 
 _COMMON = {"anime": 245, "human": 244, "object": 206, "text": 200, "reasoning": 225}
-
-ENGLISH = Edition("oneig", "en", "EN", "prompt_en", "OneIG-Bench.csv", "", _COMMON)
-CHINESE = Edition(
-    "oneig-zh", "zh", "ZH", "prompt_cn", "OneIG-Bench-ZH.csv", "_zh", {**_COMMON, "multilingualism": 200}
-)
+_CHINESE = {**_COMMON, "multilingualism": 200}
+_ENGLISH_FILES = _assets("""
+OneIG-Bench.csv 378082 e06c65b32252d82406fb1a27f13022b38d432c899a2486eb49ab0c100f83b3e1
+scripts/alignment/Q_D/anime.json 240912 21ea3d0360e69d72bc5f4cbb93b203d293d16f5c2f626634a52b990119e0a6e3
+scripts/alignment/Q_D/human.json 233346 0e92b25c6bc4091cac05fa0f4269b3b37465a7cd43ca2768f55f56149cdbf13b
+scripts/alignment/Q_D/object.json 179650 350dfdf72c2da143c78a7544d4c554faf6698c1ba4fcd27c7a9cc9199d487e0e
+scripts/text/text_content.csv 97314 ffbf0b588c617b77caf1e9a733496ff5b4704b6534df5fba13201a83f21e0512
+scripts/reasoning/gt_answer.json 141383 e46733770fc0b99632e77e54f59316bcc7f170752680dd0c24d43c722bae402b
+""")
+_CHINESE_FILES = _assets("""
+OneIG-Bench-ZH.csv 375669 8fc4ae1403db32dbb1203cc457361c3215500b34e741194a53f5002c9d824700
+scripts/alignment/Q_D/anime_zh.json 250389 171740d2d7158f0da2d907481b5cd97380398e4a45b53f0976ad4d91e01151d4
+scripts/alignment/Q_D/human_zh.json 248770 819f13b1efab67bdfba9ca633a37e009013350d148323f5d65b2a467f1789c64
+scripts/alignment/Q_D/object_zh.json 185005 19f69cfdf17119ff5400919341c930468a0de5ee06b9c91d8f16ba2365f51498
+scripts/alignment/Q_D/multilingualism_zh.json 148469 63614e72dbd86f1e56ed625a55f73d509323d34b68fb27d8fed0f87a49f69db9
+scripts/text/text_content_zh.csv 89199 6250b3be96e9c4fd4c9cb858dd36b5b2dc4fc8fccb8e4ed0317f5da392db9a1a
+scripts/reasoning/gt_answer_zh.json 94881 faaf0849de1fb62829ed49ec5de7f582562847fb01f390b7a4bb106e48f0c116
+""")
+ENGLISH = Edition("oneig", "en", "EN", "prompt_en", "OneIG-Bench.csv", "", _COMMON, _ENGLISH_FILES)
+CHINESE = Edition("oneig-zh", "zh", "ZH", "prompt_cn", "OneIG-Bench-ZH.csv", "_zh", _CHINESE, _CHINESE_FILES)
 CLASSES = tuple(CHINESE.sizes)
 """The classes of prompts in the official order; English has no multilingualism."""
 

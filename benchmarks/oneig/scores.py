@@ -114,11 +114,12 @@ def image_score(prompt: Prompt, answers: Answers, rules: Rules, language: Langua
     return Score(values, detail=details)
 
 
-def shown_score(prompt: Prompt, score: Score) -> Score:
-    """The ``score`` of an image with the keys and the detail that are for reading; without answers it is black."""
+def shown_score(prompt: Prompt, answers: Answers, rules: Rules, language: Language) -> Score:
+    """The same with the keys and the detail that are for reading; without answers an image is black."""
     keys = {"class_item": prompt.class_item, **({"label": prompt.label} if prompt.label else {})}
-    if not score.detail:
+    if not answers:
         return Score({}, keys, {"left out": "entirely black: padding to the official splitter"})
+    score = image_score(prompt, answers, rules, language)
     questions = score.detail.get("alignment", {}).items()
     shown = {prompt.questions[n]: said["raw_output"] for n, (said, _) in questions if not said["score"]}
     if text := score.detail.get("text"):
