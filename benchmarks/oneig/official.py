@@ -123,42 +123,32 @@ def sample_files(run: Run, prompts: Mapping[str, str]) -> dict[str, str]:
     out, but for reasoning. What AISBench has not: ``image_paths``, and of each reading ``match`` and ``total``.
     ``prompts`` are the official texts that a judge is asked with.
     """
-    return {f"oneig_{task}.json": _json(_task_result(run, task, prompts)) for task in run.tasks}
+    return {f"oneig_{task}.json": _task_file(run, task, prompts) for task in run.tasks}
 
 
-def _json(result: Mapping[str, Any]) -> str:
-    details = "[\n" + ",\n".join(map(_dump, result["details"])) + "\n]"
-    parts = [f'"{key}":{details if key == "details" else _dump(value)}' for key, value in result.items()]
-    return "{" + ",\n".join(parts) + "}\n"
-
-
-def _dump(value: Any) -> str:
-    # a full run has 45,000 answers: no space between them
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
-def _task_result(run: Run, task: Task, prompts: Mapping[str, str]) -> dict[str, Any]:
+def _task_file(run: Run, task: Task, prompts: Mapping[str, str]) -> str:
     listed = [one for one in run.of(task) if task == "reasoning" or is_scored(one.score, task)]
     scores = [one.score for one in listed]
     found = task_metrics(scores, task, run)
     accuracy = found[task].value
-    result: dict[str, Any] = {
-        "accuracy": None if accuracy is None else 100 * accuracy,
-        "details": [_sample(one, task, run, prompts) for one in listed],
+    samples = ",\n".join(_json(_sample(one, task, run, prompts)) for one in listed)
+    parts = {
+        "accuracy": _json(None if accuracy is None else 100 * accuracy),
+        "details": f"[\n{samples}\n]",
     }
     if task == "text":
-        result |= {part: found[f"text/{part}"].value for part in TEXT_PARTS}
-    if task == "style":
-        result["style_scores"] = {style: [] for style in STYLES} | _values(scores, task, "style")
-    if task == "diversity":
-        result["class_scores"] = _values(scores, task, "class_item")
-    return result
+        parts |= {part: _json(found[f"text/{part}"].value) for part in TEXT_PARTS}
+    if task in ("style", "diversity"):
+        of_groups = groups(scores, "style" if task == "style" else "class_item")
+        names = STYLES if task == "style" else of_groups
+        values = {name: [score.values[task] for score in of_groups.get(name, ())] for name in names}
+        parts["style_scores" if task == "style" else "class_scores"] = _json(values)
+    return "{" + ",\n".join(f'"{name}":{text}' for name, text in parts.items()) + "}\n"
 
 
-def _values(scores: Sequence[Score], task: Task, key: str) -> dict[str, list[float]]:
-    return {
-        group: [score.values[task] for score in of_group] for group, of_group in groups(scores, key).items()
-    }
+def _json(value: Any) -> str:
+    # a full run has 45,000 answers: no space between them
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def _sample(one: ScoredPrompt, task: Task, run: Run, prompts: Mapping[str, str]) -> dict[str, Any]:
