@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ from benchmarks.oneig.scores import (
     TOTAL,
     Run,
     ScoredPrompt,
-    is_black,
+    is_padding,
     metrics,
     shown_score,
 )
@@ -57,8 +57,7 @@ from imageevalkit.benchmark.question import (
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure, UserError, suggest
-from imageevalkit.grids import Grid
-from imageevalkit.grids import is_black as is_black_image
+from imageevalkit.grids import Grid, is_black
 
 IMAGES_PER_PROMPT = 4
 """What the official README recommends."""
@@ -187,12 +186,13 @@ class OneIG(Benchmark):
         return plain and self.rules == "official"
 
     def samples(self) -> Iterator[Sample]:
-        """The images of a prompt follow each other, so that any first N are of N / images_per_prompt prompts.
-
-        These hold each class in its share, and within a class each style, subject or scene.
-        """
-        classes = grouped(self._prompts_of_tasks, lambda prompt: prompt.class_item)
-        for prompt in spread(map(_spread_labels, classes.values())):
+        """The images of a prompt follow each other; its class, and style, subject or scene, is spread over all."""
+        classes = list[list[Prompt]]()
+        for of_class in grouped(self._prompts_of_tasks, lambda prompt: prompt.class_item).values():
+            of_labels = grouped(of_class, lambda prompt: prompt.label)
+            # half of the anime prompts have none
+            classes.append(spread([of_labels.pop("", []), spread(of_labels.values())]))
+        for prompt in spread(classes):
             for repetition in range(1, self.images_per_prompt + 1):
                 data = {
                     "class_item": prompt.class_item,
@@ -223,7 +223,7 @@ class OneIG(Benchmark):
         from imageevalkit.images import decode  # the driver reads this module before any package is there
 
         is_official = self.rules == "official"
-        if is_official and image.flat and is_black_image(decode(image.read())):
+        if is_official and image.flat and is_black(decode(image.read())):
             return
         prompt = self._prompt(item)
         picture = image._replace(encoding=_JPEG, pixels=PIXELS if is_official else _UPRIGHT)
@@ -258,15 +258,15 @@ class OneIG(Benchmark):
 
         Of an embedding it is only the length. Raises Unparsed: an encoder's numbers are none.
         """
-        value = super().parse(question, answer)
-        if self.measurers[question.group] == JUDGE:
+        value, task = super().parse(question, answer), question.group
+        if self.measurers[task] == JUDGE:
             return value
         try:
-            if question.group == "diversity":
+            if task == "diversity":
                 from eval_models.encoders.dreamsim import read_embedding  # the driver lacks its packages
 
                 return len(_finite(read_embedding(answer.text or "")))
-            if question.group == "reasoning":
+            if task == "reasoning":
                 return _finite([float(value["official"]), float(value["exact"])])
             return [_finite([float(n) for n in value[name]]) for name in ("csd", "se", "se_exact")]
         except (ValueError, KeyError, TypeError, OverflowError) as error:
@@ -283,7 +283,7 @@ class OneIG(Benchmark):
         count = self.images_per_prompt
         images = f"{count} images per prompt" if count > 1 else "one image per prompt"
         notes = [f"scored by the {self.rules} rules (the other choice is {other}), {images}"]
-        if black := sum(map(is_black, scores.items)):
+        if black := sum(map(is_padding, scores.items)):
             left_out = "image is" if black == 1 else "images are"
             notes.append(f"{black} {left_out} entirely black: left out, as the official splitter does")
         return notes
@@ -332,13 +332,6 @@ class OneIGZh(OneIG):
     name = "oneig-zh"
     assets = CHINESE.assets
     edition = CHINESE
-
-
-def _spread_labels(prompts: Iterable[Prompt]) -> list[Prompt]:
-    """``prompts`` of one class; those without a label, half of the anime prompts, alternate with those with one."""
-    groups = grouped(prompts, lambda prompt: prompt.label)
-    without = groups.pop("", [])
-    return spread([without, spread(groups.values())])
 
 
 def _finite(numbers: Sequence[float]) -> Sequence[float]:

@@ -82,8 +82,6 @@ scripts/reasoning/gt_answer_zh.json 94881 faaf0849de1fb62829ed49ec5de7f582562847
 """)
 ENGLISH = Edition("oneig", "en", "EN", "prompt_en", "OneIG-Bench.csv", "", _COMMON, _ENGLISH_FILES)
 CHINESE = Edition("oneig-zh", "zh", "ZH", "prompt_cn", "OneIG-Bench-ZH.csv", "_zh", _CHINESE, _CHINESE_FILES)
-CLASSES = tuple(CHINESE.sizes)
-"""The classes of prompts in the official order; English has no multilingualism."""
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,8 @@
 """The files of a run beside its result: the CSV files of the official programs, and AISBench's details of every sample.
 
-The former are as they would write them for one model, without the time in the name. The last digit of means that they
-leave to pandas (alignment, reasoning, style, total average) is that of no version.
-
-In AISBench a sample is a grid. Here its images are files of their own: ``image_path`` is the first of ``image_paths``,
-in which null is an image that is not there, ``grid`` is how they would be arranged, ``grid_idx`` a place among them.
+The last digit of means that the former leave to pandas (alignment, reasoning, style, total average) is that of no
+version. In AISBench a sample is a grid; here its images are files: ``image_path`` is the first of ``image_paths``, in
+which null is an image that is not there, ``grid`` how they would be arranged, ``grid_idx`` a place among them.
 """
 
 from __future__ import annotations
@@ -41,18 +39,14 @@ _ANALYSED: Mapping[Language, Sequence[Task]] = {
 
 
 def score_files(run: Run) -> dict[str, str]:
-    """The files by name, of what :func:`benchmarks.oneig.scores.metrics` says of the images.
-
-    ``alignment_score_EN.csv`` has the scores of the model, ``alignment_prompt_score_EN.csv`` those of its prompts, and
-    so on; ``style_style_score_EN.csv`` those of the 29 styles. Under official rules a task whose program stops with an
-    error leaves none (quirks T3, T6, R1).
-    """
-    of_columns = {  # the metric in each column; elsewhere the task is the only one
-        "text": {**{part: f"text/{part}" for part in TEXT_PARTS}, "text score": "text"},
-        "diversity": {
-            **{name: f"diversity/{name}" for name in run.edition.sizes},
-            "total average": "diversity",
-        },
+    """``alignment_score_EN.csv`` has the scores of the model, ``alignment_prompt_score_EN.csv`` those of its prompts,
+    and so on; ``style_style_score_EN.csv`` those of the 29 styles. A task whose program stops leaves none."""
+    parts = {part: f"text/{part}" for part in TEXT_PARTS}
+    classes = {name: f"diversity/{name}" for name in run.edition.sizes}
+    # the metric in each column; elsewhere the task is the only one
+    of_columns = {
+        "text": parts | {"text score": "text"},
+        "diversity": classes | {"total average": "diversity"},
     }
     tables: dict[str, list[list[Any]]] = {}
     for task in run.tasks:
@@ -70,21 +64,21 @@ def score_files(run: Run) -> dict[str, str]:
 
 
 def analysis_files(run: Run) -> dict[str, str]:
-    """The tables of the official ``fine_grained_analysis.py``, one row for the model, numbers with 3 decimals.
+    """``Alignment Model Scores.csv`` and so on: the tables of the official ``fine_grained_analysis.py`` of one model.
+    "-" where a group has no line in what the programs write, officially "nan" where one has no score.
 
-    ``Alignment Model Scores.csv`` and so on, of what the official programs write. "-" where a group has no line there.
-    Officially "nan" where one of its lines has no score, and the script stops at such a text, and at a task whose
-    program wrote no file: there are no tables from there on.
+    The script stops at such a text, and at a task whose program wrote no file: there are no tables from there on.
     """
     files: dict[str, str] = {}
-    lost = "nan" if run.rules == "official" else "-"
+    official = run.rules == "official"
+    lost = "nan" if official else "-"
     for task in _ANALYSED[run.edition.language]:
         if task not in run.tasks:
             continue
         scores = run.printed(task)
-        if scores is None:
-            break
-        if task == "text" and run.rules == "official" and not all(is_scored(one, task) for one in scores):
+        if scores is None or (
+            task == "text" and official and not all(is_scored(one, task) for one in scores)
+        ):
             break
         found = task_metrics(scores, task, run)
         row = {"Model": run.model}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from benchmarks.oneig.data import CLASSES, TASKS, Edition, Language, Prompt, Task
+from benchmarks.oneig.data import TASKS, Edition, Language, Prompt, Task
 from benchmarks.oneig.text import LARGEST_DISTANCE, compare, text_score
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem
 from imageevalkit.cell.results import Metric, Score
@@ -130,17 +130,15 @@ def shown_score(prompt: Prompt, answers: Answers, rules: Rules, language: Langua
     return Score(values, keys, shown)
 
 
-def is_black(item: ScoredItem) -> bool:
-    """Whether there is an image about which nothing was asked: to the official splitter black is padding."""
+def is_padding(item: ScoredItem) -> bool:
+    """Whether there is an image about which nothing was asked: a black one, to the official splitter."""
     return item.score is not None and not item.answers
 
 
 @dataclass(frozen=True)
 class ScoredPrompt:
-    """A prompt with its ``items``, as many as were to be made, in the order of their repetition.
-
-    Without items nobody has tried to make one: officially there is no file of the prompt, else one with black cells.
-    """
+    """A prompt with its ``items``, as many as were to be made, in the order of their repetition; without any where
+    nobody has tried to make one. Officially there is no file of such a prompt, else one with black cells."""
 
     prompt: Prompt
     items: Sequence[ScoredItem]
@@ -159,7 +157,7 @@ class ScoredPrompt:
     @property
     def has_failed(self) -> bool:
         """Whether the official grid is black all over: of the images none was made, or each one black."""
-        return bool(self.items) and all(item.image is None or is_black(item) for item in self.items)
+        return bool(self.items) and all(item.image is None or is_padding(item) for item in self.items)
 
     @cached_property
     def pairs(self) -> Sequence[tuple[int, int, float]]:
@@ -205,9 +203,8 @@ class Run(NamedTuple):
     def printed(self, task: Task) -> list[Score] | None:
         """The scores that the official program of ``task`` works with, of the prompts it lists; None where it stops.
 
-        It stops when nothing was read in any image (quirk T6). Official rules only: the reasoning program stops at a
-        grid that is black all over (quirk R1). The text program scores such a prompt with what was read in the images
-        of the prompt before it; when that is the first, there is nothing to take, and it stops (quirk T3).
+        It stops when nothing was read in any image (quirk T6). Officially reasoning stops at a grid that is black all
+        over (quirk R1). Text scores it with what was read for the prompt before; at the first one it stops (quirk T3).
         """
         prompts = self.of(task)
         scores = [one.score for one in prompts]
@@ -294,7 +291,7 @@ def task_metrics(scores: Sequence[Score], task: Task, run: Run) -> dict[str, Met
         whole = None if wac.value is None else text_score(ed.value or 0, cr.value or 0, wac.value, language)
         result = {task: Metric(whole, ed.n), "text/ED": ed, "text/CR": cr, "text/WAC": wac}
     if task == "diversity":
-        result |= mean_by(scores, value(task), "class_item", prefix="diversity/", order=CLASSES)
+        result |= mean_by(scores, value(task), "class_item", prefix="diversity/")
     for column, (part, key, group) in COLUMNS[task].items():
         if of_group := [score for score in scores if score.keys[key] == group]:
             metric = mean(of_group, value(part), top=tops.get(part, 1.0))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.oneig.data import CHINESE, ENGLISH, Edition
+from benchmarks.oneig.data import CHINESE, ENGLISH, TASKS, Edition
 from benchmarks.oneig.official import csv_text
 from benchmarks.oneig.scores import OFFICIAL, TEXT_PARTS, TOTAL
 from imageevalkit.cell import Cell, output_root
@@ -36,13 +36,11 @@ def summary_table(
     "-" where a model has no value. A part of another row has no version.
     """
     rows = [  # as AISBench calls it, and our name of the metric
-        ("oneig_alignment", version, "accuracy", "alignment"),
-        ("oneig_text", version, "accuracy", "text"),
-        *(("oneig_text", version, part, f"text/{part}") for part in TEXT_PARTS),
-        *((f"oneig_{task}", version, "accuracy", task) for task in ("reasoning", "style", "diversity")),
+        *((f"oneig_{task}", version, "accuracy", task) for task in TASKS),
         ("oneig_total", _NONE, "accuracy", TOTAL),
         *((f"oneig_diversity_{name}", _NONE, "accuracy", f"diversity/{name}") for name in edition.sizes),
     ]
+    rows[2:2] = [("oneig_text", version, part, f"text/{part}") for part in TEXT_PARTS]
     table = [["dataset", "version", "metric", "mode", *models]]
     for dataset, its_version, shown, name in rows:
         factor = 100.0 if shown == "accuracy" else 1.0
@@ -67,11 +65,7 @@ def _aligned(table: Sequence[Sequence[str]]) -> str:
 
 
 def main() -> ExitStatus:
-    """Print the summary of models that were evaluated.
-
-    Raises:
-        UserError: a model has no result, or the models have none that were measured alike.
-    """
+    """Print it. Raises UserError: a model has no result, or the models have none that were measured alike."""
     # of the driver: an evaluating process has no use for them
     from imageevalkit.launch.config import split_names
     from imageevalkit.report.leaderboard import Column, board_of, column_label, coverage_text
@@ -114,12 +108,9 @@ def main() -> ExitStatus:
 
 
 def _column(result: Result) -> Mapping[str, Metric]:
-    if result.withheld:
-        return {}
-    if result.treatment != "official":
-        return result.metrics
-    printed = {name: result.metrics[other] for name, other in OFFICIAL.items() if other in result.metrics}
-    return {**result.metrics, **printed}
+    stand_in = OFFICIAL if result.treatment == "official" else {}
+    printed = {name: result.metrics[other] for name, other in stand_in.items() if other in result.metrics}
+    return {} if result.withheld else {**result.metrics, **printed}
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from benchmarks.oneig.benchmark import OneIG, OneIGSettings, OneIGZh
-from benchmarks.oneig.data import CHINESE, CLASSES, QUESTION_TEXT, READING_TEXT, Edition, Prompt, Task
+from benchmarks.oneig.data import CHINESE, QUESTION_TEXT, READING_TEXT, Edition, Prompt, Task
 from benchmarks.oneig.scores import Run, ScoredPrompt
 from eval_models.encoders.dreamsim import embedding_text
 from imageevalkit.assets import FileAsset
@@ -71,7 +71,8 @@ def run_of(
 ) -> Run:
     """The run that made ``prompts``."""
     scored = [ScoredPrompt(one.prompt, one.images, rules, edition.language) for one in prompts]
-    scored.sort(key=lambda one: (CLASSES.index(one.prompt.class_item), one.prompt.id))
+    classes = list(CHINESE.sizes)
+    scored.sort(key=lambda one: (classes.index(one.prompt.class_item), one.prompt.id))
     return Run(scored, tasks, rules, edition, model)
 
 
