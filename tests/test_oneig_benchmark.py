@@ -404,9 +404,9 @@ def test_the_grid_of_each_model(tmp_path: Path) -> None:
         ({"images_per_prompt": 0}, r"images_per_prompt and batch_size are whole numbers of at least 1"),
         ({"batch_size": 0}, r"images_per_prompt and batch_size are whole numbers"),
         ({"grid": "2x2"}, r"grid '2x2' is not rows,cols"),
-        ({"grid": "2,2", "images_per_prompt": 9}, r"grid has not 9 cells, the images_per_prompt"),
+        ({"grid": "2,2", "images_per_prompt": 9}, r"grid has not 9 cells, as images_per_prompt"),
         ({"grid": {"a": "2,2", "b": "1,2"}}, r"grid has not 4 cells.* apart"),
-        ({"images_per_prompt": 1}, r"images_per_prompt is 1: choose other tasks"),
+        ({"images_per_prompt": 1}, r"no diversity where images_per_prompt is 1"),
     ],
 )
 def test_settings_that_say_nothing_are_one_line(given: Mapping[str, Any], line: str) -> None:

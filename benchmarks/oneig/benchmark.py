@@ -59,9 +59,7 @@ from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.grids import Grid, is_black
 
-IMAGES_PER_PROMPT = 4
-"""What the official README recommends."""
-
+IMAGES_PER_PROMPT = 4  # as the official README recommends
 _SEED = 42  # of the official code and of AISBench, whose judge draws its answers
 _ALIGNMENT_TOKENS = 128
 # the official splitter saves every image with Pillow's defaults, a single one too: all models see those losses
@@ -87,12 +85,10 @@ class OneIGSettings(Settings):
             raise UserError("OneIG's images_per_prompt and batch_size are whole numbers of at least 1")
         if any(grid.cells != self.count for grid in self.grids.values()):  # their results would not compare
             raise UserError(
-                f"OneIG's grid has not {self.count} cells, the images_per_prompt: run models apart"
+                f"OneIG's grid has not {self.count} cells, as images_per_prompt: run models apart"
             )
         if "diversity" in self.chosen and self.count == 1:
-            raise UserError(
-                "OneIG's diversity compares images, but images_per_prompt is 1: choose other tasks"
-            )
+            raise UserError("OneIG has no diversity where images_per_prompt is 1: choose other tasks")
 
     @property
     def chosen(self) -> tuple[Task, ...]:
@@ -100,9 +96,7 @@ class OneIGSettings(Settings):
         words = self.tasks.replace(",", " ").replace(";", " ").split()
         for word in words:
             if word not in TASKS:
-                raise UserError(
-                    f"OneIG has no task {word!r}{suggest(word, TASKS)}; it has {', '.join(TASKS)}"
-                )
+                raise UserError(f"OneIG has no task {word!r}{suggest(word, TASKS)}, only {', '.join(TASKS)}")
         return tuple(task for task in TASKS if task in words)
 
     @property
@@ -289,10 +283,7 @@ class OneIG(Benchmark):
         return notes
 
     def official_files(self, scores: Scores) -> dict[str, str]:
-        """The official CSV files, AISBench's details of each task and, where none is missing, its summary.
-
-        That one has no place to say what is missing.
-        """
+        """A summary only where no item is missing: it has no place to say so."""
         run = self._run(scores)
         files = official.score_files(run) | official.analysis_files(run)
         files |= official.sample_files(run, self.prompts)

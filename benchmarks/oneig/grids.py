@@ -41,19 +41,18 @@ def find_grids(
     """The images of ``items`` by item id, each a cell of the file of its prompt; None where there are no such files.
 
     They are in ``source`` or in ``source/images``, wherever most are: the official ``<class_item>/<model>/<id>….webp``,
-    where the first three characters of a name are the id, or ``<class_item>/<id>.webp``. Any suffix of an image will
-    do, and files of no item are passed over. Several files for one prompt are ambiguous (the official alignment and
-    text scores skip such prompts): its images are missing, for that reason.
+    where the first three characters of a name are the id, or ``<class_item>/<id>.webp``; any suffix of an image will
+    do. Of several files for one prompt none is taken (the official alignment and text scores skip such prompts).
 
-    Raises:
-        CellFailure: the grid is not given; or there is nothing but folders of other models.
+    Raises CellFailure: the grid is not given; or there is nothing but folders of other models.
     """
     roots, model = (source, source / "images"), items[0].model
     found = max((_grid_files(items, root, below) for below in ("", model) for root in roots), key=len)
     if not found:
         classes = {item.data["class_item"] for item in items}
         below = [path for root in roots for name in classes for path in (root / name).glob("*")]
-        if models := sorted({path.name for path in below if path.is_dir()}):
+        if below and all(path.is_dir() for path in below):
+            models = sorted({path.name for path in below})
             raise CellFailure(
                 f"{source} has folders of {', '.join(models[:5])}, none of {model}{suggest(model, models)}: "
                 "--model_names takes the name of one of them"
@@ -100,9 +99,7 @@ def main() -> ExitStatus:
 def write_grids(cell: Cell, items: Sequence[Item], grid: Grid | None, out: Path, name: str) -> ExitStatus:
     """Write ``out/images/<class_item>/name/<id>.webp`` of every prompt of which an image was made or tried.
 
-    Raises:
-        UserError: there are more images for a prompt than ``grid`` has cells.
-        CellFailure: there are no images; or some files could not be made, all others are.
+    Raises UserError: ``grid`` has not enough cells; CellFailure: there are no images, or some files cannot be made.
     """
     repetitions = max(int(item.data["repetition"]) for item in items)
     grid = grid or Grid.nearest_square(repetitions)

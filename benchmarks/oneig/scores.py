@@ -243,12 +243,8 @@ def value(name: str) -> Callable[[Score], float | None]:
 
 
 def metrics(run: Run) -> dict[str, Metric]:
-    """Every metric of a run by name, 0-1 (ED in characters); ``n`` counts prompts with a score.
-
-    First each task and, when all five are asked for, ``oneig_total``, their mean; None without a score. Under official
-    rules then the same of what the official programs work with (:data:`OFFICIAL`); then the parts of each task.
-    Intervals (95 %, of other prompts) are of means over prompts or images.
-    """
+    """First each task, 0-1, and of all five ``oneig_total``, their mean; under official rules then the same of what the
+    official programs work with (:data:`OFFICIAL`); then the parts of each task."""
     of_tasks = {task: task_metrics([one.score for one in run.of(task)], task, run) for task in run.tasks}
     result = {str(task): found[task] for task, found in of_tasks.items()}
     count = sum(bool(one.score.values) for one in run.prompts)

@@ -1,7 +1,4 @@
-"""OneIG-Bench's text task: how a reading of an image compares with the text that was asked for.
-
-Under the rules "official" as the official code has it, quirks included; "corrected" mends the quirks named here.
-"""
+"""OneIG-Bench's text task: how a reading of an image compares with the text that was asked for."""
 
 from __future__ import annotations
 
