@@ -61,7 +61,6 @@ from imageevalkit.grids import Grid, is_black
 
 IMAGES_PER_PROMPT = 4  # as the official README recommends
 _SEED = 42  # of the official code and of AISBench, whose judge draws its answers
-_ALIGNMENT_TOKENS = 128
 # the official splitter saves every image with Pillow's defaults, a single one too: all models see those losses
 _JPEG = Encoding("JPEG")
 PIXELS = PixelRule("oneig", turned=False, multiple=QWEN_VL_UTILS.multiple)
@@ -228,7 +227,7 @@ class OneIG(Benchmark):
             if task == "alignment":
                 for number, question in prompt.questions.items():
                     words = self.prompts[QUESTION_TEXT].format(question=question)
-                    yield self._judged(f"alignment/{number}", picture, words, _ALIGNMENT_TOKENS)
+                    yield self._judged(f"alignment/{number}", picture, words, 128)
             elif task != "text":
                 yield measure(task, picture, *texts[task])
             elif self.backend:

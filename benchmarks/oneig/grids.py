@@ -29,7 +29,6 @@ from imageevalkit.launch.config import check_name
 from imageevalkit.machine import available_cores
 from imageevalkit.registry import load_dataset
 
-_ID_LENGTH = 3
 # Lossless, or black cells are not black any more (spec quirk G2). Of the lossless settings the fastest: a tenth of the
 # time of the default effort for files that are a tenth larger.
 _WEBP: dict[str, Any] = {"lossless": True, "quality": 0, "method": 0}
@@ -73,7 +72,7 @@ def _grid_files(items: Sequence[Item], root: Path, below: str) -> dict[str, list
     for class_item in {item.data["class_item"] for item in items}:
         for path in sorted((root / class_item / below).glob("*")):
             if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
-                prompt = path.name[:_ID_LENGTH] if below else path.stem
+                prompt = path.name[:3] if below else path.stem
                 files.setdefault((class_item, prompt), []).append(path)
     keys = {item.id: (item.data["class_item"], item.data["id"]) for item in items}
     return {item: files[key] for item, key in keys.items() if key in files}

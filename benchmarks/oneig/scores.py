@@ -35,8 +35,6 @@ STYLE_GROUPS: Mapping[str, tuple[str, ...]] = {
 STYLES = tuple(style for styles in STYLE_GROUPS.values() for style in styles)
 """All 29, in the official order."""
 TEXT_PARTS = ("ED", "CR", "WAC")
-
-
 _LENGTHS = [("length", "short"), ("length", "middle"), ("length", "long")]
 _FORMS = [("type", "NP"), ("type", "T, P"), *_LENGTHS]
 _SUBJECTS = (

@@ -17,8 +17,6 @@ from imageevalkit.cell.results import Metric, Result, standing
 from imageevalkit.errors import Arguments, ExitStatus, UserError, run_main, show, suggest
 from imageevalkit.text import columns_of
 
-_NONE = "-"
-
 
 def summary_files(
     version: str, models: Mapping[str, Mapping[str, Metric]], edition: Edition
@@ -37,15 +35,15 @@ def summary_table(
     """
     rows = [  # as AISBench calls it, and our name of the metric
         *((f"oneig_{task}", version, "accuracy", task) for task in TASKS),
-        ("oneig_total", _NONE, "accuracy", TOTAL),
-        *((f"oneig_diversity_{name}", _NONE, "accuracy", f"diversity/{name}") for name in edition.sizes),
+        ("oneig_total", "-", "accuracy", TOTAL),
+        *((f"oneig_diversity_{name}", "-", "accuracy", f"diversity/{name}") for name in edition.sizes),
     ]
     rows[2:2] = [("oneig_text", version, part, f"text/{part}") for part in TEXT_PARTS]
     table = [["dataset", "version", "metric", "mode", *models]]
     for dataset, its_version, shown, name in rows:
         factor = 100.0 if shown == "accuracy" else 1.0
         found = [metrics[name].value if name in metrics else None for metrics in models.values()]
-        values = [_NONE if value is None else f"{factor * value:.2f}" for value in found]
+        values = ["-" if value is None else f"{factor * value:.2f}" for value in found]
         table.append([dataset, its_version, shown, "gen", *values])
     return table
 
