@@ -113,7 +113,7 @@ def image_score(prompt: Prompt, answers: Answers, rules: Rules, language: Langua
 
 
 def shown_score(prompt: Prompt, answers: Answers, rules: Rules, language: Language) -> Score:
-    """The same with the keys and the detail that are for reading; without answers an image is black."""
+    """The score of an image with the keys and the detail that are for reading; without answers it is black."""
     keys = {"class_item": prompt.class_item, **({"label": prompt.label} if prompt.label else {})}
     if not answers:
         return Score({}, keys, {"left out": "entirely black: padding to the official splitter"})
