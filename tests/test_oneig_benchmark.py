@@ -404,8 +404,8 @@ def test_the_grid_of_each_model(tmp_path: Path) -> None:
         ({"images_per_prompt": 0}, r"images_per_prompt and batch_size are whole numbers of at least 1"),
         ({"batch_size": 0}, r"images_per_prompt and batch_size are whole numbers"),
         ({"grid": "2x2"}, r"grid '2x2' is not rows,cols"),
-        ({"grid": "2,2", "images_per_prompt": 9}, r"grid has not 9 cells, as images_per_prompt"),
-        ({"grid": {"a": "2,2", "b": "1,2"}}, r"grid has not 4 cells.* apart"),
+        ({"grid": "2,2", "images_per_prompt": 9}, r"grid must have 9 cells, the images_per_prompt"),
+        ({"grid": {"a": "2,2", "b": "1,2"}}, r"grid must have 4 cells.* of all models"),
         ({"images_per_prompt": 1}, r"no diversity where images_per_prompt is 1"),
     ],
 )

@@ -83,9 +83,7 @@ class OneIGSettings(Settings):
         if min(self.count, self.batch_size) < 1:
             raise UserError("OneIG's images_per_prompt and batch_size are whole numbers of at least 1")
         if any(grid.cells != self.count for grid in self.grids.values()):  # their results would not compare
-            raise UserError(
-                f"OneIG's grid has not {self.count} cells, as images_per_prompt: run models apart"
-            )
+            raise UserError(f"OneIG's grid must have {self.count} cells, the images_per_prompt of all models")
         if "diversity" in self.chosen and self.count == 1:
             raise UserError("OneIG has no diversity where images_per_prompt is 1: choose other tasks")
 
