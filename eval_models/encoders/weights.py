@@ -125,7 +125,7 @@ def assets_of(names: Sequence[str], places: Mapping[str, str]) -> list[Needed]:
     Raises:
         UserError: there are no weights of a name in ``places``.
     """
-    _check_names(places)
+    check_names(places)
     # a checkpoint of the user's may be whole
     under = ["csd_clip"] if "csd" in names and "csd" not in places else []
     found: list[Needed] = []
@@ -170,7 +170,7 @@ def find(name: str, places: Mapping[str, str]) -> WeightsSource:
         UserError: ``places`` has an unknown name.
         CellFailure: they are neither here nor on the hub; says where to get them.
     """
-    _check_names(places)
+    check_names(places)
     place = str(Path(places.get(name, WEIGHTS[name])).expanduser())
     try:
         if Path(place).exists():
@@ -182,7 +182,8 @@ def find(name: str, places: Mapping[str, str]) -> WeightsSource:
     raise CellFailure(_missing(name, place))
 
 
-def _check_names(places: Mapping[str, str]) -> None:
+def check_names(places: Mapping[str, str]) -> None:
+    """Raises UserError: ``places`` has an unknown name."""
     for name in places:
         if name not in WEIGHTS:
             raise UserError(

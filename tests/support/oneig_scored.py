@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.oneig.benchmark import OneIG, OneIGSettings, OneIGZh
 from benchmarks.oneig.data import CHINESE, QUESTION_TEXT, READING_TEXT, Edition, Prompt, Task
-from benchmarks.oneig.scores import Run, ScoredPrompt, in_order
+from benchmarks.oneig.scores import Run, ScoredPrompt
 from eval_models.encoders.dreamsim import embedding_text
 from imageevalkit.assets import FileAsset
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem
@@ -71,7 +71,9 @@ def run_of(
 ) -> Run:
     """The run that made ``prompts``."""
     scored = [ScoredPrompt(one.prompt, one.images, rules, edition.language) for one in prompts]
-    return Run(in_order(scored), tasks, rules, edition, model)
+    classes = list(CHINESE.sizes)
+    scored.sort(key=lambda one: (classes.index(one.prompt.class_item), one.prompt.id))
+    return Run(scored, tasks, rules, edition, model)
 
 
 def real_benchmark(edition: Edition, judge: str = "", **settings: Any) -> OneIG:
