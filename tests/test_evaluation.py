@@ -26,8 +26,8 @@ from imageevalkit.cell.results import Metric, Result, Score, read_result, standi
 from imageevalkit.cell.states import images_to_come
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.engine import evaluate_cell, pictures_of
-from imageevalkit.evaluation.forecast import questions_to_ask
-from imageevalkit.evaluation.interview import Answerers, AskOptions
+from imageevalkit.evaluation.interview import Answerers
+from imageevalkit.evaluation.judgements import AskOptions, Judgements
 from imageevalkit.generation.cell_run import GenerateOptions
 from imageevalkit.generation.model import Refused
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, Outcome
@@ -58,8 +58,8 @@ def to_ask(benchmark: RedBenchmark, n: int = 5, options: AskOptions = _ASK) -> t
     """What a forecast tells: how many questions there are to ask, of how many."""
     of_cell = items(FakeDataset(n))
     pictures = pictures_of(benchmark, images_to_come(CELL, of_cell, None))
-    known, waiting = questions_to_ask(CELL, benchmark, Answerers(benchmark), of_cell, pictures, options)
-    return len(waiting), known.requests
+    known = Judgements(CELL, benchmark, Answerers(benchmark).of, of_cell, pictures, options)
+    return len(known.open()), known.requests
 
 
 class Interrupting(RedBenchmark):
@@ -249,11 +249,11 @@ class Breaking(RedBenchmark):
         ({"parse": lambda value: value / 0}, "parse() of item images/00002, red fails: ZeroDivisionError"),
         (
             {"parse": lambda value: {"red": math.nan}},
-            "parse() of item images/00002, red returns {'red': nan}, and must return a JSON value",
+            "parse() of item images/00002, red is {'red': nan}, and must be a JSON value",
         ),
         (
             {"score": lambda score: None},
-            "score() of item images/00002 returns None, and must return a Score",
+            "score() of item images/00002 is None, and must be a Score",
         ),
         (
             {"score": lambda score: (_ for _ in ()).throw(Unparsed("not red at all"))},
@@ -282,7 +282,7 @@ class Breaking(RedBenchmark):
         ({"metrics": {"red": Metric(-1.5, 5)}}, "metric 'red' is -1.5 on a scale of 1: "),
         ({"metrics": {"blue": Metric(101.0, 5, scale=100)}}, "metric 'blue' is 101 on a scale of 100: "),
         ({"metrics": {"red": Metric(math.inf, 5)}}, "metric 'red': 'value' is Infinity"),
-        ({"metrics": {"red": 0.5}}, "metrics() has 'red', which is 0.5, and must be a Metric"),
+        ({"metrics": {"red": 0.5}}, "metrics(): 'red' is 0.5, and must be a Metric"),
         ({"metrics": None}, "metrics() fails: TypeError: 'NoneType' object is not iterable"),
         (
             {"files": {"a.json": "[]", "../../x.json": "[]"}},
@@ -385,7 +385,7 @@ def test_an_answer_is_kept_when_the_benchmark_cannot_read_it() -> None:
             return math.nan
 
     generate(FakeModel(), FakeDataset(1))
-    with pytest.raises(CellFailure, match=r"parse\(\) of item images/00000, red returns nan"):
+    with pytest.raises(CellFailure, match=r"parse\(\) of item images/00000, red is nan"):
         evaluate(Nan(), n=1)
     mended = RedBenchmark()
     assert evaluate(mended, n=1)[0].state == COMPLETE
@@ -482,7 +482,9 @@ def test_what_was_not_asked_replaces_nothing_more_complete() -> None:
     lines = CELL.judgements.read_text().splitlines()
     CELL.judgements.write_text("\n".join(lines[:2]) + "\n")
     copy_of(CELL.judgements).unlink()
-    with pytest.raises(CellFailure, match="3 judge failed; the result of 5 judged items stands"):
+    with pytest.raises(
+        CellFailure, match=r"3 judge failed \(.*leave --rescore out .*\); the result of 5 judged"
+    ):
         evaluate(RedBenchmark(), asking=AskOptions(ask=False))
     assert read_result(CELL.result).coverage.judged == 5
 

@@ -13,6 +13,7 @@ import hashlib
 import inspect
 import io
 import json
+import reprlib
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -451,3 +452,18 @@ def benchmark_code(name: str, where: str) -> Iterator[None]:
     except Exception as error:
         say(redact(traceback.format_exc()))
         raise CellFailure(f"benchmark {name}: {where} fails: {said_of(error)}") from error
+
+
+def check(is_right: bool, where: str, value: Any, must_be: str) -> None:
+    """Whether what a benchmark's code gives ``is_right``. Raises CellFailure: ``where`` begins what is said."""
+    if not is_right:
+        raise CellFailure(f"{where} is {reprlib.repr(value)}, and must be {must_be}")
+
+
+def is_json(value: Any) -> bool:
+    """Whether it can be written as JSON, in which numbers are finite."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True

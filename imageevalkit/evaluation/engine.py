@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
-import reprlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from imageevalkit.benchmark.contract import Answers, Benchmark, ScoredItem, Scores, benchmark_code
+from imageevalkit.benchmark.contract import (
+    Answers,
+    Benchmark,
+    ScoredItem,
+    Scores,
+    benchmark_code,
+    check,
+    is_json,
+)
 from imageevalkit.benchmark.question import Picture
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
@@ -36,15 +43,13 @@ from imageevalkit.cell.states import (
     survey_images,
 )
 from imageevalkit.errors import CellFailure, say
-from imageevalkit.evaluation.interview import Answerers, AskOptions, Interview
-from imageevalkit.evaluation.judgements import JUDGE_FAILED, JUDGED, UNPARSED, Judgements
+from imageevalkit.evaluation.interview import Answerers, Interview
+from imageevalkit.evaluation.judgements import JUDGE_FAILED, JUDGED, UNPARSED, AskOptions, Judgements
 from imageevalkit.evaluation.provenance import provenance
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.jobs import FAILED as JOB_FAILED
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.text import dollars
-
-NOT_GENERATED = "not_generated"
 
 
 def evaluate_cell(
@@ -78,12 +83,15 @@ def evaluate_cell(
         )
     answerers = Answerers(benchmark)
     evaluator = answerers.evaluator  # what somebody lacks is known before anybody is asked
-    judgements = Judgements(
-        cell, benchmark, answerers.evaluator_of, items, pictures, asking.retry_unparsed, say
-    )
+    judgements = Judgements(cell, benchmark, answerers.of, items, pictures, asking, say)
     interview = Interview(cell, answerers, judgements, asking.workers, progress)
     if asking.ask:
         interview.run()
+    elif judgements.requests and not judgements.answered:
+        raise CellFailure(
+            f"--rescore: {evaluator.id} has said nothing about these images, with these settings and "
+            "versions of packages; leave --rescore out to ask it"
+        )
     unasked = interview.problem if asking.ask else "not asked: --rescore takes what is on record"
     scores = Scores(
         [
@@ -93,44 +101,33 @@ def evaluate_cell(
             for state in states.values()
         ]
     )
-    if not asking.ask and judgements.requests and not any(one.replies for one in scores.items):
-        raise CellFailure(
-            f"--rescore: {evaluator.id} has said nothing about these images, with these settings and "
-            "versions of packages; leave --rescore out to ask it"
-        )
-    coverage = coverage_of(states, scores)
-    if not scores:
-        # no result: a judge that cannot be used is no column of the leaderboard
-        if interview.problem:
-            raise CellFailure(f"{interview.problem} (0 of {coverage.expected} judged; run again to go on)")
-        raise CellFailure(f"nothing was judged: {coverage.problems()}{_why(scores)}")
+    coverage, why = coverage_of(states, scores), _why(scores, asking.ask)
+    stopped = (
+        f"{interview.problem} ({coverage.judged} of {coverage.expected} judged; run again to go on)"
+        if interview.problem
+        else ""
+    )
+    if not scores:  # no result: a judge that cannot be used is no column of the leaderboard
+        raise CellFailure(stopped or f"nothing was judged: {coverage.problems()}{why}")
     with benchmark_code(benchmark.name, "metrics()"):
         metrics = dict(benchmark.metrics(scores))
     for name, metric in metrics.items():
-        if not isinstance(metric, Metric):
-            raise CellFailure(
-                f"benchmark {benchmark.name}: metrics() has '{name}', which is {reprlib.repr(metric)}, and must be a "
-                "Metric"
-            )
+        where = f"benchmark {benchmark.name}: metrics(): '{name}'"
+        check(isinstance(metric, Metric), where, metric, "a Metric")
     with benchmark_code(benchmark.name, "notes()"):
-        notes = [*benchmark.notes(scores)]
-    headline = (official_treatment and benchmark.official_headline) or benchmark.headline
+        own_notes = [*benchmark.notes(scores)]
     origin = provenance(cell, items, data_sha256, answerers.counted)
-    notes = [*_notes(states, judgements.repeated, origin), *filter(None, [corrupt]), *notes]
-    withheld = "" if coverage.complete or official_treatment else f"incomplete: {coverage.problems()}"
-    result = Result(
-        model=cell.model,
-        benchmark=cell.benchmark,
+    result = result_of(
+        cell,
+        coverage,
+        (official_treatment and benchmark.official_headline) or benchmark.headline,
+        official_treatment,
         benchmark_version=benchmark.version,
         evaluator=evaluator,
-        coverage=coverage,
         metrics=metrics,
-        headline=[] if withheld else list(headline),
-        treatment="official" if official_treatment else "withhold",
         limit=limit,
         provenance=origin,
-        withheld=withheld,
-        notes=notes,
+        notes=[*_notes(states, judgements.repeated, origin), *filter(None, [corrupt]), *own_notes],
     )
     try:
         validate(as_object(result))
@@ -138,12 +135,12 @@ def evaluate_cell(
     except ValueError as error:
         raise CellFailure(f"benchmark {cell.benchmark}: {error}") from None
     if kept := _better(result, asking.ask):
-        if not coverage.complete:
-            why = _why(scores) if asking.ask else ""
-            raise CellFailure(
-                f"{coverage.problems()}{why}; the result of {kept.coverage.judged} judged items stands"
-            )
-        return Outcome(COMPLETE, f"{_headline(result)}; the result of {kept.coverage.expected} items stands")
+        if coverage.complete:
+            message = f"{_headline(result)}; the result of {kept.coverage.expected} items stands"
+            return Outcome(COMPLETE, message)
+        raise CellFailure(
+            f"{coverage.problems()}{why}; the result of {kept.coverage.judged} judged items stands"
+        )
     if gone := sum(not picture.path.is_file() for picture in pictures.values()):
         raise CellFailure(
             f"{gone} of {len(pictures)} images were removed from {cell.folder} while they were judged"
@@ -152,11 +149,26 @@ def evaluate_cell(
         official = dict(benchmark.official_files(scores))
     check_files(official, f"benchmark {benchmark.name}: official_files()")
     leave(cell, result, scores_text(evaluator.id, states, scores), official)
-    if interview.problem:
-        judged = f"{coverage.judged} of {coverage.expected} judged"
-        return Outcome(JOB_FAILED, f"{interview.problem} ({judged}; run again to go on)")
+    if stopped:
+        return Outcome(JOB_FAILED, stopped)
     spent = f"{dollars(interview.usd)} for the judge" if interview.usd is not None else ""
-    return outcome_of_result(result, _why(scores), corrupt, spent)
+    return outcome_of_result(result, why, corrupt, spent)
+
+
+def result_of(
+    cell: Cell, coverage: Coverage, headline: Sequence[str], official_treatment: bool, **known: Any
+) -> Result:
+    """The result with what else is ``known`` of it; its ``headline`` is withheld where the coverage demands it."""
+    withheld = "" if coverage.complete or official_treatment else f"incomplete: {coverage.problems()}"
+    return Result(
+        model=cell.model,
+        benchmark=cell.benchmark,
+        coverage=coverage,
+        headline=[] if withheld else list(headline),
+        treatment="official" if official_treatment else "withhold",
+        withheld=withheld,
+        **known,
+    )
 
 
 def pictures_of(benchmark: Benchmark, states: Mapping[str, ImageState]) -> dict[str, Picture]:
@@ -171,49 +183,41 @@ def pictures_of(benchmark: Benchmark, states: Mapping[str, ImageState]) -> dict[
 def not_made(state: ImageState) -> ScoredItem:
     """An item without an image to judge."""
     reason = f"{state.status}: {state.reason}"
-    return ScoredItem(state.item, None, Answers({}), {}, None, state.attempted, NOT_GENERATED, reason)
+    return ScoredItem(state.item, None, Answers({}), {}, None, state.attempted, "not_generated", reason)
 
 
 def _scored(benchmark: Benchmark, known: ScoredItem, state: ImageState) -> ScoredItem:
     """What all answers about an item together are worth."""
+    known = known._replace(attempted=state.attempted)
     if known.status != JUDGED:
-        return known._replace(attempted=state.attempted)
+        return known
     where = f"score() of item {known.item.id}"
     with benchmark_code(benchmark.name, where):
         score = benchmark.score(known.item, known.answers)
         _check_score(score, f"benchmark {benchmark.name}: {where}")
-        return known._replace(attempted=state.attempted, score=score.of_item(known.item.id))
+        return known._replace(score=score.of_item(known.item.id))
 
 
 def _check_score(score: Any, where: str) -> None:
-    if not isinstance(score, Score):
-        raise CellFailure(f"{where} returns {reprlib.repr(score)}, and must return a Score")
-    for n, one in enumerate((score, *score.points)):
-        what = f"{where}, points[{n - 1}]" if n else where
-        if not isinstance(one, Score):
-            raise CellFailure(f"{what} is {reprlib.repr(one)}, and must be a Score")
-        for name, value in one.values.items():
-            if not (is_number(value) or isinstance(value, bool)):
-                raise CellFailure(f"{what}: '{name}' is {reprlib.repr(value)}, and must be a finite number")
-        for name, value in {**one.keys, **one.detail}.items():
-            try:
-                json.dumps(value, allow_nan=False)
-            except (TypeError, ValueError):
-                raise CellFailure(
-                    f"{what}: '{name}' is {reprlib.repr(value)}, and must be a JSON value"
-                ) from None
+    check(isinstance(score, Score), where, score, "a Score")
+    for name, value in score.values.items():
+        is_value = is_number(value) or isinstance(value, bool)
+        check(is_value, f"{where}: '{name}'", value, "a finite number")
+    for name, value in {**score.keys, **score.detail}.items():
+        check(is_json(value), f"{where}: '{name}'", value, "a JSON value")
+    for n, point in enumerate(score.points):
+        _check_score(point, f"{where}, points[{n}]")
 
 
-def _why(scores: Scores) -> str:
+def _why(scores: Scores, asked: bool) -> str:
     """The commonest reason why an item was not judged, and what to do about it; empty when all were."""
-    reasons = Counter(
-        (one.status, one.reason) for one in scores.items if one.status in (UNPARSED, JUDGE_FAILED)
-    )
-    if not reasons:
+    lost = Counter((one.status, one.reason) for one in scores.items if one.status in (UNPARSED, JUDGE_FAILED))
+    if not lost:
         return ""
-    (status, reason), count = reasons.most_common(1)[0]
-    remedy = "; --retry_unparsed asks again" if status == UNPARSED else "; run again to ask again"
-    return f" ({f'{count} times' if count > 1 else 'once'}: {reason}{remedy})"
+    ((status, reason), count), *_ = lost.most_common(1)
+    remedy = "--retry_unparsed asks again" if status == UNPARSED else "run again to ask again"
+    remedy = remedy if asked else "leave --rescore out to ask again"
+    return f" ({f'{count} times' if count > 1 else 'once'}: {reason}; {remedy})"
 
 
 def _better(result: Result, asked: bool) -> Result | None:

@@ -18,8 +18,8 @@ from imageevalkit.cell.items import Item
 from imageevalkit.cell.states import images_to_come, scorable, survey_images
 from imageevalkit.errors import ExitStatus, run_main
 from imageevalkit.evaluation.engine import pictures_of
-from imageevalkit.evaluation.interview import Answerers, AskOptions
-from imageevalkit.evaluation.judgements import Judgements
+from imageevalkit.evaluation.interview import Answerers
+from imageevalkit.evaluation.judgements import AskOptions, Judgements
 from imageevalkit.forecast import Datasets, Forecast, tell_forecasts
 from imageevalkit.jobs import settings_of
 from imageevalkit.judges.choice import JudgeOptions
@@ -45,9 +45,8 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
             return "a script of its own, which does not tell what it asks"
         benchmark, answerers = _made(cell.benchmark, request["judge"])
         items, pictures = _pictures(cell, benchmark, request, datasets)
-        known, waiting = questions_to_ask(
-            cell, benchmark, answerers, items, pictures, AskOptions.from_environment()
-        )
+        known = Judgements(cell, benchmark, answerers.of, items, pictures, AskOptions.from_environment())
+        waiting = known.open()
         said = f"{len(waiting)} of {known.requests} questions to ask of {answerers.evaluator.id}"
         if waiting and request["is_judge"]:
             said += f", {effort(request['judge'], waiting)}"
@@ -70,19 +69,6 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
 def _made(name: str, judge: str) -> tuple[Benchmark, Answerers]:
     benchmark = registry.make_benchmark(name, settings_of(name), judge)
     return benchmark, Answerers(benchmark)
-
-
-def questions_to_ask(
-    cell: Cell,
-    benchmark: Benchmark,
-    answerers: Answerers,
-    items: Sequence[Item],
-    pictures: Mapping[str, Picture],
-    options: AskOptions,
-) -> tuple[Judgements, list[Question]]:
-    """What is known of the questions about ``pictures``, and those that a job with ``options`` would ask at first."""
-    known = Judgements(cell, benchmark, answerers.evaluator_of, items, pictures, options.retry_unparsed)
-    return known, known.open() if options.ask else []
 
 
 def _pictures(

@@ -20,10 +20,10 @@ from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores
 from imageevalkit.cell import Cell, short_path
 from imageevalkit.cell.items import Item, entries_of, placed
 from imageevalkit.cell.metrics_file import METRICS, no_score, read_metrics
-from imageevalkit.cell.results import Evaluator, Result, Score, leave, standing
+from imageevalkit.cell.results import Evaluator, Score, leave, standing
 from imageevalkit.cell.states import GENERATED, survey_images
 from imageevalkit.errors import CellFailure, ExitStatus, run_main, say
-from imageevalkit.evaluation.engine import coverage_of, not_made, outcome_of_result, scores_text
+from imageevalkit.evaluation.engine import coverage_of, not_made, outcome_of_result, result_of, scores_text
 from imageevalkit.evaluation.provenance import provenance
 from imageevalkit.jobs import COMPLETE, STATUS_OF_STATE, Outcome, outcome_of, write_outcome
 from imageevalkit.secrets import one_line
@@ -92,21 +92,17 @@ def _outcome(cell: Cell, script: Path) -> Outcome:
     # of a benchmark that names no version: all that a model is shown
     shown = "\n".join(f"{item.seed} {item.prompt_sha256}" for item in items)
     origin = provenance(cell, items[:limit], {}, evaluator.id)
-    as_official = os.environ.get("IMAGEEVALKIT_MISSING_ITEMS") == "official"
-    withheld = "" if coverage.complete or as_official else f"incomplete: {coverage.problems()}"
-    result = Result(
-        model=cell.model,
-        benchmark=cell.benchmark,
+    result = result_of(
+        cell,
+        coverage,
+        list(metrics)[:1],
+        os.environ.get("IMAGEEVALKIT_MISSING_ITEMS") == "official",
         benchmark_version=f"items/{hashlib.sha256(shown.encode()).hexdigest()[:_HASH_DIGITS]}",
         evaluator=evaluator,
-        coverage=coverage,
         metrics=metrics,
-        headline=[] if withheld else list(metrics)[:1],
-        treatment="official" if as_official else "withhold",
         limit=limit,
         # where the script ran its programs only it knows
         provenance={**origin, "environment": None, "python": None},
-        withheld=withheld,
         notes=[f"measured by eval/{script.name}; that it counted every image is its own word"],
     )
     leave(cell, result, scores_text(evaluator.id, states, scores), None)

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import reprlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
 
 from imageevalkit import registry
 from imageevalkit.benchmark.answerer import Answerer, digest
-from imageevalkit.benchmark.contract import JUDGE, Benchmark
+from imageevalkit.benchmark.contract import JUDGE, Benchmark, grouped
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
 from imageevalkit.cell import Cell
 from imageevalkit.cell.kept_twice import KeptTwiceWriter
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure, say
-from imageevalkit.evaluation.judgements import UNPARSED, Judgements, judgement_writer
-from imageevalkit.machine import available_cores
+from imageevalkit.evaluation.judgements import Judgements, judgement_writer
 from imageevalkit.progress import Progress, ProgressWriter
 from imageevalkit.secrets import one_line, redact
 
@@ -47,7 +42,6 @@ class Answerers:
                 made[key] = self._judge() if measurer == JUDGE else registry.measurer(*measurer)
             self._groups[group] = made[key]
         self.judge = made.get(repr(JUDGE))
-        self._current = self.judge
 
     def _judge(self) -> Answerer:
         one = self._benchmark
@@ -71,10 +65,6 @@ class Answerers:
                 f"'{question.name}': name a measurer, or JUDGE, in measurers (there: {', '.join(self._groups)})"
             )
         return answerer
-
-    def evaluator_of(self, question: Question) -> Evaluator:
-        """The name of who answers it, and all that decides the answer."""
-        return self.of(question).evaluator
 
     @cached_property
     def evaluator(self) -> Evaluator:
@@ -116,47 +106,6 @@ class Answerers:
         """The id of the one whose calls, tokens and dollars the result counts: the judge, if there is one."""
         return (self.judge or self).evaluator.id
 
-    def has_answered(self, ids: set[str]) -> None:
-        """Those with one of ``ids`` have answered in an earlier run."""
-        for answerer in set(self._groups.values()) if ids else ():
-            if answerer.evaluator.id in ids:
-                answerer.has_answered()
-
-    def holdup(self) -> str:
-        """What holds the answers back now, in a few words; called from another thread."""
-        return self._current.holdup() if self._current else ""
-
-    def ask(self, questions: Sequence[Question], workers: int) -> Generator[Answer, None, None]:
-        """The answers, as they come: of measurers first, who take minutes where a judge takes hours.
-
-        Who gives up among them has cost nothing yet. Raises JudgeUnusable and CellFailure as :class:`Answerer` does.
-        """
-        for answerer in sorted(dict.fromkeys(self._groups.values()), key=lambda one: one is self.judge):
-            mine = [question for question in questions if self.of(question) is answerer]
-            if mine:
-                self._current = answerer
-                yield from answerer.ask(mine, workers)
-
-
-class AskOptions(NamedTuple):
-    """``ask`` False: only what is on record counts. ``retry_unparsed``: answers without a value are asked anew.
-
-    ``workers`` are the CPU cores of the job.
-    """
-
-    workers: int = 1
-    ask: bool = True
-    retry_unparsed: bool = False
-
-    @classmethod
-    def from_environment(cls) -> AskOptions:
-        """Those of this job, as the launcher decided."""
-        return cls(
-            workers=int(os.environ.get("IMAGEEVALKIT_CORES") or available_cores()),
-            ask=os.environ.get("IMAGEEVALKIT_RESCORE") != "true",
-            retry_unparsed=os.environ.get("IMAGEEVALKIT_RETRY_UNPARSED") == "true",
-        )
-
 
 class Interview:
     """Asks what is open of the ``judgements`` of ``cell``.
@@ -178,9 +127,9 @@ class Interview:
     ) -> None:
         self._cell, self._answerers, self._judgements = cell, answerers, judgements
         self._workers, self._progress = workers, progress
-        self._answered = judgements.answerers
-        self._reused = 0
-        self._failed: Counter[str] = Counter()
+        self._asked: Answerer | None = None
+        self._reused = judgements.settled
+        self._failed: Counter[Answerer] = Counter()
         self._note = ""
         self.problem = ""
         self.usd: float | None = None
@@ -188,10 +137,10 @@ class Interview:
     def run(self) -> None:
         """Ask until nothing is open."""
         waiting = self._judgements.open()
-        self._reused = self._judgements.settled
         say(f"{self._reused} of {self._judgements.requests} questions are answered, {len(waiting)} to ask")
         self._report(force=True)
-        self._answerers.has_answered(self._answered)
+        for answerer in self._judgements.answered:
+            answerer.has_answered()
         with closing(judgement_writer(self._cell)) as writer, watched(self._report_holdup, writer.sync):
             # what comes later: questions that quote an answer, and those asked again for want of a value
             while waiting and not self.problem:
@@ -204,65 +153,34 @@ class Interview:
         """Ask ``waiting``; why somebody stopped answering, if so."""
         left = len(waiting)
         try:
-            with closing(self._answerers.ask(waiting, self._workers)) as answers:
-                for answer in answers:
-                    self._note_answer(answer, writer)
+            with closing(self._answers(waiting)) as answers:
+                for asked, answer in answers:
                     left -= 1
+                    if error := self._judgements.add(answer, writer.append):
+                        self._failed[asked] += 1
+                        say(f"{answer.question.item} {answer.question.name}: judge failed: {error}")
+                    elif answer.usd is not None:
+                        self.usd = (self.usd or 0.0) + answer.usd
                     self._report()
-                    who = self._answerers.evaluator_of(answer.question).id
-                    if self._failed[who] >= _FIRST_FAILURES and who not in self._answered:
-                        reason = redact(one_line(answer.error))
-                        return f"the first {self._failed[who]} questions all failed: {reason}"
+                    if self._failed[asked] >= _FIRST_FAILURES and asked not in self._judgements.answered:
+                        return f"the first {self._failed[asked]} questions all failed: {one_line(error)}"
         except JudgeUnusable as error:
             problem = redact(one_line(error))
-            say(f"the judge stopped answering: {problem}")
+            say(f"{self._asked.evaluator.id if self._asked else ''} stopped answering: {problem}")
             return problem
         return f"{left} of {len(waiting)} questions got neither an answer nor an error" if left else ""
 
-    def _note_answer(self, answer: Answer, writer: KeptTwiceWriter) -> None:
-        question = answer.question
-        who = self._answerers.evaluator_of(question).id
-        if not isinstance(answer.text, str | None):
-            raise CellFailure(
-                f"{who} answers {question.name} of item {question.item} with {reprlib.repr(answer.text)}: an answer is "
-                "a text, that of a measurement JSON"
-            )
-        record: dict[str, Any] = {
-            "item": question.item,
-            "question": question.name,
-            "evaluator": who,
-            "request": self._judgements.request(question),
-            "status": UNPARSED,
-            "raw": answer.text,
-            "parsed": None,
-            "error": None,
-            "seconds": round(answer.seconds, 4),
-            "attempts": answer.attempts,
-            "tokens": answer.tokens,
-        }
-        if answer.probabilities is not None:
-            record |= {"probabilities": dict(answer.probabilities), "outside": answer.outside}
-        if answer.usd is not None:
-            record["usd"] = answer.usd
-        try:
-            status, value, problem = self._judgements.add(replace(answer, error=redact(answer.error)))
-            record |= {"status": status, "parsed": value, "error": problem or None}
-        except CellFailure as error:  # of the benchmark's code: the answer is paid for, and kept
-            record["error"] = str(error)
-            raise
-        finally:
-            writer.append(record)
-        if answer.text is None:
-            self._failed[who] += 1
-            say(f"{question.item} {question.name}: judge failed: {problem}")
-            return
-        self._answered.add(who)
-        if answer.usd is not None:
-            self.usd = (self.usd or 0.0) + answer.usd
+    def _answers(self, waiting: Sequence[Question]) -> Generator[tuple[Answerer, Answer], None, None]:
+        of_answerer = grouped(waiting, self._answerers.of)
+        # measurers first, who take minutes where a judge takes hours: who gives up among them has cost nothing yet
+        for asked in sorted(of_answerer, key=lambda one: one is self._answerers.judge):
+            self._asked = asked
+            for answer in asked.ask(of_answerer[asked], self._workers):
+                yield asked, answer
 
     def _report_holdup(self) -> None:
         """While no answer comes, tell why; who else tells something of this cell meanwhile is not talked over."""
-        before, self._note = self._note, self._answerers.holdup()
+        before, self._note = self._note, self._asked.holdup() if self._asked else ""
         if self._note or before:
             self._report()
 

@@ -9,10 +9,19 @@ import reprlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from imageevalkit.atomic import sync_folder
-from imageevalkit.benchmark.contract import Answers, Benchmark, ScoredItem, Unparsed, benchmark_code
+from imageevalkit.benchmark.answerer import Answerer
+from imageevalkit.benchmark.contract import (
+    Answers,
+    Benchmark,
+    ScoredItem,
+    Unparsed,
+    benchmark_code,
+    check,
+    is_json,
+)
 from imageevalkit.benchmark.question import Answer, Picture, Question
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
@@ -20,10 +29,13 @@ from imageevalkit.cell.jsonl import Shape, Tell, tell_nobody
 from imageevalkit.cell.kept_twice import KeptTwiceWriter, copy_of, read_kept
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure
+from imageevalkit.machine import available_cores
+from imageevalkit.secrets import redact
 from imageevalkit.text import to_bytes
 
-OK, UNPARSED, FAILED = "ok", "unparsed", "failed"
-JUDGED, JUDGE_FAILED = "judged", "judge_failed"
+JUDGED, UNPARSED, JUDGE_FAILED = "judged", "unparsed", "judge_failed"
+"""What became of an item, and of each of its questions."""
+_RECORDED = {JUDGED: "ok", UNPARSED: "unparsed", JUDGE_FAILED: "failed"}
 
 RECORD = Shape(
     must={"request": str, "status": Literal["ok", "unparsed", "failed"]},
@@ -71,25 +83,45 @@ def judgement_writer(cell: Cell) -> KeptTwiceWriter:
     return writer
 
 
+class AskOptions(NamedTuple):
+    """``ask`` False: only what is on record counts. ``retry_unparsed``: answers without a value are asked anew.
+
+    ``workers`` are the CPU cores of the job.
+    """
+
+    workers: int = 1
+    ask: bool = True
+    retry_unparsed: bool = False
+
+    @classmethod
+    def from_environment(cls) -> AskOptions:
+        """Those of this job, as the launcher decided."""
+        return cls(
+            workers=int(os.environ.get("IMAGEEVALKIT_CORES") or available_cores()),
+            ask=os.environ.get("IMAGEEVALKIT_RESCORE") != "true",
+            retry_unparsed=os.environ.get("IMAGEEVALKIT_RETRY_UNPARSED") == "true",
+        )
+
+
 _KEPT = ("text", "probabilities", "outside")  # of an answer, so that it is worth the same in every run
 
 
 @dataclass(eq=False)
 class _Place:
-    """Where one question about one item stands, in its present wording.
+    """Where one question about one item stands, in its present wording; ``reason`` is why it has no ``answer``.
 
-    ``seen``: how many replies to each request were looked at, and ``text`` is the last of them. ``problem`` is why that
-    has no value, ``failure`` why there is none. Of the ``attempts`` without a value, ``forgiven`` ones count as none.
+    ``seen``: how many replies to each request were looked at, and ``text`` is the last of them. Of the attempts without
+    a value, ``forgiven`` ones count as none.
     """
 
     question: Question
-    request: str
+    request: str = ""
     answer: Answer | None = None
     text: str | None = None
     seen: Counter[str] = field(default_factory=Counter)
     forgiven: int = 0
-    problem: str = ""
-    failure: str = ""
+    status: str = JUDGE_FAILED
+    reason: str = ""
 
     @property
     def attempts(self) -> int:
@@ -100,8 +132,8 @@ class Judgements:
     """The questions about some pictures of a cell, and where each stands: whatever was ever answered is not asked
     again.
 
-    Items may share a request: it is asked once. With ``retry_unparsed`` replies on record without a value count as
-    none. What is no record is told. ``depend_on_answers``: with more answers there may be more questions.
+    Items may share a request: it is asked once. What is no record is told. ``answered`` are those who have answered
+    something. ``depend_on_answers``: with more answers there may be more questions.
 
     Raises:
         CellFailure: the benchmark breaks its contract.
@@ -111,22 +143,23 @@ class Judgements:
         self,
         cell: Cell,
         benchmark: Benchmark,
-        evaluator_of: Callable[[Question], Evaluator],
+        answerer_of: Callable[[Question], Answerer],
         items: Sequence[Item],
         pictures: Mapping[str, Picture],
-        retry_unparsed: bool,
+        options: AskOptions,
         tell: Tell = tell_nobody,
     ) -> None:
-        self._benchmark, self._evaluator_of = benchmark, evaluator_of
-        self._pictures, self._retry_unparsed = pictures, retry_unparsed
+        self._benchmark, self._answerer_of = benchmark, answerer_of
+        self._pictures, self._options = pictures, options
         self._items = {item.id: item for item in items}
+        self.answered = set[Answerer]()
         self.depend_on_answers = False
         self._places: dict[str, dict[str, _Place]] = {item: {} for item in pictures}
         self._asking: dict[str, list[_Place]] = defaultdict(list)  # by request
         self._open: dict[str, Question] = {}
         self._replies: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for record in judgement_records(cell, tell):
-            if record["status"] in (OK, UNPARSED) and (text := record.get("raw")) is not None:
+            if record["status"] != "failed" and (text := record.get("raw")) is not None:
                 reply = {name: record.get(name) for name in _KEPT} | {"text": text}
                 self._replies[record["request"]].append(reply)
         for item in pictures:
@@ -148,60 +181,73 @@ class Judgements:
         most = self._benchmark.tries
         return sum(any(p.seen.total() > most for p in places) for places in self._asking.values())
 
-    @property
-    def answerers(self) -> set[str]:
-        """The ids of those who have answered something."""
-        places = (place for of_item in self._places.values() for place in of_item.values())
-        return {self._evaluator_of(place.question).id for place in places if place.text is not None}
-
     def open(self) -> list[Question]:
         """The questions to ask now, each request once."""
-        return list(self._open.values())
+        return list(self._open.values()) if self._options.ask else []
 
-    def request(self, question: Question) -> str:
-        """The hash of one of the questions."""
-        return self._places[question.item][question.name].request
-
-    def add(self, answer: Answer) -> tuple[str, Any, str]:
-        """Note the answer to an open question: its status in records, its value, and why it has none.
+    def add(self, answer: Answer, append: Callable[[dict[str, Any]], None]) -> str:
+        """Take the answer to an open question and ``append`` its record; why nothing was answered, if so.
 
         Raises CellFailure: the question was not open, or the benchmark breaks its contract.
         """
-        asked = self._places[answer.question.item][answer.question.name]
-        if self._open.pop(asked.request, None) is None:
+        question, text = answer.question, answer.text
+        place, answerer = self._places[question.item][question.name], self._answerer_of(question)
+        what = f"{answerer.evaluator.id} answers {question.name} of item {question.item}"
+        if self._open.pop(place.request, None) is None:
+            raise CellFailure(f"{what} twice")
+        if not isinstance(text, str | None):
             raise CellFailure(
-                f"{self._evaluator_of(asked.question).id} answers {asked.question.name} of item "
-                f"{asked.question.item} twice"
+                f"{what} with {reprlib.repr(text)}: an answer is a text, that of a measurement JSON"
             )
-        if answer.text is not None:
-            self._replies[asked.request].append({name: getattr(answer, name) for name in _KEPT})
-        sharing = list(self._asking[asked.request])
-        for place in sharing:
-            if answer.text is not None:
-                self._take(place)
-            else:
-                place.failure = answer.error or "there is no answer, and no reason why"
-        if answer.text is None:
-            known = FAILED, None, asked.failure
-        else:
-            known = (OK, asked.answer.value, "") if asked.answer else (UNPARSED, None, asked.problem)
-        for item in dict.fromkeys(place.question.item for place in sharing):
+        record: dict[str, Any] = {
+            "item": question.item,
+            "question": question.name,
+            "evaluator": answerer.evaluator.id,
+            "request": place.request,
+            "status": UNPARSED,
+            "raw": text,
+            "parsed": None,
+            "error": None,
+            "seconds": round(answer.seconds, 4),
+            "attempts": answer.attempts,
+            "tokens": answer.tokens,
+        }
+        if answer.probabilities is not None:
+            record |= {"probabilities": dict(answer.probabilities), "outside": answer.outside}
+        if answer.usd is not None:
+            record["usd"] = answer.usd
+        sharing = [one for one in self._asking[place.request] if not one.answer]
+        try:
+            if text is not None:
+                self._replies[place.request].append({name: getattr(answer, name) for name in _KEPT})
+            for one in sharing:
+                if text is not None:
+                    self._take(one)
+                else:
+                    one.status = JUDGE_FAILED
+                    one.reason = redact(answer.error) or "there is no answer, and no reason why"
+            record |= {"status": _RECORDED[place.status], "error": place.reason or None}
+            record["parsed"] = place.answer.value if place.answer else None
+        except CellFailure as error:  # of the benchmark's code: the answer is paid for, and kept
+            record["error"] = str(error)
+            raise
+        finally:
+            append(record)
+        for item in dict.fromkeys(one.question.item for one in sharing):
             if not any(p.answer is None and p.request in self._open for p in self._places[item].values()):
                 self._advance(item)
-        return known
+        return record["error"] if text is None else ""
 
     def scored_item(self, item: Item, unasked: str) -> ScoredItem:
         """What is known of an item with a picture, before its score; ``unasked`` is why questions without a reply
         have none.
         """
         places = self._places[item.id]
-        lacking = [(name, place) for name, place in places.items() if place.answer is None]
-        failed = [(n, p) for n, p in lacking if p.failure or p.attempts == p.forgiven]
+        lacking = [(place.status, name, place) for name, place in places.items() if not place.answer]
         status, reason = JUDGED, ""
         if lacking:
-            name, place = (failed or lacking)[0]
-            status = JUDGE_FAILED if failed else UNPARSED
-            reason = (place.failure or unasked) if failed else place.problem
+            status, name, place = min(lacking, key=lambda one: one[0] != JUDGE_FAILED)
+            reason = place.reason or unasked
             reason = f"{name}: {reason}" if len(places) > 1 else reason
         return ScoredItem(
             item,
@@ -220,25 +266,25 @@ class Judgements:
         while moved:
             moved = False
             for question in self._questions(item):
-                place = places.get(question.name)
-                if place is None:
-                    place = places[question.name] = _Place(question, "")
-                    fresh.append(place)
-                elif place.answer or place.question == question:
-                    moved |= self._take(place)
-                    continue
-                else:  # in other words now
-                    self._asking[place.request].remove(place)
-                    if not self._asking[place.request]:
-                        del self._asking[place.request]
-                place.question, place.request = question, request_hash(question, self._evaluator_of(question))
-                self._asking[place.request].append(place)
+                if question.name not in places:
+                    places[question.name] = _Place(question)
+                    fresh.append(places[question.name])
+                place = places[question.name]
+                if not place.request or (not place.answer and place.question != question):
+                    if place.request:  # in other words now
+                        self._asking[place.request].remove(place)
+                        if not self._asking[place.request]:
+                            del self._asking[place.request]
+                    place.question = question
+                    place.request = request_hash(question, self._answerer_of(question).evaluator)
+                    self._asking[place.request].append(place)
                 moved |= self._take(place)
-        for place in fresh if self._retry_unparsed else ():
-            place.forgiven = place.attempts
+        for place in fresh if self._options.retry_unparsed else ():
+            if not place.answer:
+                place.forgiven, place.status, place.reason = place.attempts, JUDGE_FAILED, ""
         for place in places.values():
-            more = place.attempts - place.forgiven < self._benchmark.tries
-            if place.answer is None and more and not place.failure:
+            has_failed = place.status == JUDGE_FAILED and place.reason
+            if not (place.answer or has_failed) and place.attempts - place.forgiven < self._benchmark.tries:
                 self._open[place.request] = place.question
 
     def _questions(self, item: str) -> list[Question]:
@@ -270,20 +316,16 @@ class Judgements:
         place.seen[place.request] += 1
         question = place.question
         answer = Answer(question, **replies[number])
-        place.text = answer.text
-        where = f"parse() of item {question.item}, {question.name}"
+        self.answered.add(self._answerer_of(question))
+        place.text, place.status = answer.text, UNPARSED
+        name, where = self._benchmark.name, f"parse() of item {question.item}, {question.name}"
         # anew at every run: a mended parser counts without asking again
-        with benchmark_code(self._benchmark.name, where):
+        with benchmark_code(name, where):
             try:
                 value = self._benchmark.parse(question, answer)
             except Unparsed as error:
-                place.problem = str(error) or "it holds no value"
+                place.reason = str(error) or "it holds no value"
                 return True
-        try:
-            json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError):
-            raise CellFailure(
-                f"benchmark {self._benchmark.name}: {where} returns {reprlib.repr(value)}, and must return a JSON value"
-            ) from None
-        place.answer = replace(answer, value=value)
+            check(is_json(value), f"benchmark {name}: {where}", value, "a JSON value")
+        place.answer, place.status, place.reason = replace(answer, value=value), JUDGED, ""
         return True
