@@ -514,8 +514,13 @@ def test_analysis_of_score_lists_made_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("lists", "says"),
     [
-        *((lists, "it is no JSON list with a list of scores") for lists in ({}, [1], [[]], "[[1]]")),
-        *(([[0.5], [score]], "a score is a number that is not") for score in (math.nan, -0.1, True, "0.5")),
+        ({}, "it is no JSON list with a list of scores"),
+        ([1], "it is no JSON list with a list of scores"),
+        ([[]], "it is no JSON list with a list of scores"),
+        ([[0.5], [math.nan]], "a score is a number that is not"),
+        ([[0.5], [-0.1]], "a score is a number that is not"),
+        ([[0.5], [True]], "a score is a number that is not"),
+        ([[0.5], ["0.5"]], "a score is a number that is not"),
         (LISTS[:1], "it has scores of 1 prompts, but there are 2"),
         ([], "it has scores of 0 prompts, but there are 2"),
         ([LISTS[1], LISTS[0]], "prompt 0 has 4 scores, but 3 atoms"),

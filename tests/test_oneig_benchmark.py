@@ -295,7 +295,7 @@ def test_the_name_of_a_score_tells_rules_tasks_and_number_of_images(asked: list[
         evaluators[2].details.items()
     )
     question = questions_of(benchmarks[0], item("anime", "000"))[0]
-    hashes = {request_hash(question, Answerers(one).evaluator_of(question)) for one in benchmarks}
+    hashes = {request_hash(question, Answerers(one).of(question).evaluator) for one in benchmarks}
     assert len(hashes) == 1, "what was answered once is not asked again for other rules"
     assert not real_benchmark(ENGLISH, weights={"se": "/mine"}).is_official
 

@@ -29,7 +29,7 @@ _JUDGE_GROUP = "judge"
 class Answerers:
     """The judge and the measurers of ``benchmark``; making them is cheap, what is slow happens with the first question.
 
-    Raises CellFailure: the words that the judge is asked with are not there.
+    ``asked`` is who answers now. Raises CellFailure: the words that the judge is asked with are not there.
     """
 
     def __init__(self, benchmark: Benchmark) -> None:
@@ -41,7 +41,7 @@ class Answerers:
             if (key := repr(measurer)) not in made:
                 made[key] = self._judge() if measurer == JUDGE else registry.measurer(*measurer)
             self._groups[group] = made[key]
-        self.judge = made.get(repr(JUDGE))
+        self.judge = self.asked = made.get(repr(JUDGE))
 
     def _judge(self) -> Answerer:
         one = self._benchmark
@@ -106,6 +106,17 @@ class Answerers:
         """The id of the one whose calls, tokens and dollars the result counts: the judge, if there is one."""
         return (self.judge or self).evaluator.id
 
+    def ask(self, questions: Sequence[Question], workers: int) -> Generator[Answer, None, None]:
+        """The answers, as they come: of measurers first, who take minutes where a judge takes hours.
+
+        Who gives up among them has cost nothing yet. Raises JudgeUnusable and CellFailure as :class:`Answerer` does.
+        """
+        of_answerer = grouped(questions, self.of)
+        for answerer in sorted(dict.fromkeys(self._groups.values()), key=lambda one: one is self.judge):
+            if answerer in of_answerer:
+                self.asked = answerer
+                yield from answerer.ask(of_answerer[answerer], workers)
+
 
 class Interview:
     """Asks what is open of the ``judgements`` of ``cell``.
@@ -127,7 +138,6 @@ class Interview:
     ) -> None:
         self._cell, self._answerers, self._judgements = cell, answerers, judgements
         self._workers, self._progress = workers, progress
-        self._asked: Answerer | None = None
         self._reused = judgements.settled
         self._failed: Counter[Answerer] = Counter()
         self._note = ""
@@ -153,9 +163,9 @@ class Interview:
         """Ask ``waiting``; why somebody stopped answering, if so."""
         left = len(waiting)
         try:
-            with closing(self._answers(waiting)) as answers:
-                for asked, answer in answers:
-                    left -= 1
+            with closing(self._answerers.ask(waiting, self._workers)) as answers:
+                for answer in answers:
+                    left, asked = left - 1, self._answerers.of(answer.question)
                     if error := self._judgements.add(answer, writer.append):
                         self._failed[asked] += 1
                         say(f"{answer.question.item} {answer.question.name}: judge failed: {error}")
@@ -166,21 +176,15 @@ class Interview:
                         return f"the first {self._failed[asked]} questions all failed: {one_line(error)}"
         except JudgeUnusable as error:
             problem = redact(one_line(error))
-            say(f"{self._asked.evaluator.id if self._asked else ''} stopped answering: {problem}")
+            asked = self._answerers.asked
+            say(f"{asked.evaluator.id if asked else 'nobody'} stopped answering: {problem}")
             return problem
         return f"{left} of {len(waiting)} questions got neither an answer nor an error" if left else ""
 
-    def _answers(self, waiting: Sequence[Question]) -> Generator[tuple[Answerer, Answer], None, None]:
-        of_answerer = grouped(waiting, self._answerers.of)
-        # measurers first, who take minutes where a judge takes hours: who gives up among them has cost nothing yet
-        for asked in sorted(of_answerer, key=lambda one: one is self._answerers.judge):
-            self._asked = asked
-            for answer in asked.ask(of_answerer[asked], self._workers):
-                yield asked, answer
-
     def _report_holdup(self) -> None:
         """While no answer comes, tell why; who else tells something of this cell meanwhile is not talked over."""
-        before, self._note = self._note, self._asked.holdup() if self._asked else ""
+        asked = self._answerers.asked
+        before, self._note = self._note, asked.holdup() if asked else ""
         if self._note or before:
             self._report()
 
