@@ -703,8 +703,8 @@ def test_a_prompt_that_lacks_what_it_is_grouped_by_is_named_before_anything_is_a
 @pytest.mark.parametrize(
     ("question", "says"),
     [
-        ("Is there {what}?", r"prompts\.json, entry 0 \(counted from 0\) lacks what; a brace"),
-        ('Answer {"yes": 1}', r'prompts\.json, entry 0 \(counted from 0\) lacks "yes"; a brace'),
+        ("Is there {what}?", r"prompts\.json, entry 0 \(counted from 0\) lacks what; in question, a brace"),
+        ('Answer {"yes": 1}', r'prompts\.json, entry 0 \(counted from 0\) lacks "yes"; in question, a brace'),
         ("Is there {prompt?", r"question: expected '}' before end of string; a brace"),
     ],
 )

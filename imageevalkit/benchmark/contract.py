@@ -94,17 +94,18 @@ class Answers(Mapping[str, Answer]):
         self._answers, self._attempts = dict(answers), attempts or {}
         self.looked_at = False
 
-    def __getitem__(self, name: str) -> Answer:
+    def _look(self) -> dict[str, Answer]:
         self.looked_at = True
-        return self._answers[name]
+        return self._answers
+
+    def __getitem__(self, name: str) -> Answer:
+        return self._look()[name]
 
     def __iter__(self) -> Iterator[str]:
-        self.looked_at = True
-        return iter(self._answers)
+        return iter(self._look())
 
     def __len__(self) -> int:
-        self.looked_at = True
-        return len(self._answers)
+        return len(self._look())
 
     def attempt(self, name: str) -> int:
         """How many replies to the question held no value so far. The words of the next attempt may depend on it."""
@@ -183,6 +184,7 @@ class Benchmark(ABC):
     def __init__(self, settings: Settings | None = None, judge: str = "") -> None:
         self.settings = settings or self.settings_class()
         self.judge = judge or self.judge
+        self._sources: dict[str, list[Picture]] = {}
 
     @property
     def is_official_judge(self) -> bool:
@@ -255,11 +257,7 @@ class Benchmark(ABC):
         return self.settings.rules == "official"
 
     def read_json(self, file: str) -> Any:
-        """The content of a JSON file beside ``benchmark.py``, or else among its data.
-
-        Raises:
-            CellFailure: it cannot be read.
-        """
+        """The content of a JSON file beside ``benchmark.py``, or among its data. Raises CellFailure: there is none."""
         return self._read(file, json.loads)
 
     def read_jsonl(self, file: str, count: int | None = None) -> list[dict[str, Any]]:
@@ -271,12 +269,12 @@ class Benchmark(ABC):
         return self._read(file, lambda text: list(csv.DictReader(io.StringIO(text, newline=""))), count)
 
     def _read(self, file: str, parse: Callable[[str], Any], count: int | None = None) -> Any:
-        own, fetched = self.folder / file, self.data / file
-        path = fetched if not own.is_file() and (self.assets or self.data.is_dir()) else own
-        if self.assets and path == fetched:
+        path = self.folder / file
+        is_own = path.is_file() or not (self.assets or self.data.is_dir())
+        path = path if is_own else self.data / file
+        remedy = "mend it" if path.is_file() else "put it there"
+        if self.assets and not is_own:
             remedy = f"run: bash utils/prefetch.sh --ds_names {self.name}"
-        else:
-            remedy = "mend it" if path.is_file() else "put it there"
         where = f"benchmark {self.name}: {short_path(path)}"
         try:
             with path.open(encoding="utf-8", newline="") as opened:  # line ends within a text stay
@@ -297,17 +295,11 @@ class Benchmark(ABC):
         """
         if item.id not in self._sources:
             images = [part for part in item.input_list or () if not isinstance(part, str)]
-            self._sources[item.id] = [
-                self._source(image, f"benchmark {self.name}: source image {n} of item {item.id}")
-                for n, image in enumerate(images)
-            ]
+            where = f"benchmark {self.name}: source image %d of item {item.id} cannot be read"
+            self._sources[item.id] = [self._source(image, where % n) for n, image in enumerate(images)]
         return self._sources[item.id]
 
-    @cached_property
-    def _sources(self) -> dict[str, list[Picture]]:
-        return {}
-
-    def _source(self, image: Any, where: str) -> Picture:
+    def _source(self, image: Any, problem: str) -> Picture:
         from imageevalkit.images import CorruptImage, is_plain  # a plan does without Pillow
 
         file = Path(getattr(image, "filename", ""))
@@ -316,7 +308,7 @@ class Benchmark(ABC):
             data = file.read_bytes() if file.name else _png(image)
             plain = is_plain(data)
         except (OSError, CorruptImage) as error:
-            raise CellFailure(f"{where} cannot be read: {one_line(error)}") from None
+            raise CellFailure(f"{problem}: {one_line(error)}") from None
         sha256 = hashlib.sha256(data).hexdigest()
         return Picture(file, sha256, pixels=self.shown_pixels, plain=plain, data=None if file.name else data)
 
@@ -325,11 +317,7 @@ class Benchmark(ABC):
 
     @abstractmethod
     def samples(self) -> Iterable[Sample]:
-        """The images to make, in an order in which any first N stand for all (:func:`spread` helps with that).
-
-        Raises:
-            CellFailure: the data are not what they should be.
-        """
+        """The images to make, in an order in which any first N stand for all (:func:`spread` helps with that)."""
 
     @abstractmethod
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
@@ -342,10 +330,8 @@ class Benchmark(ABC):
     def parse(self, question: Question, answer: Answer) -> Any:
         """The value in an answer, a JSON value: by default the text of a judge, or what a measurer's text is as JSON.
 
-        A reader of text among the ``measurers`` gives plain text: override this to take ``answer.text``.
-
-        Raises:
-            Unparsed: there is none.
+        A reader of text among the ``measurers`` gives plain text: override this to take ``answer.text``. Raises
+        Unparsed: there is none.
         """
         if self.measurers.get(question.group, JUDGE) == JUDGE:
             return answer.text
@@ -362,9 +348,8 @@ class Benchmark(ABC):
     def metrics(self, scores: Scores) -> Mapping[str, Metric]:
         """The metrics of all scores, by name; :mod:`imageevalkit.metrics` makes them.
 
-        Those of the headline are there even without scores.
-        Where the official evaluator's own treatment of missing items gives another number, that is a metric of its
-        own, and named so.
+        Those of the headline are there even without scores. Where the official evaluator's own treatment of missing
+        items gives another number, that is a metric of its own, and named so.
         """
 
     def notes(self, scores: Scores) -> Sequence[str]:
@@ -420,12 +405,8 @@ def spread(groups: Iterable[Sequence[T]]) -> list[T]:
     The exact share is N · (size of the group) / (size of all). Every group may be ahead or behind by half an element,
     so that with six groups a share is right within 2. Equal places go to the earlier group.
     """
-    placed = [
-        ((k + 0.5) / len(group), n, element)
-        for n, group in enumerate(groups)
-        for k, element in enumerate(group)
-    ]
-    return [element for _, _, element in sorted(placed, key=lambda entry: entry[:2])]
+    placed = [((k + 0.5) / len(group), element) for group in groups for k, element in enumerate(group)]
+    return [element for _, element in sorted(placed, key=lambda one: one[0])]
 
 
 def grouped(elements: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
@@ -438,11 +419,9 @@ def grouped(elements: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]
 
 @contextmanager
 def benchmark_code(name: str, where: str) -> Iterator[None]:
-    """A block that runs code of the benchmark ``name``: ``where`` ("score() of item 3") begins what is said of its
-    errors.
+    """A block that runs code of the benchmark ``name``: ``where`` is "score() of item 3".
 
-    Raises:
-        CellFailure: whatever it raises; the traceback is printed.
+    Raises CellFailure: whatever it raises; the traceback is printed.
     """
     try:
         with guest_code():

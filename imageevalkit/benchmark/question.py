@@ -159,8 +159,8 @@ class Answer:
     ``text`` is the whole reply, special tokens left out; of a measurement it is JSON. ``probabilities`` (0-1) are those
     of ``Question.choices``; ``outside`` (0-1) is the probability of all first tokens that the backend could not see: 0
     where it sees the whole vocabulary, else the true value of a choice may be larger by up to this much. ``tokens``
-    are counts by kind ("input", "output"). ``cut``: the text ended where ``Sampling.max_tokens`` did. ``seconds`` are
-    those of all ``attempts``. ``value`` is what the benchmark reads in it (:meth:`Benchmark.parse`), a JSON value.
+    are counts by kind ("input", "output"). ``seconds`` are those of all ``attempts``. ``value`` is what the benchmark
+    reads in it (:meth:`Benchmark.parse`), a JSON value.
     """
 
     question: Question
@@ -170,7 +170,6 @@ class Answer:
     outside: float | None = None
     tokens: Mapping[str, int] | None = None
     usd: float | None = None
-    cut: bool = False
     seconds: float = 0.0
     attempts: int = 1
     value: Any = None
