@@ -18,7 +18,7 @@ from imageevalkit.benchmark.question import Answer, Message, Picture, Question, 
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.evaluation.engine import evaluate_cell
-from imageevalkit.evaluation.judgements import AskOptions
+from imageevalkit.evaluation.interview import AskOptions
 from imageevalkit.jobs import STATUS_OF_STATE
 from imageevalkit.progress import ProgressWriter
 from perf.judge_questions import CELL

@@ -35,7 +35,7 @@ from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Evaluator, Metric, Result, Score, read_result
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.engine import evaluate_cell
-from imageevalkit.evaluation.judgements import AskOptions
+from imageevalkit.evaluation.interview import AskOptions
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.metrics import mean, mean_by, points
 from imageevalkit.progress import ProgressWriter

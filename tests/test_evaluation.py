@@ -25,9 +25,9 @@ from imageevalkit.cell.records import last_records
 from imageevalkit.cell.results import Metric, Result, Score, read_result, standing, validate
 from imageevalkit.cell.states import images_to_come
 from imageevalkit.errors import CellFailure
+from imageevalkit.evaluation.answerers import Answerers
 from imageevalkit.evaluation.engine import evaluate_cell, pictures_of
-from imageevalkit.evaluation.interview import Answerers
-from imageevalkit.evaluation.judgements import AskOptions, Judgements
+from imageevalkit.evaluation.interview import AskOptions, Interview
 from imageevalkit.generation.cell_run import GenerateOptions
 from imageevalkit.generation.model import Refused
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, Outcome
@@ -58,7 +58,7 @@ def to_ask(benchmark: RedBenchmark, n: int = 5, options: AskOptions = _ASK) -> t
     """What a forecast tells: how many questions there are to ask, of how many."""
     of_cell = items(FakeDataset(n))
     pictures = pictures_of(benchmark, images_to_come(CELL, of_cell, None))
-    known = Judgements(CELL, benchmark, Answerers(benchmark).of, of_cell, pictures, options)
+    known = Interview(CELL, benchmark, Answerers(benchmark), of_cell, pictures, options)
     return len(known.open()), known.requests
 
 

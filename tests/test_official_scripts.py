@@ -17,7 +17,7 @@ from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Metric, read_result
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.engine import evaluate_cell
-from imageevalkit.evaluation.judgements import AskOptions
+from imageevalkit.evaluation.interview import AskOptions
 from imageevalkit.jobs import COMPLETE
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.registry import BenchmarkDataset

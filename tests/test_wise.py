@@ -21,7 +21,7 @@ from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.items import items_of
 from imageevalkit.cell.results import Metric, Result, standing
 from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.evaluation.interview import Answerers
+from imageevalkit.evaluation.answerers import Answerers
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.launch.kwargs import checked
 from imageevalkit.report import __main__ as report

@@ -23,8 +23,7 @@ class Answerer(ABC):
 
         Costs no model load: a run with nothing to ask needs it too.
 
-        Raises:
-            CellFailure: the model or a package is not there; the message says how to get it.
+        Raises CellFailure: the model or a package is not there; the message says how to get it.
         """
 
     @property

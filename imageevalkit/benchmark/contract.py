@@ -2,8 +2,7 @@
 
 A subclass of :class:`Benchmark` gives ``name``, ``version``, a ``judge`` or ``measurers``, and the four methods
 ``samples``, ``questions``, ``score`` and ``metrics``; all else has a default. For common shapes there are bases that
-need less (:mod:`imageevalkit.benchmark.shapes`). The engine does the rest: requests, batches, retries, money, resume,
-coverage (``docs/architecture.md``).
+need less (:mod:`imageevalkit.benchmark.shapes`). What the engine does is in ``docs/architecture.md``.
 """
 
 from __future__ import annotations
@@ -71,9 +70,9 @@ class Sample(NamedTuple):
 class Measurer(NamedTuple):
     """Who measures without a judge: a name of ``eval_models/measurers.py``, or an Answerer of your own.
 
-    Your own is named by module and class ("benchmarks.mine.detector:Detector"), so that its packages are imported only
-    where it measures. It is made with the ``options`` as keyword arguments, and gives JSON as the text of its answers;
-    see :class:`imageevalkit.benchmark.answerer.Answerer`.
+    Your own (:class:`imageevalkit.benchmark.answerer.Answerer`) is named by module and class
+    ("benchmarks.mine.detector:Detector"), so that its packages are imported only where it measures. It is made with the
+    ``options`` as keyword arguments, and gives JSON as the text of its answers.
     """
 
     name: str
@@ -85,10 +84,7 @@ JUDGE = Measurer("")
 
 
 class Answers(Mapping[str, Answer]):
-    """The answers about one item in which a value was read, by the name of the question.
-
-    ``looked_at``: somebody has asked what is among them, so that what it says may be another thing with more of them.
-    """
+    """The answers about one item in which a value was read, by the name of the question; ``looked_at``: by anybody."""
 
     def __init__(self, answers: Mapping[str, Answer], attempts: Mapping[str, int] | None = None) -> None:
         self._answers, self._attempts = dict(answers), attempts or {}
@@ -108,7 +104,7 @@ class Answers(Mapping[str, Answer]):
         return len(self._look())
 
     def attempt(self, name: str) -> int:
-        """How many replies to the question held no value so far. The words of the next attempt may depend on it."""
+        """How many replies to the question held no value so far: the words of the next attempt may depend on it."""
         return self._attempts.get(name, 0)
 
 
@@ -223,10 +219,8 @@ class Benchmark(ABC):
 
     @cached_property
     def prompts(self) -> Mapping[str, str]:
-        """The texts that the judge is asked with, by name. They are part of the evaluator's name.
-
-        By default those among the assets; a class with texts of its own overrides it with a dict. Raises CellFailure:
-        they are not there.
+        """The texts that the judge is asked with, by name: part of the evaluator's name. A class with texts of its own
+        overrides it. Raises CellFailure: those among the assets are not there.
         """
         return self.files().prompts()
 
@@ -240,10 +234,7 @@ class Benchmark(ABC):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """The settings that decide about scores, as JSON values: they are part of the evaluator's name.
-
-        By default the rules, if they are corrected.
-        """
+        """The settings that decide about scores, as JSON values: part of the evaluator's name."""
         return {} if self.settings.rules == "official" else {"rules": self.settings.rules}
 
     @property
@@ -288,18 +279,15 @@ class Benchmark(ABC):
         return content
 
     def sources(self, item: Item) -> list[Picture]:
-        """The images that the model was shown for ``item``, in their order, to be shown to the judge too.
-
-        Raises:
-            CellFailure: one cannot be read.
-        """
+        """The images that the model was shown for ``item``, in their order. Raises CellFailure: one cannot be read."""
         if item.id not in self._sources:
             images = [part for part in item.input_list or () if not isinstance(part, str)]
-            where = f"benchmark {self.name}: source image %d of item {item.id} cannot be read"
-            self._sources[item.id] = [self._source(image, where % n) for n, image in enumerate(images)]
+            self._sources[item.id] = [
+                self._source(image, f"source image {n} of item {item.id}") for n, image in enumerate(images)
+            ]
         return self._sources[item.id]
 
-    def _source(self, image: Any, problem: str) -> Picture:
+    def _source(self, image: Any, where: str) -> Picture:
         from imageevalkit.images import CorruptImage, is_plain  # a plan does without Pillow
 
         file = Path(getattr(image, "filename", ""))
@@ -308,7 +296,7 @@ class Benchmark(ABC):
             data = file.read_bytes() if file.name else _png(image)
             plain = is_plain(data)
         except (OSError, CorruptImage) as error:
-            raise CellFailure(f"{problem}: {one_line(error)}") from None
+            raise CellFailure(f"benchmark {self.name}: {where} cannot be read: {one_line(error)}") from None
         sha256 = hashlib.sha256(data).hexdigest()
         return Picture(file, sha256, pixels=self.shown_pixels, plain=plain, data=None if file.name else data)
 
@@ -361,17 +349,14 @@ class Benchmark(ABC):
         return {}
 
     def compare(self, scores: Mapping[str, Sequence[Score]]) -> Mapping[str, str | bytes]:
-        """Files about several models, whose scores are given by name, for ``output/comparisons/``.
-
-        Called at the report, with models that were measured alike: by one evaluator, on the same items.
+        """Files about several models that were measured alike, whose scores are given by name, for
+        ``output/comparisons/``: by one evaluator, with the same settings, on the same items.
         """
         return {}
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
-        """Where images made elsewhere are, by item id, in the folder (or file) ``source`` of ``--images``.
-
-        For layouts that only this benchmark knows; None: it is none of them. A place is a path, or another
-        :data:`imageevalkit.adoption.places.Place`.
+        """Where images made elsewhere are, by item id, in the folder (or file) ``source`` of ``--images``: a path, or a
+        :class:`imageevalkit.adoption.places.Place`. None: the layout is none that only this benchmark knows.
         """
         return None
 
@@ -402,8 +387,8 @@ T = TypeVar("T")
 def spread(groups: Iterable[Sequence[T]]) -> list[T]:
     """All elements, each group in its order and spread evenly: any first N hold about its share of N.
 
-    The exact share is N · (size of the group) / (size of all). Every group may be ahead or behind by half an element,
-    so that with six groups a share is right within 2. Equal places go to the earlier group.
+    A group may be ahead or behind N · (size of the group) / (size of all) by half an element, so that with six groups a
+    share is right within 2. Equal places go to the earlier group.
     """
     placed = [((k + 0.5) / len(group), element) for group in groups for k, element in enumerate(group)]
     return [element for _, element in sorted(placed, key=lambda one: one[0])]
@@ -433,7 +418,7 @@ def benchmark_code(name: str, where: str) -> Iterator[None]:
         raise CellFailure(f"benchmark {name}: {where} fails: {said_of(error)}") from error
 
 
-def check(is_right: bool, where: str, value: Any, must_be: str) -> None:
+def require(is_right: bool, where: str, value: Any, must_be: str) -> None:
     """Whether what a benchmark's code gives ``is_right``. Raises CellFailure: ``where`` begins what is said."""
     if not is_right:
         raise CellFailure(f"{where} is {reprlib.repr(value)}, and must be {must_be}")

@@ -11,7 +11,7 @@ from imageevalkit.cell import Cell, lock_cell
 from imageevalkit.cell.items import items_of
 from imageevalkit.errors import ExitStatus, UserError, run_main, say
 from imageevalkit.evaluation.engine import evaluate_cell
-from imageevalkit.evaluation.judgements import AskOptions
+from imageevalkit.evaluation.interview import AskOptions
 from imageevalkit.jobs import STATUS_OF_STATE, Outcome, outcome_of, settings_of, write_outcome
 from imageevalkit.progress import ProgressWriter
 

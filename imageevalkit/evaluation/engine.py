@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from imageevalkit.benchmark.contract import (
@@ -13,8 +14,8 @@ from imageevalkit.benchmark.contract import (
     ScoredItem,
     Scores,
     benchmark_code,
-    check,
     is_json,
+    require,
 )
 from imageevalkit.benchmark.question import Picture
 from imageevalkit.cell import Cell
@@ -32,22 +33,12 @@ from imageevalkit.cell.results import (
     standing,
     validate,
 )
-from imageevalkit.cell.states import (
-    BLANK,
-    CORRUPT,
-    FAILED,
-    GENERATED,
-    REFUSED,
-    ImageState,
-    scorable,
-    survey_images,
-)
+from imageevalkit.cell.states import CORRUPT, GENERATED, ImageState, scorable, survey_images
 from imageevalkit.errors import CellFailure, say
-from imageevalkit.evaluation.interview import Answerers, Interview
-from imageevalkit.evaluation.judgements import JUDGE_FAILED, JUDGED, UNPARSED, AskOptions, Judgements
+from imageevalkit.evaluation.answerers import Answerers
+from imageevalkit.evaluation.interview import JUDGE_FAILED, JUDGED, UNPARSED, AskOptions, Interview
 from imageevalkit.evaluation.provenance import provenance
-from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
-from imageevalkit.jobs import FAILED as JOB_FAILED
+from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, Outcome
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.text import dollars
 
@@ -83,11 +74,10 @@ def evaluate_cell(
         )
     answerers = Answerers(benchmark)
     evaluator = answerers.evaluator  # what somebody lacks is known before anybody is asked
-    judgements = Judgements(cell, benchmark, answerers.of, items, pictures, asking, say)
-    interview = Interview(cell, answerers, judgements, asking.workers, progress)
+    interview = Interview(cell, benchmark, answerers, items, pictures, asking, say)
     if asking.ask:
-        interview.run()
-    elif judgements.requests and not judgements.answered:
+        interview.run(progress)
+    elif interview.requests and not interview.answered:
         raise CellFailure(
             f"--rescore: {evaluator.id} has said nothing about these images, with these settings and "
             "versions of packages; leave --rescore out to ask it"
@@ -95,25 +85,22 @@ def evaluate_cell(
     unasked = interview.problem if asking.ask else "not asked: --rescore takes what is on record"
     scores = Scores(
         [
-            _scored(benchmark, judgements.scored_item(state.item, unasked), state)
+            _scored(benchmark, interview.scored_item(state.item, unasked), state)
             if state.item.id in pictures
             else not_made(state)
             for state in states.values()
         ]
     )
     coverage, why = coverage_of(states, scores), _why(scores, asking.ask)
-    stopped = (
-        f"{interview.problem} ({coverage.judged} of {coverage.expected} judged; run again to go on)"
-        if interview.problem
-        else ""
-    )
+    judged = f"{coverage.judged} of {coverage.expected} judged"
+    stopped = f"{interview.problem} ({judged}; run again to go on)" if interview.problem else ""
     if not scores:  # no result: a judge that cannot be used is no column of the leaderboard
         raise CellFailure(stopped or f"nothing was judged: {coverage.problems()}{why}")
     with benchmark_code(benchmark.name, "metrics()"):
         metrics = dict(benchmark.metrics(scores))
-    for name, metric in metrics.items():
-        where = f"benchmark {benchmark.name}: metrics(): '{name}'"
-        check(isinstance(metric, Metric), where, metric, "a Metric")
+        for name, metric in metrics.items():
+            where = f"benchmark {benchmark.name}: metrics(): '{name}'"
+            require(isinstance(metric, Metric), where, metric, "a Metric")
     with benchmark_code(benchmark.name, "notes()"):
         own_notes = [*benchmark.notes(scores)]
     origin = provenance(cell, items, data_sha256, answerers.counted)
@@ -127,7 +114,7 @@ def evaluate_cell(
         metrics=metrics,
         limit=limit,
         provenance=origin,
-        notes=[*_notes(states, judgements.repeated, origin), *filter(None, [corrupt]), *own_notes],
+        notes=[*_notes(states, interview.repeated, origin), *filter(None, [corrupt]), *own_notes],
     )
     try:
         validate(as_object(result))
@@ -150,7 +137,7 @@ def evaluate_cell(
     check_files(official, f"benchmark {benchmark.name}: official_files()")
     leave(cell, result, scores_text(evaluator.id, states, scores), official)
     if stopped:
-        return Outcome(JOB_FAILED, stopped)
+        return Outcome(FAILED, stopped)
     spent = f"{dollars(interview.usd)} for the judge" if interview.usd is not None else ""
     return outcome_of_result(result, why, corrupt, spent)
 
@@ -199,12 +186,12 @@ def _scored(benchmark: Benchmark, known: ScoredItem, state: ImageState) -> Score
 
 
 def _check_score(score: Any, where: str) -> None:
-    check(isinstance(score, Score), where, score, "a Score")
+    require(isinstance(score, Score), where, score, "a Score")
     for name, value in score.values.items():
         is_value = is_number(value) or isinstance(value, bool)
-        check(is_value, f"{where}: '{name}'", value, "a finite number")
+        require(is_value, f"{where}: '{name}'", value, "a finite number")
     for name, value in {**score.keys, **score.detail}.items():
-        check(is_json(value), f"{where}: '{name}'", value, "a JSON value")
+        require(is_json(value), f"{where}: '{name}'", value, "a JSON value")
     for n, point in enumerate(score.points):
         _check_score(point, f"{where}, points[{n}]")
 
@@ -237,15 +224,13 @@ def _better(result: Result, asked: bool) -> Result | None:
 
 def coverage_of(states: Mapping[str, ImageState], scores: Scores) -> Coverage:
     """What became of every item, by the states of images and items."""
-    counts = Counter(state.status for state in states.values())
+    images = list(states.values())
     # a placeholder may be scored under the official treatment, but it was never generated
-    judged = Counter(one.status for one in scores.items if states[one.item.id].status == GENERATED)
-    return Coverage(
-        expected=len(states),
-        **{status: counts[status] for status in (GENERATED, REFUSED, FAILED, BLANK, CORRUPT)},
-        **{status: judged[status] for status in (JUDGED, UNPARSED, JUDGE_FAILED)},
-        flat=sum(state.flat for state in states.values() if state.status == GENERATED),
-    )
+    items = (one for one in scores.items if states[one.item.id].status == GENERATED)
+    counts = Counter([*(image.status for image in images), *(item.status for item in items)])
+    flat = sum(image.flat for image in images if image.status == GENERATED)
+    statuses = {each.name for each in fields(Coverage)} - {"expected", "flat"}
+    return Coverage(expected=len(images), flat=flat, **{status: counts[status] for status in statuses})
 
 
 def scores_text(evaluator: str, states: Mapping[str, ImageState], scores: Scores) -> str:
@@ -266,8 +251,8 @@ def scores_text(evaluator: str, states: Mapping[str, ImageState], scores: Scores
         }
         if score.points:
             record["points"] = [{"values": point.values, "keys": point.keys} for point in score.points]
-        lines.append(json.dumps(record, ensure_ascii=False, separators=(",", ":")))
-    return "\n".join(lines) + "\n"
+        lines.append(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n")
+    return "".join(lines)
 
 
 def _notes(states: Mapping[str, ImageState], asked_again: int, origin: Mapping[str, Any]) -> list[str]:
@@ -299,7 +284,6 @@ def outcome_of_result(result: Result, why: str = "", *more: str) -> Outcome:
 
 
 def _headline(result: Result) -> str:
-    """The headline scores in words; empty when they are withheld."""
     values = {name: result.metrics[name].value for name in result.headline}
     return ", ".join(
         f"{name} has no value for these items" if value is None else f"{name} {value:.4f}"

@@ -17,9 +17,9 @@ from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.states import images_to_come, scorable, survey_images
 from imageevalkit.errors import ExitStatus, run_main
+from imageevalkit.evaluation.answerers import Answerers
 from imageevalkit.evaluation.engine import pictures_of
-from imageevalkit.evaluation.interview import Answerers
-from imageevalkit.evaluation.judgements import AskOptions, Judgements
+from imageevalkit.evaluation.interview import AskOptions, Interview
 from imageevalkit.forecast import Datasets, Forecast, tell_forecasts
 from imageevalkit.jobs import settings_of
 from imageevalkit.judges.choice import JudgeOptions
@@ -45,7 +45,7 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
             return "a script of its own, which does not tell what it asks"
         benchmark, answerers = _made(cell.benchmark, request["judge"])
         items, pictures = _pictures(cell, benchmark, request, datasets)
-        known = Judgements(cell, benchmark, answerers.of, items, pictures, AskOptions.from_environment())
+        known = Interview(cell, benchmark, answerers, items, pictures, AskOptions.from_environment())
         waiting = known.open()
         said = f"{len(waiting)} of {known.requests} questions to ask of {answerers.evaluator.id}"
         if waiting and request["is_judge"]:
