@@ -27,7 +27,7 @@ from imageevalkit.cell.states import images_to_come
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.answerers import Answerers
 from imageevalkit.evaluation.engine import evaluate_cell, pictures_of
-from imageevalkit.evaluation.interview import AskOptions, Interview
+from imageevalkit.evaluation.interview import EvaluateOptions, Interview
 from imageevalkit.generation.cell_run import GenerateOptions
 from imageevalkit.generation.model import Refused
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, Outcome
@@ -37,7 +37,7 @@ from tests.support.generation import FakeAsyncModel, FakeDataset, FakeModel, gen
 from tests.support.red_benchmark import RedBenchmark
 
 CELL = Cell("m", "fake")
-_ASK = AskOptions()
+_ASK = EvaluateOptions()
 
 
 class SameQuestion(RedBenchmark):
@@ -47,14 +47,12 @@ class SameQuestion(RedBenchmark):
         return [measure("red", image)]
 
 
-def evaluate(
-    benchmark: RedBenchmark, n: int = 5, official: bool = False, asking: AskOptions = _ASK
-) -> tuple[Outcome, Result]:
-    outcome = evaluate_cell(CELL, benchmark, items(FakeDataset(n)), None, official, ProgressWriter(), asking)
+def evaluate(benchmark: RedBenchmark, n: int = 5, options: EvaluateOptions = _ASK) -> tuple[Outcome, Result]:
+    outcome = evaluate_cell(CELL, benchmark, items(FakeDataset(n)), ProgressWriter(), options)
     return outcome, read_result(CELL.result)
 
 
-def to_ask(benchmark: RedBenchmark, n: int = 5, options: AskOptions = _ASK) -> tuple[int, int]:
+def to_ask(benchmark: RedBenchmark, n: int = 5, options: EvaluateOptions = _ASK) -> tuple[int, int]:
     """What a forecast tells: how many questions there are to ask, of how many."""
     of_cell = items(FakeDataset(n))
     pictures = pictures_of(benchmark, images_to_come(CELL, of_cell, None))
@@ -117,7 +115,7 @@ def test_blank_placeholders_are_blank_not_generated() -> None:
 
 def test_official_treatment_scores_the_files_it_finds_and_says_so() -> None:
     generate(lossy_model(), FakeDataset(5), GenerateOptions(blank_on_error=True))
-    outcome, result = evaluate(RedBenchmark(), official=True)
+    outcome, result = evaluate(RedBenchmark(), options=EvaluateOptions(official=True))
     assert result.treatment == "official"
     assert result.headline == ["red"]
     assert result.metrics["red"].n == 4, "three images and the white placeholder"
@@ -158,7 +156,7 @@ def test_a_reply_without_a_score_is_asked_for_as_often_as_officially() -> None:
     again = RedBenchmark(tries=3)
     evaluate(again)
     assert again.asked == [], "a fourth reply would be one to choose from"
-    outcome, result = evaluate(again, asking=AskOptions(retry_unparsed=True))
+    outcome, result = evaluate(again, options=EvaluateOptions(retry_unparsed=True))
     assert again.asked == ["images/00000"]
     assert again.answered_before and outcome.state == COMPLETE
     assert result.notes == ["1 questions were asked more often than officially (--retry_unparsed)"]
@@ -395,7 +393,9 @@ def test_an_answer_is_kept_when_the_benchmark_cannot_read_it() -> None:
 def test_a_trial_with_another_judge_hides_no_full_result() -> None:
     generate(FakeModel(), FakeDataset(5))
     evaluate(RedBenchmark("red-v1"))
-    evaluate_cell(CELL, RedBenchmark("red-v2"), items(FakeDataset(5))[:2], 2, False, ProgressWriter())
+    evaluate_cell(
+        CELL, RedBenchmark("red-v2"), items(FakeDataset(5))[:2], ProgressWriter(), EvaluateOptions(2)
+    )
     assert read_result(CELL.result).evaluator.id == "red-v1"
     assert len(CELL.scores.read_text().splitlines()) == 5
     assert {cell.result.evaluator.id for cell in collect() if cell.result} == {"red-v1", "red-v2"}
@@ -458,7 +458,7 @@ def test_rescoring_asks_nothing_and_parses_anew() -> None:
     generate(FakeModel(), FakeDataset(5))
     _, before = evaluate(RedBenchmark(faults={"images/00004": "judge down"}))
     rescored = Doubling()
-    outcome, result = evaluate(rescored, asking=AskOptions(ask=False))
+    outcome, result = evaluate(rescored, options=EvaluateOptions(ask=False))
     assert rescored.asked == []
     assert before.metrics["red"].value and result.metrics["red"].value
     assert result.metrics["red"].value == pytest.approx(2 * before.metrics["red"].value)
@@ -472,7 +472,7 @@ def test_rescoring_for_a_judge_that_said_nothing_replaces_no_result() -> None:
     generate(FakeModel(), FakeDataset(5))
     evaluate(RedBenchmark("red-v1"))
     with pytest.raises(CellFailure, match="red-v2 has said nothing about these images"):
-        evaluate(RedBenchmark("red-v2"), asking=AskOptions(ask=False))
+        evaluate(RedBenchmark("red-v2"), options=EvaluateOptions(ask=False))
     assert read_result(CELL.result).evaluator.id == "red-v1"
 
 
@@ -485,7 +485,7 @@ def test_what_was_not_asked_replaces_nothing_more_complete() -> None:
     with pytest.raises(
         CellFailure, match=r"3 judge failed \(.*leave --rescore out .*\); the result of 5 judged"
     ):
-        evaluate(RedBenchmark(), asking=AskOptions(ask=False))
+        evaluate(RedBenchmark(), options=EvaluateOptions(ask=False))
     assert read_result(CELL.result).coverage.judged == 5
 
 
@@ -498,7 +498,7 @@ def test_a_trial_that_is_not_judged_says_why_beside_the_result_that_stands() -> 
     with pytest.raises(
         CellFailure, match=r"^1 judge failed \(once: judge down; run again .+\); the result of 5"
     ):
-        evaluate_cell(CELL, benchmark, trial, 2, False, ProgressWriter())
+        evaluate_cell(CELL, benchmark, trial, ProgressWriter(), EvaluateOptions(2))
 
 
 def test_a_machine_without_git_has_results_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -513,7 +513,7 @@ def test_a_trial_replaces_no_complete_result_even_of_an_evaluator_before_the_lat
     for evaluator in ("red-v1", "red-v2"):
         evaluate(RedBenchmark(evaluator))
     trial = items(FakeDataset(5))[:2]
-    outcome = evaluate_cell(CELL, RedBenchmark("red-v1"), trial, 2, False, ProgressWriter())
+    outcome = evaluate_cell(CELL, RedBenchmark("red-v1"), trial, ProgressWriter(), EvaluateOptions(2))
     assert outcome.message.endswith("the result of 5 items stands")
     judged = {cell.result.evaluator.id: cell.result.coverage.judged for cell in collect() if cell.result}
     assert judged == {"red-v1": 5, "red-v2": 5}
@@ -608,7 +608,7 @@ def test_a_result_goes_when_a_placeholder_takes_the_place_of_an_image() -> None:
 def test_a_result_goes_when_an_image_that_it_lacked_is_there_again() -> None:
     generate(FakeModel(), FakeDataset(3))
     (CELL.folder / "images/00001.png").unlink()
-    assert evaluate(RedBenchmark(), n=3, official=True)[1].coverage.judged == 2
+    assert evaluate(RedBenchmark(), n=3, options=EvaluateOptions(official=True))[1].coverage.judged == 2
     generate(FakeModel(), FakeDataset(3))
     assert standing(CELL) == [], "it is the image on record, but not one that was measured"
 
@@ -616,7 +616,7 @@ def test_a_result_goes_when_an_image_that_it_lacked_is_there_again() -> None:
 def test_a_result_goes_when_what_nobody_tried_has_failed() -> None:
     """Official treatments differ between the two."""
     generate(FakeModel(), FakeDataset(2))
-    evaluate(RedBenchmark(), n=3, official=True)
+    evaluate(RedBenchmark(), n=3, options=EvaluateOptions(official=True))
     generate(FakeModel(lambda prompt: (_ for _ in ()).throw(Refused("no"))), FakeDataset(3))
     assert standing(CELL) == []
 
@@ -667,10 +667,10 @@ def test_a_forecast_counts_what_is_asked() -> None:
     assert to_ask(RedBenchmark()) == (5, 5)
     evaluate(RedBenchmark(faults={"images/00001": "hm", "images/00003": "judge down"}))
     for tries, options, count in (
-        (1, AskOptions(), 1),
-        (2, AskOptions(), 2),
-        (1, AskOptions(retry_unparsed=True), 2),
-        (2, AskOptions(ask=False), 0),
+        (1, EvaluateOptions(), 1),
+        (2, EvaluateOptions(), 2),
+        (1, EvaluateOptions(retry_unparsed=True), 2),
+        (2, EvaluateOptions(ask=False), 0),
     ):
         benchmark = RedBenchmark(tries=tries, faults={"images/00001": "hm", "images/00003": "judge down"})
         assert to_ask(benchmark, options=options) == (count, 5)
@@ -690,18 +690,18 @@ def test_a_forecast_knows_the_answers_about_images_made_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("environment", "options"),
     [
-        ({}, AskOptions(workers=3)),
-        ({"IMAGEEVALKIT_RETRY_UNPARSED": "true"}, AskOptions(3, retry_unparsed=True)),
-        ({"IMAGEEVALKIT_RESCORE": "true"}, AskOptions(3, ask=False)),
+        ({}, EvaluateOptions(workers=3)),
+        ({"IMAGEEVALKIT_RETRY_UNPARSED": "true"}, EvaluateOptions(workers=3, retry_unparsed=True)),
+        ({"IMAGEEVALKIT_RESCORE": "true"}, EvaluateOptions(workers=3, ask=False)),
     ],
     ids=str,
 )
 def test_a_job_and_its_forecast_read_their_options_from_the_environment(
-    environment: Mapping[str, str], options: AskOptions, monkeypatch: pytest.MonkeyPatch
+    environment: Mapping[str, str], options: EvaluateOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"IMAGEEVALKIT_CORES": "3", **environment}.items():
         monkeypatch.setenv(name, value)
-    assert AskOptions.from_environment() == options
+    assert EvaluateOptions.from_environment() == options
 
 
 def test_a_new_image_is_judged_anew() -> None:

@@ -140,12 +140,6 @@ def test_braces_in_a_prompt_change_nothing(geneval2: GenEval2) -> None:
     assert questions_of(geneval2, P1._replace(text="{} {0}"))[-1].text == "Is this '{} {0}'?"
 
 
-def test_one_reply_serves_tifa_and_soft_tifa(geneval2: GenEval2) -> None:
-    vars(geneval2)["prompts"] = {**TEMPLATES, "evaluation.py::tifa": "Say: {}"}
-    with pytest.raises(CellFailure, match="differ"):
-        questions_of(geneval2, P1)
-
-
 def test_accepted_answers_of_the_spec() -> None:
     yes = ("Yes", "yes", " yes", " Yes")
     assert accepted(HOW_MANY, "seven") == ("seven", "Seven", " seven", " Seven", "7", " 7")

@@ -38,7 +38,7 @@ from imageevalkit.cell.results import Evaluator
 from imageevalkit.cell.states import images_to_come, survey_images
 from imageevalkit.evaluation.answerers import Answerers
 from imageevalkit.evaluation.engine import pictures_of
-from imageevalkit.evaluation.interview import AskOptions, Interview
+from imageevalkit.evaluation.interview import EvaluateOptions, Interview
 from imageevalkit.evaluation.judgements import request_hash
 from imageevalkit.grids import Grid
 from imageevalkit.images import CorruptImage, encode, is_plain, sha256_file
@@ -301,7 +301,7 @@ def test_a_dry_run_knows_the_same_requests_as_the_run(tmp_path: Path) -> None:
     assert [state.plain for state in states.values()] == [True, False]
     benchmark = benchmark_with_texts("longtext")
     pictures = pictures_of(benchmark, images_to_come(cell, wanted, None))
-    known = Interview(cell, benchmark, Answerers(benchmark), wanted, pictures, AskOptions())
+    known = Interview(cell, benchmark, Answerers(benchmark), wanted, pictures, EvaluateOptions())
     told = [question.pictures[0] for question in known.open()]
     assert [picture.plain for picture in told] == [True, False]
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from imageevalkit.benchmark.contract import (
@@ -34,11 +36,11 @@ from imageevalkit.cell.results import (
     validate,
 )
 from imageevalkit.cell.states import CORRUPT, GENERATED, ImageState, scorable, survey_images
-from imageevalkit.errors import CellFailure, say
+from imageevalkit.errors import CellFailure, ExitStatus, say
 from imageevalkit.evaluation.answerers import Answerers
-from imageevalkit.evaluation.interview import JUDGE_FAILED, JUDGED, UNPARSED, AskOptions, Interview
+from imageevalkit.evaluation.interview import JUDGE_FAILED, JUDGED, UNPARSED, EvaluateOptions, Interview
 from imageevalkit.evaluation.provenance import provenance
-from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, Outcome
+from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STATUS_OF_STATE, Outcome, write_outcome
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.text import dollars
 
@@ -47,25 +49,19 @@ def evaluate_cell(
     cell: Cell,
     benchmark: Benchmark,
     items: Sequence[Item],
-    limit: int | None,
-    official_treatment: bool,
     progress: ProgressWriter,
-    asking: AskOptions = AskOptions(),  # noqa: B008 - it cannot change
+    options: EvaluateOptions = EvaluateOptions(),  # noqa: B008 - it cannot change
 ) -> Outcome:
     """Score ``items`` of ``cell`` and leave scores.jsonl, result.json and the benchmark's official files.
 
-    With ``official_treatment`` blank placeholders are scored like images and the official headline stands
-    whatever the coverage, as evaluators do that only look at the files they find; else the headline is withheld
-    below full coverage. An evaluator that stops answering leaves an incomplete result and a failed outcome.
-
-    Raises:
-        CellFailure: nothing to score, wrong benchmark data, mixed images, an evaluator that cannot start, images
-            that go meanwhile, a benchmark that breaks its contract.
+    With the ``official`` option blank placeholders are scored like images and the official headline stands whatever the
+    coverage, as evaluators do that only look at the files they find; else the headline is withheld below full coverage.
+    An evaluator that stops answering leaves an incomplete result and a failed outcome. Raises CellFailure.
     """
     data_sha256 = benchmark.files().sha256()
     states = survey_images(cell, items)
     corrupt = _corrupt(states)
-    pictures = pictures_of(benchmark, scorable(states, official_treatment and benchmark.scores_blank))
+    pictures = pictures_of(benchmark, scorable(states, options.official and benchmark.scores_blank))
     if not pictures:
         counts = Counter(state.status for state in states.values())
         raise CellFailure(
@@ -74,15 +70,15 @@ def evaluate_cell(
         )
     answerers = Answerers(benchmark)
     evaluator = answerers.evaluator  # what somebody lacks is known before anybody is asked
-    interview = Interview(cell, benchmark, answerers, items, pictures, asking, say)
-    if asking.ask:
+    interview = Interview(cell, benchmark, answerers, items, pictures, options, say)
+    if options.ask:
         interview.run(progress)
     elif interview.requests and not interview.answered:
         raise CellFailure(
             f"--rescore: {evaluator.id} has said nothing about these images, with these settings and "
             "versions of packages; leave --rescore out to ask it"
         )
-    unasked = interview.problem if asking.ask else "not asked: --rescore takes what is on record"
+    unasked = interview.problem if options.ask else "not asked: --rescore takes what is on record"
     scores = Scores(
         [
             _scored(benchmark, interview.scored_item(state.item, unasked), state)
@@ -91,7 +87,7 @@ def evaluate_cell(
             for state in states.values()
         ]
     )
-    coverage, why = coverage_of(states, scores), _why(scores, asking.ask)
+    coverage, why = coverage_of(states, scores), _why(scores, options.ask)
     judged = f"{coverage.judged} of {coverage.expected} judged"
     stopped = f"{interview.problem} ({judged}; run again to go on)" if interview.problem else ""
     if not scores:  # no result: a judge that cannot be used is no column of the leaderboard
@@ -107,12 +103,11 @@ def evaluate_cell(
     result = result_of(
         cell,
         coverage,
-        (official_treatment and benchmark.official_headline) or benchmark.headline,
-        official_treatment,
+        (options.official and benchmark.official_headline) or benchmark.headline,
+        options,
         benchmark_version=benchmark.version,
         evaluator=evaluator,
         metrics=metrics,
-        limit=limit,
         provenance=origin,
         notes=[*_notes(states, interview.repeated, origin), *filter(None, [corrupt]), *own_notes],
     )
@@ -121,7 +116,7 @@ def evaluate_cell(
         check_within_scale(metrics, benchmark.unbounded)
     except ValueError as error:
         raise CellFailure(f"benchmark {cell.benchmark}: {error}") from None
-    if kept := _better(result, asking.ask):
+    if kept := _better(result, options.ask):
         if coverage.complete:
             message = f"{_headline(result)}; the result of {kept.coverage.expected} items stands"
             return Outcome(COMPLETE, message)
@@ -143,16 +138,17 @@ def evaluate_cell(
 
 
 def result_of(
-    cell: Cell, coverage: Coverage, headline: Sequence[str], official_treatment: bool, **known: Any
+    cell: Cell, coverage: Coverage, headline: Sequence[str], options: EvaluateOptions, **known: Any
 ) -> Result:
     """The result with what else is ``known`` of it; its ``headline`` is withheld where the coverage demands it."""
-    withheld = "" if coverage.complete or official_treatment else f"incomplete: {coverage.problems()}"
+    withheld = "" if coverage.complete or options.official else f"incomplete: {coverage.problems()}"
     return Result(
         model=cell.model,
         benchmark=cell.benchmark,
         coverage=coverage,
         headline=[] if withheld else list(headline),
-        treatment="official" if official_treatment else "withhold",
+        treatment="official" if options.official else "withhold",
+        limit=options.limit,
         withheld=withheld,
         **known,
     )
@@ -272,6 +268,14 @@ def _corrupt(states: Mapping[str, ImageState]) -> str:
     """Which images are corrupt, and why; empty if none is."""
     corrupt = [f"{i.removeprefix('images/')}: {s.reason}" for i, s in states.items() if s.status == CORRUPT]
     return f"corrupt: {'; '.join(corrupt[:3])}{' …' if len(corrupt) > 3 else ''}" if corrupt else ""
+
+
+def leave_outcome(cell: Cell, outcome: Outcome) -> ExitStatus:
+    """Say how the job of ``cell`` ends, to its launcher too where there is one."""
+    say(f"=== {outcome.state}: {outcome.message}")
+    if run_folder := os.environ.get("IMAGEEVALKIT_RUN_FOLDER"):
+        write_outcome(Path(run_folder), cell, "evaluate", outcome)
+    return STATUS_OF_STATE[outcome.state]
 
 
 def outcome_of_result(result: Result, why: str = "", *more: str) -> Outcome:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from imageevalkit.cell.states import images_to_come, scorable, survey_images
 from imageevalkit.errors import ExitStatus, run_main
 from imageevalkit.evaluation.answerers import Answerers
 from imageevalkit.evaluation.engine import pictures_of
-from imageevalkit.evaluation.interview import AskOptions, Interview
+from imageevalkit.evaluation.interview import EvaluateOptions, Interview
 from imageevalkit.forecast import Datasets, Forecast, tell_forecasts
 from imageevalkit.jobs import settings_of
 from imageevalkit.judges.choice import JudgeOptions
@@ -45,7 +44,7 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
             return "a script of its own, which does not tell what it asks"
         benchmark, answerers = _made(cell.benchmark, request["judge"])
         items, pictures = _pictures(cell, benchmark, request, datasets)
-        known = Interview(cell, benchmark, answerers, items, pictures, AskOptions.from_environment())
+        known = Interview(cell, benchmark, answerers, items, pictures, EvaluateOptions.from_environment())
         waiting = known.open()
         said = f"{len(waiting)} of {known.requests} questions to ask of {answerers.evaluator.id}"
         if waiting and request["is_judge"]:
@@ -85,7 +84,7 @@ def _pictures(
             settings = fp.settings_of(task, images["settings"][task]) if "settings" in images else None
             states = images_to_come(cell, items, settings, images["overwrite"], images["retry_refused"])
         else:
-            official = os.environ.get("IMAGEEVALKIT_MISSING_ITEMS") == "official"
+            official = EvaluateOptions.from_environment().official
             found = survey_images(cell, items, mend=False)
             states = scorable(found, official and benchmark.scores_blank)
     return items, pictures_of(benchmark, states)

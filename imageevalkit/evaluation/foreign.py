@@ -8,10 +8,9 @@ benchmark".
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,9 +22,17 @@ from imageevalkit.cell.metrics_file import METRICS, no_score, read_metrics
 from imageevalkit.cell.results import Evaluator, Score, leave, standing
 from imageevalkit.cell.states import GENERATED, survey_images
 from imageevalkit.errors import CellFailure, ExitStatus, run_main, say
-from imageevalkit.evaluation.engine import coverage_of, not_made, outcome_of_result, result_of, scores_text
+from imageevalkit.evaluation.engine import (
+    coverage_of,
+    leave_outcome,
+    not_made,
+    outcome_of_result,
+    result_of,
+    scores_text,
+)
+from imageevalkit.evaluation.interview import EvaluateOptions
 from imageevalkit.evaluation.provenance import provenance
-from imageevalkit.jobs import COMPLETE, STATUS_OF_STATE, Outcome, outcome_of, write_outcome
+from imageevalkit.jobs import COMPLETE, Outcome, outcome_of
 from imageevalkit.secrets import one_line
 
 _HASH_DIGITS = 12
@@ -41,10 +48,7 @@ def main() -> ExitStatus:
         status = subprocess.run(command, start_new_session=True, check=False).returncode
         if status:
             sys.exit(status if status > 0 else 128 - status)
-        outcome = outcome_of(lambda: _outcome(cell, Path(script)), say)
-    say(f"=== {outcome.state}: {outcome.message}")
-    write_outcome(Path(os.environ["IMAGEEVALKIT_RUN_FOLDER"]), cell, "evaluate", outcome)
-    return STATUS_OF_STATE[outcome.state]
+        return leave_outcome(cell, outcome_of(lambda: _outcome(cell, Path(script)), say))
 
 
 @contextmanager
@@ -68,9 +72,14 @@ def _outcome(cell: Cell, script: Path) -> Outcome:
     if not path.exists():
         known = "the result of an earlier run stands" if standing(cell) else no_score(cell)
         return Outcome(COMPLETE, f"the script ended with status 0; {known}")
+    options = EvaluateOptions.from_environment()
     items = _items(cell)
-    limit = _limit(items)
-    states = survey_images(cell, items[:limit])
+    if options.limit:
+        # the script looks at the images that it finds: those of an earlier run beyond --limit count too
+        last = max((n for n, item in enumerate(items, 1) if item.path.exists()), default=0)
+        limit = max(options.limit, last)
+        options = options._replace(limit=limit if limit < len(items) else None)
+    states = survey_images(cell, items[: options.limit])
     scores = Scores(
         [
             ScoredItem(one.item, one.path, Answers({}), {}, Score({}))
@@ -91,16 +100,15 @@ def _outcome(cell: Cell, script: Path) -> Outcome:
     )
     # of a benchmark that names no version: all that a model is shown
     shown = "\n".join(f"{item.seed} {item.prompt_sha256}" for item in items)
-    origin = provenance(cell, items[:limit], {}, evaluator.id)
+    origin = provenance(cell, items[: options.limit], {}, evaluator.id)
     result = result_of(
         cell,
         coverage,
         list(metrics)[:1],
-        os.environ.get("IMAGEEVALKIT_MISSING_ITEMS") == "official",
+        options,
         benchmark_version=f"items/{hashlib.sha256(shown.encode()).hexdigest()[:_HASH_DIGITS]}",
         evaluator=evaluator,
         metrics=metrics,
-        limit=limit,
         # where the script ran its programs only it knows
         provenance={**origin, "environment": None, "python": None},
         notes=[f"measured by eval/{script.name}; that it counted every image is its own word"],
@@ -118,20 +126,6 @@ def _items(cell: Cell) -> list[Item]:
             f"{METRICS} is no result: nobody can count the items of {cell.benchmark}, whose dataset class cannot be "
             f"imported in .venv ({one_line(error, 200)}); install there what it needs, and run again"
         ) from error
-
-
-def _limit(items: Sequence[Item]) -> int | None:
-    """How many of the first ``items`` the script may have scored; None: all.
-
-    It looks at the images that it finds. Those of an earlier run beyond --limit count, or the result would be told as
-    one of fewer items than it has.
-    """
-    given = os.environ.get("IMAGEEVALKIT_LIMIT")
-    if not given:
-        return None
-    last = max((n for n, item in enumerate(items, 1) if item.path.exists()), default=0)
-    limit = max(int(given), last)
-    return limit if limit < len(items) else None
 
 
 if __name__ == "__main__":

@@ -39,25 +39,32 @@ _RECORDED = {JUDGED: "ok", UNPARSED: "unparsed", JUDGE_FAILED: "failed"}
 # Of a judge that has not answered once: a thousand questions more would each fail after all their retries.
 _FIRST_FAILURES = 10
 _LOOK_EVERY = 0.5  # seconds
+_VARIABLES = ("LIMIT", "MISSING_ITEMS", "RESCORE", "RETRY_UNPARSED", "CORES")
 
 
-class AskOptions(NamedTuple):
-    """``ask`` False: only what is on record counts. ``retry_unparsed``: answers without a value are asked anew.
+class EvaluateOptions(NamedTuple):
+    """``limit``: only so many of the first items. ``official``: missing items count as the official evaluator has them.
 
+    ``ask`` False: only what is on record counts. ``retry_unparsed``: answers without a value are asked anew.
     ``workers`` are the CPU cores of the job.
     """
 
-    workers: int = 1
+    limit: int | None = None
+    official: bool = False
     ask: bool = True
     retry_unparsed: bool = False
+    workers: int = 1
 
     @classmethod
-    def from_environment(cls) -> AskOptions:
+    def from_environment(cls) -> EvaluateOptions:
         """Those of this job, as the launcher decided."""
+        given = {name: os.environ.get(f"IMAGEEVALKIT_{name}", "") for name in _VARIABLES}
         return cls(
-            workers=int(os.environ.get("IMAGEEVALKIT_CORES") or available_cores()),
-            ask=os.environ.get("IMAGEEVALKIT_RESCORE") != "true",
-            retry_unparsed=os.environ.get("IMAGEEVALKIT_RETRY_UNPARSED") == "true",
+            limit=int(given["LIMIT"]) if given["LIMIT"] else None,
+            official=given["MISSING_ITEMS"] == "official",
+            ask=given["RESCORE"] != "true",
+            retry_unparsed=given["RETRY_UNPARSED"] == "true",
+            workers=int(given["CORES"] or available_cores()),
         )
 
 
@@ -103,7 +110,7 @@ class Interview:
         answerers: Answerers,
         items: Sequence[Item],
         pictures: Mapping[str, Picture],
-        options: AskOptions,
+        options: EvaluateOptions,
         tell: Tell = tell_nobody,
     ) -> None:
         self._cell, self._benchmark, self._answerers = cell, benchmark, answerers

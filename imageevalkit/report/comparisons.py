@@ -12,6 +12,7 @@ from imageevalkit.cell import output_root
 from imageevalkit.cell.jsonl import Tell
 from imageevalkit.cell.results import Result, check_files, folder_name, read_scores, write_files
 from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.jobs import settings_of
 from imageevalkit.report.collect import CellReport
 
 _FOLDER = "comparisons"
@@ -39,7 +40,7 @@ def write_comparisons(cells: Sequence[CellReport], tell: Tell) -> list[Path]:
             cls = registry.benchmark_class(name)
             if cls is None or cls.compare is Benchmark.compare:
                 continue
-            benchmark = registry.make_benchmark(name, {}, "")
+            benchmark = registry.make_benchmark(name, settings_of(name), "")
         except (UserError, CellFailure) as error:
             tell(f"{name}: models are not compared: {error}")
             continue
