@@ -230,11 +230,11 @@ class Breaking(RedBenchmark):
     [
         (
             {"questions": lambda questions: [*questions, *questions]},
-            "questions() of item images/00002 has more than one of the name 'red': give each a name of its own",
+            "questions() of item images/00002 has more than one of the name 'red': give each its own",
         ),
         (
             {"questions": lambda questions: ["Is it red?"]},
-            "questions() of item images/00002 has 'Is it red?', which is no Question: give those of ask()",
+            "questions() of item images/00002: one is 'Is it red?', and must be made by ask() or measure()",
         ),
         (
             {"questions": lambda questions: None},

@@ -16,7 +16,7 @@ from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, 
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
-from imageevalkit.metrics import mean_by, total, weighted, weighted_sum
+from imageevalkit.metrics import groups, mean_by, total, weighted, weighted_sum
 from imageevalkit.secrets import one_line
 
 _QUESTION = "score"
@@ -101,8 +101,7 @@ natural_science.json 117085 b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be2
         return ("*",) if self.settings.rules == "official" and self.parts else ()
 
     def samples(self) -> Iterable[Sample]:
-        """In an order in which any first N hold each category in its share of the benchmark (by less than two entries;
-        all six from 7 on), and within a category each subcategory."""
+        """Any first N hold each category in its share, and within a category each subcategory."""
         of_category: dict[str, list[Sample]] = {name: [] for name in self.categories}
         for domain, names in _DOMAINS.items():
             category_of = {n: name for name in names for n in self.categories[name]}
@@ -170,16 +169,11 @@ natural_science.json 117085 b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be2
         )
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
-        """By name; ``n`` counts images.
+        """Means of WiScores, by category and subcategory; ``overall``: Σ weight · mean of a category.
 
-        * ``overall``: Σ weight · mean WiScore of a category, without value until every category has a score.
-        * ``overall_official`` (official rules): the same, without value unless each of the 1000 prompts has a score:
-          the official program prints nothing else. ``overall_missing_as_0``: the same when what has no score counts
-          as 0.
-        * ``culture``, ``time``, …: mean WiScore of a category; ``subcategory/<label>``: of a label of the data file.
-        * for each part: ``<part>`` (weighted like ``overall``) and ``<part>/<category>``: means on the scale 0-2;
-          ``<part>_sum`` and ``<part>_sum/<category>``: the sums of the paper's tables 3-8, whose overall is the same
-          weighted sum of sums; only of categories with a score for every prompt.
+        ``overall_official`` has no value unless each of the 1000 prompts has a score: the official program prints
+        nothing else. For each part means on the scale 0-2; ``<part>_sum``: the sums of the paper's tables 3-8, whose
+        overall is the same weighted sum of sums; only of categories with a score for every prompt.
         """
         weights = {name: len(ids) / _PROMPTS for name, ids in self.categories.items()}
         # a float sum depends on the order
@@ -195,16 +189,16 @@ natural_science.json 117085 b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be2
         )
         found |= mean_by(ordered, "wiscore", "category", order=self.categories)
         found |= mean_by(ordered, "wiscore", "subcategory", prefix="subcategory/")
-        of_category = grouped(ordered, lambda score: score.keys["category"])
+        of_category = groups(ordered, "category", self.categories)
         for part in self.parts:
             found[part] = weighted(ordered, part, "category", weights, top=2.0, interval=False)
             found |= mean_by(
                 ordered, part, "category", prefix=f"{part}/", order=self.categories, top=2.0, interval=False
             )
             sums = {
-                name: total(of_category[name], part, top=2.0)
-                for name, ids in self.categories.items()
-                if len(of_category.get(name, ())) == len(ids)
+                name: total(mine, part, top=2.0)
+                for name, mine in of_category.items()
+                if len(mine) == len(self.categories[name])
             }
             if len(sums) == len(weights):
                 top = weighted_sum({name: metric.scale for name, metric in sums.items()}, weights)
@@ -214,48 +208,37 @@ natural_science.json 117085 b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be2
         return found
 
     def notes(self, scores: Scores) -> Sequence[str]:
-        """On the scores that count though the judge was told to give no such ones."""
         beyond = [
             f"{words} of {one.item.id.removeprefix('images/')}"
             for one in scores.items
             if one.score and (words := self.beyond_scale(self.clean(one.replies[_QUESTION])))
         ]
-        if not beyond:
-            return ()
         return [
             f"{len(beyond)} of the judge's verdicts are beyond its scale of 0 to 2 and count as the official "
-            f"program reads them (the first: {beyond[0]}); rules=corrected asks again"
+            f"program reads them (the first: {first}); rules=corrected asks again"
+            for first in beyond[:1]
         ]
 
     def official_files(self, scores: Scores) -> dict[str, str]:
-        """Replies (``….json``) and scores (``….jsonl``) of each domain, sorted by prompt id.
-
-        As there, an item without a score has no record. ``image_path`` is relative to the folder of the cell.
-        """
+        """Replies and scores of each domain, sorted by prompt id; ``image_path`` is relative to the cell's folder."""
         done = sorted((one for one in scores.items if one.score), key=lambda one: one.item.data["prompt_id"])
         files = {}
         for domain, names in _DOMAINS.items():
-            mine = [one for one in done if one.item.data["category"] in names]
-            replies = [
-                {
-                    "prompt_id": one.item.data["prompt_id"],
+            replies, records = [], ""
+            for one in (one for one in done if one.item.data["category"] in names):
+                data, number = one.item.data, {"prompt_id": one.item.data["prompt_id"]}
+                reply = {
                     "prompt": one.item.prompt,
-                    "key": one.item.data["explanation"],
+                    "key": data["explanation"],
                     "image_path": f"{one.item.id}{one.item.path.suffix}",
                     "evaluation": self.clean(one.replies[_QUESTION]),
                 }
-                for one in mine
-            ]
-            records = [
-                {"prompt_id": one.item.data["prompt_id"], "Subcategory": one.item.data["subcategory"]}
-                | one.answers[_QUESTION].value
-                for one in mine
-            ]
+                record = {"Subcategory": data["subcategory"], **one.answers[_QUESTION].value}
+                replies.append(number | reply)
+                records += json.dumps(number | record, ensure_ascii=False) + "\n"
             full, lines = ("", "") if domain == self.short_named else ("_full", "_scores")
             files[f"{domain}{full}_results.json"] = json.dumps(replies, ensure_ascii=False, indent=2)
-            files[f"{domain}{lines}_results.jsonl"] = "".join(
-                json.dumps(record, ensure_ascii=False) + "\n" for record in records
-            )
+            files[f"{domain}{lines}_results.jsonl"] = records
         return files
 
 

@@ -26,6 +26,7 @@ from imageevalkit.assets import Asset, BenchmarkFiles, data_folder
 from imageevalkit.benchmark.question import Answer, Picture, PixelRule, Question
 from imageevalkit.cell import short_path
 from imageevalkit.cell.items import Item
+from imageevalkit.cell.jsonl import is_number
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure, UserError, said_of, say
 from imageevalkit.guest_code import guest_code
@@ -403,19 +404,20 @@ def grouped(elements: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]
 
 
 @contextmanager
-def benchmark_code(name: str, where: str) -> Iterator[None]:
-    """A block that runs code of the benchmark ``name``: ``where`` is "score() of item 3".
+def benchmark_code(name: str, where: str) -> Iterator[str]:
+    """A block that runs code of the benchmark ``name``; it gives what begins each message. ``where``: "score() of …".
 
     Raises CellFailure: whatever it raises; the traceback is printed.
     """
+    whole = f"benchmark {name}: {where}"
     try:
         with guest_code():
-            yield
+            yield whole
     except (UserError, CellFailure):
         raise
     except Exception as error:
         say(redact(traceback.format_exc()))
-        raise CellFailure(f"benchmark {name}: {where} fails: {said_of(error)}") from error
+        raise CellFailure(f"{whole} fails: {said_of(error)}") from error
 
 
 def require(is_right: bool, where: str, value: Any, must_be: str) -> None:
@@ -431,3 +433,15 @@ def is_json(value: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
+
+
+def check_score(score: Any, where: str) -> None:
+    """Whether it is a Score of finite numbers and JSON values. Raises CellFailure as :func:`require`."""
+    require(isinstance(score, Score), where, score, "a Score")
+    for name, value in score.values.items():
+        is_value = is_number(value) or isinstance(value, bool)
+        require(is_value, f"{where}: '{name}'", value, "a finite number")
+    for name, value in {**score.keys, **score.detail}.items():
+        require(is_json(value), f"{where}: '{name}'", value, "a JSON value")
+    for n, point in enumerate(score.points):
+        check_score(point, f"{where}, points[{n}]")

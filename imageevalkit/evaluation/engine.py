@@ -16,13 +16,11 @@ from imageevalkit.benchmark.contract import (
     ScoredItem,
     Scores,
     benchmark_code,
-    is_json,
     require,
 )
 from imageevalkit.benchmark.question import Picture
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import is_number
 from imageevalkit.cell.results import (
     Coverage,
     Metric,
@@ -38,7 +36,7 @@ from imageevalkit.cell.results import (
 from imageevalkit.cell.states import CORRUPT, GENERATED, ImageState, scorable, survey_images
 from imageevalkit.errors import CellFailure, ExitStatus, say
 from imageevalkit.evaluation.answerers import Answerers
-from imageevalkit.evaluation.interview import JUDGE_FAILED, JUDGED, UNPARSED, EvaluateOptions, Interview
+from imageevalkit.evaluation.interview import JUDGE_FAILED, UNPARSED, EvaluateOptions, Interview
 from imageevalkit.evaluation.provenance import provenance
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STATUS_OF_STATE, Outcome, write_outcome
 from imageevalkit.progress import ProgressWriter
@@ -81,9 +79,7 @@ def evaluate_cell(
     unasked = interview.problem if options.ask else "not asked: --rescore takes what is on record"
     scores = Scores(
         [
-            _scored(benchmark, interview.scored_item(state.item, unasked), state)
-            if state.item.id in pictures
-            else not_made(state)
+            interview.scored_item(state, unasked) if state.item.id in pictures else not_made(state)
             for state in states.values()
         ]
     )
@@ -92,11 +88,10 @@ def evaluate_cell(
     stopped = f"{interview.problem} ({judged}; run again to go on)" if interview.problem else ""
     if not scores:  # no result: a judge that cannot be used is no column of the leaderboard
         raise CellFailure(stopped or f"nothing was judged: {coverage.problems()}{why}")
-    with benchmark_code(benchmark.name, "metrics()"):
+    with benchmark_code(benchmark.name, "metrics()") as where:
         metrics = dict(benchmark.metrics(scores))
         for name, metric in metrics.items():
-            where = f"benchmark {benchmark.name}: metrics(): '{name}'"
-            require(isinstance(metric, Metric), where, metric, "a Metric")
+            require(isinstance(metric, Metric), f"{where}: '{name}'", metric, "a Metric")
     with benchmark_code(benchmark.name, "notes()"):
         own_notes = [*benchmark.notes(scores)]
     origin = provenance(cell, items, data_sha256, answerers.counted)
@@ -127,9 +122,9 @@ def evaluate_cell(
         raise CellFailure(
             f"{gone} of {len(pictures)} images were removed from {cell.folder} while they were judged"
         )
-    with benchmark_code(benchmark.name, "official_files()"):
+    with benchmark_code(benchmark.name, "official_files()") as where:
         official = dict(benchmark.official_files(scores))
-    check_files(official, f"benchmark {benchmark.name}: official_files()")
+        check_files(official, where)
     leave(cell, result, scores_text(evaluator.id, states, scores), official)
     if stopped:
         return Outcome(FAILED, stopped)
@@ -169,37 +164,14 @@ def not_made(state: ImageState) -> ScoredItem:
     return ScoredItem(state.item, None, Answers({}), {}, None, state.attempted, "not_generated", reason)
 
 
-def _scored(benchmark: Benchmark, known: ScoredItem, state: ImageState) -> ScoredItem:
-    """What all answers about an item together are worth."""
-    known = known._replace(attempted=state.attempted)
-    if known.status != JUDGED:
-        return known
-    where = f"score() of item {known.item.id}"
-    with benchmark_code(benchmark.name, where):
-        score = benchmark.score(known.item, known.answers)
-        _check_score(score, f"benchmark {benchmark.name}: {where}")
-        return known._replace(score=score.of_item(known.item.id))
-
-
-def _check_score(score: Any, where: str) -> None:
-    require(isinstance(score, Score), where, score, "a Score")
-    for name, value in score.values.items():
-        is_value = is_number(value) or isinstance(value, bool)
-        require(is_value, f"{where}: '{name}'", value, "a finite number")
-    for name, value in {**score.keys, **score.detail}.items():
-        require(is_json(value), f"{where}: '{name}'", value, "a JSON value")
-    for n, point in enumerate(score.points):
-        _check_score(point, f"{where}, points[{n}]")
-
-
 def _why(scores: Scores, asked: bool) -> str:
     """The commonest reason why an item was not judged, and what to do about it; empty when all were."""
     lost = Counter((one.status, one.reason) for one in scores.items if one.status in (UNPARSED, JUDGE_FAILED))
     if not lost:
         return ""
     ((status, reason), count), *_ = lost.most_common(1)
-    remedy = "--retry_unparsed asks again" if status == UNPARSED else "run again to ask again"
-    remedy = remedy if asked else "leave --rescore out to ask again"
+    again = "run again to ask again" if asked else "leave --rescore out to ask again"
+    remedy = "--retry_unparsed asks again" if status == UNPARSED else again
     return f" ({f'{count} times' if count > 1 else 'once'}: {reason}; {remedy})"
 
 
@@ -208,12 +180,11 @@ def _better(result: Result, asked: bool) -> Result | None:
     one has; one that knows more where nothing was ``asked``, for what is missing may have been said to other settings.
     """
     for other in standing(Cell(result.model, result.benchmark)):
-        if other.evaluator.id != result.evaluator.id or other.treatment != result.treatment:
-            continue
-        covers_more = other.coverage.expected > result.coverage.expected and other.coverage.complete
-        if result.limit and covers_more:
-            return other
-        if not asked and other.limit == result.limit and other.coverage.judged > result.coverage.judged:
+        is_alike = other.evaluator.id == result.evaluator.id and other.treatment == result.treatment
+        one, this = other.coverage, result.coverage
+        covers_more = result.limit and one.complete and one.expected > this.expected
+        knows_more = not asked and other.limit == result.limit and one.judged > this.judged
+        if is_alike and (covers_more or knows_more):
             return other
     return None
 

@@ -18,6 +18,7 @@ from imageevalkit.benchmark.contract import (
     ScoredItem,
     Unparsed,
     benchmark_code,
+    check_score,
     is_json,
     require,
 )
@@ -26,6 +27,7 @@ from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.jsonl import Tell, tell_nobody
 from imageevalkit.cell.kept_twice import KeptTwiceWriter
+from imageevalkit.cell.states import ImageState
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.evaluation.answerers import Answerers
 from imageevalkit.evaluation.judgements import judgement_records, judgement_writer, request_hash
@@ -249,26 +251,23 @@ class Interview:
         elif answer.usd is not None:
             self.usd = (self.usd or 0.0) + answer.usd
 
-    def scored_item(self, item: Item, unasked: str) -> ScoredItem:
-        """What is known of an item with a picture, before its score; ``unasked`` is why questions without a reply
-        have none.
-        """
-        places = self._places[item.id]
-        lacking = [(place.status, name, place) for name, place in places.items() if not place.answer]
-        status, reason = JUDGED, ""
+    def scored_item(self, state: ImageState, unasked: str) -> ScoredItem:
+        """What is known of the item of a picture; ``unasked`` is why questions without a reply have none."""
+        item, places = state.item, self._places[state.item.id]
+        status, reason, score = JUDGED, "", None
+        answers = Answers({name: place.answer for name, place in places.items() if place.answer})
+        lacking = [(name, place) for name, place in places.items() if not place.answer]
         if lacking:
-            status, name, place = min(lacking, key=lambda one: one[0] != JUDGE_FAILED)
-            reason = place.reason or unasked
+            name, place = min(lacking, key=lambda one: one[1].status != JUDGE_FAILED)
+            status, reason = place.status, place.reason or unasked
             reason = f"{name}: {reason}" if len(places) > 1 else reason
-        return ScoredItem(
-            item,
-            self._pictures[item.id].path,
-            Answers({name: place.answer for name, place in places.items() if place.answer}),
-            {name: place.text for name, place in places.items() if place.text is not None},
-            None,
-            status=status,
-            reason=reason,
-        )
+        else:
+            with benchmark_code(self._benchmark.name, f"score() of item {item.id}") as where:
+                score = self._benchmark.score(item, answers)
+                check_score(score, where)
+                score = score.of_item(item.id)
+        replies = {name: place.text for name, place in places.items() if place.text is not None}
+        return ScoredItem(item, state.path, answers, replies, score, state.attempted, status, reason)
 
     def _advance(self, item: str) -> None:
         """Take the questions that the benchmark has now; until none of them is answered by what is known."""
@@ -299,25 +298,22 @@ class Interview:
                 self._open[place.request] = place.question
 
     def _questions(self, item: str) -> list[Question]:
-        places, where = self._places[item], f"questions() of item {item}"
+        places, questions = self._places[item], dict[str, Question]()
         answers = Answers(
             {name: place.answer for name, place in places.items() if place.answer},
             {name: place.attempts for name, place in places.items()},
         )
-        with benchmark_code(self._benchmark.name, where):
-            found = list(self._benchmark.questions(self._items[item], self._pictures[item], answers))
+        with benchmark_code(self._benchmark.name, f"questions() of item {item}") as where:
+            for question in self._benchmark.questions(self._items[item], self._pictures[item], answers):
+                require(
+                    isinstance(question, Question), f"{where}: one", question, "made by ask() or measure()"
+                )
+                if question.name in questions:
+                    name = question.name
+                    raise CellFailure(f"{where} has more than one of the name '{name}': give each its own")
+                questions[question.name] = replace(question, item=item)
         self.depend_on_answers |= answers.looked_at
-        names: set[str] = set()
-        for question in found:
-            if not isinstance(question, Question):
-                problem = f"{reprlib.repr(question)}, which is no Question: give those of ask() or measure()"
-            elif question.name in names:
-                problem = f"more than one of the name '{question.name}': give each a name of its own"
-            else:
-                names.add(question.name)
-                continue
-            raise CellFailure(f"benchmark {self._benchmark.name}: {where} has {problem}")
-        return [replace(question, item=item) for question in found]
+        return list(questions.values())
 
     def _take(self, place: _Place) -> bool:
         """Look at the next reply to the place's request; False where there is none."""
@@ -329,15 +325,15 @@ class Interview:
         answer = Answer(question, **replies[number])
         self.answered.add(self._answerers.of(question))
         place.text, place.status = answer.text, UNPARSED
-        name, where = self._benchmark.name, f"parse() of item {question.item}, {question.name}"
         # anew at every run: a mended parser counts without asking again
-        with benchmark_code(name, where):
+        where = f"parse() of item {question.item}, {question.name}"
+        with benchmark_code(self._benchmark.name, where) as where:
             try:
                 value = self._benchmark.parse(question, answer)
             except Unparsed as error:
                 place.reason = str(error) or "it holds no value"
                 return True
-            require(is_json(value), f"benchmark {name}: {where}", value, "a JSON value")
+            require(is_json(value), where, value, "a JSON value")
         place.answer, place.status, place.reason = replace(answer, value=value), JUDGED, ""
         return True
 

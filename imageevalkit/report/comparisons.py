@@ -60,12 +60,11 @@ def _compared(
         files_of = {cell.cell.model: cell.source.with_name("scores.jsonl") for cell, _ in reversed(alike)}
         if len(files_of) < 2:
             continue
-        where = f"benchmark {benchmark.name}: compare()"
         try:
             scores = {model: read_scores(path) for model, path in reversed(files_of.items())}
-            with benchmark_code(benchmark.name, "compare()"):
+            with benchmark_code(benchmark.name, "compare()") as where:
                 files = dict(benchmark.compare(scores))
-            check_files(files, where)
+                check_files(files, where)
         except CellFailure as error:
             tell(str(error))
             continue
