@@ -13,15 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.geneval2.benchmark import (
-    ATOMICITIES,
-    PROMPTS,
-    SKILLS,
-    GenEval2,
-    by_atomicity,
-    by_skill,
-    prompt_score,
-)
+from benchmarks.geneval2 import benchmark as geneval2
 from imageevalkit.cell.jsonl import is_number
 from imageevalkit.cell.results import Metric
 from imageevalkit.errors import ExitStatus, UserError, run_main, show
@@ -36,7 +28,7 @@ def main() -> ExitStatus:
         "--score_data", required=True, type=Path, help="JSON list with a list of scores per prompt"
     )
     path = parser.parse_args().score_data
-    records = GenEval2().read_jsonl("geneval2_data.jsonl", PROMPTS)
+    records = geneval2.GenEval2().read_jsonl("geneval2_data.jsonl", geneval2.PROMPTS)
     try:
         show(analysis(json.loads(path.read_text(encoding="utf-8")), records))
     except OSError as error:
@@ -68,13 +60,13 @@ def analysis(lists: Any, records: Sequence[Mapping[str, Any]]) -> str:
         if len(scores) != len(record["skills"]):
             raise ValueError(f"prompt {number} has {len(scores)} scores, but {len(record['skills'])} atoms")
         atoms = [{"p": score} for score in scores]
-        prompts.append(prompt_score(record["atom_count"], record["skills"], atoms))
+        prompts.append(geneval2.prompt_score(record["atom_count"], record["skills"], atoms))
     lines = ["Per Atom Type Analysis (Soft-TIFA AM)"]
-    skills, atomicities = by_skill(prompts), by_atomicity(prompts)
-    for skill in SKILLS:
+    skills, atomicities = geneval2.by_skill(prompts), geneval2.by_atomicity(prompts)
+    for skill in geneval2.SKILLS:
         lines += [f"{skill.capitalize()}:", _percent(skills.get(f"skill/{skill}"))]
     lines += ["", "Per Atomicity Analysis (Soft-TIFA GM)"]
-    for atomicity in ATOMICITIES:
+    for atomicity in geneval2.ATOMICITIES:
         metric = atomicities.get(f"atomicity/{atomicity}")
         lines += [f"Results for Atomicity={atomicity}", _percent(metric)]
     am, gm = (mean(prompts, f"soft_tifa_{kind}", percent=True).value for kind in ("am", "gm"))

@@ -19,9 +19,7 @@ class Answerer(ABC):
     @property
     @abstractmethod
     def evaluator(self) -> Evaluator:
-        """Its name, and all that decides what it answers; never where it is reached, nor a secret.
-
-        Costs no model load: a run with nothing to ask needs it too.
+        """Its name, and all that decides what it answers; never where it is reached, nor a secret. Loads no model.
 
         Raises CellFailure: the model or a package is not there; the message says how to get it.
         """

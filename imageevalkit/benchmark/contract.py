@@ -158,8 +158,8 @@ class Benchmark(ABC):
       value is an error.
     * ``settings_class`` are its :class:`Settings`; ``has_corrected_rules``: it knows the rules "corrected" too.
 
-    An instance has the user's ``settings`` and the chosen ``judge`` (a full name, the name of a reader, or empty).
-    Making one reads no file.
+    An instance has the user's ``settings``, the chosen ``judge`` (a full name, the name of a reader, or empty) and the
+    full names of the ``official`` judges. Making one reads no file.
     """
 
     name: ClassVar[str]
@@ -180,6 +180,7 @@ class Benchmark(ABC):
 
     def __init__(self, settings: Settings | None = None, judge: str = "") -> None:
         self.settings = settings or self.settings_class()
+        self.official = self.official_judges or (self.judge,)
         self.judge = judge or self.judge
         self._sources: dict[str, list[Picture]] = {}
 
@@ -187,11 +188,6 @@ class Benchmark(ABC):
     def is_official_judge(self) -> bool:
         """Whether the chosen judge is one that the official evaluator uses, whatever its settings."""
         return self.judge in self.official
-
-    @property
-    def official(self) -> Sequence[str]:
-        """The full names of the official judges."""
-        return self.official_judges or (type(self).judge,)
 
     @property
     def backend(self) -> str:

@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 
 
 class Encoding(NamedTuple):
-    """How an image is encoded anew before it is sent, where a protocol demands it.
-
-    ``format`` is Pillow's name ("JPEG", "PNG"), ``quality`` its own 1-95 scale (None: the format's default);
-    ``longest_side`` in pixels shrinks larger images to it (None: never).
+    """How an image is encoded anew before it is sent: ``format`` is Pillow's name ("JPEG", "PNG"), ``quality`` its own
+    1-95 scale (None: the format's default); ``longest_side`` in pixels shrinks larger images to it (None: never).
     """
 
     format: str
@@ -105,9 +103,8 @@ class Question:
     group, by which a benchmark says who answers (``Benchmark.measurers``). ``item`` is set by the engine.
 
     ``choices``: strings for each of which the probability is asked that the reply's first token is the first token of
-    that string. Such a question has ``sampling.max_tokens == 1`` and no other use of the text than
-    the most probable token. ``choice_ids`` are the ids of those tokens where the protocol fixes them: a backend
-    that has the tokenizer refuses to answer by others.
+    that string. Such a question has ``sampling.max_tokens == 1``, and its text is the most probable token.
+    ``choice_ids`` are the ids of those tokens where the protocol fixes them: who has the tokenizer takes no others.
     """
 
     name: str

@@ -19,20 +19,9 @@ from imageevalkit.benchmark.contract import (
     require,
 )
 from imageevalkit.benchmark.question import Picture
-from imageevalkit.cell import Cell
+from imageevalkit.cell import Cell, results
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import (
-    Coverage,
-    Metric,
-    Result,
-    Score,
-    as_object,
-    check_files,
-    check_within_scale,
-    leave,
-    standing,
-    validate,
-)
+from imageevalkit.cell.results import Coverage, Metric, Result, Score
 from imageevalkit.cell.states import CORRUPT, GENERATED, ImageState, scorable, survey_images
 from imageevalkit.errors import CellFailure, ExitStatus, say
 from imageevalkit.evaluation.answerers import Answerers
@@ -107,8 +96,8 @@ def evaluate_cell(
         notes=[*_notes(states, interview.repeated, origin), *filter(None, [corrupt]), *own_notes],
     )
     try:
-        validate(as_object(result))
-        check_within_scale(metrics, benchmark.unbounded)
+        results.validate(results.as_object(result))
+        results.check_within_scale(metrics, benchmark.unbounded)
     except ValueError as error:
         raise CellFailure(f"benchmark {cell.benchmark}: {error}") from None
     if kept := _better(result, options.ask):
@@ -124,8 +113,8 @@ def evaluate_cell(
         )
     with benchmark_code(benchmark.name, "official_files()") as where:
         official = dict(benchmark.official_files(scores))
-        check_files(official, where)
-    leave(cell, result, scores_text(evaluator.id, states, scores), official)
+        results.check_files(official, where)
+    results.leave(cell, result, scores_text(evaluator.id, states, scores), official)
     if stopped:
         return Outcome(FAILED, stopped)
     spent = f"{dollars(interview.usd)} for the judge" if interview.usd is not None else ""
@@ -179,7 +168,7 @@ def _better(result: Result, asked: bool) -> Result | None:
     """The result of the same evaluator that ``result`` must not replace: a complete one of more items than a limited
     one has; one that knows more where nothing was ``asked``, for what is missing may have been said to other settings.
     """
-    for other in standing(Cell(result.model, result.benchmark)):
+    for other in results.standing(Cell(result.model, result.benchmark)):
         is_alike = other.evaluator.id == result.evaluator.id and other.treatment == result.treatment
         one, this = other.coverage, result.coverage
         covers_more = result.limit and one.complete and one.expected > this.expected

@@ -13,7 +13,7 @@ from imageevalkit.benchmark.contract import Benchmark
 from imageevalkit.benchmark.question import Picture, Question
 from imageevalkit.cell import Cell
 from imageevalkit.cell import fingerprint as fp
-from imageevalkit.cell.items import Item
+from imageevalkit.cell.items import MODEL_NAME_MARK, Item
 from imageevalkit.cell.states import images_to_come, scorable, survey_images
 from imageevalkit.errors import ExitStatus, run_main
 from imageevalkit.evaluation.answerers import Answerers
@@ -39,6 +39,7 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
     ``request["images"]`` is how the run gets the images: the ``stage`` with its options, None for those there are.
     """
 
+    @functools.cache
     def asked(cell: Cell) -> str:
         if registry.benchmark_class(cell.benchmark) is None:
             return "a script of its own, which does not tell what it asks"
@@ -51,15 +52,11 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
             said += f", {effort(request['judge'], waiting)}"
         return f"{said}; their answers may lead to more" if waiting and known.depend_on_answers else said
 
-    # of images that are all to come, the same is asked whoever makes them
-    untouched: dict[str, str] = {}
-
     def forecast(cell: Cell) -> str:
         if cell.folder.exists() or (request["images"] or {}).get("stage") == "adopt":
             return asked(cell)
-        if cell.benchmark not in untouched:
-            untouched[cell.benchmark] = asked(cell)
-        return untouched[cell.benchmark]
+        # of images that are all to come, the same is asked whoever makes them
+        return asked(Cell(MODEL_NAME_MARK, cell.benchmark))
 
     return forecast
 
@@ -76,17 +73,15 @@ def _pictures(
     images = request["images"]
     if images and images["stage"] == "adopt":
         items, _, places = places_of_job(cell, images, datasets)
-        states = adoption.images_to_come(cell, items, places)
+        return items, pictures_of(benchmark, adoption.images_to_come(cell, items, places))
+    items = datasets.items(cell, request["limit"])
+    if images:
+        task = datasets[cell.benchmark].dataset_task
+        settings = fp.settings_of(task, images["settings"][task]) if "settings" in images else None
+        states = images_to_come(cell, items, settings, images["overwrite"], images["retry_refused"])
     else:
-        items = datasets.items(cell, request["limit"])
-        if images:
-            task = datasets[cell.benchmark].dataset_task
-            settings = fp.settings_of(task, images["settings"][task]) if "settings" in images else None
-            states = images_to_come(cell, items, settings, images["overwrite"], images["retry_refused"])
-        else:
-            official = EvaluateOptions.from_environment().official
-            found = survey_images(cell, items, mend=False)
-            states = scorable(found, official and benchmark.scores_blank)
+        blank = EvaluateOptions.from_environment().official and benchmark.scores_blank
+        states = scorable(survey_images(cell, items, mend=False), blank)
     return items, pictures_of(benchmark, states)
 
 

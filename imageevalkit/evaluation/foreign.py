@@ -10,8 +10,6 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from imageevalkit import registry
@@ -22,14 +20,7 @@ from imageevalkit.cell.metrics_file import METRICS, no_score, read_metrics
 from imageevalkit.cell.results import Evaluator, Score, leave, standing
 from imageevalkit.cell.states import GENERATED, survey_images
 from imageevalkit.errors import CellFailure, ExitStatus, run_main, say
-from imageevalkit.evaluation.engine import (
-    coverage_of,
-    leave_outcome,
-    not_made,
-    outcome_of_result,
-    result_of,
-    scores_text,
-)
+from imageevalkit.evaluation import engine
 from imageevalkit.evaluation.interview import EvaluateOptions
 from imageevalkit.evaluation.provenance import provenance
 from imageevalkit.jobs import COMPLETE, Outcome, outcome_of
@@ -43,22 +34,16 @@ def main() -> ExitStatus:
     command = sys.argv[1:]
     _, script, model, _ = command
     cell = Cell(model, Path(script).stem)
-    with _only_new(cell.folder / METRICS):
+    path = cell.folder / METRICS
+    earlier = path.with_name(f".{METRICS}.earlier")
+    if path.exists():  # may be of other images; it is back if no new one comes
+        path.replace(earlier)
+    try:
         # in a session of its own: `kill 0`, with which a script ends what it started, must not end this process
         status = subprocess.run(command, start_new_session=True, check=False).returncode
         if status:
             sys.exit(status if status > 0 else 128 - status)
-        return leave_outcome(cell, outcome_of(lambda: _outcome(cell, Path(script)), say))
-
-
-@contextmanager
-def _only_new(path: Path) -> Iterator[None]:
-    """A block that begins without ``path``, whose metrics may be of other images; it is back if no new one comes."""
-    earlier = path.with_name(f".{path.name}.earlier")
-    if path.exists():
-        path.replace(earlier)
-    try:
-        yield
+        return engine.leave_outcome(cell, outcome_of(lambda: _outcome(cell, Path(script)), say))
     finally:
         if path.exists():
             earlier.unlink(missing_ok=True)
@@ -84,11 +69,11 @@ def _outcome(cell: Cell, script: Path) -> Outcome:
         [
             ScoredItem(one.item, one.path, Answers({}), {}, Score({}))
             if one.status == GENERATED
-            else not_made(one)
+            else engine.not_made(one)
             for one in states.values()
         ]
     )
-    coverage = coverage_of(states, scores)
+    coverage = engine.coverage_of(states, scores)
     if not coverage.generated:
         raise CellFailure(
             f"no image is behind {short_path(path)}: {coverage.problems()} of {coverage.expected} items"
@@ -101,7 +86,7 @@ def _outcome(cell: Cell, script: Path) -> Outcome:
     # of a benchmark that names no version: all that a model is shown
     shown = "\n".join(f"{item.seed} {item.prompt_sha256}" for item in items)
     origin = provenance(cell, items[: options.limit], {}, evaluator.id)
-    result = result_of(
+    result = engine.result_of(
         cell,
         coverage,
         list(metrics)[:1],
@@ -113,8 +98,8 @@ def _outcome(cell: Cell, script: Path) -> Outcome:
         provenance={**origin, "environment": None, "python": None},
         notes=[f"measured by eval/{script.name}; that it counted every image is its own word"],
     )
-    leave(cell, result, scores_text(evaluator.id, states, scores), None)
-    return outcome_of_result(result)
+    leave(cell, result, engine.scores_text(evaluator.id, states, scores), None)
+    return engine.outcome_of_result(result)
 
 
 def _items(cell: Cell) -> list[Item]:
