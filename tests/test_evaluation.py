@@ -434,10 +434,11 @@ def test_what_holds_the_judge_back_is_told_meanwhile(tmp_path: Path, monkeypatch
     assert not [thread for thread in threading.enumerate() if thread.name == "watch"]
 
 
-def test_a_judge_that_dies_fails_the_cell_and_keeps_what_it_said() -> None:
+def test_a_judge_that_dies_fails_the_cell_and_keeps_what_it_said(capsys: pytest.CaptureFixture[str]) -> None:
     generate(FakeModel(), FakeDataset(5))
     outcome, result = evaluate(RedBenchmark(faults={"images/00003": "judge dies"}))
     assert outcome.state == FAILED
+    assert "\nred-v1 stopped answering: the key is rejected\n" in capsys.readouterr().out
     assert outcome.message == "the key is rejected (3 of 5 judged; run again to go on)"
     assert (result.coverage.judged, result.coverage.judge_failed, result.headline) == (3, 2, [])
     again = RedBenchmark()

@@ -36,10 +36,9 @@ from imageevalkit.benchmark.question import (
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.cell.states import images_to_come, survey_images
-from imageevalkit.evaluation.answerers import Answerers
+from imageevalkit.evaluation.answerers import Answerers, request_hash
 from imageevalkit.evaluation.engine import pictures_of
 from imageevalkit.evaluation.interview import EvaluateOptions, Interview
-from imageevalkit.evaluation.judgements import request_hash
 from imageevalkit.grids import Grid
 from imageevalkit.images import CorruptImage, encode, is_plain, sha256_file
 from imageevalkit.judges.api import fitted_size, judge_picture, open_picture, sent_picture

@@ -22,8 +22,7 @@ from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.evaluation.answerers import Answerers
-from imageevalkit.evaluation.judgements import request_hash
+from imageevalkit.evaluation.answerers import Answerers, request_hash
 from imageevalkit.judges.api import judge_picture
 from tests.support.oneig_scored import RULES, real_benchmark, real_prompts
 

@@ -1,17 +1,20 @@
-"""Who answers a benchmark's questions, and under what name together."""
+"""Who answers a benchmark's questions, under what name together, and what a question to them is known by."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Generator, Sequence
 from functools import cached_property
 
 from imageevalkit import registry
 from imageevalkit.benchmark.answerer import Answerer, digest
 from imageevalkit.benchmark.contract import JUDGE, Benchmark, grouped
-from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
+from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.secrets import one_line
+from imageevalkit.text import to_bytes
 
 _JUDGE_GROUP = "judge"
 
@@ -114,3 +117,18 @@ class Answerers:
     def holdup(self) -> str:
         """What holds the answers back now, in a few words; called from another thread."""
         return self._asked.holdup() if self._asked else ""
+
+
+def request_hash(question: Question, evaluator: Evaluator) -> str:
+    """Identifies what is asked of whom: two questions with one hash have one answer.
+
+    It covers the evaluator with its versions and settings, every word, every image's bytes and the sampling; not the
+    item, its path, or where the evaluator is reached.
+    """
+    messages = [
+        [m.role, [p.request if isinstance(p, Picture) else p for p in m.parts]] for m in question.messages
+    ]
+    request = json.dumps(
+        [messages, vars(question.sampling), question.choices], sort_keys=True, ensure_ascii=False
+    )
+    return hashlib.sha256(to_bytes(f"[{evaluator.as_json}, {request[1:]}")).hexdigest()

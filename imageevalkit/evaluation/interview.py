@@ -9,8 +9,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from imageevalkit.atomic import sync_folder
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import (
     Answers,
@@ -25,12 +26,11 @@ from imageevalkit.benchmark.contract import (
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import Tell, tell_nobody
-from imageevalkit.cell.kept_twice import KeptTwiceWriter
+from imageevalkit.cell.jsonl import Shape, Tell, tell_nobody
+from imageevalkit.cell.kept_twice import KeptTwiceWriter, copy_of, read_kept
 from imageevalkit.cell.states import ImageState
 from imageevalkit.errors import CellFailure, say
-from imageevalkit.evaluation.answerers import Answerers
-from imageevalkit.evaluation.judgements import judgement_records, judgement_writer, request_hash
+from imageevalkit.evaluation.answerers import Answerers, request_hash
 from imageevalkit.machine import available_cores
 from imageevalkit.progress import Progress, ProgressWriter
 from imageevalkit.secrets import one_line, redact
@@ -42,6 +42,37 @@ _RECORDED = {JUDGED: "ok", UNPARSED: "unparsed", JUDGE_FAILED: "failed"}
 _FIRST_FAILURES = 10
 _LOOK_EVERY = 0.5  # seconds
 _VARIABLES = ("LIMIT", "MISSING_ITEMS", "RESCORE", "RETRY_UNPARSED", "CORES")
+
+
+RECORD = Shape(
+    must={"request": str, "status": Literal["ok", "unparsed", "failed"]},
+    may={
+        "evaluator": str,
+        "raw": str | None,
+        "probabilities": dict[str, float] | None,
+        "outside": float | None,
+        "tokens": dict[str, float] | None,
+        "usd": float | None,
+    },
+)
+"""A line of ``judgements.jsonl``."""
+
+
+def judgement_records(cell: Cell, tell: Tell = tell_nobody) -> Iterator[dict[str, Any]]:
+    """What was answered about ``cell`` so far; none where the file was deleted, which is how a user has all asked anew.
+
+    Raises CellFailure: the file cannot be read.
+    """
+    return read_kept(cell.judgements, RECORD, tell) if os.path.lexists(cell.judgements) else iter(())
+
+
+def judgement_writer(cell: Cell) -> KeptTwiceWriter:
+    """For more of them."""
+    if not os.path.lexists(cell.judgements):
+        copy_of(cell.judgements).unlink(missing_ok=True)
+    writer = KeptTwiceWriter(cell.judgements, RECORD)
+    sync_folder(cell.folder)
+    return writer
 
 
 class EvaluateOptions(NamedTuple):

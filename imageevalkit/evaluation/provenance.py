@@ -17,7 +17,7 @@ from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.records import OK, Record, last_records, spent_since
-from imageevalkit.evaluation.judgements import judgement_records
+from imageevalkit.evaluation.interview import judgement_records
 from imageevalkit.hashes import environment_hash
 
 _GPU_NAMES = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
