@@ -80,21 +80,19 @@ def _classes_in(folder: Path) -> list[type[Benchmark]]:
     if not classes:
         raise UserError(f"{where} holds no benchmark: write a class with a name ({_CONTRACT})")
     for cls in classes:
-        if problem := _problem_of(cls):
+        problem = (
+            "" if cls.task in TASKS else f"the task of {cls.name} is '{cls.task}': use {', '.join(TASKS)}"
+        )
+        if inspect.isabstract(cls):
+            problem = f"class {cls.__name__} lacks {', '.join(sorted(cls.__abstractmethods__))} ({_CONTRACT})"
+        for attribute in ("name", "version"):
+            text = getattr(cls, attribute, None)
+            if not isinstance(text, str) or not text:
+                is_wrong = "is missing" if text is None else f"is {text!r}"
+                problem = f"the {attribute} of class {cls.__name__} {is_wrong}, and must be a text"
+        if problem:
             raise UserError(f"{where}: {problem}")
     return classes
-
-
-def _problem_of(cls: type[Benchmark]) -> str:
-    """Why no benchmark can be made of ``cls``; empty: one can."""
-    for attribute in ("name", "version"):
-        text = getattr(cls, attribute, None)
-        if not isinstance(text, str) or not text:
-            is_wrong = "is missing" if text is None else f"is {text!r}"
-            return f"the {attribute} of class {cls.__name__} {is_wrong}, and must be a text"
-    if inspect.isabstract(cls):
-        return f"class {cls.__name__} lacks {', '.join(sorted(cls.__abstractmethods__))} ({_CONTRACT})"
-    return "" if cls.task in TASKS else f"the task of {cls.name} is '{cls.task}': use {', '.join(TASKS)}"
 
 
 def _imported(module: str) -> Any:
@@ -151,10 +149,7 @@ def make_benchmark(name: str, settings: Mapping[str, Any], judge: str) -> Benchm
 
 
 def benchmark_tasks() -> dict[str, str]:
-    """The task of every benchmark, ours and foreign ones.
-
-    Raises UserError: infer/custom_datasets/load_dataset.py cannot be read.
-    """
+    """The task of every benchmark, ours and foreign ones. Raises UserError: the registry of these cannot be read."""
     ours = {name: cls.task for name, cls in _benchmarks()[0].items()}
     return ours | {name: setting.task for name, setting in _foreign_datasets()[0].items()}
 
@@ -167,8 +162,7 @@ def broken_benchmarks() -> Mapping[str, str]:
 def load_dataset(name: str, settings: Mapping[str, Any] | None = None) -> Any:
     """The dataset of the benchmark ``name`` with ``settings`` (None: those of this job), as the extension guide has it.
 
-    Raises UserError: there is no such one; CellFailure: a foreign class calls itself, or its task, otherwise than
-    DATASET_SETTINGS does.
+    Raises UserError: there is no such one; CellFailure: a foreign class is not what DATASET_SETTINGS says.
     """
     if benchmark_class(name):
         return BenchmarkDataset(make_benchmark(name, settings_of(name) if settings is None else settings, ""))
@@ -225,10 +219,7 @@ def is_foreign(name: str) -> bool:
 
 
 def foreign_dataset(name: str) -> DatasetSetting | None:
-    """The line of DATASET_SETTINGS for ``name``; None where there is none.
-
-    Raises CellFailure: it is wrong; UserError: infer/custom_datasets/load_dataset.py cannot be read.
-    """
+    """The line of DATASET_SETTINGS for ``name``; None: there is none. Raises CellFailure: it is wrong; UserError."""
     settings, broken = _foreign_datasets()
     if name in broken:
         raise CellFailure(broken[name])
@@ -268,10 +259,7 @@ def judges() -> Mapping[str, JudgeSetting]:
 
 
 def choose_judge(judge: str) -> JudgeChoice:
-    """The judge called so: one of :func:`judges`, ``backend:name``, or ``backend:model id or path``.
-
-    Raises UserError: there is no such judge or backend.
-    """
+    """The judge called so: ``qwen3-vl-8b``, ``openai:gpt-4o``, ``vllm:/path``. Raises UserError: there is none."""
     known = judges()
     backend, colon, name = judge.partition(":")
     if backend in BACKENDS and not name.strip():
@@ -289,8 +277,8 @@ def choose_judge(judge: str) -> JudgeChoice:
             f"use one of {', '.join(BACKENDS)}, as in openai:gpt-4o"
         )
     if setting := known.get(name):
-        same = setting.backend == backend
-        return JudgeChoice(name, setting if same else JudgeSetting(backend, setting.model_path))
+        is_same = setting.backend == backend
+        return JudgeChoice(name, setting if is_same else JudgeSetting(backend, setting.model_path))
     # pathlib raises where there is no such user; so it is a folder that is not there
     model_path = name if backend == "openai" else os.path.expanduser(name)  # noqa: PTH111
     return JudgeChoice(name, JudgeSetting(backend, model_path))
@@ -308,10 +296,7 @@ def judge(
     pixels: PixelRule | None = None,
     options: JudgeOptions | None = None,
 ) -> Answerer:
-    """The judge called ``name``, made as :class:`imageevalkit.judges.answerer.Judge`; ``options``: those of this job.
-
-    Raises UserError: there is no such judge.
-    """
+    """The judge called ``name`` (:class:`imageevalkit.judges.answerer.Judge`); ``options`` None: those of this job."""
     choice = choose_judge(name)
     # a server that a job of the run starts is asked like any other API
     is_local = choice.setting.backend == "transformers"

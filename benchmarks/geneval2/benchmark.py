@@ -87,16 +87,13 @@ class GenEval2(Benchmark):
                 yield Sample(f"images/{index:03d}.png", record["prompt"], data={**data, "index": index})
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
+        atom, whole = (self.prompts[f"evaluation.py::{name}"] for name in ("soft_tifa", "vqa_score"))
+        # TIFA asks in the same words as Soft-TIFA, and one reply serves both
         asked = [
-            # TIFA asks in the same words, and one reply serves both
-            (
-                f"vqa/{n}",
-                self.prompts["evaluation.py::soft_tifa"].format(question),
-                accepted(question, answer),
-            )
+            (f"vqa/{n}", atom.format(question), accepted(question, answer))
             for n, (question, answer) in enumerate(item.data["vqa_list"])
         ]
-        asked.append((_VQASCORE, self.prompts["evaluation.py::vqa_score"].format(item.prompt), _YES))
+        asked.append((_VQASCORE, whole.format(item.prompt), _YES))
         for name, text, choices in asked:
             ids = _TOKEN_IDS.get(choices[0], ()) if self.is_official_judge else ()
             yield replace(ask(name, image, text, choices=choices), choice_ids=ids)
@@ -123,7 +120,6 @@ class GenEval2(Benchmark):
         }
 
     def score(self, item: Item, answers: Answers) -> Score:
-        """The four methods' scores of the image, 0-100; the replies to read."""
         score = _exact(item, answers)
         asked = [(f"vqa/{n}", *pair) for n, pair in enumerate(item.data["vqa_list"])]
         detail = {
@@ -134,11 +130,10 @@ class GenEval2(Benchmark):
         return Score({name: 100.0 * score.values[name] for name in METHODS}, score.keys, detail)
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
-        """By name, on a scale of 100; ``n`` counts prompts.
+        """The methods, 0-100, the same ``_corrected``, by skill (Soft-TIFA AM) and by atomicity (Soft-TIFA GM).
 
-        The methods, the same ``_corrected``, by skill (Soft-TIFA AM) and by atomicity (Soft-TIFA GM), groups without
-        prompts left out; ``_official``: without value unless all 800 prompts are there. Where the judge's backend saw
-        only the top tokens, ``_upper`` bounds and ``outside_mass`` (mean and largest over all questions, 0-1).
+        ``_official``: without value unless all 800 prompts are there. Where the judge's backend saw only the top
+        tokens, ``_upper`` bounds and ``outside_mass`` (mean and largest over all questions, 0-1).
         """
         exact = _all_exact(scores)
         found = {name: mean(exact, name, percent=True) for name in (*METHODS, *_CORRECTED)}
@@ -153,7 +148,6 @@ class GenEval2(Benchmark):
         return found
 
     def notes(self, scores: Scores) -> Sequence[str]:
-        """How much probability was outside what the judge's backend could see, if it was not all of it."""
         unseen = _unseen(scores)
         if not any(unseen):
             return ()

@@ -12,7 +12,16 @@ from functools import partial
 from itertools import accumulate, chain
 
 from imageevalkit.assets import file_table, github
-from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Unparsed, grouped, spread
+from imageevalkit.benchmark.contract import (
+    Answers,
+    Benchmark,
+    Sample,
+    Scores,
+    Settings,
+    Unparsed,
+    grouped,
+    spread,
+)
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
@@ -91,14 +100,11 @@ natural_science.json 117085 b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be2
     parts: Sequence[str] = ("consistency", "realism", "aesthetic_quality")
     categories = _categories(400, 167, 133, 100, 100, 100)
 
-    @property
-    def official_headline(self) -> Sequence[str]:  # type: ignore[override]
-        return ("overall_official",) if self.settings.rules == "official" else ()
-
-    @property
-    def unbounded(self) -> Sequence[str]:  # type: ignore[override]
-        """The official parser takes any digit for a score."""
-        return ("*",) if self.settings.rules == "official" and self.parts else ()
+    def __init__(self, settings: Settings | None = None, judge: str = "") -> None:
+        super().__init__(settings, judge)
+        if self.settings.rules == "official":
+            self.official_headline = ("overall_official",)
+            self.unbounded = ("*",) if self.parts else ()  # the official parser takes any digit for a score
 
     def samples(self) -> Iterable[Sample]:
         """Any first N hold each category in its share, and within a category each subcategory."""
@@ -119,11 +125,8 @@ natural_science.json 117085 b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be2
         system, user = (self.prompts[f"{self.program}::{_FUNCTION}#{role}"] for role in ("system", "user"))
         text = user.format(Prompt=item.prompt, Explanation=item.data["explanation"])
         # the official evaluators declare every file a PNG
-        messages = (
-            Message("system", (system,)),
-            Message("user", (text, image._replace(media_type="image/png"))),
-        )
-        return [Question(_QUESTION, messages, self.sampling)]
+        shown = Message("user", (text, image._replace(media_type="image/png")))
+        return [Question(_QUESTION, (Message("system", (system,)), shown), self.sampling)]
 
     def clean(self, reply: str) -> str:
         """The text of a reply that is parsed and kept."""

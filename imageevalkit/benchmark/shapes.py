@@ -28,11 +28,10 @@ _YES_NO = {"yes": 1, "no": 0, "true": 1, "false": 0, "是": 1, "是的": 1, "否
 
 
 class PromptFile(Benchmark):
-    """Prompts in a JSON file beside ``benchmark.py``: a list of objects with ``prompt`` and whatever groups them.
+    """Prompts in a JSON ``file`` beside ``benchmark.py``: a list of objects with ``prompt`` and whatever groups them.
 
-    ``file`` is its name; of each prompt ``images_per_prompt`` images are made. ``by`` are the keys of the objects whose
-    groups have a metric of their own; ``question`` is what the judge is asked, with fields such as ``{prompt}`` (braces
-    that are none are doubled).
+    Of each prompt ``images_per_prompt`` images are made. ``by`` are the keys whose groups have a metric of their own;
+    ``question`` is what the judge is asked, with fields such as ``{prompt}`` (braces that are none are doubled).
     """
 
     file: ClassVar[str] = "prompts.json"
