@@ -43,14 +43,17 @@ class DatasetSetting(NamedTuple):
 
 @functools.cache
 def _benchmarks() -> tuple[Mapping[str, type[Benchmark]], Mapping[str, str]]:
-    """The classes of benchmarks by name; and why others cannot be used, by their names or by those of folders."""
+    """The classes of benchmarks by name; and why others cannot be used, by their names and those of folders."""
     found: dict[str, list[type[Benchmark]]] = {}
     broken: dict[str, str] = {}
     # a hidden one is an editor's copy
     for folder in sorted((REPO / "benchmarks").glob("[!.]*/")):
         try:
             for cls in _classes_in(folder) if any(folder.glob("*.py")) else ():
-                found.setdefault(cls.name, []).append(cls)
+                if problem := _problem_of(cls):
+                    broken |= dict.fromkeys([str(cls.name), folder.name], f"{file_of(cls)}: {problem}")
+                else:
+                    found.setdefault(cls.name, []).append(cls)
         except UserError as error:
             broken[folder.name] = str(error)
     for name, classes in found.items():
@@ -63,7 +66,7 @@ def _benchmarks() -> tuple[Mapping[str, type[Benchmark]], Mapping[str, str]]:
 def _classes_in(folder: Path) -> list[type[Benchmark]]:
     """The classes of benchmarks in a folder that have names, which bases of others have not.
 
-    Raises UserError: there is none, one is no whole benchmark, or the file cannot be read.
+    Raises UserError: there is none, or the file cannot be read.
     """
     path = folder / "benchmark.py"
     where = path.relative_to(REPO).as_posix()
@@ -79,20 +82,19 @@ def _classes_in(folder: Path) -> list[type[Benchmark]]:
     classes = [cls for cls in dict.fromkeys(own) if issubclass(cls, Benchmark) and "name" in vars(cls)]
     if not classes:
         raise UserError(f"{where} holds no benchmark: write a class with a name ({_CONTRACT})")
-    for cls in classes:
-        problem = (
-            "" if cls.task in TASKS else f"the task of {cls.name} is '{cls.task}': use {', '.join(TASKS)}"
-        )
-        if inspect.isabstract(cls):
-            problem = f"class {cls.__name__} lacks {', '.join(sorted(cls.__abstractmethods__))} ({_CONTRACT})"
-        for attribute in ("name", "version"):
-            text = getattr(cls, attribute, None)
-            if not isinstance(text, str) or not text:
-                is_wrong = "is missing" if text is None else f"is {text!r}"
-                problem = f"the {attribute} of class {cls.__name__} {is_wrong}, and must be a text"
-        if problem:
-            raise UserError(f"{where}: {problem}")
     return classes
+
+
+def _problem_of(cls: type[Benchmark]) -> str:
+    """Why no benchmark can be made of ``cls``; empty: one can."""
+    for attribute in ("name", "version"):
+        text = getattr(cls, attribute, None)
+        if not isinstance(text, str) or not text:
+            is_wrong = "is missing" if text is None else f"is {text!r}"
+            return f"the {attribute} of class {cls.__name__} {is_wrong}, and must be a text"
+    if inspect.isabstract(cls):
+        return f"class {cls.__name__} lacks {', '.join(sorted(cls.__abstractmethods__))} ({_CONTRACT})"
+    return "" if cls.task in TASKS else f"the task of {cls.name} is '{cls.task}': use {', '.join(TASKS)}"
 
 
 def _imported(module: str) -> Any:
