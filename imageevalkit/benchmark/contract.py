@@ -346,8 +346,8 @@ class Benchmark(ABC):
         return {}
 
     def compare(self, scores: Mapping[str, Sequence[Score]]) -> Mapping[str, str | bytes]:
-        """Files about several models that were measured alike, whose scores are given by name, for
-        ``output/comparisons/``: by one evaluator, with the same settings, on the same items.
+        """Files about several models, whose scores are given by name, for ``output/comparisons/``: they were measured
+        by one evaluator on the same items. The settings are those of the run that reports.
         """
         return {}
 
