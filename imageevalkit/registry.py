@@ -51,7 +51,8 @@ def _benchmarks() -> tuple[Mapping[str, type[Benchmark]], Mapping[str, str]]:
         try:
             for cls in _classes_in(folder) if any(folder.glob("*.py")) else ():
                 if problem := _problem_of(cls):
-                    broken |= dict.fromkeys([str(cls.name), folder.name], f"{file_of(cls)}: {problem}")
+                    broken[str(cls.name)] = f"{file_of(cls)}: {problem}"
+                    broken.setdefault(folder.name, broken[str(cls.name)])
                 else:
                     found.setdefault(cls.name, []).append(cls)
         except UserError as error:
