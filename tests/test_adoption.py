@@ -26,7 +26,7 @@ from imageevalkit.errors import CellFailure
 from imageevalkit.grids import Grid
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.progress import ProgressWriter
-from imageevalkit.registry import image_finder
+from imageevalkit.registry import ImageFinder
 from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.generation import FakeDataset, FakeModel, generate, items
 
@@ -43,7 +43,8 @@ def made_elsewhere(folder: Path, count: int, suffix: str = ".png") -> Path:
 def adopt(source: Path, n: int, dataset: Any = None, overwrite: bool = False) -> Outcome:
     dataset = dataset or FakeDataset(n)
     wanted = items(dataset)
-    found = find_images(source, wanted, dataset.data, image_finder(dataset))
+    own = dataset.find_images if isinstance(dataset, ImageFinder) else None
+    found = find_images(source, wanted, dataset.data, own)
     return adopt_cell(CELL, wanted, source, found, ProgressWriter(), overwrite)
 
 

@@ -130,7 +130,7 @@ def test_broken_registry_is_one_line(checkout: Path) -> None:
         file.write("MODEL_SETTINGS['t2i']['x'] = {\n")
     run = run_eval(checkout, "--model_names", "reference-noise", "--ds_names", "quicktext")
     assert run.returncode == 2
-    assert "infer/custom_models/load_model.py cannot be read: SyntaxError" in run.stderr
+    assert "infer/custom_models/load_model.py cannot be imported: SyntaxError" in run.stderr
     assert run.stderr.count("\n") == 1
 
 

@@ -22,8 +22,7 @@ from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.evaluation.interview import Answerers
-from imageevalkit.evaluation.judgements import request_hash
+from imageevalkit.evaluation.answerers import Answerers, request_hash
 from imageevalkit.grids import Grid
 from imageevalkit.judges.api import judge_picture
 from tests.support.oneig_scored import RULES, real_benchmark, real_prompts
@@ -296,7 +295,7 @@ def test_the_name_of_a_score_tells_rules_tasks_and_number_of_images(asked: list[
         evaluators[2].details.items()
     )
     question = questions_of(benchmarks[0], item("anime", "000"))[0]
-    hashes = {request_hash(question, Answerers(one).evaluator_of(question)) for one in benchmarks}
+    hashes = {request_hash(question, Answerers(one).of(question).evaluator) for one in benchmarks}
     assert len(hashes) == 1, "what was answered once is not asked again for other rules"
     assert not real_benchmark(ENGLISH, weights={"se": "/mine"}).is_official
 

@@ -218,7 +218,7 @@ def test_the_reply_its_tokens_and_its_price(judge_server: JudgeServer, picture: 
     assert reply and reply.text == f"Score: {int(draw(request, 'verdict') < 0.6)}"
     assert reply.tokens == {"input": 1003, "output": 2}
     assert reply.usd == pytest.approx((1003 * 5 + 2 * 15) / 1e6)
-    assert not reply.cut and reply.probabilities is None and answer.attempts == 1
+    assert reply.probabilities is None and answer.attempts == 1
     assert reply_to(wise(picture)).usd is None, "no price is known"
 
 
@@ -241,11 +241,6 @@ def test_nothing_is_a_reply_where_the_judge_ended_it(
     answers = ask(many(picture, 20))
     assert [answer.text for answer in answers] == [""] * 20
     assert len(judge_server.requests) == 20, "each was asked once"
-
-
-def test_a_reply_that_was_cut_says_so(judge_server: JudgeServer, picture: Picture) -> None:
-    judge_server.default = "cut"
-    assert reply_to(wise(picture)).cut
 
 
 def test_a_key_that_is_echoed_is_taken_out(judge_server: JudgeServer, picture: Picture) -> None:

@@ -277,7 +277,7 @@ class LocalModel:
             # up to the one that ended the reply, if one did; padding follows where others are longer
             length = next((n for n, token in enumerate(row, start=1) if token in stops), 0)
             counts = {"input": prompt, "output": length or len(row)}
-            answers.append(Answer(question, text, tokens=counts, cut=not length))
+            answers.append(Answer(question, text, tokens=counts))
         return answers
 
     def _prefix(self, prompts: Sequence[Inputs]) -> tuple[Prefix, list[torch.Tensor]]:

@@ -16,7 +16,7 @@ from imageevalkit.errors import CellFailure
 from imageevalkit.forecast import Datasets
 from imageevalkit.grids import Grid
 from imageevalkit.images import IMAGE_FORMATS, IMAGE_SUFFIXES
-from imageevalkit.registry import image_finder
+from imageevalkit.registry import ImageFinder
 from imageevalkit.secrets import one_line
 
 
@@ -61,7 +61,8 @@ def places_of_job(
     items, dataset = datasets.own_items(cell, options["limit"]), datasets[cell.benchmark]
     source = Path(options["sources"][cell.benchmark])
     among = Path(options["among"]) if options["among"] else None
-    return items, source, find_images(source, items, dataset.data, image_finder(dataset), among)
+    own = dataset.find_images if isinstance(dataset, ImageFinder) else None
+    return items, source, find_images(source, items, dataset.data, own, among)
 
 
 def find_images(

@@ -204,6 +204,7 @@ def _report_job(run: Run, jobs: list[Job]) -> Job:
         ],
         cells=[],
         logs=[str(log_root() / f"report_{run.stamp}.log")],
+        environ=run.environ,
         after=[job.name for job in jobs],
         always=True,
     )

@@ -12,6 +12,7 @@ from imageevalkit.cell import COMPARISONS, output_root
 from imageevalkit.cell.jsonl import Tell
 from imageevalkit.cell.results import Result, check_files, folder_name, read_scores, write_files
 from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.jobs import settings_of
 from imageevalkit.report.collect import CellReport
 
 
@@ -37,7 +38,7 @@ def write_comparisons(cells: Sequence[CellReport], tell: Tell) -> list[Path]:
             cls = registry.benchmark_class(name)
             if cls is None or cls.compare is Benchmark.compare:
                 continue
-            benchmark = registry.make_benchmark(name, {}, "")
+            benchmark = registry.make_benchmark(name, settings_of(name), "")
         except (UserError, CellFailure) as error:
             tell(f"{name}: models are not compared: {error}")
             continue
@@ -57,12 +58,11 @@ def _compared(
         files_of = {cell.cell.model: cell.source.with_name("scores.jsonl") for cell, _ in reversed(alike)}
         if len(files_of) < 2:
             continue
-        where = f"benchmark {benchmark.name}: compare()"
         try:
             scores = {model: read_scores(path) for model, path in reversed(files_of.items())}
-            with benchmark_code(benchmark.name, "compare()"):
+            with benchmark_code(benchmark.name, "compare()") as where:
                 files = dict(benchmark.compare(scores))
-            check_files(files, where)
+                check_files(files, where)
         except CellFailure as error:
             tell(str(error))
             continue

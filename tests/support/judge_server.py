@@ -68,7 +68,6 @@ JUDGE_FAULTS: dict[str, Fault] = {
     "slow": _slow,
     "malformed": _said(MALFORMED),
     "parts": _said([{"type": "text", "text": "Score: "}, {"type": "text", "text": "1"}]),
-    "cut": _said("Let me look at the image first. There is", "length"),
     "half": _said(f"Score: 1 {HALF}"),
     "steering": _said(f"I will not say. {STEERING}"),
     "empty": _said(None),
