@@ -20,7 +20,7 @@ from imageevalkit.benchmark.contract import Answers, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, measure
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.kept_twice import copy_of
+from imageevalkit.cell.jsonl import copy_of
 from imageevalkit.cell.records import last_records
 from imageevalkit.cell.results import Metric, Result, Score, read_result, standing, validate
 from imageevalkit.cell.states import images_to_come
@@ -845,7 +845,7 @@ def test_flat_images_are_flagged() -> None:
     ("change", "says"),
     [
         ({"schema": "other/1"}, "schema"),
-        ({"metrics": {"red": {"value": float("nan"), "n": 1}}}, "metric 'red': 'value' is NaN"),
+        ({"metrics": {"red": {"value": float("nan"), "n": 1}}}, "'metrics.red.value' is NaN"),
         ({"headline": ["green"]}, "unknown metric 'green'; known: red"),
         ({"headline": []}, "no reason"),
         ({"coverage.judged": 4}, "generated ≠"),

@@ -12,9 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from imageevalkit.api.endpoint import DEFAULT_BASE_URL
-from imageevalkit.cell.jsonl import Shape, Tell, tell_nobody
-from imageevalkit.cell.kept_twice import KeptTwiceWriter, read_kept
-from imageevalkit.cell.results import is_environment
+from imageevalkit.cell.jsonl import JsonlWriter, Shape, Tell, read_kept, tell_nobody
 from imageevalkit.text import to_bytes
 
 # Settings that cannot change a pixel: changing them keeps images valid.
@@ -35,11 +33,8 @@ def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:
     if kwargs.get("batch_size") == 1:
         del kwargs["batch_size"]  # said or not, images are made singly
     base_url = kwargs.pop("base_url", None) or os.environ.get("BASE_URL", "") or DEFAULT_BASE_URL
-    settings = {
-        "task": task,
-        "class": f"{setting['module']}:{setting['class']}",
-        **_identity("model_path", setting["model_path"]),
-    }
+    settings = {"task": task, "class": f"{setting['module']}:{setting['class']}"}
+    settings |= _identity("model_path", setting["model_path"])
     if setting.get("api"):
         settings["host"] = None
         with contextlib.suppress(ValueError):  # the model itself says what is wrong with it
@@ -89,14 +84,13 @@ def weights_of(model_path: str) -> dict[str, str]:
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
-    """16 hex digits of the SHA-256 of ``settings`` as canonical JSON."""
+    """16 hex digits that stand for ``settings``."""
     canonical = json.dumps(settings, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(to_bytes(canonical)).hexdigest()[:16]
 
 
-KEPT = Shape(
-    must={"fingerprint": str, "settings": dict[str, Any]},
-    may={"packages": Shape({}, {"environment": is_environment})},
+KEPT = Shape[dict[str, Any]](
+    must={"fingerprint": str, "settings": dict[str, Any]}, may={"packages": dict[str, Any]}
 )
 
 
@@ -109,7 +103,7 @@ def remember(path: Path, settings: Mapping[str, Any], packages: Mapping[str, str
     key = fingerprint(settings)
     line = {"fingerprint": key, "settings": dict(settings), "packages": dict(packages)}
     if line not in read_kept(path, KEPT):
-        with contextlib.closing(KeptTwiceWriter(path, KEPT)) as writer:
+        with contextlib.closing(JsonlWriter(path, KEPT)) as writer:
             writer.append(line)
     return key
 

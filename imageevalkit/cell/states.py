@@ -19,7 +19,7 @@ from imageevalkit.cell import Cell
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.jsonl import Tell, tell_nobody
-from imageevalkit.cell.kept_twice import mend as mend_kept
+from imageevalkit.cell.jsonl import mend as mend_kept
 from imageevalkit.cell.records import (
     BLANK,
     CORRUPT,

@@ -17,7 +17,7 @@ from imageevalkit.benchmark.answerer import Answerer, digest
 from imageevalkit.benchmark.contract import JUDGE, Benchmark
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
 from imageevalkit.cell import Cell
-from imageevalkit.cell.kept_twice import KeptTwiceWriter
+from imageevalkit.cell.jsonl import JsonlWriter
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.evaluation.judgements import UNPARSED, Judgements, judgement_writer
@@ -200,7 +200,7 @@ class Interview:
         self._note = ""
         self._report(force=True)
 
-    def _ask(self, waiting: Sequence[Question], writer: KeptTwiceWriter) -> str:
+    def _ask(self, waiting: Sequence[Question], writer: JsonlWriter) -> str:
         """Ask ``waiting``; why somebody stopped answering, if so."""
         left = len(waiting)
         try:
@@ -219,7 +219,7 @@ class Interview:
             return problem
         return f"{left} of {len(waiting)} questions got neither an answer nor an error" if left else ""
 
-    def _note_answer(self, answer: Answer, writer: KeptTwiceWriter) -> None:
+    def _note_answer(self, answer: Answer, writer: JsonlWriter) -> None:
         question = answer.question
         who = self._answerers.evaluator_of(question).id
         if not isinstance(answer.text, str | None):

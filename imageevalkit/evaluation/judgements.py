@@ -16,8 +16,7 @@ from imageevalkit.benchmark.contract import Answers, Benchmark, ScoredItem, Unpa
 from imageevalkit.benchmark.question import Answer, Picture, Question
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import Shape, Tell, tell_nobody
-from imageevalkit.cell.kept_twice import KeptTwiceWriter, copy_of, read_kept
+from imageevalkit.cell.jsonl import JsonlWriter, Shape, Tell, copy_of, read_kept, tell_nobody
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure
 from imageevalkit.text import to_bytes
@@ -25,7 +24,7 @@ from imageevalkit.text import to_bytes
 OK, UNPARSED, FAILED = "ok", "unparsed", "failed"
 JUDGED, JUDGE_FAILED = "judged", "judge_failed"
 
-RECORD = Shape(
+RECORD = Shape[dict[str, Any]](
     must={"request": str, "status": Literal["ok", "unparsed", "failed"]},
     may={
         "evaluator": str,
@@ -62,11 +61,11 @@ def judgement_records(cell: Cell, tell: Tell = tell_nobody) -> Iterator[dict[str
     return read_kept(cell.judgements, RECORD, tell) if os.path.lexists(cell.judgements) else iter(())
 
 
-def judgement_writer(cell: Cell) -> KeptTwiceWriter:
+def judgement_writer(cell: Cell) -> JsonlWriter:
     """For more of them."""
     if not os.path.lexists(cell.judgements):
         copy_of(cell.judgements).unlink(missing_ok=True)
-    writer = KeptTwiceWriter(cell.judgements, RECORD)
+    writer = JsonlWriter(cell.judgements, RECORD)
     sync_folder(cell.folder)
     return writer
 
