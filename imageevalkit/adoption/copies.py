@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import zlib
@@ -14,11 +15,10 @@ from typing import Any
 
 from PIL import Image
 
-from imageevalkit.adoption.places import Places, nowhere
+from imageevalkit.adoption.places import Place, Places
 from imageevalkit.cell import Cell
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import Tell, tell_nobody
 from imageevalkit.cell.records import CORRUPT, FAILED, OK, Record, RecordWriter, last_records, whole_image
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.grids import Grid, is_black
@@ -49,15 +49,12 @@ def adopt_cell(
 
     Files are copied byte for byte, cells of a file as PNG. What is the same as before is left alone; an item without an
     image, with a black cell, or with a file that is no whole image (which coverage counts as corrupt), is recorded as
-    failed, never as blank. Images of another source are replaced only with ``overwrite``. Raises CellFailure: nothing
-    was found, or the cell holds images that nobody said to replace, or the disk is full.
+    failed, never as blank. Raises CellFailure: as :func:`check_cell`, or the disk is full.
     """
-    settings = check_cell(cell, items, source, places, overwrite, log)
-    key = fp.remember(cell.fingerprints, settings, {})
+    key = fp.remember(cell.fingerprints, check_cell(cell, items, source, places, overwrite), {})
     before = {id: record for id, record in last_records(cell).items() if record.fingerprint == key}
     copied, uneven, lost = 0, 0, dict[str, Record]()
-    writer = RecordWriter(cell, key)
-    try:
+    with contextlib.closing(RecordWriter(cell, key)) as writer:
         for n, (item, record, data) in enumerate(_copies(items, source, places, before), 1):
             is_new = record is not before.get(item.id)
             if is_new:
@@ -70,8 +67,6 @@ def adopt_cell(
             else:
                 lost[item.id] = record
             progress.report(Progress(cell.key, STAGE, n, len(items), n - copied, len(lost)), n == len(items))
-    finally:
-        writer.close()
     log(f"{cell.key}: {copied} images copied from {source}, {len(items) - len(lost) - copied} were here")
     problems = []
     for word, what in (
@@ -87,58 +82,50 @@ def adopt_cell(
             first = records[lacking[0].id].reason
             problems.append(f"{len(lacking)} of {len(items)} {what}: {named} (the first: {first})")
     doubt = f"; {uneven} are of grids that do not divide evenly: is the grid right?" if uneven else ""
-    if problems:
-        return Outcome(INCOMPLETE, "; ".join(problems) + doubt)
-    return Outcome(COMPLETE, f"{len(items)} images of {source}{doubt}")
+    said = "; ".join(problems) or f"{len(items)} images of {source}"
+    return Outcome(INCOMPLETE if problems else COMPLETE, f"{said}{doubt}")
 
 
 def check_cell(
-    cell: Cell, items: Sequence[Item], source: Path, places: Places, overwrite: bool, tell: Tell = tell_nobody
+    cell: Cell, items: Sequence[Item], source: Path, places: Places, overwrite: bool
 ) -> dict[str, Any]:
-    """The settings that ``cell`` gets with the images at ``places``; what is no record of it is told.
+    """The settings that ``cell`` gets with the images at ``places``.
 
     Raises CellFailure: ``source`` holds no image of the benchmark, or the cell images that nobody said to replace.
     """
-    _check_source(cell, items, source, places)
+    if not any(place.path for place in places.values()):
+        raise CellFailure(_why_nothing(cell, items, source, places))
     # in the place of a model's settings: images of two places, or cut in two ways, are never one score
     settings = {"images": "made elsewhere", "source": str(source.absolute())}
     if grids := sorted({str(place.grid) for place in places.values() if place.grid}):
         settings["grid"] = "; ".join(grids)
-    known, records = fp.known(cell.fingerprints, tell), last_records(cell, tell)
+    known, records = fp.known(cell.fingerprints), last_records(cell)
+    unrecorded = sum(item.id not in records and item.path.exists() for item in items)
+    there = f"{unrecorded} images that were put there by hand" if unrecorded else ""
     for record in records.values():
         before = known.get(record.fingerprint, {})
-        if record.status != OK or before == settings:
-            continue
-        if "source" not in before:
-            raise CellFailure(
-                f"{cell.key} holds images that were generated here; give the images of --images a model name of "
-                "their own"
-            )
-        if not overwrite:
+        if record.status == OK and before != settings:
+            if "source" not in before:
+                raise CellFailure(
+                    f"{cell.key} holds images that were generated here; give the images of --images a model name of "
+                    "their own"
+                )
             cut = f" cut as grid={before['grid']}" if "grid" in before else ""
-            raise CellFailure(
-                f"{cell.key} holds the images of {before['source']}{cut}; --overwrite replaces them, another model "
-                "name keeps both"
-            )
-    unrecorded = sum(item.id not in records and item.path.exists() for item in items)
-    if unrecorded and not overwrite:
+            there = f"the images of {before['source']}{cut}"
+    if there and not overwrite:
         raise CellFailure(
-            f"{cell.key} holds {unrecorded} images that were put there by hand; --overwrite replaces them, another "
-            "model name keeps both"
+            f"{cell.key} holds {there}; --overwrite replaces them, another model name keeps both"
         )
     return settings
 
 
-def _check_source(cell: Cell, items: Sequence[Item], source: Path, places: Places) -> None:
-    reasons = [place.reason for place in places.values() if not place.path]
-    if len(reasons) < len(places):
-        return
-    if reasons:
-        raise CellFailure(reasons[0])
+def _why_nothing(cell: Cell, items: Sequence[Item], source: Path, places: Places) -> str:
+    if places:
+        return next(iter(places.values())).reason
     if source.is_file():
-        raise CellFailure(f"no prompt of {cell.benchmark} is in {source}")
+        return f"no prompt of {cell.benchmark} is in {source}"
     names = ", ".join(str(item.path.relative_to(cell.folder / "images")) for item in items[:3])
-    raise CellFailure(
+    return (
         f"no image of {cell.benchmark} is in {source}: {IMAGE_FORMATS} files are taken, named as in the official "
         f"layout; the {len(items)} items of this run begin with {names}"
     )
@@ -154,16 +141,15 @@ def _copies(
     """What is to be kept of each item, in the order of the files: each is read once for all of its cells."""
     nothing, files = list[_Copy](), defaultdict[tuple[Path, Grid | None], list[Item]](list)
     for item in items:
-        place = places.get(item.id) or nowhere(f"there is no image of it in {source.absolute()}")
-        old = before.get(item.id)
+        place = places.get(item.id) or Place(reason=f"there is no image of it in {source.absolute()}")
         if place.path:
             files[place.path, place.grid].append(item)
-        elif old and old.status != OK and (old.reason, old.source) == (one_line(place.reason), ""):
-            nothing.append((item, old, None))
-        else:
-            # an empty source: the survey tells what is not there from what failed
-            record = replace(Record.of(item, OK), source="")
-            nothing.append((item, _lost(record, "ItemFailed", place.reason), None))
+            continue
+        # an empty source: the survey tells what is not there from what failed
+        record = _lost(replace(Record.of(item, OK), source=""), "ItemFailed", place.reason)
+        old = before.get(item.id)
+        is_known = old and (old.status, old.reason, old.source) == (FAILED, record.reason, "")
+        nothing.append((item, old if old and is_known else record, None))
 
     def read(file: tuple[tuple[Path, Grid | None], list[Item]]) -> list[_Copy]:
         (path, grid), items = file
@@ -194,28 +180,26 @@ def _read(
         else:
             record = replace(Record.of(item, OK), source=str(path.absolute()), source_sha256=sha256, cell=n)
             fresh.append((item, record))
-    if not fresh:
-        return copies
     try:
-        if not grid:
+        if fresh and not grid:
+            _, size, flat = facts(data)
             # nobody knows how, and with which seed, it was made
-            known = facts(data)
-            for item, record in fresh:
-                record = replace(record, seed=None, source_sha256=None, size=known.size, flat=known.flat)
-                copies.append((item, record, data))
-            return copies
-        whole = decode(data)
-        cells = grid.split(whole)
+            known = {"seed": None, "source_sha256": None, "size": size, "flat": flat}
+            copies += [(item, replace(record, **known), data) for item, record in fresh]
+        elif fresh and grid:
+            whole = decode(data)
+            cells = grid.split(whole)
+            uneven = bool(whole.width % grid.cols or whole.height % grid.rows) or None
+            copies += [
+                (item, *_cell(replace(record, uneven=uneven), cells[record.cell or 0]))
+                for item, record in fresh
+            ]
     except ValueError as error:
-        kind, text = "ItemFailed", f"{path}: {error}"
+        copies += [(item, _lost(record, "ItemFailed", f"{path}: {error}"), None) for item, record in fresh]
     except CorruptImage as error:
-        kind, text = CorruptImage.__name__, f"{path} does not decode ({error})"
-    else:
-        uneven = bool(whole.width % grid.cols or whole.height % grid.rows) or None
-        return copies + [
-            (item, *_cell(replace(record, uneven=uneven), cells[record.cell or 0])) for item, record in fresh
-        ]
-    return copies + [(item, _lost(record, kind, text), None) for item, record in fresh]
+        text = f"{path} does not decode ({error})"
+        copies += [(item, _lost(record, CorruptImage.__name__, text), None) for item, record in fresh]
+    return copies
 
 
 def is_of(record: Record, path: Path, n: int | None, sha256: str) -> bool:

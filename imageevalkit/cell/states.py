@@ -1,11 +1,7 @@
-"""What became of each item of a cell, and what is left to do: the one survey for all who ask.
-
-Generation resumes by it, evaluation takes the images from it, dry runs count with it.
-"""
+"""What became of each item of a cell, and what is left to do: the one survey for generation, evaluation, dry runs."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,11 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from imageevalkit import images
-from imageevalkit.cell import Cell
+from imageevalkit.cell import Cell, jsonl
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.jsonl import Tell, tell_nobody
-from imageevalkit.cell.jsonl import mend as mend_kept
 from imageevalkit.cell.records import (
     BLANK,
     CORRUPT,
@@ -44,13 +39,11 @@ one, which is whole but of other settings, only on request."""
 
 @dataclass(frozen=True)
 class ImageState:
-    """What became of one item.
+    """What became of one item; ``reason`` says why it is not ``generated``.
 
-    ``status`` is one of coverage's five words, and ``reason`` says why it is not ``generated``. ``mismatch`` says why
-    the outcome on ``record`` is not one of the settings that were asked about; empty when it is, or none were.
-
-    ``sha256`` is that of the file. ``plain`` and ``flat`` are as in :class:`imageevalkit.benchmark.question.Picture`,
-    and known where pixels were asked for.
+    ``mismatch`` says why the outcome on ``record`` is not one of the settings that were asked about; empty when it is,
+    or none were. ``sha256`` is that of the file; with ``plain`` and ``flat``, as in
+    :class:`imageevalkit.benchmark.question.Picture`, it is known where pixels were asked for.
     """
 
     item: Item
@@ -117,19 +110,21 @@ def survey(
     *,
     mend: bool = False,
     pixels: bool = False,
+    tolerant: bool = False,
     tell: Tell = tell_nobody,
 ) -> Survey:
     """Hold what is on disk of ``items`` against their records; what is no record is told.
 
     ``settings`` are those that images should be of; None: of any. With ``mend`` an interrupted rename is finished, and
     records that only their copy still has are taken back; else nothing is touched. ``pixels``: what a judge must know
-    of them; a file that no record vouches for is decoded then. Raises CellFailure: a file of the cell cannot be read.
+    of them; a file that no record vouches for is decoded then. Raises CellFailure: a file of the cell cannot be read;
+    to who is ``tolerant`` such an image is corrupt.
     """
     if not cell.folder.exists():
         return Survey([ImageState(item, FAILED, reason="never generated") for item in items])
     if mend:
-        mend_kept(cell.generation, RECORD, tell)
-        mend_kept(cell.fingerprints, fp.KEPT, tell)
+        jsonl.mend(cell.generation, RECORD, tell)
+        jsonl.mend(cell.fingerprints, fp.KEPT, tell)
     records = last_records(cell, tell)
     known = fp.known(cell.fingerprints, tell) if settings is not None else {}
     key = fp.fingerprint(settings or {})
@@ -147,49 +142,52 @@ def survey(
         return "" if record.prompt_sha256 == item.prompt_sha256 else "the benchmark's prompt changed"
 
     def state(item: Item) -> ImageState:
-        record = records.get(item.id)
-        return replace(_state(item, record, mend, pixels), mismatch=mismatch(item, record))
+        record, why = records.get(item.id), mismatch(item, records.get(item.id))
+        try:
+            return _state(ImageState(item, CORRUPT, record, mismatch=why), mend, pixels)
+        except images.CorruptImage as error:
+            reason = f"the image does not decode ({error})"
+        except OSError as error:
+            if not tolerant:  # generation must not take it for lost, and pay for another
+                raise CellFailure(f"{item.path} cannot be read: {error.strerror}") from None
+            reason = f"the image cannot be read: {error.strerror}"
+        return ImageState(item, CORRUPT, record, reason, why)
 
     # hashing releases the interpreter lock, so threads read and hash side by side
     return Survey(list(images.map_threads(state, items, min(8, available_cores()))))
 
 
-def _state(item: Item, record: Record | None, mend: bool, pixels: bool) -> ImageState:
-    try:
-        if record is not None and record.status != OK:
-            return _without_image(item, record)
-        if record is None and not item.path.exists():
-            return ImageState(item, FAILED, reason="never generated")
-        if record is None and not pixels:
-            return ImageState(item, GENERATED)
-        data = whole_image(item.path, record, mend) if record else item.path.read_bytes()
-        if data is None:
-            lost = "the file was changed or truncated" if item.path.exists() else "the image is gone"
-            return ImageState(item, CORRUPT, record, f"{lost} since it was generated")
-        if not pixels:
-            return ImageState(item, GENERATED, record)
-        sha256 = (record and record.image_sha256) or hashlib.sha256(data).hexdigest()
-        flat = record.flat if record else None
-        if flat is None:  # else these very bytes were proven when they were saved
-            flat = images.facts(data).flat
-        return ImageState(item, GENERATED, record, sha256=sha256, plain=images.is_plain(data), flat=flat)
-    except OSError as error:
-        if not pixels:  # generation must not take it for lost, and pay for another
-            raise CellFailure(f"{item.path} cannot be read: {error.strerror}") from None
-        return ImageState(item, CORRUPT, record, f"the image cannot be read: {error.strerror}")
-    except images.CorruptImage as error:
-        return ImageState(item, CORRUPT, record, f"the image does not decode ({error})")
+def _state(unknown: ImageState, mend: bool, pixels: bool) -> ImageState:
+    """Raises CorruptImage: the image does not decode; OSError: it cannot be read."""
+    record, path = unknown.record, unknown.path
+    if record is not None and record.status != OK:
+        return _without_image(unknown, record)
+    if record is None and not path.exists():
+        return replace(unknown, status=FAILED, reason="never generated")
+    if record is None and not pixels:
+        return replace(unknown, status=GENERATED)
+    data = whole_image(path, record, mend) if record else path.read_bytes()
+    if data is None:
+        lost = "the file was changed or truncated" if path.exists() else "the image is gone"
+        return replace(unknown, reason=f"{lost} since it was generated")
+    if not pixels:
+        return replace(unknown, status=GENERATED)
+    sha256 = (record and record.image_sha256) or hashlib.sha256(data).hexdigest()
+    flat = record.flat if record else None
+    if flat is None:  # else these very bytes were proven when they were saved
+        flat = images.facts(data).flat
+    return replace(unknown, status=GENERATED, sha256=sha256, plain=images.is_plain(data), flat=flat)
 
 
-def _without_image(item: Item, record: Record) -> ImageState:
+def _without_image(unknown: ImageState, record: Record) -> ImageState:
     status, reason, sha256 = record.outcome, record.reason, ""
     if status != CORRUPT and record.error:
         reason = f"{record.error['class']}: {reason}"
-    if status == BLANK and item.path.is_file():
-        sha256 = images.sha256_file(item.path)
+    if status == BLANK and unknown.path.is_file():
+        sha256 = images.sha256_file(unknown.path)
     elif status == BLANK:
         status = FAILED
-    return ImageState(item, status, record, reason, sha256=sha256)
+    return replace(unknown, status=status, reason=reason, sha256=sha256)
 
 
 def survey_images(cell: Cell, items: Sequence[Item], mend: bool = True) -> dict[str, ImageState]:
@@ -197,7 +195,7 @@ def survey_images(cell: Cell, items: Sequence[Item], mend: bool = True) -> dict[
 
     Raises CellFailure: the images were made with different settings, so that no score would describe a model.
     """
-    states = survey(cell, items, mend=mend, pixels=True, tell=say).states
+    states = survey(cell, items, mend=mend, pixels=True, tolerant=True, tell=say).states
     prints = Counter(s.record.fingerprint for s in states if s.record and s.record.status == OK)
     if len(prints) > 1:
         known = fp.known(cell.fingerprints, say)
@@ -222,15 +220,6 @@ def scorable(states: Mapping[str, ImageState], blank: bool) -> dict[str, ImageSt
 def to_come(item: Item) -> ImageState:
     """Of an image of which nobody knows the bytes yet: its hash is like no other."""
     return ImageState(item, GENERATED, sha256=f"to come: {item.id}")
-
-
-def recorded(item: Item, record: Record) -> ImageState:
-    """What ``record`` tells of an item, which may not be on disk as it tells; of the pixels, what is there does."""
-    plain = True
-    with contextlib.suppress(OSError, images.CorruptImage):
-        plain = images.is_plain(item.path)
-    sha256 = record.image_sha256 or ""
-    return ImageState(item, record.outcome, record, sha256=sha256, plain=plain, flat=bool(record.flat))
 
 
 def images_to_come(

@@ -60,12 +60,11 @@ def mean_by(
     **options: Unpack[Options],
 ) -> dict[str, Metric]:
     """The :func:`mean` of each of the :func:`groups`, by ``prefix`` and name; names of several keys as "en/sign"."""
-    return {
-        prefix + ("/".join(map(str, group)) if isinstance(group, tuple) else str(group)): mean(
-            of_group, value, **options
-        )
+    found = {
+        "/".join(map(str, group)) if isinstance(group, tuple) else str(group): of_group
         for group, of_group in groups(scores, by, order).items()
     }
+    return {prefix + name: mean(of_group, value, **options) for name, of_group in found.items()}
 
 
 def weighted(
@@ -96,7 +95,7 @@ def weighted_sum(values: Mapping[Any, float | None], weights: Mapping[Any, float
 
 def total(scores: Iterable[Score], value: Value, *, top: float = 1.0) -> Metric:
     """Σ value, None without scores; its scale is ``top``, that of each value, × the number of scores."""
-    parts, items = _clusters(scores, value, _one, None)
+    parts, items = _clusters(scores, value, lambda score: 1, None)
     whole, count = _whole(parts)
     return Metric(whole if parts else None, len(items), scale=top * count)
 
@@ -148,32 +147,28 @@ def geometric_mean(values: Iterable[float]) -> float:
 def _mean(
     strata: Iterable[tuple[float, Iterable[Score]]],
     value: Value,
-    weight: Value | None = None,
+    weight: Value = lambda score: 1,
     top: float = 1.0,
     percent: bool = False,
     cluster: Key | None = None,
     interval: bool = True,
 ) -> Metric:
     """Σ share · mean of the scores of that share."""
-    shares, means, known = list[float](), list[float | None](), list[Stratum]()
-    items = set[Hashable]()
+    means, known, items = list[float | None](), list[Stratum](), set[Hashable]()
     for share, scores in strata:
-        parts, of_items = _clusters(scores, value, weight or _one, cluster)
+        parts, of_items = _clusters(scores, value, weight, cluster)
         items |= of_items
         whole, count = _whole(parts)
-        shares.append(share)
-        means.append(whole / count if count else None)
+        means.append(share * (whole / count) if count else None)
         # of a cluster without weight the mean knows nothing
         known.append(Stratum(share, [part for part in parts if part[1]]))
-    found = weighted_sum(dict(enumerate(means)), dict(enumerate(shares)))
+    shown = 100 if percent else 1
     bounds = interval_of_sum(known, top) if interval else None
-    if not percent:
-        return Metric(found, len(items), bounds, top)
     return Metric(
-        None if found is None else 100 * found,
+        None if None in means else shown * _sum(part for part in means if part is not None),
         len(items),
-        bounds and (100 * bounds[0], 100 * bounds[1]),
-        100 * top,
+        bounds and (shown * bounds[0], shown * bounds[1]),
+        shown * top,
     )
 
 
@@ -200,10 +195,6 @@ def _whole(parts: Sequence[Part]) -> Part:
 def _sum(values: Iterable[float]) -> float:
     # not sum(): from Python 3.12 on it compensates for rounding, and its last digit is another one
     return functools.reduce(operator.add, values, 0)
-
-
-def _one(score: Score) -> float:
-    return 1
 
 
 def _item(score: Score) -> Hashable:
