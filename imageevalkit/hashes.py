@@ -51,10 +51,10 @@ def git_tree(entries: Iterable[TreeEntry]) -> str:
         else:
             files.append((os.fsencode(first), mode.encode(), blob))
     # git sorts a folder as if its name ended in a slash
-    folders = [(os.fsencode(name) + b"/", b"40000", git_tree(held)) for name, held in below.items()]
+    files += [(os.fsencode(name) + b"/", b"40000", git_tree(held)) for name, held in below.items()]
     content = b"".join(
         mode + b" " + name.removesuffix(b"/") + b"\0" + bytes.fromhex(hexed)
-        for name, mode, hexed in sorted(files + folders)
+        for name, mode, hexed in sorted(files)
     )
     return hashlib.sha1(b"tree %d\0" % len(content) + content).hexdigest()
 
@@ -74,7 +74,7 @@ _VERSION = re.compile(r"^Version:[ \t]*(\S+)", re.MULTILINE | re.IGNORECASE)
 
 @functools.cache
 def environment_hash() -> str:
-    """The :func:`hash_of` the distributions installed for this process and of its Python; computed once."""
+    """The :func:`hash_of` the distributions installed for this process and of its Python."""
     return hash_of(installed(), platform.python_version())
 
 
@@ -90,7 +90,7 @@ def hash_of(versions: Iterable[str], python: str) -> str:
 def installed() -> list[str]:
     """``name==version`` of every installed distribution, names normalised as PEP 503 says, versions as they stand.
 
-    A folder that an interrupted installation left without a name or a version is none.
+    A folder that an interrupted installation left without them is none.
     """
     from importlib.metadata import distributions  # a third of a light command's start
 

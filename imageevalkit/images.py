@@ -58,10 +58,9 @@ def in_turn(image: Image.Image) -> Iterator[None]:
 def opened(source: bytes | Path, formats: Sequence[str] = FORMATS) -> Image.Image:
     """The image in ``source``, read no further than its header for now. Nothing else in this tree opens one.
 
-    Pillow knows fifty formats, and for one of them, EPS, it runs Ghostscript on whatever program the file holds; so
-    the bytes must be of one of ``formats``. What :func:`prove` has not passed may make Pillow raise any of a dozen
-    types when it is read on. Raises CorruptImage: it is no image of one of ``formats``, or has too many pixels
-    (TooLarge). Raises OSError: the file ``source`` cannot be read.
+    Pillow knows fifty formats, and for one of them, EPS, it runs Ghostscript on whatever program the file holds. What
+    :func:`prove` has not passed may make it raise any of a dozen types when it is read on. Raises CorruptImage: it is
+    no image of one of ``formats``, or has too many pixels (TooLarge); OSError: the file ``source`` cannot be read.
     """
     with _corrupt_unless_system_error():
         try:
@@ -141,16 +140,14 @@ def is_flat(image: Image.Image) -> bool:
     probe = image.convert("RGBA") if image.mode == "P" else image
     extrema = probe.getextrema()
     pairs = extrema if isinstance(extrema[0], tuple) else (extrema,)
-    if probe.mode in ("RGBA", "LA") and pairs[-1][1] == 0:
-        return True  # fully transparent: nothing to see whatever the colour channels hold
-    return all(high == low for low, high in pairs)
+    is_unseen = probe.mode in ("RGBA", "LA") and pairs[-1][1] == 0
+    return is_unseen or all(high == low for low, high in pairs)
 
 
 def is_plain(source: bytes | Path) -> bool:
     """Whether every program sees the same RGB pixels in an image file, of which little more than the header is read.
 
-    That is: RGB or grey, without transparency, one frame, and not to be turned, as damaged Exif data turn nothing.
-    Raises CorruptImage or OSError, as :func:`opened`.
+    That is: RGB or grey, opaque, one frame, not to be turned (by damaged Exif it is not). Raises as :func:`opened`.
     """
     with opened(source) as image:
         if image.mode not in ("RGB", "L") or "transparency" in image.info:
@@ -177,8 +174,7 @@ def on_white(image: Image.Image) -> Image.Image:
 def as_rgb(image: Image.Image) -> Image.Image:
     """``image`` as RGB, transparency dropped; itself where it is that already.
 
-    Pillow keeps the colour that meant transparency in a palette or RGB image: PNGs would be saved with it, and
-    transformers 5 lays it on white.
+    Pillow keeps the colour that meant transparency: PNGs would be saved with it, and transformers 5 lays it on white.
     """
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
@@ -215,27 +211,26 @@ def facts(data: bytes) -> EncodedImage:
 def encoded(image: Image.Image | bytes, path: Path, proven: bool = False) -> EncodedImage:
     """What to store of ``image`` at ``path``; ``proven``: its bytes have passed :func:`prove`.
 
-    A server's PNG stays as it came. Where a benchmark asks for JPEG everything is encoded here, a server's
-    JPEG too: its quality is part of score parity, and must not depend on who made the image. Raises CorruptImage: the
-    bytes do not decode; Pillow's own errors for a picture it cannot encode.
+    A server's PNG stays as it came. Where a benchmark asks for JPEG everything is encoded here, a server's JPEG too:
+    its quality is part of score parity. Raises CorruptImage, and Pillow's own errors for what it cannot encode.
     """
     if not isinstance(image, bytes):
-        return EncodedImage(encode(image, path), image.size, is_flat(image))
-    picture = opened(image) if proven else decode(image)
-    with in_turn(picture):
+        picture = image
+    else:
+        picture = opened(image) if proven else decode(image)
         if picture.format == format_of(path) == "PNG" and picture.mode == "RGB":
             return EncodedImage(image, picture.size, is_flat_file(image))
+    with in_turn(picture):
         return EncodedImage(encode(picture, path), picture.size, is_flat(picture))
 
 
 def format_of(path: PurePath) -> str:
     """Pillow's name of the format that the suffix of ``path`` names. Raises ValueError for an unknown suffix."""
-    try:
-        return _FORMAT_OF_SUFFIX[path.suffix.lower()]
-    except KeyError:
-        raise ValueError(
-            f"'{path}': no image is saved with the suffix '{path.suffix}', only with {', '.join(_FORMAT_OF_SUFFIX)}"
-        ) from None
+    if format := _FORMAT_OF_SUFFIX.get(path.suffix.lower()):
+        return format
+    raise ValueError(
+        f"'{path}': no image is saved with the suffix '{path.suffix}', only with {', '.join(_FORMAT_OF_SUFFIX)}"
+    )
 
 
 def map_threads(function: Callable[[T], R], values: Iterable[T], threads: int) -> Iterator[R]:

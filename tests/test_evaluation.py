@@ -281,7 +281,7 @@ class Breaking(RedBenchmark):
         ),
         ({"metrics": {"red": Metric(-1.5, 5)}}, "metric 'red' is -1.5 on a scale of 1: "),
         ({"metrics": {"blue": Metric(101.0, 5, scale=100)}}, "metric 'blue' is 101 on a scale of 100: "),
-        ({"metrics": {"red": Metric(math.inf, 5)}}, "metric 'red': 'value' is Infinity"),
+        ({"metrics": {"red": Metric(math.inf, 5)}}, "'metrics.red.value' is Infinity"),
         ({"metrics": {"red": 0.5}}, "metrics() has 'red', which is 0.5, and must be a Metric"),
         ({"metrics": None}, "metrics() fails: TypeError: 'NoneType' object is not iterable"),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,8 +36,7 @@ def forecast_of(options: Mapping[str, Any], datasets: Datasets) -> Forecast:
 def images_to_come(cell: Cell, items: Sequence[Item], places: Places) -> dict[str, ImageState]:
     """The images that there will be, by item id, after those at ``places`` were taken; only reads.
 
-    Black cells of a new grid, which hold no image, are among them. Of a new file only the header is read: one that ends
-    early counts.
+    Of a new file only the header is read: one that ends early, and a black cell of a grid, count.
     """
     sha256_of = functools.cache(sha256_file)
     states = {}
@@ -53,11 +53,9 @@ def images_to_come(cell: Cell, items: Sequence[Item], places: Places) -> dict[st
 
 
 def _is_image(path: Path) -> bool:
-    try:
-        opened(path).close()
-    except (OSError, CorruptImage):
-        return False
-    return True
+    with contextlib.suppress(OSError, CorruptImage), opened(path):
+        return True
+    return False
 
 
 def main() -> ExitStatus:

@@ -48,10 +48,7 @@ def only_one(files: Sequence[Path], grid: Grid | None = None, index: int | None 
 def places_of_job(
     cell: Cell, options: Mapping[str, Any], datasets: Datasets
 ) -> tuple[list[Item], Path, dict[str, Place]]:
-    """The items of ``cell``, where a job with ``options`` looks for their images, and what it finds there.
-
-    Raises CellFailure: as :func:`find_images`; or an entry of the benchmark breaks the contract.
-    """
+    """The items of ``cell``, where a job with ``options`` looks for their images, and what it finds there."""
     items, dataset = datasets.own_items(cell, options["limit"]), datasets[cell.benchmark]
     source = Path(options["sources"][cell.benchmark])
     among = Path(options["among"]) if options["among"] else None
@@ -70,8 +67,8 @@ def find_images(
     ``find`` knows the benchmark's own layouts. Else a file is a JSON of paths by prompt, and of a folder the official
     layout counts: the item's path below ``images/``, with any suffix of an image, in ``source`` or in
     ``source/images``, whichever holds more of them. ``entries`` are all of the benchmark, whatever the limit. ``among``
-    holds the images of several models: then each has a folder of its own somewhere on the way to its files. Raises
-    CellFailure: ``source`` is there but cannot be read as what it seems to be; or the images may be another model's.
+    holds the images of several models, each in a folder of its own. Raises CellFailure: ``source`` cannot be read as
+    what it seems to be; or the images may be another model's.
     """
     own = find(source, items) if find else None
     images, others = dict[str, list[Path]](), dict[str, Path]()
@@ -92,8 +89,13 @@ def find_images(
             ({id: only_one(files) for id, files in layout.items() if files} for layout in layouts), key=len
         )
     places |= _instead([item for item in items if item.id not in places], places, images, others)
-    if among is not None:
-        _check_model(places, items[0].model, among)
+    model = f"/{items[0].model}/"
+    for path in [place.path for place in places.values() if place.path and among]:
+        if model not in path.as_posix().removeprefix(str(among)):
+            raise CellFailure(
+                f"{path} is in no folder of its model: with several models in --model_names, each has a folder below "
+                f"{among} ({model[1:]})"
+            )
     return places
 
 
@@ -137,32 +139,18 @@ def _listed(source: Path, items: Sequence[Item], sharing: Mapping[str | None, in
 def _instead(
     items: Sequence[Item], places: Places, images: Mapping[str, Sequence[Path]], others: Mapping[str, Path]
 ) -> dict[str, Place]:
-    """What there is in place of the images of ``items``, which have none among ``places``.
-
-    That is: files of their names with the suffix of another format, or image files of nearly their names.
-    """
+    """Why ``items`` have no place: a file has the suffix of another format, or nearly the name."""
     used, alike, instead = {place.path for place in places.values()}, dict[str, Path](), dict[str, Place]()
     for stem, path in ((stem, path) for stem, paths in images.items() for path in paths if items):
         if path not in used:
             alike.setdefault(_loosely(stem.removeprefix("images/")), path)
     for item in items:
         name = item.id.removeprefix("images/")
-        if name in others:
-            reason = f"there is {others[name]}, but only {IMAGE_FORMATS} files are taken"
-            instead[item.id] = Place(reason=reason)
+        if other := others.get(name):
+            instead[item.id] = Place(reason=f"there is {other}, but only {IMAGE_FORMATS} files are taken")
         elif near := alike.get(_loosely(name)):
             instead[item.id] = Place(reason=f"there is {near}, nearly {name}: rename it if it is the image")
     return instead
-
-
-def _check_model(places: Places, model: str, among: Path) -> None:
-    for path in filter(None, (place.path for place in places.values())):
-        below = path.relative_to(among) if path.is_relative_to(among) else path
-        if f"/{model}/" not in f"/{below.as_posix()}":
-            raise CellFailure(
-                f"{path} is in no folder of its model: with several models in --model_names, each has a folder below "
-                f"{among} ({model}/)"
-            )
 
 
 def _loosely(stem: str) -> str:

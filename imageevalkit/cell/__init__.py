@@ -76,15 +76,15 @@ class Cell(_Names):
 
 
 # A killed driver's guards need a moment to end its processes; they hold the lock until then.
-_DYING_OWNER_GRACE = 15.0
+_GRACE = 15.0
 
 
-def lock_cell(cell: Cell, grace: float = _DYING_OWNER_GRACE) -> int:
+def lock_cell(cell: Cell, grace: float = _GRACE) -> int:
     """Take the cell's lock and return its open, inheritable file descriptor.
 
-    The lock is ``flock`` on an open file: the kernel drops it when the last process holding the descriptor ends, so
-    there is no stale lock to clean. If the recorded owner has it no longer, its guards are just ending its processes:
-    wait up to ``grace`` seconds for them. Raises UserError: a live run holds it, or no file can be locked there.
+    The kernel drops it when the last process holding the descriptor ends. If the recorded owner has it no longer, its
+    guards are just ending its processes: wait up to ``grace`` seconds for them. Raises UserError: a live run holds it,
+    or no file can be locked there.
     """
     path = cell.folder / ".lock"
     path.parent.mkdir(parents=True, exist_ok=True)

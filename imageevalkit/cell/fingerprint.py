@@ -25,9 +25,8 @@ _RUNTIME_KWARGS = frozenset(
 def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a resolved model setting that decides its images, flat, by name.
 
-    Local weights count by their name and content (see :func:`weights_of`), authors' code by its commit, an API by its
-    host: another server, another model. The number of images made in one call counts too: a GPU computes batches of
-    other sizes with other kernels.
+    Local weights count by name and content (:func:`weights_of`), authors' code by its commit, an API by its host. The
+    number of images made in one call counts too: a GPU computes batches of other sizes with other kernels.
     """
     kwargs = {k: v for k, v in setting.get("model_kwargs", {}).items() if k not in _RUNTIME_KWARGS}
     if kwargs.get("batch_size") == 1:
@@ -62,10 +61,9 @@ _SAMPLE = 1 << 20
 
 
 def weights_of(model_path: str) -> dict[str, str]:
-    """Identity of a local checkpoint: names, sizes and the first and last MiB of its files.
+    """Identity of a local checkpoint: names, sizes and the first and last MiB of its files, for training changes all.
 
-    A sample, because hashing 40 GB at every start would cost minutes; training changes every tensor, so it
-    shows there. Times do not count: a copy on another node is the same checkpoint.
+    Hashing 40 GB at every start would cost minutes. Times do not count: a copy on another node is the same checkpoint.
     """
     path = Path(model_path)
     if not model_path or not path.exists():
@@ -95,17 +93,12 @@ KEPT = Shape[dict[str, Any]](
 
 
 def remember(path: Path, settings: Mapping[str, Any], packages: Mapping[str, str]) -> str:
-    """Keep ``settings`` under their fingerprint in ``path`` and return the fingerprint.
-
-    ``packages`` are the versions that make the images now: not part of the fingerprint, but on record, with
-    one line for every set of versions that was ever used.
-    """
-    key = fingerprint(settings)
-    line = {"fingerprint": key, "settings": dict(settings), "packages": dict(packages)}
+    """Keep ``settings`` in ``path``, with the versions of ``packages`` that make the images now; their fingerprint."""
+    line = {"fingerprint": fingerprint(settings), "settings": dict(settings), "packages": dict(packages)}
     if line not in read_kept(path, KEPT):
         with contextlib.closing(JsonlWriter(path, KEPT)) as writer:
             writer.append(line)
-    return key
+    return fingerprint(settings)
 
 
 def packages_of(path: Path) -> list[dict[str, str]]:

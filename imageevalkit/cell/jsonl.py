@@ -89,7 +89,7 @@ class Shape(Generic[T]):
 
     @classmethod
     def of(cls, kind: type[T]) -> Shape[T]:
-        """The shape of the objects that stand for a dataclass (fields with a default may be missing) or TypedDict."""
+        """That of a TypedDict, or of the objects that stand for a dataclass: fields with a default may be missing."""
         hints = get_type_hints(kind)
         if not is_dataclass(kind):
             return cls(hints)
@@ -177,10 +177,9 @@ _CHECKS: dict[Any, Callable[[Any], bool]] = {
 
 
 def read_jsonl(path: Path, shape: Shape[T], tell: Tell = tell_nobody) -> Iterator[T]:
-    """Yield the records of ``path`` that have ``shape``; nothing when it does not exist.
+    """Yield the records of ``path``, if it exists; what has not the ``shape`` (a torn tail, damage) is told by line.
 
-    Another line (the torn tail of a killed writer, damage) is passed over as if it was not there, and told with its
-    number. Raises CellFailure: the file is there and cannot be read.
+    Raises CellFailure: the file is there and cannot be read.
     """
     bad = 0
     for number, line in enumerate(_file_bytes(path).split(b"\n"), 1):
@@ -224,10 +223,9 @@ def read_kept(path: Path, shape: Shape[T], tell: Tell = tell_nobody) -> Iterator
 
 
 def mend(path: Path, shape: Shape[Any], tell: Tell = tell_nobody) -> None:
-    """Give ``path`` the lines that only its copy still has, and the copy what it lacks; quick where they agree.
+    """Give ``path`` the lines that only its copy still has, which is told, and the copy what it lacks.
 
-    A line without ``shape`` is none; what is taken back is told. Raises CellFailure: the disk is full, or a file cannot
-    be read.
+    Raises CellFailure: the disk is full, or a file cannot be read.
     """
     main, copy = _file_bytes(path), _file_bytes(copy_of(path))
     if _agree(main, copy):
@@ -236,14 +234,10 @@ def mend(path: Path, shape: Shape[Any], tell: Tell = tell_nobody) -> None:
     # whatever else a file holds that nobody lost anything of stays as it is
     if lines != own:
         deque(read_jsonl(path, shape, tell), maxlen=0)
-        lost = len(set(lines).difference(own))
-        tell(
-            f"{short_path(path)}: {lost} of its lines, lost or damaged, are taken back from {copy_of(path).name}"
-        )
+        lost = f"{len(set(lines).difference(own))} of its lines, lost or damaged,"
+        tell(f"{short_path(path)}: {lost} are taken back from {copy_of(path).name}")
         write_atomic(path, b"".join(line + b"\n" for line in lines))
-    marked = b"".join(_marked(line) + b"\n" for line in lines)
-    if marked != copy:
-        write_atomic(copy_of(path), marked)
+    write_atomic(copy_of(path), b"".join(_marked(line) + b"\n" for line in lines))
 
 
 def _agree(main: bytes, copy: bytes) -> bool:
@@ -332,7 +326,7 @@ class JsonlWriter:
 
     @property
     def is_there(self) -> bool:
-        """Whether the file that is written is still the one at its path, and was not removed."""
+        """Whether its path still leads to the file that is written."""
         try:
             return os.path.samestat(os.fstat(self._files[self._path]), self._path.stat())
         except FileNotFoundError:

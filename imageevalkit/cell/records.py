@@ -1,5 +1,4 @@
-"""``generation.jsonl``: reading the last word on every item, and saving outcomes so that neither ``kill -9`` nor a
-power cut loses one."""
+"""``generation.jsonl``: the last word on every item, saved so that neither ``kill -9`` nor a power cut loses one."""
 
 from __future__ import annotations
 
@@ -89,9 +88,7 @@ class Record:
 
     def as_object(self) -> dict[str, Any]:
         """The JSON object that stands for it."""
-        return {
-            name: value for name, value in vars(self).items() if value is not None or name not in _OPTIONAL
-        }
+        return {name: part for name, part in vars(self).items() if part is not None or name not in _OPTIONAL}
 
     @property
     def outcome(self) -> Status:
@@ -119,10 +116,7 @@ _OPTIONAL = {"extra", "source", "source_sha256", "cell", "uneven"}
 
 
 def last_records(cell: Cell, tell: Tell = tell_nobody) -> dict[str, Record]:
-    """The last record of each item id in ``generation.jsonl``; lines that are none are told.
-
-    Raises CellFailure: the file cannot be read.
-    """
+    """The last record of each item id in ``generation.jsonl``. Raises CellFailure: the file cannot be read."""
     return {record.item: record for record in read_kept(cell.generation, RECORD, tell)}
 
 
@@ -139,8 +133,8 @@ def _time(seconds: float) -> Time:
 def whole_image(path: Path, record: Record, mend: bool = False) -> bytes | None:
     """The bytes of the image of an ``ok`` ``record``, as they were saved; None where they are there no more.
 
-    The record is written before the image gets its final name ``path``: a process killed between the two leaves the
-    whole image under its temporary name, from which it is renamed if ``mend``. Raises OSError: it cannot be read.
+    A process killed before the image got its final name ``path`` leaves it under the temporary one, from which it is
+    renamed if ``mend``. Raises OSError: it cannot be read.
     """
     for place in (path, part_path(path)):
         if place.is_file():
@@ -160,8 +154,7 @@ class RecordWriter:
     """
 
     def __init__(self, cell: Cell, fingerprint: str) -> None:
-        self._cell = cell
-        self._fingerprint = fingerprint
+        self._cell, self._fingerprint = cell, fingerprint
         self._writer = JsonlWriter(cell.generation, RECORD)
         self._saving, self._committing = threading.Lock(), threading.Lock()
         self._saved: list[tuple[Path, bool]] = []

@@ -1,8 +1,7 @@
 """What a cell scored, on how much of the benchmark, measured by whom; and which of several results stands.
 
-The latest ``result.json`` lies in the cell's folder with its scores. ``evaluators/<evaluator>/`` holds the files that
-lay there when another evaluator took its place, and those of one that did not take it, since it knows less. So
-comparing two judges costs no result, and going back to the first asks nothing again.
+The latest ``result.json`` lies in the cell's folder with its scores. ``evaluators/<evaluator>/`` holds those of other
+evaluators: that were latest before, and that know less. So comparing two judges costs no result.
 """
 
 from __future__ import annotations
@@ -80,8 +79,7 @@ class Coverage:
     expected = generated + refused + failed + blank + corrupt; generated = judged + unparsed + judge_failed.
 
     ``failed`` includes items never attempted. ``blank`` counts the placeholders that
-    ``GENERATE_BLANK_IMAGE_ON_ERROR`` wrote. ``flat`` of the generated images are one flat colour: the model
-    itself made them, so they are scored, but a reader should know.
+    ``GENERATE_BLANK_IMAGE_ON_ERROR`` wrote. ``flat`` of the generated images are one flat colour, and scored.
     """
 
     expected: int
@@ -188,10 +186,9 @@ def validate(raw: Any) -> Result:
 
 
 def check_within_scale(metrics: Mapping[str, Metric], unbounded: Sequence[str]) -> None:
-    """Whether each value is one that its scale allows: from ``-scale`` (a cosine may be negative) to ``scale``.
+    """Raises ValueError: a value is not from ``-scale`` (a cosine may be negative) to ``scale``.
 
-    ``unbounded`` are shell patterns of the names of those that may lie beyond. Raises ValueError: names the first that
-    does not.
+    ``unbounded`` are shell patterns of the names of those that may lie beyond.
     """
     for name, metric in metrics.items():
         top = metric.scale + _ROUNDING * abs(metric.scale)
@@ -204,14 +201,14 @@ def check_within_scale(metrics: Mapping[str, Metric], unbounded: Sequence[str]) 
             )
 
 
-def write_result(path: Path, result: Result) -> None:
-    """Write ``result``."""
-    write_atomic(path, json.dumps(as_object(result), indent=1, ensure_ascii=False) + "\n")
-
-
 def as_object(result: Result) -> dict[str, Any]:
     """``result`` as the JSON object of its file."""
     return {"schema": SCHEMA, "state": result.state, **asdict(result)}
+
+
+def write_result(path: Path, result: Result) -> None:
+    """Write ``result``."""
+    write_atomic(path, json.dumps(as_object(result), indent=1, ensure_ascii=False) + "\n")
 
 
 def read_result(path: Path) -> Result:
@@ -228,10 +225,12 @@ def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str | 
     ``official`` None: what lies in a folder of that name is a script's own, and stays as it is. Raises CellFailure: a
     file cannot be written.
     """
-    of_others, latest = cell.folder / _KEPT, _read(cell.result)
+    of_others, latest = cell.folder / _KEPT, result
     folder, kept = cell.folder, of_others / folder_name(result.evaluator.id)
+    with contextlib.suppress(OSError, ValueError):
+        latest = read_result(cell.result)
     try:
-        if latest and latest.evaluator.id != result.evaluator.id:
+        if latest.evaluator.id != result.evaluator.id:
             if _covers_more(latest.coverage, result.coverage):
                 folder = kept  # a trial with another judge hides no full result
             else:
@@ -290,14 +289,6 @@ def folder_name(text: str) -> str:
     return f"{readable}-{hashlib.sha256(to_bytes(text)).hexdigest()[:8]}"
 
 
-def _read(path: Path) -> Result | None:
-    """The result in ``path``; None when there is none that can be read."""
-    try:
-        return read_result(path)
-    except (OSError, ValueError):
-        return None
-
-
 def others(cell: Cell) -> list[Path]:
     """result.json of each evaluator but the latest; its scores.jsonl lies beside it."""
     return sorted((cell.folder / _KEPT).glob(f"*/{cell.result.name}"))
@@ -305,7 +296,11 @@ def others(cell: Cell) -> list[Path]:
 
 def standing(cell: Cell) -> list[Result]:
     """The results of ``cell`` that can be read, the latest evaluator's first."""
-    return [result for path in (cell.result, *others(cell)) if (result := _read(path))]
+    results = []
+    for path in (cell.result, *others(cell)):
+        with contextlib.suppress(OSError, ValueError):
+            results.append(read_result(path))
+    return results
 
 
 Basis = tuple[str | None, bool]

@@ -32,9 +32,9 @@ from imageevalkit.errors import CellFailure, say
 from imageevalkit.machine import available_cores
 
 Step = Literal["reuse", "refused", "make", "repair", "stale"]
-"""What generation does with an item: ``reuse`` a whole image of today's settings; leave a ``refused`` one unless asked
-to; ``make`` what is not there or failed; ``repair`` an image that is missing, truncated or altered; replace a ``stale``
-one, which is whole but of other settings, only on request."""
+"""What generation does with an item: ``reuse`` a whole image of today's settings, ``make`` what is not there or failed,
+``repair`` what is missing, truncated or altered; what was ``refused``, and a ``stale`` image of other settings, wait to
+be asked for."""
 
 
 @dataclass(frozen=True)
@@ -210,11 +210,8 @@ def survey_images(cell: Cell, items: Sequence[Item], mend: bool = True) -> dict[
 
 def scorable(states: Mapping[str, ImageState], blank: bool) -> dict[str, ImageState]:
     """Those of ``states`` with an image to judge; ``blank``: placeholders of images that were not made count too."""
-    return {
-        item: state
-        for item, state in states.items()
-        if state.status == GENERATED or (blank and state.status == BLANK)
-    }
+    statuses = (GENERATED, BLANK) if blank else (GENERATED,)
+    return {item: state for item, state in states.items() if state.status in statuses}
 
 
 def to_come(item: Item) -> ImageState:
@@ -229,7 +226,10 @@ def images_to_come(
     overwrite: bool = False,
     retry_refused: bool = False,
 ) -> dict[str, ImageState]:
-    """The images that there will be, by item id, after generation with ``settings`` made what is left; only reads."""
+    """The images that there will be, by item id, after generation with ``settings`` made what is left; only reads.
+
+    Raises CellFailure, as generation does: a file of the cell cannot be read.
+    """
     found = survey(cell, items, settings, pixels=True)
     there = {state.item.id: state for state in found.states}
     anew = {item.id: to_come(item) for item in found.to_make(overwrite, retry_refused)}

@@ -27,22 +27,18 @@ Key = str | Sequence[str] | Callable[[Score], Hashable]
 
 
 class Options(TypedDict, total=False):
-    """How a mean is made and shown, and how its interval is made.
-
-    * ``weight``: of each score, 1 by default. The mean is Σ value / Σ weight then, a micro average of ratios; its
-      interval that of a ratio estimate.
-    * ``top``: of the scale of each value, 1 by default.
-    * ``percent``: value, interval and scale are shown × 100.
-    * ``cluster``: scores with this key in common are not independent, and are one to the interval. By default those of
-      one item (its :func:`points`, such as questions about one image).
-    * ``interval``: False for none.
-    """
+    """How a mean is made and shown, and how its interval is made."""
 
     weight: Value
+    """Of each score, 1 by default: Σ value / Σ weight is a micro average of ratios, its interval a ratio estimate's."""
     top: float
+    """Of the scale of each value, 1 by default."""
     percent: bool
+    """Value, interval and scale are shown × 100."""
     cluster: Key | None
+    """Scores with this key in common are not independent, and one to the interval; by default those of one item."""
     interval: bool
+    """False for none."""
 
 
 def mean(scores: Iterable[Score], value: Value, **options: Unpack[Options]) -> Metric:
@@ -60,19 +56,15 @@ def mean_by(
     **options: Unpack[Options],
 ) -> dict[str, Metric]:
     """The :func:`mean` of each of the :func:`groups`, by ``prefix`` and name; names of several keys as "en/sign"."""
-    found = {
-        "/".join(map(str, group)) if isinstance(group, tuple) else str(group): of_group
-        for group, of_group in groups(scores, by, order).items()
-    }
-    return {prefix + name: mean(of_group, value, **options) for name, of_group in found.items()}
+    means = dict[str, Metric]()
+    for group, of_group in groups(scores, by, order).items():
+        name = "/".join(map(str, group)) if isinstance(group, tuple) else str(group)
+        means[prefix + name] = mean(of_group, value, **options)
+    return means
 
 
 def weighted(
-    scores: Iterable[Score],
-    value: Value,
-    by: Key,
-    weights: Mapping[Any, float],
-    **options: Unpack[Options],
+    scores: Iterable[Score], value: Value, by: Key, weights: Mapping[Any, float], **options: Unpack[Options]
 ) -> Metric:
     """Σ weight · mean of a group, over all groups of ``weights``; None until each has a score.
 
@@ -115,10 +107,7 @@ def groups(scores: Iterable[Score], by: Key, order: Iterable[Hashable] = ()) -> 
 
 
 def points(scores: Iterable[Score]) -> list[Score]:
-    """The points of all scores as scores of their own, which have the keys of their item's score too.
-
-    Those of one score are of one item, which is its place where it has none.
-    """
+    """The points of all scores as scores of their own, of one item each and with the keys of its score too."""
     return [
         replace(point, keys={**score.keys, **point.keys}, item=score.item or f"score {number}")
         for number, score in enumerate(scores)
@@ -134,12 +123,8 @@ def arithmetic_mean(values: Iterable[float]) -> float:
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """exp(mean(ln value)) as scipy's ``gmean``, so that any 0 gives 0.
-
-    Raises ValueError without values, or where one is negative.
-    """
-    values = list(values)
-    if (lowest := min(values, default=1)) < 0:
+    """exp(mean(ln value)) as scipy's ``gmean``: any 0 gives 0. Raises ValueError without values, or of a negative."""
+    if (lowest := min(values := list(values), default=1)) < 0:
         raise ValueError(f"a geometric mean is of no negative value, but one is {lowest:g}")
     return math.exp(arithmetic_mean(map(math.log, values))) if lowest else 0.0
 
