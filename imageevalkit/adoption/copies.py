@@ -33,7 +33,6 @@ STAGE = "adopt"
 # (Flat graphics are three times as large, but small all the same.)
 FAST_PNG = {"compress_level": 1, "compress_type": zlib.Z_RLE}
 _MOST_THREADS = 8
-_COMMIT_EVERY = 64  # images; what is lost of them is copied again
 
 
 def adopt_cell(
@@ -45,22 +44,18 @@ def adopt_cell(
     overwrite: bool = False,
     log: Callable[[str], None] = say,
 ) -> Outcome:
-    """Make the images of ``cell`` those at ``places`` (below ``source``).
+    """Make the images of ``cell`` those at ``places`` (below ``source``); what is the same as before is left alone.
 
-    Files are copied byte for byte, cells of a file as PNG. What is the same as before is left alone; an item without an
-    image, with a black cell, or with a file that is no whole image (which coverage counts as corrupt), is recorded as
-    failed, never as blank. Raises CellFailure: as :func:`check_cell`, or the disk is full.
+    Files are copied byte for byte, cells of a file as PNG. An item without an image, with a black cell, or with a file
+    that is no whole image is recorded as failed. Raises CellFailure: as :func:`check_cell`, or the disk is full.
     """
     key = fp.remember(cell.fingerprints, check_cell(cell, items, source, places, overwrite), {})
     before = {id: record for id, record in last_records(cell).items() if record.fingerprint == key}
     copied, uneven, lost = 0, 0, dict[str, Record]()
     with contextlib.closing(RecordWriter(cell, key)) as writer:
         for n, (item, record, data) in enumerate(_copies(items, source, places, before), 1):
-            is_new = record is not before.get(item.id)
-            if is_new:
+            if is_new := record is not before.get(item.id):
                 writer.save(item, record, data)
-                if n % _COMMIT_EVERY == 0:
-                    writer.commit()
             if record.status == OK:
                 copied += is_new
                 uneven += bool(record.uneven)
@@ -69,18 +64,16 @@ def adopt_cell(
             progress.report(Progress(cell.key, STAGE, n, len(items), n - copied, len(lost)), n == len(items))
     log(f"{cell.key}: {copied} images copied from {source}, {len(items) - len(lost) - copied} were here")
     problems = []
-    for word, what in (
-        ("missing", "images are not to be had"),
-        ("corrupt", "images are corrupt and not taken"),
-    ):
-        records = {id: one for id, one in lost.items() if (one.outcome == CORRUPT) == (word == "corrupt")}
-        for id, record in records.items():
-            log(f"{word}: {id}: {record.reason}")
-        if lacking := [item for item in items if item.id in records]:
-            names = [item.id.removeprefix("images/") + item.path.suffix for item in lacking[:3]]
-            named = ", ".join(names) + (", …" if len(lacking) > 3 else "")
-            first = records[lacking[0].id].reason
-            problems.append(f"{len(lacking)} of {len(items)} {what}: {named} (the first: {first})")
+    for word, what in (("missing", "not to be had"), ("corrupt", "corrupt and not taken")):
+        records = [lost[item.id] for item in items if item.id in lost]
+        records = [one for one in records if (one.outcome == CORRUPT) == (word == "corrupt")]
+        for record in records:
+            log(f"{word}: {record.item}: {record.reason}")
+        if records:
+            names = ", ".join(one.path.removeprefix("images/") for one in records[:3])
+            more = ", …" if len(records) > 3 else ""
+            first = f"(the first: {records[0].reason})"
+            problems.append(f"{len(records)} of {len(items)} images are {what}: {names}{more} {first}")
     doubt = f"; {uneven} are of grids that do not divide evenly: is the grid right?" if uneven else ""
     said = "; ".join(problems) or f"{len(items)} images of {source}"
     return Outcome(INCOMPLETE if problems else COMPLETE, f"{said}{doubt}")
@@ -164,8 +157,7 @@ def _read(
 ) -> list[_Copy]:
     """The images of ``items`` in ``path``: its bytes as they are, or its cells as RGB PNG where it is a ``grid``.
 
-    A file that is as it was at the last time is not decoded. Touches nothing, so that threads do it side by side.
-    Raises CellFailure: the file cannot be read.
+    A file that is as it was at the last time is not decoded. Raises CellFailure: the file cannot be read.
     """
     try:
         data = path.read_bytes()
@@ -175,7 +167,11 @@ def _read(
     copies, fresh = list[_Copy](), list[tuple[Item, Record]]()
     for item in items:
         old, n = before.get(item.id), places[item.id].index
-        if old and is_of(old, path, n, sha256) and _stands(old, item):
+        is_known = old is not None and is_of(old, path, n, sha256)
+        if old and is_known and old.status == OK:
+            # earlier versions took what is no image too, and said nothing of its colours
+            is_known = old.flat is not None and whole_image(item.path, old, mend=True) is not None
+        if old and is_known:
             copies.append((item, old, None))
         else:
             record = replace(Record.of(item, OK), source=str(path.absolute()), source_sha256=sha256, cell=n)
@@ -206,12 +202,6 @@ def is_of(record: Record, path: Path, n: int | None, sha256: str) -> bool:
     """Whether ``record`` tells of the cell ``n`` of the file ``path`` (None: of all of it) with these bytes."""
     original = record.source_sha256 or record.image_sha256
     return (record.source, record.cell, original) == (str(path.absolute()), n, sha256)
-
-
-def _stands(record: Record, item: Item) -> bool:
-    # earlier versions took what is no image too, and said nothing of its colours
-    is_known = record.flat is not None and whole_image(item.path, record, mend=True) is not None
-    return record.status != OK or is_known
 
 
 def _lost(record: Record, kind: str, text: str) -> Record:

@@ -49,7 +49,7 @@ def places_of_job(
     cell: Cell, options: Mapping[str, Any], datasets: Datasets
 ) -> tuple[list[Item], Path, dict[str, Place]]:
     """The items of ``cell``, where a job with ``options`` looks for their images, and what it finds there."""
-    items, dataset = datasets.own_items(cell, options["limit"]), datasets[cell.benchmark]
+    items, dataset = datasets.items(cell, options["limit"]), datasets[cell.benchmark]
     source = Path(options["sources"][cell.benchmark])
     among = Path(options["among"]) if options["among"] else None
     return items, source, find_images(source, items, dataset.data, image_finder(dataset), among)

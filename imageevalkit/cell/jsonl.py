@@ -298,12 +298,10 @@ class JsonlWriter:
 
     def _write(self, file: Path, data: bytes) -> None:
         try:
-            written = os.write(self._files[file], data)
+            while data:  # a full disk takes the first bytes and refuses the rest
+                data = data[os.write(self._files[file], data) :]
         except OSError as error:
             raise disk_error(error, file) from error
-        if written < len(data):
-            # a full disk takes the first bytes and refuses the rest: raise the same error for both
-            self._write(file, data[written:])
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Append one record."""

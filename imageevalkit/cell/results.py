@@ -206,11 +206,6 @@ def as_object(result: Result) -> dict[str, Any]:
     return {"schema": SCHEMA, "state": result.state, **asdict(result)}
 
 
-def write_result(path: Path, result: Result) -> None:
-    """Write ``result``."""
-    write_atomic(path, json.dumps(as_object(result), indent=1, ensure_ascii=False) + "\n")
-
-
 def read_result(path: Path) -> Result:
     """Read a result. Raises ValueError when it breaks the schema (or is no JSON), OSError if unreadable."""
     return validate(parse(path.read_bytes()))
@@ -238,7 +233,8 @@ def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str | 
         write_atomic(folder / cell.scores.name, scores)
         if official is not None:
             write_files(folder / cell.official.name, official)
-        write_result(folder / cell.result.name, result)
+        text = json.dumps(as_object(result), indent=1, ensure_ascii=False)
+        write_atomic(folder / cell.result.name, f"{text}\n")
         if folder != kept:
             shutil.rmtree(kept, ignore_errors=True)
     except OSError as error:

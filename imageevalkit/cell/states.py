@@ -161,7 +161,12 @@ def _state(unknown: ImageState, mend: bool, pixels: bool) -> ImageState:
     """Raises CorruptImage: the image does not decode; OSError: it cannot be read."""
     record, path = unknown.record, unknown.path
     if record is not None and record.status != OK:
-        return _without_image(unknown, record)
+        status, reason = record.outcome, record.reason
+        if status != CORRUPT and record.error:
+            reason = f"{record.error['class']}: {reason}"
+        if status == BLANK and path.is_file():
+            return replace(unknown, status=BLANK, reason=reason, sha256=images.sha256_file(path))
+        return replace(unknown, status=FAILED if status == BLANK else status, reason=reason)
     if record is None and not path.exists():
         return replace(unknown, status=FAILED, reason="never generated")
     if record is None and not pixels:
@@ -177,17 +182,6 @@ def _state(unknown: ImageState, mend: bool, pixels: bool) -> ImageState:
     if flat is None:  # else these very bytes were proven when they were saved
         flat = images.facts(data).flat
     return replace(unknown, status=GENERATED, sha256=sha256, plain=images.is_plain(data), flat=flat)
-
-
-def _without_image(unknown: ImageState, record: Record) -> ImageState:
-    status, reason, sha256 = record.outcome, record.reason, ""
-    if status != CORRUPT and record.error:
-        reason = f"{record.error['class']}: {reason}"
-    if status == BLANK and unknown.path.is_file():
-        sha256 = images.sha256_file(unknown.path)
-    elif status == BLANK:
-        status = FAILED
-    return replace(unknown, status=status, reason=reason, sha256=sha256)
 
 
 def survey_images(cell: Cell, items: Sequence[Item], mend: bool = True) -> dict[str, ImageState]:
