@@ -180,7 +180,7 @@ def _read(
         if fresh and not grid:
             _, size, flat = facts(data)
             # nobody knows how, and with which seed, it was made
-            known = {"seed": None, "source_sha256": None, "size": size, "flat": flat}
+            known: dict[str, Any] = {"seed": None, "source_sha256": None, "size": size, "flat": flat}
             copies += [(item, replace(record, **known), data) for item, record in fresh]
         elif fresh and grid:
             whole = decode(data)

@@ -11,13 +11,12 @@ from typing import Any
 
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import parse
+from imageevalkit.cell.jsonl import read_json
 from imageevalkit.errors import CellFailure
 from imageevalkit.forecast import Datasets
 from imageevalkit.grids import Grid
 from imageevalkit.images import IMAGE_FORMATS, IMAGE_SUFFIXES
 from imageevalkit.registry import image_finder
-from imageevalkit.secrets import one_line
 
 
 @dataclass(frozen=True)
@@ -105,12 +104,7 @@ def read_filepaths(path: Path) -> dict[str, Path]:
     A relative path is relative to the folder of the file; if nothing is there, to the working directory, as the
     official script takes it. Raises CellFailure: the file cannot be read, or is no JSON object of texts.
     """
-    try:
-        raw = parse(path.read_bytes())
-    except OSError as error:
-        raise CellFailure(f"{path} cannot be read ({error.strerror})") from None
-    except ValueError as error:
-        raise CellFailure(f"{path} is no JSON ({one_line(error)})") from None
+    raw = read_json(path)
     if not isinstance(raw, dict) or not raw or not all(isinstance(p, str) and p for p in raw.values()):
         raise CellFailure(
             f'{path} is no JSON object of image paths by prompt: {{"a red dog": "images/0.png", …}}'

@@ -32,7 +32,7 @@ def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:
     if kwargs.get("batch_size") == 1:
         del kwargs["batch_size"]  # said or not, images are made singly
     base_url = kwargs.pop("base_url", None) or os.environ.get("BASE_URL", "") or DEFAULT_BASE_URL
-    settings = {"task": task, "class": f"{setting['module']}:{setting['class']}"}
+    settings: dict[str, Any] = {"task": task, "class": f"{setting['module']}:{setting['class']}"}
     settings |= _identity("model_path", setting["model_path"])
     if setting.get("api"):
         settings["host"] = None

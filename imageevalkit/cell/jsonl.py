@@ -118,6 +118,8 @@ def _reader_of(hint: Any) -> Callable[[Any], Any]:
         return hint.read
     if hint in _CHECKS:
         return _checked(_CHECKS[hint])
+    if hint in (str, bool, int, type(None)):
+        return _checked(lambda value: type(value) is hint)
     if origin is Literal:
         return _checked(lambda value: isinstance(value, str) and value in args)
     readers = [_reader_of(part) for part in args]
@@ -165,15 +167,7 @@ def _is_time(value: Any) -> bool:
 
 Time = NewType("Time", str)
 """ISO 8601."""
-_CHECKS: dict[Any, Callable[[Any], bool]] = {
-    Any: lambda value: True,
-    type(None): lambda value: value is None,
-    str: lambda value: isinstance(value, str),
-    bool: lambda value: isinstance(value, bool),
-    int: lambda value: isinstance(value, int) and not isinstance(value, bool),
-    float: is_number,
-    Time: _is_time,
-}
+_CHECKS = {Any: lambda value: True, float: is_number, Time: _is_time}
 
 
 def read_jsonl(path: Path, shape: Shape[T], tell: Tell = tell_nobody) -> Iterator[T]:
@@ -205,6 +199,14 @@ def _file_bytes(path: Path) -> bytes:
         if isinstance(error, FileNotFoundError) and not path.is_symlink():
             return b""
         raise CellFailure(f"{short_path(path)} cannot be read: {error.strerror}") from None
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value in ``path``. Raises CellFailure: the file cannot be read, or holds none."""
+    try:
+        return parse(_file_bytes(path))
+    except ValueError as error:
+        raise CellFailure(f"{short_path(path)} is no JSON: {one_line(error, 100)}") from None
 
 
 def copy_of(path: Path) -> Path:

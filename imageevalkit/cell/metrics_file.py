@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from imageevalkit.cell import Cell, short_path
-from imageevalkit.cell.jsonl import Shape, WrongShape, is_number, parse
+from imageevalkit.cell.jsonl import Shape, WrongShape, is_number, read_json
 from imageevalkit.cell.results import Metric
 from imageevalkit.errors import CellFailure
 from imageevalkit.secrets import one_line
@@ -30,13 +30,7 @@ def read_metrics(path: Path, n: int) -> dict[str, Metric]:
     Else a metric is over ``n`` items, has no interval, and its scale is 1, or 100 if its value lies beyond 1. Raises
     CellFailure: there is no such file, or one metric is none; the message has its name.
     """
-    where = short_path(path)
-    try:
-        raw = parse(path.read_bytes())
-    except OSError as error:
-        raise CellFailure(f"{where} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise CellFailure(f"{where} is no JSON: {one_line(error, 100)} ({_REMEDY})") from None
+    where, raw = short_path(path), read_json(path)
     if not isinstance(raw, dict) or not raw:
         raise CellFailure(
             f'{where} holds no metrics: it must be an object such as {{"accuracy": 0.5}} ({_REMEDY})'
@@ -57,7 +51,7 @@ def _metric(name: str, raw: Any, n: int) -> Metric:
         raise ValueError("it has no name")
     if unknown := sorted(given.keys() - {"value", "n", "interval", "scale"}):
         raise ValueError(f"'{unknown[0]}' is unknown; value, n, interval and scale are not")
-    value = given.get("value")
+    value: Any = given.get("value")
     try:
         metric = _METRIC.read({"n": n, "scale": 100 if is_number(value) and abs(value) > 1 else 1, **given})
         low, high = metric.interval or (0, 0)
