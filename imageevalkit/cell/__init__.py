@@ -75,11 +75,7 @@ class Cell(_Names):
         return output_root() / self.model / self.benchmark
 
 
-# A killed driver's guards need a moment to end its processes; they hold the lock until then.
-_GRACE = 15.0
-
-
-def lock_cell(cell: Cell, grace: float = _GRACE) -> int:
+def lock_cell(cell: Cell, grace: float = 15.0) -> int:
     """Take the cell's lock and return its open, inheritable file descriptor.
 
     The kernel drops it when the last process holding the descriptor ends. If the recorded owner has it no longer, its

@@ -8,7 +8,6 @@ two different lines is the true one.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import sys
@@ -124,7 +123,7 @@ def _reader_of(hint: Any) -> Callable[[Any], Any]:
         return _checked(lambda value: isinstance(value, str) and value in args)
     readers = [_reader_of(part) for part in args]
     if origin in (Union, UnionType):
-        return functools.partial(_read_one_of, readers)
+        return lambda value: None if value is None else readers[0](value)
     if origin is tuple:
         is_tuple = _checked(lambda value: isinstance(value, list | tuple) and len(value) == len(args))
         return lambda value: tuple(read(part) for read, part in zip(readers, is_tuple(value), strict=True))
@@ -143,13 +142,6 @@ def _checked(check: Callable[[Any], bool]) -> Callable[[Any], Any]:
         return value
 
     return read
-
-
-def _read_one_of(readers: Iterable[Callable[[Any], Any]], value: Any) -> Any:
-    for read in readers:
-        with contextlib.suppress(WrongShape):
-            return read(value)
-    raise WrongShape((), value)
 
 
 def is_number(value: Any) -> bool:
