@@ -21,10 +21,7 @@ def part_path(path: Path) -> Path:
 
 
 def write_part(path: Path, data: bytes) -> Path:
-    """Write ``data`` durably under the temporary name of ``path`` and return that name.
-
-    Raises CellFailure: the disk is full (the half-written file is removed).
-    """
+    """Write ``data`` durably under the temporary name of ``path``. Raises CellFailure: the disk is full."""
     part = part_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -79,19 +79,13 @@ def environment_hash() -> str:
 
 
 def hash_of(versions: Iterable[str], python: str) -> str:
-    """64 hex digits: the SHA-256 of ``python==3.12.1`` and of the sorted ``name==version``, a line each.
-
-    The same in a conda environment and a venv; their places, and what was installed twice, do not count.
-    """
+    """64 hex digits: the SHA-256 of ``python==3.12.1`` and of the sorted ``name==version``, a line each, once each."""
     lines = [f"python=={python}", *sorted(set(versions))]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def installed() -> list[str]:
-    """``name==version`` of every installed distribution, names normalised as PEP 503 says, versions as they stand.
-
-    A folder that an interrupted installation left without them is none.
-    """
+    """``name==version`` of every installed distribution that has both, names normalised as PEP 503 says."""
     from importlib.metadata import distributions  # a third of a light command's start
 
     found = []

@@ -88,10 +88,7 @@ def _what_else(source: bytes | Path, formats: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def _corrupt_unless_system_error() -> Iterator[None]:
-    """Make one of the dozen types that Pillow raises (OSError, SyntaxError, struct.error, …).
-
-    An error of the system itself (no free descriptor, an unreadable file) says nothing of the image.
-    """
+    """CorruptImage for the dozen types that Pillow raises, but for an error of the system, such as no descriptor."""
     try:
         yield
     except Exception as error:
@@ -103,10 +100,7 @@ def _corrupt_unless_system_error() -> Iterator[None]:
 
 
 def prove(data: bytes, formats: Sequence[str] = REPLY_FORMATS) -> Image.Image:
-    """The whole image in ``data``, of a PNG without making a picture of it yet.
-
-    Raises CorruptImage: it is empty, truncated, or no image of ``formats``.
-    """
+    """The whole image in ``data``, of a PNG without making a picture of it yet. Raises CorruptImage."""
     image = opened(data, formats)
     with in_turn(image), _corrupt_unless_system_error():
         if image.format != "PNG":
@@ -172,7 +166,7 @@ def on_white(image: Image.Image) -> Image.Image:
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """``image`` as RGB, transparency dropped; itself where it is that already.
+    """``image`` as RGB, transparency dropped.
 
     Pillow keeps the colour that meant transparency: PNGs would be saved with it, and transformers 5 lays it on white.
     """
@@ -234,10 +228,7 @@ def format_of(path: PurePath) -> str:
 
 
 def map_threads(function: Callable[[T], R], values: Iterable[T], threads: int) -> Iterator[R]:
-    """``map`` on a thread pool, in order: hashing and decoding release the interpreter lock.
-
-    Nothing is begun that lies further ahead than twice ``threads``: results may be large, and their taker slow.
-    """
+    """``map`` on a thread pool, in order; no further ahead than twice ``threads``, for results may be large."""
     ahead: deque[Future[R]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:

@@ -63,12 +63,9 @@ def rows_are_whole(data: bytes) -> bool:
 
 
 def is_surely_not_flat(data: bytes) -> bool:
-    """Whether a PNG cannot be one single colour, told from its compressed stream without inflating it.
-
-    One colour compresses a thousandfold, and where it is stored uncompressed, its stream has few different bytes: one
-    pixel's, the filter types and zero; compressed pixels look like noise.
-    """
+    """Whether a PNG cannot be one single colour, told from its compressed stream without inflating it."""
     width, height = struct.unpack_from(">II", data, 16)
+    # one colour compresses a thousandfold; stored as it is, its stream has few different bytes, others look like noise
     compressed = _compressed(data)
     middle = compressed[len(compressed) // 2 :][:_SAMPLE]
     return len(compressed) > width * height * _FLAT_BYTES_PER_PIXEL and len(set(middle)) > _FLAT_VALUES

@@ -82,10 +82,7 @@ def adopt_cell(
 def check_cell(
     cell: Cell, items: Sequence[Item], source: Path, places: Places, overwrite: bool
 ) -> dict[str, Any]:
-    """The settings that ``cell`` gets with the images at ``places``.
-
-    Raises CellFailure: ``source`` holds no image of the benchmark, or the cell images that nobody said to replace.
-    """
+    """The settings that ``cell`` gets with the images at ``places``. Raises CellFailure: it may not have them."""
     if not any(place.path for place in places.values()):
         raise CellFailure(_why_nothing(cell, items, source, places))
     # in the place of a model's settings: images of two places, or cut in two ways, are never one score
@@ -155,10 +152,7 @@ def _copies(
 def _read(
     path: Path, grid: Grid | None, items: Sequence[Item], places: Places, before: Mapping[str, Record]
 ) -> list[_Copy]:
-    """The images of ``items`` in ``path``: its bytes as they are, or its cells as RGB PNG where it is a ``grid``.
-
-    A file that is as it was at the last time is not decoded. Raises CellFailure: the file cannot be read.
-    """
+    """The images of ``items`` in ``path``: its bytes, or its cells as RGB PNG; what is as it was is not decoded."""
     try:
         data = path.read_bytes()
     except OSError as error:

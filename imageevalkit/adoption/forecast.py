@@ -34,10 +34,7 @@ def forecast_of(options: Mapping[str, Any], datasets: Datasets) -> Forecast:
 
 
 def images_to_come(cell: Cell, items: Sequence[Item], places: Places) -> dict[str, ImageState]:
-    """The images that there will be, by item id, after those at ``places`` were taken; only reads.
-
-    Of a new file only the header is read: one that ends early, and a black cell of a grid, count.
-    """
+    """The images that there will be, by item id; new ones of files that end early, and black cells, count too."""
     sha256_of = functools.cache(sha256_file)
     states = {}
     for state in survey(cell, items, pixels=True, tolerant=True).states:

@@ -21,10 +21,7 @@ from imageevalkit.registry import image_finder
 
 @dataclass(frozen=True)
 class Place:
-    """Where the image of an item is: a file, or its cell ``index`` (from 0, row by row) where it is a ``grid``.
-
-    Without a ``path`` it is nowhere, for a ``reason``: there are files, but none of them can be taken.
-    """
+    """Where an image is: a file, or its cell ``index`` (from 0, by row) of a ``grid``; or a ``reason`` why nowhere."""
 
     path: Path | None = None
     grid: Grid | None = None

@@ -61,10 +61,7 @@ _SAMPLE = 1 << 20
 
 
 def weights_of(model_path: str) -> dict[str, str]:
-    """Identity of a local checkpoint: names, sizes and the first and last MiB of its files, for training changes all.
-
-    Hashing 40 GB at every start would cost minutes. Times do not count: a copy on another node is the same checkpoint.
-    """
+    """Identity of a local checkpoint: names, sizes, first and last MiB of its files; training changes all of them."""
     path = Path(model_path)
     if not model_path or not path.exists():
         return {}  # a hub id, an API's model id, or nothing at all

@@ -1,8 +1,7 @@
 """JSON Lines that survive ``kill -9`` in the middle of a line, and the shapes that readers rely on.
 
-Records of what cannot be had again without paying for it are kept twice: what a file loses, in whatever place, is taken
-back from its copy, a hidden file beside it. Each line of the copy begins with a checksum, so that it is known which of
-two different lines is the true one.
+What is paid for is kept twice: what a file loses is taken back from its copy, a hidden file beside it. Each line of the
+copy begins with a checksum, so that it is known which of two different lines is the true one.
 """
 
 from __future__ import annotations
@@ -44,10 +43,7 @@ def tell_nobody(text: str) -> None:
 
 
 def parse(data: bytes) -> Any:
-    """The JSON value in ``data``.
-
-    Raises ValueError: it is none, no UTF-8, nested too deep, or holds a number of thousands of digits.
-    """
+    """The JSON value in ``data``. Raises ValueError: it is none, no UTF-8, nested too deep, or has a huge number."""
     try:
         value = json.loads(data)
     except RecursionError:
@@ -163,10 +159,7 @@ _CHECKS = {Any: lambda value: True, float: is_number, Time: _is_time}
 
 
 def read_jsonl(path: Path, shape: Shape[T], tell: Tell = tell_nobody) -> Iterator[T]:
-    """Yield the records of ``path``, if it exists; what has not the ``shape`` (a torn tail, damage) is told by line.
-
-    Raises CellFailure: the file is there and cannot be read.
-    """
+    """Yield the records of ``path``, if it exists; a line without ``shape`` (a torn tail, damage) is told."""
     bad = 0
     for number, line in enumerate(_file_bytes(path).split(b"\n"), 1):
         try:
@@ -217,10 +210,7 @@ def read_kept(path: Path, shape: Shape[T], tell: Tell = tell_nobody) -> Iterator
 
 
 def mend(path: Path, shape: Shape[Any], tell: Tell = tell_nobody) -> None:
-    """Give ``path`` the lines that only its copy still has, which is told, and the copy what it lacks.
-
-    Raises CellFailure: the disk is full, or a file cannot be read.
-    """
+    """Give ``path`` the lines that only its copy still has, which is told, and the copy what it lacks."""
     main, copy = _file_bytes(path), _file_bytes(copy_of(path))
     if _agree(main, copy):
         return

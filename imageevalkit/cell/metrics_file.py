@@ -25,11 +25,7 @@ _METRIC = Shape.of(Metric)
 
 
 def read_metrics(path: Path, n: int) -> dict[str, Metric]:
-    """The metrics in a file of name → number, or name → ``{"value", "n", "interval", "scale"}``, in its order.
-
-    Else a metric is over ``n`` items, has no interval, and its scale is 1, or 100 if its value lies beyond 1. Raises
-    CellFailure: there is no such file, or one metric is none; the message has its name.
-    """
+    """The metrics in a file of name → number, or of name → its fields, ``n`` items where they name none."""
     where, raw = short_path(path), read_json(path)
     if not isinstance(raw, dict) or not raw:
         raise CellFailure(

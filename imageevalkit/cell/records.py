@@ -92,16 +92,14 @@ class Record:
 
     @property
     def outcome(self) -> Status:
-        """What became of the item, by this record alone: what is on disk now may be something else.
-
-        A file made elsewhere that is no whole image is corrupt; it was not taken.
-        """
+        """What became of the item, by this record alone: what is on disk now may be something else."""
         if self.status == OK:
             return GENERATED
         if self.status == REFUSED:  # a placeholder beside it does not make the item blank
             return REFUSED
         if self.placeholder:
             return BLANK
+        # a file made elsewhere that is no whole image was not taken
         kind = self.error["class"] if self.error else ""
         return CORRUPT if self.source and kind == images.CorruptImage.__name__ else FAILED
 

@@ -105,10 +105,7 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Metric:
-    """One number over ``n`` items, with a 95 % interval (``[low, high]``) where one is defined.
-
-    ``value`` is None when no item could be scored. ``scale`` is the top of its range (1 or 100).
-    """
+    """One number over ``n`` items, None when none had it, with a 95 % interval; ``scale``: the top of its range."""
 
     value: float | None
     n: int
@@ -186,10 +183,7 @@ def validate(raw: Any) -> Result:
 
 
 def check_within_scale(metrics: Mapping[str, Metric], unbounded: Sequence[str]) -> None:
-    """Raises ValueError: a value is not from ``-scale`` (a cosine may be negative) to ``scale``.
-
-    ``unbounded`` are shell patterns of the names of those that may lie beyond.
-    """
+    """Raises ValueError: one not ``unbounded`` (shell patterns) is not from ``-scale`` (a cosine) to ``scale``."""
     for name, metric in metrics.items():
         top = metric.scale + _ROUNDING * abs(metric.scale)
         if metric.value is None or -top <= metric.value <= top:

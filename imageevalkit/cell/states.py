@@ -185,10 +185,7 @@ def _state(unknown: ImageState, mend: bool, pixels: bool) -> ImageState:
 
 
 def survey_images(cell: Cell, items: Sequence[Item], mend: bool = True) -> dict[str, ImageState]:
-    """The state of every item, by id, for who judges the images; ``mend`` as in :func:`survey`.
-
-    Raises CellFailure: the images were made with different settings, so that no score would describe a model.
-    """
+    """The state of every item, by id, for who judges. Raises CellFailure: the images are of different settings."""
     states = survey(cell, items, mend=mend, pixels=True, tolerant=True, tell=say).states
     prints = Counter(s.record.fingerprint for s in states if s.record and s.record.status == OK)
     if len(prints) > 1:
@@ -220,10 +217,7 @@ def images_to_come(
     overwrite: bool = False,
     retry_refused: bool = False,
 ) -> dict[str, ImageState]:
-    """The images that there will be, by item id, after generation with ``settings`` made what is left; only reads.
-
-    Raises CellFailure, as generation does: a file of the cell cannot be read.
-    """
+    """The images that there will be, by id, after generation made what is left; raises what it would, only reads."""
     found = survey(cell, items, settings, pixels=True)
     there = {state.item.id: state for state in found.states}
     anew = {item.id: to_come(item) for item in found.to_make(overwrite, retry_refused)}

@@ -93,10 +93,7 @@ def total(scores: Iterable[Score], value: Value, *, top: float = 1.0) -> Metric:
 
 
 def groups(scores: Iterable[Score], by: Key, order: Iterable[Hashable] = ()) -> dict[Any, list[Score]]:
-    """The scores of each group that occurs: first the groups of ``order``, then others as they appear.
-
-    Of several names a group is a tuple. Scores whose key is None, or one of whose keys is, are in no group.
-    """
+    """The scores of each group that occurs, those in ``order`` first; a score one of whose keys is None is in none."""
     key = _key(by)
     found: dict[Hashable, list[Score]] = {group: [] for group in order}
     for score in scores:
