@@ -248,15 +248,11 @@ def _merged(main: bytes, copy: bytes, shape: Shape[Any]) -> list[bytes]:
     """The lines of both in the order in which they were written: each may lack some, and the copy's are true."""
     true = (line[_CHECKSUM:] for line in copy.split(b"\n") if _marked(line[_CHECKSUM:]) == line)
     own, kept = _by_record(main.split(b"\n"), shape), _by_record(true, shape)
-    merged: list[bytes] = []
-    waiting = deque(own)
-    for key, line in kept.items():
-        if key in own:
-            while waiting and (first := waiting.popleft()) != key:
-                if first not in kept:
-                    merged.append(own[first])
-        merged.append(line)
-    return merged + [own[key] for key in waiting if key not in kept]
+    places, before = {key: (n, 0) for n, key in enumerate(kept)}, -1
+    for n, key in enumerate(own, 1):
+        before, _ = places.setdefault(key, (before, n))  # what the copy lacks comes after what both have
+    both = own | kept
+    return [both[key] for key in sorted(places, key=places.__getitem__)]
 
 
 class JsonlWriter:
