@@ -110,9 +110,8 @@ def known(path: Path, tell: Tell = tell_nobody) -> dict[str, dict[str, Any]]:
 
 def explain(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """The differences in words: ``"guidance_scale 4.0 → 5.0, width (unset) → 512"``."""
-    changes = [
-        f"{key.removeprefix('kwargs.')} {old.get(key, '(unset)')} → {new.get(key, '(unset)')}"
-        for key in sorted({*old, *new})
-        if (key in old) != (key in new) or old.get(key) != new.get(key)
-    ]
-    return ", ".join(changes)
+    both = {key: (old.get(key, "(unset)"), new.get(key, "(unset)")) for key in sorted({*old, *new})}
+    changed = {key: pair for key, pair in both.items() if pair[0] != pair[1]}
+    return ", ".join(
+        f"{key.removeprefix('kwargs.')} {before} → {now}" for key, (before, now) in changed.items()
+    )

@@ -114,7 +114,9 @@ def _reader_of(hint: Any) -> Callable[[Any], Any]:
     if hint in _CHECKS:
         return _checked(_CHECKS[hint])
     if hint in (str, bool, int, type(None)):
-        return _checked(lambda value: type(value) is hint)
+        return _checked(
+            lambda value: isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
+        )
     if origin is Literal:
         return _checked(lambda value: isinstance(value, str) and value in args)
     readers = [_reader_of(part) for part in args]

@@ -300,17 +300,18 @@ _BASIS = Shape[dict[str, Any]]({"item": str, "image_sha256": str | None, "attemp
 
 def bases(cell: Cell) -> dict[Path, dict[str, Basis] | None]:
     """What each result of ``cell`` rests on, by its folder and by item; None where that is not known."""
-
-    def basis(scores: Path) -> dict[str, Basis] | None:
-        silent: list[str] = []  # lines that are damaged, or of a version that did not say
+    known = dict[Path, dict[str, Basis] | None]()
+    for path in (cell.result, *others(cell)):
+        basis, silent = (
+            dict[str, Basis](),
+            list[str](),
+        )  # lines that are damaged, or of a version that did not say
         with contextlib.suppress(CellFailure):
-            records = read_jsonl(scores, _BASIS, silent.append)
-            known = {one["item"]: (one["image_sha256"], one["attempted"]) for one in records}
-            return None if silent else known or None
-        return None
-
-    results = (path for path in (cell.result, *others(cell)) if path.exists())
-    return {path.parent: basis(path.with_name(cell.scores.name)) for path in results}
+            records = read_jsonl(path.with_name(cell.scores.name), _BASIS, silent.append)
+            basis = {one["item"]: (one["image_sha256"], one["attempted"]) for one in records}
+        if path.exists():
+            known[path.parent] = basis if basis and not silent else None
+    return known
 
 
 def forget(cell: Cell, folder: Path) -> None:
