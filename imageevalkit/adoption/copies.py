@@ -50,7 +50,9 @@ def adopt_cell(
     that is no whole image is recorded as failed. Raises CellFailure: as :func:`check_cell`, or the disk is full.
     """
     key = fp.remember(cell.fingerprints, check_cell(cell, items, source, places, overwrite), {})
-    before = {id: record for id, record in last_records(cell).items() if record.fingerprint == key}
+    # earlier versions took what is no image too, and said nothing of its colours
+    known = [one for one in last_records(cell).values() if one.status != OK or one.flat is not None]
+    before = {record.item: record for record in known if record.fingerprint == key}
     copied, uneven, lost = 0, 0, dict[str, Record]()
     with contextlib.closing(RecordWriter(cell, key)) as writer:
         for n, (item, record, data) in enumerate(_copies(items, source, places, before), 1):
@@ -141,12 +143,9 @@ def _copies(
         is_known = old and (old.status, old.reason, old.source) == (FAILED, record.reason, "")
         nothing.append((item, old if old and is_known else record, None))
 
-    def read(file: tuple[tuple[Path, Grid | None], list[Item]]) -> list[_Copy]:
-        (path, grid), items = file
-        return _read(path, grid, items, places, before)
-
     threads = min(_MOST_THREADS, available_cores())
-    return chain(nothing, chain.from_iterable(map_threads(read, files.items(), threads)))
+    copies = map_threads(lambda file: _read(*file[0], file[1], places, before), files.items(), threads)
+    return chain(nothing, chain.from_iterable(copies))
 
 
 def _read(
@@ -161,11 +160,8 @@ def _read(
     copies, fresh = list[_Copy](), list[tuple[Item, Record]]()
     for item in items:
         old, n = before.get(item.id), places[item.id].index
-        is_known = old is not None and is_of(old, path, n, sha256)
-        if old and is_known and old.status == OK:
-            # earlier versions took what is no image too, and said nothing of its colours
-            is_known = old.flat is not None and whole_image(item.path, old, mend=True) is not None
-        if old and is_known:
+        is_there = old and (old.status != OK or whole_image(item.path, old, mend=True))
+        if old and is_there and is_of(old, path, n, sha256):
             copies.append((item, old, None))
         else:
             record = replace(Record.of(item, OK), source=str(path.absolute()), source_sha256=sha256, cell=n)
@@ -180,10 +176,8 @@ def _read(
             whole = decode(data)
             cells = grid.split(whole)
             uneven = bool(whole.width % grid.cols or whole.height % grid.rows) or None
-            copies += [
-                (item, *_cell(replace(record, uneven=uneven), cells[record.cell or 0]))
-                for item, record in fresh
-            ]
+            fresh = [(item, replace(record, uneven=uneven)) for item, record in fresh]
+            copies += [(item, *_cell(record, cells[record.cell or 0])) for item, record in fresh]
     except ValueError as error:
         copies += [(item, _lost(record, "ItemFailed", f"{path}: {error}"), None) for item, record in fresh]
     except CorruptImage as error:
