@@ -54,7 +54,7 @@ def test_each_item_has_one_state() -> None:
 
 def test_what_is_left_follows_from_the_settings() -> None:
     def steps(settings: dict[str, object]) -> list[str]:
-        return [state.step for state in survey(CELL, items(FakeDataset(6)), settings).states]
+        return [state.step for state in survey(CELL, items(FakeDataset(6)), settings).states.values()]
 
     assert steps(TODAY) == ["reuse", "refused", "make", "repair", "stale", "make"]
     assert steps(OTHER) == ["stale", "make", "make", "repair", "stale", "make"], "refused by other settings"

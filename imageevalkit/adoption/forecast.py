@@ -37,7 +37,7 @@ def images_to_come(cell: Cell, items: Sequence[Item], places: Places) -> dict[st
     """The images that there will be, by item id; new ones of files that end early, and black cells, count too."""
     sha256_of = functools.cache(sha256_file)
     states = {}
-    for state in survey(cell, items, pixels=True, tolerant=True).states:
+    for state in survey(cell, items, pixels=True, tolerant=True).states.values():
         item, place, record = state.item, places.get(state.item.id), state.record
         if place is None or place.path is None:
             continue

@@ -62,10 +62,9 @@ class WrongShape(ValueError):
     """The ``value`` at ``path`` in an object is not of its type; without one it is missing."""
 
     def __init__(self, path: tuple[str, ...], *value: Any) -> None:
-        text = json.dumps(value[0], default=repr) if value else ""
-        shown = text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
-        is_wrong = f"'{'.'.join(path)}' is {shown or 'missing'}"
-        super().__init__(is_wrong if path else "it is no JSON object")
+        text = json.dumps(value[0], default=repr) if value else "missing"
+        shown = text[:_LONGEST_VALUE] + "…" * (len(text) > _LONGEST_VALUE)
+        super().__init__(f"'{'.'.join(path)}' is {shown}" if path else "it is no JSON object")
         self.path, self.value = path, value
 
 

@@ -82,13 +82,13 @@ class ImageState:
 
 @dataclass(frozen=True)
 class Survey:
-    """The states of the items of a cell, in the order of the benchmark."""
+    """The states of the items of a cell, by id, in the order of the benchmark."""
 
-    states: Sequence[ImageState]
+    states: Mapping[str, ImageState]
 
     def of(self, *steps: Step) -> list[Item]:
         """The items with which generation does one of ``steps``."""
-        return [state.item for state in self.states if state.step in steps]
+        return [state.item for state in self.states.values() if state.step in steps]
 
     def to_make(self, overwrite: bool, retry_refused: bool) -> list[Item]:
         """What is left to make; stale images only to ``overwrite`` them."""
@@ -97,7 +97,7 @@ class Survey:
 
     def explain_stale(self) -> str:
         """``"guidance_scale 4.0 → 5.0: 553 images are stale"``, reasons joined by semicolons; empty if none is."""
-        counts = Counter(state.mismatch for state in self.states if state.step == "stale")
+        counts = Counter(state.mismatch for state in self.states.values() if state.step == "stale")
         return "; ".join(
             f"{reason}: {n} image{'s are' if n > 1 else ' is'} stale" for reason, n in counts.most_common()
         )
@@ -118,10 +118,10 @@ def survey(
     ``settings`` are those that images should be of; None: of any. With ``mend`` an interrupted rename is finished, and
     records that only their copy still has are taken back; else nothing is touched. ``pixels``: what a judge must know
     of them; a file that no record vouches for is decoded then. Raises CellFailure: a file of the cell cannot be read;
-    to who is ``tolerant`` such an image is corrupt.
+    to who is ``tolerant`` such an image is corrupt, and to all one that generation does not read.
     """
     if not cell.folder.exists():
-        return Survey([ImageState(item, FAILED, reason="never generated") for item in items])
+        return Survey({item.id: ImageState(item, FAILED, reason="never generated") for item in items})
     if mend:
         jsonl.mend(cell.generation, RECORD, tell)
         jsonl.mend(cell.fingerprints, fp.KEPT, tell)
@@ -148,13 +148,16 @@ def survey(
         except images.CorruptImage as error:
             reason = f"the image does not decode ({error})"
         except OSError as error:
-            if not tolerant:  # generation must not take it for lost, and pay for another
+            if not tolerant and (
+                record or not pixels
+            ):  # generation must not take it for lost, and pay for another
                 raise CellFailure(f"{item.path} cannot be read: {error.strerror}") from None
             reason = f"the image cannot be read: {error.strerror}"
         return ImageState(item, CORRUPT, record, reason, why)
 
     # hashing releases the interpreter lock, so threads read and hash side by side
-    return Survey(list(images.map_threads(state, items, min(8, available_cores()))))
+    states = images.map_threads(state, items, min(8, available_cores()))
+    return Survey({one.item.id: one for one in states})
 
 
 def _state(unknown: ImageState, mend: bool, pixels: bool) -> ImageState:
@@ -184,10 +187,11 @@ def _state(unknown: ImageState, mend: bool, pixels: bool) -> ImageState:
     return replace(unknown, status=GENERATED, sha256=sha256, plain=images.is_plain(data), flat=flat)
 
 
-def survey_images(cell: Cell, items: Sequence[Item], mend: bool = True) -> dict[str, ImageState]:
+def survey_images(cell: Cell, items: Sequence[Item], mend: bool = True) -> Mapping[str, ImageState]:
     """The state of every item, by id, for who judges. Raises CellFailure: the images are of different settings."""
     states = survey(cell, items, mend=mend, pixels=True, tolerant=True, tell=say).states
-    prints = Counter(s.record.fingerprint for s in states if s.record and s.record.status == OK)
+    records = (state.record for state in states.values())
+    prints = Counter(record.fingerprint for record in records if record and record.status == OK)
     if len(prints) > 1:
         known = fp.known(cell.fingerprints, say)
         (first, n), (second, m) = prints.most_common(2)
@@ -196,7 +200,7 @@ def survey_images(cell: Cell, items: Sequence[Item], mend: bool = True) -> dict[
             f"{cell.key}: images were made with {len(prints)} different settings ({change}: {m} and {n} images); "
             "run the generation again with --overwrite"
         )
-    return {state.item.id: state for state in states}
+    return states
 
 
 def scorable(states: Mapping[str, ImageState], blank: bool) -> dict[str, ImageState]:
@@ -219,6 +223,5 @@ def images_to_come(
 ) -> dict[str, ImageState]:
     """The images that there will be, by id, after generation made what is left; raises what it would, only reads."""
     found = survey(cell, items, settings, pixels=True)
-    there = {state.item.id: state for state in found.states}
     anew = {item.id: to_come(item) for item in found.to_make(overwrite, retry_refused)}
-    return scorable({**there, **anew}, blank=False)
+    return scorable({**found.states, **anew}, blank=False)
