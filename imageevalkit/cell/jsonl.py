@@ -222,7 +222,8 @@ def mend(path: Path, shape: Shape[Any], tell: Tell = tell_nobody) -> None:
         lost = f"{len(set(lines).difference(own))} of its lines, lost or damaged,"
         tell(f"{short_path(path)}: {lost} are taken back from {copy_of(path).name}")
         write_atomic(path, b"".join(line + b"\n" for line in lines))
-    write_atomic(copy_of(path), b"".join(_marked(line) + b"\n" for line in lines))
+    if copy != (marked := b"".join(_marked(line) + b"\n" for line in lines)):
+        write_atomic(copy_of(path), marked)
 
 
 def _agree(main: bytes, copy: bytes) -> bool:
