@@ -20,7 +20,7 @@ from imageevalkit.benchmark.contract import Answers, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, measure
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.kept_twice import copy_of
+from imageevalkit.cell.jsonl import copy_of
 from imageevalkit.cell.records import last_records
 from imageevalkit.cell.results import Metric, Result, Score, read_result, standing, validate
 from imageevalkit.cell.states import images_to_come
@@ -279,7 +279,7 @@ class Breaking(RedBenchmark):
         ),
         ({"metrics": {"red": Metric(-1.5, 5)}}, "metric 'red' is -1.5 on a scale of 1: "),
         ({"metrics": {"blue": Metric(101.0, 5, scale=100)}}, "metric 'blue' is 101 on a scale of 100: "),
-        ({"metrics": {"red": Metric(math.inf, 5)}}, "metric 'red': 'value' is Infinity"),
+        ({"metrics": {"red": Metric(math.inf, 5)}}, "'metrics.red.value' is Infinity"),
         ({"metrics": {"red": 0.5}}, "metrics(): 'red' is 0.5, and must be a Metric"),
         ({"metrics": None}, "metrics() fails: TypeError: 'NoneType' object is not iterable"),
         (
@@ -848,7 +848,7 @@ def test_flat_images_are_flagged() -> None:
     ("change", "says"),
     [
         ({"schema": "other/1"}, "schema"),
-        ({"metrics": {"red": {"value": float("nan"), "n": 1}}}, "metric 'red': 'value' is NaN"),
+        ({"metrics": {"red": {"value": float("nan"), "n": 1}}}, "'metrics.red.value' is NaN"),
         ({"headline": ["green"]}, "unknown metric 'green'; known: red"),
         ({"headline": []}, "no reason"),
         ({"coverage.judged": 4}, "generated ≠"),

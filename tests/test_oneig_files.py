@@ -21,7 +21,7 @@ from benchmarks.oneig.summary import summary_files
 from benchmarks.oneig.text import max_tokens
 from imageevalkit.benchmark.contract import Rules
 from imageevalkit.cell import Cell
-from imageevalkit.cell.results import Coverage, Evaluator, Metric, Result, write_result
+from imageevalkit.cell.results import Coverage, Evaluator, Metric, Result, as_object
 from imageevalkit.errors import ExitStatus, UserError
 from tests.support.oneig_official_runs import MODEL, TASKS_OF, OfficialRun, official_runs, scored_prompts
 from tests.support.oneig_scored import GONE, RULES, TEXTS, PromptImages, image_of, real_prompts, run_of
@@ -446,7 +446,7 @@ def write(
     )
     path = cell.folder / below / "result.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_result(path, result)
+    path.write_text(json.dumps(as_object(result)))
 
 
 @pytest.fixture

@@ -26,8 +26,7 @@ from imageevalkit.benchmark.contract import (
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import Shape, Tell, tell_nobody
-from imageevalkit.cell.kept_twice import KeptTwiceWriter, copy_of, read_kept
+from imageevalkit.cell.jsonl import JsonlWriter, Shape, Tell, copy_of, read_kept, tell_nobody
 from imageevalkit.cell.states import ImageState
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.evaluation.answerers import Answerers, request_hash
@@ -44,7 +43,7 @@ _LOOK_EVERY = 0.5  # seconds
 _VARIABLES = ("LIMIT", "MISSING_ITEMS", "RESCORE", "RETRY_UNPARSED", "CORES")
 
 
-RECORD = Shape(
+RECORD = Shape[dict[str, Any]](
     must={"request": str, "status": Literal["ok", "unparsed", "failed"]},
     may={
         "evaluator": str,
@@ -66,11 +65,11 @@ def judgement_records(cell: Cell, tell: Tell = tell_nobody) -> Iterator[dict[str
     return read_kept(cell.judgements, RECORD, tell) if os.path.lexists(cell.judgements) else iter(())
 
 
-def judgement_writer(cell: Cell) -> KeptTwiceWriter:
+def judgement_writer(cell: Cell) -> JsonlWriter:
     """For more of them."""
     if not os.path.lexists(cell.judgements):
         copy_of(cell.judgements).unlink(missing_ok=True)
-    writer = KeptTwiceWriter(cell.judgements, RECORD)
+    writer = JsonlWriter(cell.judgements, RECORD)
     sync_folder(cell.folder)
     return writer
 
@@ -209,7 +208,7 @@ class Interview:
         note = ""
         report(force=True)
 
-    def _ask(self, waiting: Sequence[Question], writer: KeptTwiceWriter, report: Callable[[], None]) -> str:
+    def _ask(self, waiting: Sequence[Question], writer: JsonlWriter, report: Callable[[], None]) -> str:
         """Ask ``waiting``; why somebody stopped answering, if so."""
         left = len(waiting)
         try:
@@ -225,7 +224,7 @@ class Interview:
             return one_line(error)
         return f"{left} of {len(waiting)} questions got neither an answer nor an error" if left else ""
 
-    def _note(self, answer: Answer, asked: Answerer, writer: KeptTwiceWriter) -> None:
+    def _note(self, answer: Answer, asked: Answerer, writer: JsonlWriter) -> None:
         """Take the answer to an open question, and keep it on record.
 
         Raises CellFailure: the question was not open, or the benchmark breaks its contract.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from imageevalkit import registry
 from imageevalkit.cell import Cell, log_root, output_root
-from imageevalkit.cell.kept_twice import copy_of
+from imageevalkit.cell.jsonl import copy_of
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch.benchmarks import BenchmarkChoice, choose_benchmark, settings_of_images_elsewhere
