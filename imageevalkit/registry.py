@@ -400,7 +400,7 @@ def _of_weights(function: str, name: str, options: Mapping[str, Any]) -> list[An
     if not (weights := _measurer(name).weights):
         return []
     module = importlib.import_module("eval_models.encoders.weights")
-    found: list[Any] = getattr(module, function)(weights, options.get("weights", {}))
+    found: list[Any] = getattr(module, function)(weights, options)
     return found
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from PIL import Image
@@ -23,10 +24,22 @@ def pictures(folder: Path, count: int) -> list[Picture]:
     return [save_image(folder / f"{n}.png", (20 + n, 24), seed=n) for n in range(count)]
 
 
-def run(questions: Sequence[Question], forward: Any, batch_size: int = 2) -> list[tuple[str, Any, str]]:
-    """Item, features and error of each question; what is prepared is the image's size."""
-    found = run_batches(questions, lambda image: image.size, forward, "cpu", batch_size)
-    return [(encoded.question.item, encoded.values, encoded.error) for encoded in found]
+class Model(NamedTuple):
+    """What is prepared is the image's size, unless said otherwise; the answer is what ``forward`` gives."""
+
+    forward: Callable[[list[Any]], Sequence[Any]]
+    prepare: Callable[[Image.Image], Any] = lambda image: image.size
+
+    def measure(self, question: Question, features: Any) -> dict[str, Any]:
+        return {"value": features}
+
+
+def run(
+    questions: Sequence[Question], forward: Any, batch_size: int = 2, **model: Any
+) -> list[tuple[str, Any, str]]:
+    """Item, value and error of each question."""
+    answers = run_batches(questions, Model(forward, **model), "cpu", batch_size)
+    return [(a.question.item, a.text and json.loads(a.text)["value"], a.error) for a in answers]
 
 
 def test_every_image_in_order_in_batches(tmp_path: Path) -> None:
@@ -64,9 +77,9 @@ def test_an_image_that_questions_share_is_read_and_encoded_once(tmp_path: Path) 
         sizes.append(len(batch))
         return batch
 
-    found = list(run_batches(questions, prepare, forward, "cpu", 8))
+    found = list(run_batches(questions, Model(forward, prepare), "cpu", 8))
     assert (len(prepared), sizes) == (2, [2])
-    names = [(e.question.item, e.question.name, e.values) for e in found]
+    names = [(a.question.item, a.question.name, a.text) for a in found]
     shared = names[0][2]
     assert names[:3] == [("0", "q", shared), ("0", "r", shared), ("copy", "q", shared)]
     assert names[3][2] != shared
@@ -78,12 +91,9 @@ def test_the_model_sees_what_the_encoding_leaves(tmp_path: Path) -> None:
     plain = Picture(tmp_path / "noise.png", sha256_file(tmp_path / "noise.png"))
     jpeg = plain._replace(encoding=Encoding("JPEG"))
     noise.save(tmp_path / "default.jpg")
-    found = [
-        encoded.values
-        for encoded in run_batches(
-            [ask_about(plain, "?"), ask_about(jpeg, "?")], Image.Image.tobytes, list, "cpu", 1
-        )
-    ]
+    questions = [ask_about(plain, "?"), ask_about(jpeg, "?")]
+    answers = run(questions, list, 1, prepare=lambda image: image.tobytes().hex())
+    found = [bytes.fromhex(value) for _, value, _ in answers]
     with Image.open(tmp_path / "default.jpg") as default:
         assert found == [noise.tobytes(), default.tobytes()]
     assert found[0] != found[1]
@@ -140,11 +150,13 @@ def test_a_model_that_cannot_go_on_is_one_line(tmp_path: Path, kind: str, says: 
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("device", "ahead"), [("cpu", 0), ("cuda:0", 2)])
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 def test_only_a_few_batches_are_in_memory_and_nothing_works_on(
-    device: str, ahead: int, tmp_path: Path
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside a GPU the next batches are prepared meanwhile; a model on the CPU has all cores for itself."""
+    """Beside a GPU the next images are prepared meanwhile; a model on the CPU has all cores for itself."""
+    monkeypatch.setattr("eval_models.encoders.encoder.available_cores", lambda: 2)
+    ahead = 0 if device == "cpu" else 5
     prepared = 0
     lock = threading.Lock()
 
@@ -156,13 +168,19 @@ def test_only_a_few_batches_are_in_memory_and_nothing_works_on(
 
     questions = [ask_about(picture, "?") for picture in pictures(tmp_path, 40)]
     threads = threading.active_count()
-    encoded = run_batches(questions, prepare, lambda batch: batch, device, 2)
+    answers = run_batches(questions, Model(list, prepare), device, 2)
     for done in range(2, 20, 2):
-        next(encoded), next(encoded)
-        assert done <= prepared <= done + 2 * ahead
-    encoded.close()  # type: ignore[attr-defined]  # an interrupted run
+        next(answers), next(answers)
+        assert done <= prepared <= done + ahead
+    answers.close()  # type: ignore[attr-defined]  # an interrupted run
     assert threading.active_count() == threads
     assert prepared < 40
+
+
+def test_a_number_that_is_none_is_an_error(tmp_path: Path) -> None:
+    questions = [ask_about(picture, "?") for picture in pictures(tmp_path, 2)]
+    found = run(questions, lambda batch: [float("nan"), 0.5])
+    assert found == [("0", None, "the encoder gave no finite number"), ("1", 0.5, "")]
 
 
 def test_a_device_that_is_not_there_is_one_line() -> None:
@@ -176,7 +194,6 @@ def test_a_device_that_is_not_there_is_one_line() -> None:
     ("name", "origin"),
     [
         ("csd", "tomg-group-umd/CSD-ViT-L"),
-        ("csd_clip", "/ViT-L-14.pt"),
         ("dreamsim", "dreamsim_ensemble_checkpoint.zip"),
     ],
 )

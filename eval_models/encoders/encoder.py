@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gc
 import json
-import math
 import time
 from abc import abstractmethod
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from PIL import Image
 
@@ -20,7 +19,7 @@ from imageevalkit.benchmark.answerer import Answerer, digest, without_packages
 from imageevalkit.benchmark.question import Answer, Question
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure, say
-from imageevalkit.images import CorruptImage
+from imageevalkit.images import CorruptImage, map_threads
 from imageevalkit.judges.api import open_picture
 from imageevalkit.machine import available_cores
 from imageevalkit.secrets import one_line
@@ -31,25 +30,23 @@ if TYPE_CHECKING:
 
 # More decode faster than any GPU encodes, and only hold memory.
 _MOST_THREADS = 16
-# Beside a GPU. A model on the CPU uses all cores: threads beside it would make its own wait for each other.
-_BATCHES_AHEAD = 2
-
-
-class NotMeasured(Exception):
-    """A question that has no numbers: one line why."""
 
 
 class EncoderModel(Protocol):
-    """A loaded model: see :func:`run_batches` for the first two."""
+    """A loaded model."""
 
     def prepare(self, image: Image.Image) -> Any:
-        """What the model takes of ``image``."""
+        """What the model takes of ``image`` (RGB); called in one of several threads."""
 
     def forward(self, batch: list[Any]) -> Sequence[Any]:
-        """The features of each of ``batch``."""
+        """The features of each of ``batch``; called in torch's inference mode."""
 
-    def measure(self, question: Question, features: Any) -> Mapping[str, float | Sequence[float]]:
-        """The numbers that ``features`` of the question's picture are. Raises NotMeasured: there are none."""
+    def measure(self, question: Question, features: Any) -> Mapping[str, Any]:
+        """The answer, a JSON object, that ``features`` of the question's picture are.
+
+        A number may be none: half precision overflows, weights are damaged. Where that cannot be seen in the object,
+        it raises ValueError.
+        """
 
 
 class Encoder(Answerer):
@@ -80,10 +77,6 @@ class Encoder(Answerer):
     def load(self, questions: Sequence[Question], device: str) -> EncoderModel:
         """The model for ``questions``. Raises CellFailure: the weights do not load."""
 
-    def text(self, numbers: Mapping[str, Any]) -> str:
-        """The answer that ``numbers``, all of them finite, are."""
-        return json.dumps(numbers)
-
     @cached_property
     def evaluator(self) -> Evaluator:
         """Named by a hash of weights and settings; versions of packages are among its details only.
@@ -99,12 +92,7 @@ class Encoder(Answerer):
 
     @property
     def is_official(self) -> bool:
-        """Unless it computes in another precision than the official code.
-
-        That runs on CUDA, where torch's autocast takes float16; on the CPU it takes bfloat16.
-        """
-        precision = self.evaluator.details["encoder"]["precision"]
-        return not (isinstance(precision, dict) and precision.get("official") == "bfloat16")
+        return True
 
     def holdup(self) -> str:
         """Its weights take minutes to load, and its answers come a batch at a time."""
@@ -117,25 +105,10 @@ class Encoder(Answerer):
         device = choose_device(self.device)
         model = self.load(questions, device)
         try:
-            for found in run_batches(questions, model.prepare, model.forward, device, self.batch_size):
-                text, error = None, found.error
-                if not error:
-                    try:
-                        text = self.text(_finite(model.measure(found.question, found.values)))
-                    except NotMeasured as reason:
-                        error = str(reason)
-                yield Answer(found.question, text, error, seconds=found.seconds)
+            yield from run_batches(questions, model, device, self.batch_size)
         finally:
             del model
             free_memory()
-
-
-def _finite(numbers: Mapping[str, float | Sequence[float]]) -> Mapping[str, float | Sequence[float]]:
-    for found in numbers.values():
-        if not all(map(math.isfinite, found if isinstance(found, Sequence) else [found])):
-            # no JSON, and no measurement: half precision overflowed, or the weights are damaged
-            raise NotMeasured("the encoder gave no finite number")
-    return numbers
 
 
 def choose_device(name: str) -> str:
@@ -152,7 +125,7 @@ def choose_device(name: str) -> str:
     return name
 
 
-def to_device(pixels: list[np.ndarray], device: str) -> Any:
+def to_device(pixels: Sequence[np.ndarray], device: str) -> Any:
     """One float32 tensor (batch, 3, height, width) on ``device``."""
     import numpy as np
     import torch
@@ -169,31 +142,34 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-class Features(NamedTuple):
-    """``values`` of the question's picture, as ``forward`` gave them, or None and a one-line ``error``.
+@contextmanager
+def inference(what: str) -> Iterator[None]:
+    """A block in torch's inference mode that computes ``what``.
 
-    ``seconds``: its share of the model's time.
+    Raises:
+        CellFailure: it does not fit into memory, or the model fails.
     """
+    import torch
 
-    question: Question
-    values: Any
-    error: str = ""
-    seconds: float = 0.0
+    try:
+        with torch.inference_mode():
+            yield
+    except torch.OutOfMemoryError as error:
+        raise CellFailure(
+            f"encoders: too little GPU memory is free for {what}; give the job a larger GPU (EVAL_GPU_MAP), or none, "
+            "to compute on the CPU"
+        ) from error
+    except Exception as error:  # of the device, or of a model that its inputs do not fit
+        raise CellFailure(f"encoders: the model failed with {what}: {first_line(error)}") from error
 
 
 def run_batches(
-    questions: Sequence[Question],
-    prepare: Callable[[Image.Image], Any],
-    forward: Callable[[list[Any]], Sequence[Any]],
-    device: str,
-    batch_size: int,
-) -> Iterator[Features]:
-    """What ``forward`` says of the one picture of each question, in any order.
+    questions: Sequence[Question], model: EncoderModel, device: str, batch_size: int
+) -> Iterator[Answer]:
+    """What ``model`` measures of the one picture of each question, in any order.
 
-    ``prepare`` gets a picture as RGB with the losses of its encoding, in one of several threads. ``forward`` gets a
-    batch of what it made and gives as many features in the same order, in torch's inference mode; a batch that does
-    not fit into memory is halved, and so are all later ones. A picture that several questions share goes through
-    both once. Only the pictures of a few batches are in memory. One that does not decode is an error.
+    A batch that does not fit into memory is halved, and so are all later ones. A picture that several questions share
+    goes through the model once. Only the pictures of a few batches are in memory. One that does not decode is an error.
 
     Raises:
         CellFailure: not even one picture fits into memory, or the model fails.
@@ -203,25 +179,20 @@ def run_batches(
         (picture,) = question.pictures
         about.setdefault((picture.sha256, picture.encoding, picture.pixels), []).append(question)
     fit = batch_size  # as many as do, as far as is known
-    ahead = 0 if device == "cpu" else _BATCHES_AHEAD
-    for batch in _prepared(list(about.values()), prepare, batch_size, ahead):
-        waiting = []
-        for group, pixels, error in batch:
-            if error:
-                yield from (Features(question, None, error) for question in group)
-            else:
-                waiting.append((group, pixels))
+    for batch in _prepared(list(about.values()), model, device, batch_size):
+        yield from (Answer(question, None, error) for group, _, error in batch if error for question in group)
+        waiting = [(group, inputs) for group, inputs, error in batch if not error]
         while waiting:
             part, started = waiting[:fit], time.monotonic()
-            values = _values(forward, [pixels for _, pixels in part])
-            if values is None:
+            features = _features(model, [inputs for _, inputs in part])
+            if features is None:
                 fit = len(part) // 2
                 free_memory()
                 say(f"encoders: out of GPU memory; from now on {fit} images in one forward pass")
                 continue
             seconds = (time.monotonic() - started) / len(part)
-            for (group, _), found in zip(part, values, strict=True):
-                yield from (Features(question, found, seconds=seconds) for question in group)
+            for (group, _), found in zip(part, features, strict=True):
+                yield from (_answer(model, question, found, seconds) for question in group)
             waiting = waiting[len(part) :]
 
 
@@ -230,46 +201,45 @@ _GroupInputs = tuple[Sequence[Question], Any, str]
 
 
 def _prepared(
-    groups: Sequence[Sequence[Question]], prepare: Callable[[Image.Image], Any], batch_size: int, ahead: int
+    groups: Sequence[Sequence[Question]], model: EncoderModel, device: str, batch_size: int
 ) -> Iterator[list[_GroupInputs]]:
-    """The pictures of ``groups`` in order, in batches; those of ``ahead`` more are under way."""
+    """The pictures of ``groups`` in order, in batches; beside a GPU some of the next are under way.
 
-    def prepared(group: Sequence[Question]) -> _GroupInputs:
+    A model on the CPU uses all cores: threads beside it would make its own wait for each other.
+    """
+
+    def inputs(group: Sequence[Question]) -> _GroupInputs:
         try:
-            return group, prepare(open_picture(group[0].pictures[0])), ""
+            return group, model.prepare(open_picture(group[0].pictures[0])), ""
         except CorruptImage as error:
             return group, None, f"unreadable image: {one_line(error)}"
         except Exception as error:  # whatever the disk or Pillow raises costs this image, not the cell
             return group, None, first_line(error)
 
-    threads = ThreadPoolExecutor(min(_MOST_THREADS, available_cores()), "prepare")
-    upcoming: deque[list[Future[_GroupInputs]]] = deque()
-    try:
-        for start in range(0, len(groups), batch_size):
-            upcoming.append([threads.submit(prepared, group) for group in groups[start : start + batch_size]])
-            if len(upcoming) > ahead:
-                yield [future.result() for future in upcoming.popleft()]
-        for futures in upcoming:
-            yield [future.result() for future in futures]
-    finally:
-        threads.shutdown(cancel_futures=True)
+    at_once = batch_size if device == "cpu" else len(groups)
+    for start in range(0, len(groups), at_once):
+        threads = min(_MOST_THREADS, available_cores())
+        prepared = map_threads(inputs, groups[start : start + at_once], threads)
+        while batch := list(islice(prepared, batch_size)):
+            yield batch
 
 
-def _values(forward: Callable[[list[Any]], Sequence[Any]], batch: list[Any]) -> Sequence[Any] | None:
+def _features(model: EncoderModel, batch: list[Any]) -> Sequence[Any] | None:
     """None where memory ran out: when this returns, nothing of the failed pass is referred to any more."""
     import torch
 
-    try:
-        with torch.inference_mode():
-            return forward(batch)
-    except CellFailure:
-        raise
-    except torch.OutOfMemoryError as error:
-        if len(batch) == 1:
-            raise CellFailure(
-                "encoders: too little GPU memory is free for one image; give the job a larger GPU "
-                "(EVAL_GPU_MAP), or none, to compute on the CPU"
-            ) from error
-    except Exception as error:  # of the device, or of a model that its images do not fit
-        raise CellFailure(f"encoders: the model failed: {first_line(error)}") from error
+    with inference("one image"):
+        try:
+            return model.forward(batch)
+        except torch.OutOfMemoryError:
+            if len(batch) == 1:
+                raise
     return None
+
+
+def _answer(model: EncoderModel, question: Question, features: Any, seconds: float) -> Answer:
+    try:
+        text = json.dumps(model.measure(question, features), allow_nan=False)
+    except ValueError:
+        return Answer(question, None, "the encoder gave no finite number", seconds=seconds)
+    return Answer(question, text, seconds=seconds)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,33 +15,32 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from eval_models.encoders.encoder import Encoder, NotMeasured, to_device
+from eval_models.encoders.encoder import Encoder, to_device
 from eval_models.encoders.pixels import crop_centre, resize_shortest, to_floats
-from eval_models.encoders.weights import does_not_load, find, load_bfloat16
+from eval_models.encoders.weights import fill, find, load_bfloat16, loading
 from imageevalkit.benchmark.question import Question
 from imageevalkit.errors import CellFailure
 from imageevalkit.images import sha256_file
 from imageevalkit.weights import WeightsSource
 
-_BACKBONE, _STYLE_HEAD = "backbone.", "last_layer_style"
-_CLIP_BACKBONE, _CLIP_PROJECTION = "visual.", "visual.proj"
 _HEAD_WIDTH = 64  # of every CLIP vision transformer of OpenAI's; no tensor tells it
-# names of transformers by those of OpenAI's checkpoints; those of modules lack "weight" and "bias"
-_TENSORS = {
+# what transformers calls otherwise in the names of CSD's tensors, which are OpenAI's
+_NAMES = {
+    "module.": "",
+    "backbone.": "vision_model.",
     "class_embedding": "embeddings.class_embedding",
     "positional_embedding": "embeddings.position_embedding.weight",
-    "conv1.weight": "embeddings.patch_embedding.weight",
+    "conv1.": "embeddings.patch_embedding.",
+    "ln_pre.": "pre_layrnorm.",
+    "ln_post.": "post_layernorm.",
+    "transformer.resblocks.": "encoder.layers.",
+    ".ln_1.": ".layer_norm1.",
+    ".ln_2.": ".layer_norm2.",
+    ".attn.": ".self_attn.",
+    ".c_fc.": ".fc1.",
+    ".c_proj.": ".fc2.",
+    "last_layer_style": "visual_projection.weight",
 }
-_MODULES = {"ln_pre.": "pre_layrnorm.", "ln_post.": "post_layernorm."}
-_LAYER_MODULES = {
-    "ln_1.": "layer_norm1.",
-    "attn.out_proj.": "self_attn.out_proj.",
-    "ln_2.": "layer_norm2.",
-    "mlp.c_fc.": "mlp.fc1.",
-    "mlp.c_proj.": "mlp.fc2.",
-    "attn.in_proj_": "self_attn.{}_proj.",  # query, key and value are one tensor there
-}
-_LAYER = re.compile(r"transformer\.resblocks\.(\d+)\.")
 
 
 class StyleEncoder(Encoder):
@@ -66,182 +64,128 @@ class StyleEncoder(Encoder):
             references = {name: sha256_file(path) for name, path in self._files.items()}
         except OSError as error:
             raise CellFailure(f"encoders: {error.filename} cannot be read ({error.strerror})") from error
-        checkpoint, clip = self._csd
+        weights = {name: source.identity for name, source in self._sources.items()}
         return {
             "encoder": "style",
-            "weights": {
-                "csd": checkpoint.identity,
-                "csd_clip": clip.identity if clip else "unused",
-                "se": self._se.identity,
-            },
+            # that of OpenAI's archive, which would give what a checkpoint of CSD lacks, is in names on record
+            "weights": {**weights, "csd_clip": "unused"},
             "precision": {"csd": "float32", "se": "bfloat16"},
             "references": references,
         }
 
     def load(self, questions: Sequence[Question], device: str) -> _Models:
+        """Raises CellFailure too where there are no reference vectors of a style."""
         import torch
 
-        csd_references = load_references(self._files["csd"], torch.float32, device)
-        se_references = load_references(self._files["se"], torch.bfloat16, device)
-        if csd_references.keys() != se_references.keys():
-            raise CellFailure(
-                f"encoders: {self._files['csd']} and {self._files['se']} do not have the same styles"
-            )
-        csd, se = load_csd(self._csd, device), load_se(self._se, device)
-        pairs = (csd_references, csd), (se_references, se)
-        for path, (references, model) in zip(self._files.values(), pairs, strict=True):
-            widths = {vectors.shape[-1] for vectors in references.values()}
-            if widths != {model.width}:
+        dtypes = {"csd": torch.float32, "se": torch.bfloat16}
+        references = {name: load_references(path, dtypes[name], device) for name, path in self._files.items()}
+        models = {
+            "csd": load_csd(self._sources["csd"], device),
+            "se": load_bfloat16(self._sources["se"], "CLIPVisionModelWithProjection", device),
+        }
+        for name, path in self._files.items():
+            if lacking := {question.text for question in questions} - references[name].keys():
+                raise CellFailure(f"encoders: {path} has no reference vectors of the style '{min(lacking)}'")
+            widths = {vectors.shape[-1] for vectors in references[name].values()}
+            if widths != {width := models[name].config.projection_dim}:
                 raise CellFailure(
                     f"encoders: the vectors in {path} have {', '.join(map(str, sorted(widths)))} numbers, those "
-                    f"of the encoder {model.width}: it is not the encoder that made them"
+                    f"of the encoder {width}: it is not the encoder that made them"
                 )
-        return _Models(csd, se, csd_references, se_references, device)
+        return _Models(models, references, device)
 
     @functools.cached_property
-    def _csd(self) -> CsdWeights:
-        return find_csd(self.weights)
-
-    @functools.cached_property
-    def _se(self) -> WeightsSource:
-        return find("se", self.weights)
+    def _sources(self) -> dict[str, WeightsSource]:
+        return {name: find(name, self.weights) for name in ("csd", "se")}
 
 
 def load_references(path: Path, dtype: Any, device: str) -> dict[str, Any]:
     """Tensors (references, width) by style. Raises CellFailure: the file does not load."""
     import torch
 
-    try:
+    with loading(WeightsSource(str(path), None, {})):
         # it was saved on a GPU
         loaded = torch.load(path, map_location="cpu", weights_only=True)
         return {style: vectors.to(device, dtype) for style, vectors in loaded.items()}
-    except Exception as error:  # a missing or damaged file, or anything else in its place
-        raise does_not_load(WeightsSource(str(path), None, {}), error) from error
 
 
 class _Models(NamedTuple):
-    csd: StyleModel
-    se: StyleModel
-    csd_references: Mapping[str, Any]
-    se_references: Mapping[str, Any]
+    """Of "csd" and "se" the ``CLIPVisionModelWithProjection`` and the references by style."""
+
+    models: Mapping[str, Any]
+    references: Mapping[str, Mapping[str, Any]]
     device: str
 
     def prepare(self, image: Image.Image) -> tuple[Any, Any]:
         """What each encoder takes of ``image``, in the way of the library that its authors used."""
-        resized = resize_shortest(image, self.csd.image_size)
-        csd = to_floats(crop_centre(resized, self.csd.image_size, "torchvision"))
-        if self.se.image_size != self.csd.image_size:
-            resized = resize_shortest(image, self.se.image_size)
-        return csd, to_floats(crop_centre(resized, self.se.image_size, "transformers"))
+        csd, se = (model.config.image_size for model in self.models.values())
+        resized = resize_shortest(image, csd)
+        pixels = to_floats(crop_centre(resized, csd, "torchvision"))
+        if se != csd:
+            resized = resize_shortest(image, se)
+        return pixels, to_floats(crop_centre(resized, se, "transformers"))
 
     def forward(self, batch: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         """Style vectors (1, width) of both encoders, for each image."""
-        csd, se = (
-            model.style_vectors(to_device(list(pixels), self.device)).split(1)
-            for model, pixels in zip((self.csd, self.se), zip(*batch, strict=True), strict=True)
-        )
-        return list(zip(csd, se, strict=True))
+        inputs = (to_device(pixels, self.device) for pixels in zip(*batch, strict=True))
+        vectors = map(style_vectors, self.models.values(), inputs)
+        return list(zip(*(found.split(1) for found in vectors), strict=True))
 
     def measure(self, question: Question, features: tuple[Any, Any]) -> dict[str, list[float]]:
         """The dot products with the references of the question's style."""
-        style = question.text
-        if style not in self.csd_references:
-            raise NotMeasured(f"there are no reference vectors of the style '{style}'")
         csd, se = features
-        references = self.se_references[style]
+        csd_references, se_references = (self.references[name][question.text] for name in ("csd", "se"))
         products = {
-            "csd": csd @ self.csd_references[style].T,
+            "csd": csd @ csd_references.T,
             # both are bfloat16: so is each product, in steps of 0.002 to 0.004 where scores are
-            "se": se @ references.T,
-            "se_exact": se.float() @ references.float().T,
+            "se": se @ se_references.T,
+            "se_exact": se.float() @ se_references.float().T,
         }
         return {name: found[0].tolist() for name, found in products.items()}
 
 
-class StyleModel:
-    """A ``CLIPVisionModelWithProjection`` whose projection gives style vectors of ``width`` numbers.
+def style_vectors(model: Any, pixels: Any) -> Any:
+    """(batch, width), each of length 1 in the model's precision; ``pixels`` (batch, 3, size, size), float32."""
+    import torch
 
-    ``image_size`` in pixels is the side of what it takes.
+    embeds = model(pixel_values=pixels.to(model.dtype)).image_embeds
+    return torch.nn.functional.normalize(embeds, dim=-1, p=2)
+
+
+def load_csd(source: WeightsSource, device: str) -> Any:
+    """CSD as a ``CLIPVisionModelWithProjection`` in float32, its shape that of its tensors.
+
+    Raises:
+        CellFailure: it does not load, or is no CSD encoder.
     """
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self.image_size: int = model.config.image_size
-        self.width: int = model.config.projection_dim
-
-    def style_vectors(self, pixels: Any) -> Any:
-        """(batch, width), each of length 1 in the model's precision; ``pixels`` (batch, 3, size, size), float32."""
+    with loading(source):
         import torch
+        from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
-        embeds = self._model(pixel_values=pixels.to(self._model.dtype)).image_embeds
-        return torch.nn.functional.normalize(embeds, dim=-1, p=2)
-
-
-def load_se(source: WeightsSource, device: str) -> StyleModel:
-    """SE in bfloat16. Raises CellFailure: it does not load, or lacks weights."""
-    model, loading = load_bfloat16(source, "CLIPVisionModelWithProjection", device)
-    missing = sorted(loading["missing_keys"])
-    if missing:
-        # transformers only warns, and an encoder with random weights answers all the same
-        raise CellFailure(
-            f"encoders: {source.model_path} lacks {len(missing)} of its weights (first: {missing[0]}); "
-            "download it anew"
+        state = _csd_state(source)
+        embeddings, fc1 = "vision_model.embeddings", "vision_model.encoder.layers.{}.mlp.fc1.weight"
+        width, _, patch, _ = state[f"{embeddings}.patch_embedding.weight"].shape
+        config = CLIPVisionConfig(
+            hidden_size=width,
+            intermediate_size=len(state[fc1.format(0)]),
+            num_hidden_layers=sum(fc1.format(n) in state for n in range(len(state))),
+            num_attention_heads=width // _HEAD_WIDTH,
+            # one position is the class token's
+            image_size=round((len(state[f"{embeddings}.position_embedding.weight"]) - 1) ** 0.5) * patch,
+            patch_size=patch,
+            hidden_act="quick_gelu",
+            projection_dim=len(state["visual_projection.weight"]),
         )
-    return StyleModel(model)
+        model = CLIPVisionModelWithProjection(config)
+        fill(model, state, source)
+        # turned, not copied: the product with it has the bits of the official one
+        projection = state["visual_projection.weight"]
+        model.visual_projection.weight = torch.nn.Parameter(projection, requires_grad=False)
+        return model.float().eval().to(device)
 
 
-class CsdWeights(NamedTuple):
-    """``clip`` is OpenAI's archive, or None where ``checkpoint`` holds all that is needed."""
-
-    checkpoint: WeightsSource
-    clip: WeightsSource | None
-
-
-def find_csd(places: Mapping[str, str]) -> CsdWeights:
-    """The files that CSD is made of. Of the checkpoint only the names of its tensors are read.
-
-    Raises:
-        CellFailure: one is missing, or the checkpoint is none.
-    """
-    checkpoint = find("csd", places)
-    state = _checkpoint_state(checkpoint)
-    whole = not _missing(_below(_BACKBONE, state)) and _STYLE_HEAD in state
-    return CsdWeights(checkpoint, None if whole else find("csd_clip", places))
-
-
-def load_csd(weights: CsdWeights, device: str) -> StyleModel:
-    """CSD in float32.
-
-    The checkpoint's tensors take the place of the archive's, and the archive's projection that of a missing
-    style head, as the official code lets ``load_state_dict(strict=False)`` do.
-
-    Raises:
-        CellFailure: a file does not load, or both together are no CSD encoder.
-    """
-    state = _checkpoint_state(weights.checkpoint)
-    visual, head = _below(_BACKBONE, state), state.get(_STYLE_HEAD)
-    if weights.clip is not None:
-        archive = _archive_state(weights.clip)
-        visual = {**_below(_CLIP_BACKBONE, archive), **visual}
-        head = archive.get(_CLIP_PROJECTION) if head is None else head
-    missing = _missing(visual) + ([] if head is not None else [_STYLE_HEAD])
-    if missing:
-        raise CellFailure(
-            f"encoders: {weights.checkpoint.model_path} is no CSD checkpoint: {len(missing)} of its tensors are "
-            f"missing (first: {missing[0]}); download it anew"
-        )
-    try:
-        return StyleModel(_openai_model(visual, head).to(device))
-    except Exception as error:  # shapes that do not fit together, or no memory left on the device
-        raise does_not_load(weights.checkpoint, error) from error
-
-
-def _below(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
-    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
-
-
-def _checkpoint_state(source: WeightsSource) -> dict[str, Any]:
-    """The model's tensors, read only when they are used where the file's format allows that.
+def _csd_state(source: WeightsSource) -> dict[str, Any]:
+    """The tensors of the checkpoint by transformers' names.
 
     The training script stored its options and optimizers beside them: an ``argparse.Namespace``, and learning rates
     that are numpy scalars. These classes are allowed; a file that needs others is refused, since it could run
@@ -254,84 +198,16 @@ def _checkpoint_state(source: WeightsSource) -> dict[str, Any]:
     scalar = np.float64(0).__reduce__()[0]
     scalars = [(scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
     path = source.model_path
-    try:
-        with torch.serialization.safe_globals(
-            [argparse.Namespace, np.dtype, type(np.dtype("float64")), *scalars]
-        ):
-            saved = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-        return {name.removeprefix("module."): tensor for name, tensor in saved["model_state_dict"].items()}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CellFailure(
-            f"encoders: {path} is no CSD checkpoint (it has no tensors by name under 'model_state_dict'); "
-            "download it anew"
-        ) from error
-    except Exception as error:  # a damaged file, or one that weights_only refuses
-        raise does_not_load(source, error) from error
-
-
-def _archive_state(source: WeightsSource) -> dict[str, Any]:
-    """All tensors of OpenAI's TorchScript archive, or of a plain state dict that was made of it."""
-    import torch
-
-    path = source.model_path
-    try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                if any(name.endswith("/constants.pkl") for name in archive.namelist()):
-                    return dict(torch.jit.load(path, map_location="cpu").state_dict())
-        return dict(torch.load(path, map_location="cpu", weights_only=True))
-    except Exception as error:  # a damaged file, or anything else in its place
-        raise does_not_load(source, error) from error
-
-
-def _layers(visual: Mapping[str, Any]) -> int:
-    return 1 + max((int(found[1]) for name in visual if (found := _LAYER.match(name))), default=0)
-
-
-def _names(visual: Mapping[str, Any]) -> dict[str, str]:
-    """transformers' names by OpenAI's, of an encoder with as many layers as ``visual``, one at least."""
-    modules = dict(_MODULES)
-    for n in range(_layers(visual)):
-        for theirs, ours in _LAYER_MODULES.items():
-            modules[f"transformer.resblocks.{n}.{theirs}"] = f"encoder.layers.{n}.{ours}"
-    kinds = ("weight", "bias")
-    return _TENSORS | {
-        f"{theirs}{kind}": f"{ours}{kind}" for theirs, ours in modules.items() for kind in kinds
-    }
-
-
-def _missing(visual: Mapping[str, Any]) -> list[str]:
-    return [name for name in _names(visual) if name not in visual]
-
-
-def _openai_model(visual: Mapping[str, Any], projection: Any) -> Any:
-    """A ``CLIPVisionModelWithProjection`` in float32 with OpenAI's weights ``visual``, its shape that of the tensors.
-
-    ``projection``: (width, features). Raises RuntimeError: shapes do not fit together.
-    """
-    import torch
-    from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
-
-    patches = visual["conv1.weight"]
-    width, patch = patches.shape[0], patches.shape[-1]
-    positions = visual["positional_embedding"].shape[0]
-    config = CLIPVisionConfig(
-        hidden_size=width,
-        intermediate_size=visual["transformer.resblocks.0.mlp.c_fc.weight"].shape[0],
-        num_hidden_layers=_layers(visual),
-        num_attention_heads=width // _HEAD_WIDTH,
-        # one position is the class token's
-        image_size=round((positions - 1) ** 0.5) * patch,
-        patch_size=patch,
-        hidden_act="quick_gelu",
-        projection_dim=projection.shape[1],
-    )
-    model = CLIPVisionModelWithProjection(config)
+    with torch.serialization.safe_globals(
+        [argparse.Namespace, np.dtype, type(np.dtype("float64")), *scalars]
+    ):
+        saved = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     state: dict[str, Any] = {}
-    for theirs, ours in _names(visual).items():
-        parts = visual[theirs].chunk(3) if "{}" in ours else [visual[theirs]]
-        state |= {ours.format(part): tensor for part, tensor in zip("qkv", parts, strict=False)}
-    model.vision_model.load_state_dict(state)
-    # turned, not copied: the product with it has the bits of the official one
-    model.visual_projection.weight = torch.nn.Parameter(projection.T, requires_grad=False)
-    return model.float().eval()
+    for name, tensor in saved["model_state_dict"].items():
+        ours = functools.reduce(lambda word, pair: word.replace(*pair), _NAMES.items(), name)
+        if ".in_proj_" in ours:  # query, key and value are one tensor there
+            parts = zip("qkv", tensor.chunk(3), strict=True)
+            state |= {ours.replace(".in_proj_", f".{part}_proj."): third for part, third in parts}
+        else:
+            state[ours] = tensor.T if ours == "visual_projection.weight" else tensor
+    return state

@@ -80,7 +80,7 @@ def _without_half_of_the_lora(model: Any, folder: Path) -> list[str]:
 
     path = folder / "adapter_model.safetensors"
     save_file({name: tensor for name, tensor in load_file(path).items() if "lora_A" in name}, path)
-    return _lora_not_loaded(model, folder, "cpu")
+    return sorted(_lora_not_loaded(model, folder, "cpu"))
 
 
 def _leave(_: Any) -> None:
