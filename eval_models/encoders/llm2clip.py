@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import copy
 import functools
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eval_models.encoders.encoder import Encoder, choose_device, free_memory, to_device
+from eval_models.encoders.encoder import Encoder, choose_device, free_memory, inference, to_device
 from eval_models.encoders.pixels import clip_pixels
-from eval_models.encoders.weights import does_not_load, find, load_bfloat16, raise_unfit
+from eval_models.encoders.weights import fill, find, load_bfloat16, loading
 from imageevalkit.benchmark.question import Question
-from imageevalkit.errors import CellFailure
-from imageevalkit.weights import WeightsSource, first_line
+from imageevalkit.weights import WeightsSource
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,19 +22,14 @@ if TYPE_CHECKING:
 
 _ADAPTER = "text_adapter.adaptor."
 # the temperature, and what older versions of transformers saved of a counter: no feature depends on them
-_TRAINING_ONLY = {"logit_scale", "vision_model.embeddings.position_ids"}
-# the part of the configuration that a vision tower is made of; its training and export do not concern us
-_VISION_SETTINGS = (
-    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_channels"),
-    *("image_size", "patch_size", "hidden_act", "layer_norm_eps"),
-)
+_TRAINING_ONLY = r"logit_scale|vision_model\.embeddings\.position_ids"
 MAX_TOKENS = 512
 _HEADER = "<|start_header_id|>user<|end_header_id|>\n\n"
 _END = "<|eot_id|>"
 # The official code puts this before the text and takes it out again; in a text it would be taken out as well.
 _MARK = "!@#$%^&*()"
 # of a causal language model; the encoder is without a head
-_NOT_NEEDED = {"lm_head.weight", "rotary_emb.inv_freq"}
+_NOT_NEEDED = r"lm_head\.weight|rotary_emb\.inv_freq"
 
 
 class Llm2ClipEncoder(Encoder):
@@ -54,20 +46,28 @@ class Llm2ClipEncoder(Encoder):
     @property
     def identity(self) -> dict[str, Any]:
         """The precision of "official" differs between GPU and CPU."""
-        autocast = "float16" if choose_device(self.device).startswith("cuda") else "bfloat16"
         return {
             "encoder": "llm2clip",
             "weights": {name: source.identity for name, source in self._sources.items()},
-            "precision": {"weights": "bfloat16", "official": autocast, "exact": "float32"},
+            "precision": {"weights": "bfloat16", "official": self._autocast, "exact": "float32"},
         }
+
+    @property
+    def is_official(self) -> bool:
+        """On CUDA, where the official code runs and torch's autocast takes float16; on the CPU it takes bfloat16."""
+        return self._autocast == "float16"
+
+    @property
+    def _autocast(self) -> str:
+        return "float16" if choose_device(self.device).startswith("cuda") else "bfloat16"
 
     def load(self, questions: Sequence[Question], device: str) -> _Models:
         """All texts are encoded first, each once: the LLM's memory is free for the images."""
         vision, llm = self._sources.values()
         vectors = encode_texts([question.text for question in questions], llm, device)
         official = load_llm2clip(vision, device)
-        models = _Models(official, official.in_float32(), {}, device)
-        models.texts.update({text: models.text_features(found, llm) for text, found in vectors.items()})
+        models = _Models(official, copy.deepcopy(official).float(), {}, device)
+        models.texts.update({text: models.text_features(found) for text, found in vectors.items()})
         return models
 
     @functools.cached_property
@@ -87,14 +87,14 @@ class Vectors(NamedTuple):
 
 
 class _Models(NamedTuple):
-    official: Llm2Clip
-    exact: Llm2Clip
+    official: Any
+    exact: Any
     texts: dict[str, Vectors]
     device: str
 
     def prepare(self, image: Image.Image) -> np.ndarray:
         """What transformers' CLIPImageProcessor makes of ``image`` (RGB)."""
-        return clip_pixels(image, self.official.image_size, "transformers")
+        return clip_pixels(image, self.official.config.image_size, "transformers")
 
     def forward(self, batch: list[np.ndarray]) -> list[Vectors]:
         """Each image's."""
@@ -102,29 +102,19 @@ class _Models(NamedTuple):
 
         pixels = to_device(batch, self.device)
         with self.autocast():
-            official = self.official.image_features(pixels)
+            official = image_features(self.official, pixels)
         # cuDNN would round the patches to TF32 by default
         with torch.backends.cudnn.flags(allow_tf32=False):
-            exact = self.exact.image_features(pixels)
+            exact = image_features(self.exact, pixels)
         return [Vectors(*both) for both in zip(official.split(1), exact.split(1), strict=True)]
 
-    def text_features(self, vectors: Vectors, source: WeightsSource) -> Vectors:
+    def text_features(self, vectors: Vectors) -> Vectors:
         """One text's; one at a time, as the official code does."""
-        import torch
-
         official, exact = (found.to(self.device) for found in vectors)
-        if official.shape[-1] != self.official.text_width:
-            raise CellFailure(
-                f"encoders: the text vectors of {source.model_path} have {official.shape[-1]} numbers, LLM2CLIP's "
-                f"adapter takes {self.official.text_width}: the two do not belong together"
-            )
-        try:
-            with torch.inference_mode():
-                with self.autocast():
-                    official = self.official.text_features(official)
-                return Vectors(official, self.exact.text_features(exact))
-        except RuntimeError as error:  # no memory left
-            raise CellFailure(f"encoders: LLM2CLIP's text adapter failed: {first_line(error)}") from error
+        with inference("a reference answer"):
+            with self.autocast():
+                official = text_features(self.official, official)
+            return Vectors(official, text_features(self.exact, exact))
 
     def measure(self, question: Question, features: Vectors) -> dict[str, float]:
         """Both cosines of the picture and its reference answer."""
@@ -140,41 +130,26 @@ class _Models(NamedTuple):
         return torch.amp.autocast(torch.device(self.device).type)
 
 
-class Llm2Clip:
-    """The ``model`` in one precision. ``image_size`` in pixels, ``text_width`` in numbers, are what it takes.
-
-    Features are (images or texts, width), each of length 1.
-    """
-
-    def __init__(self, model: Any) -> None:
-        self._model = model.eval()
-        self._adapter = model.text_adapter.adaptor
-        self.image_size: int = model.config.image_size
-        self.text_width: int = self._adapter[-1].in_features
-
-    def image_features(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Those of ``pixels`` (images, 3, size, size), float32."""
-        return self._of_length_1(self._model(pixel_values=pixels).image_embeds)
-
-    def text_features(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Those of float32 ``vectors`` (texts, text_width)."""
-        import torch
-
-        return self._of_length_1(self._adapter(torch.nn.functional.normalize(vectors, p=2, dim=-1)))
-
-    def in_float32(self) -> Llm2Clip:
-        """Another with the same weights that computes in float32."""
-        return Llm2Clip(copy.deepcopy(self._model).float())
-
-    @staticmethod
-    def _of_length_1(features: torch.Tensor) -> torch.Tensor:
-        # in place, as the official code: the quotient keeps the precision of the features
-        features /= features.norm(dim=-1, keepdim=True)
-        return features
+def image_features(model: Any, pixels: torch.Tensor) -> torch.Tensor:
+    """Those of ``pixels`` (images, 3, size, size), float32: (images, width), each of length 1."""
+    return _of_length_1(model(pixel_values=pixels).image_embeds)
 
 
-def load_llm2clip(source: WeightsSource, device: str) -> Llm2Clip:
-    """The model in bfloat16.
+def text_features(model: Any, vectors: torch.Tensor) -> torch.Tensor:
+    """Those of the LLM's float32 ``vectors`` (texts, its width): (texts, width), each of length 1."""
+    import torch
+
+    return _of_length_1(model.text_adapter.adaptor(torch.nn.functional.normalize(vectors, p=2, dim=-1)))
+
+
+def _of_length_1(features: torch.Tensor) -> torch.Tensor:
+    # in place, as the official code: the quotient keeps the precision of the features
+    features /= features.norm(dim=-1, keepdim=True)
+    return features
+
+
+def load_llm2clip(source: WeightsSource, device: str) -> Any:
+    """The model in bfloat16: transformers' ``CLIPVisionModelWithProjection`` with a ``text_adapter``.
 
     Not by the hub's own code: transformers 5 lacks a module that it imports. What of the checkpoint is the vision
     tower is transformers' own CLIP, and the adapter is small.
@@ -182,58 +157,32 @@ def load_llm2clip(source: WeightsSource, device: str) -> Llm2Clip:
     Raises:
         CellFailure: it does not load, or is another model: nothing of it stays random.
     """
-    what = "an LLM2CLIP model"
-    try:
+    with loading(source):
         import torch
+        from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
         state = _read_weights(source)
-        model = _vision_model(source, state)
+        projection = state.get("visual_projection.weight", "?")  # what is missing is told by name
+        config = CLIPVisionConfig.from_pretrained(
+            source.model_path, revision=source.commit, projection_dim=len(projection)
+        )
+        model = CLIPVisionModelWithProjection(config)
         # the names of the checkpoint
         model.text_adapter = torch.nn.Module()
         model.text_adapter.adaptor = _text_adapter(state)
-        expected = model.state_dict()
-        raise_unfit(source, what, expected.keys() - state, state.keys() - expected - _TRAINING_ONLY)
-        odd = [name for name, tensor in expected.items() if state[name].shape != tensor.shape]
-        raise_unfit(source, what, (), (), odd)
-        model.load_state_dict({name: state[name] for name in expected})
-        return Llm2Clip(model.to(device, torch.bfloat16))
-    except CellFailure:
-        raise
-    except Exception as error:  # of transformers, of the hub, of the disk, of the device
-        raise does_not_load(source, error) from error
-
-
-def _cached(source: WeightsSource, name: str) -> Path:
-    from transformers.utils import cached_file
-
-    return Path(str(cached_file(source.model_path, name, revision=source.commit)))
+        fill(model, state, source, _TRAINING_ONLY)
+        return model.to(device, torch.bfloat16).eval()
 
 
 def _read_weights(source: WeightsSource) -> State:
-    import torch
-    from safetensors.torch import load_file
+    from transformers.modeling_utils import load_state_dict
+    from transformers.utils import cached_file
 
     try:
-        path = _cached(source, "model.safetensors")
-    except OSError as error:  # transformers' word for what is not there
-        try:
-            path = _cached(source, "pytorch_model.bin")
-        except OSError:
-            raise error from None
-        state: State = torch.load(path, map_location="cpu", weights_only=True)
-        return state
-    return load_file(path)
-
-
-def _vision_model(source: WeightsSource, state: State) -> Any:
-    from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
-
-    given = json.loads(_cached(source, "config.json").read_text(encoding="utf-8"))["vision_config"]
-    settings = {name: given[name] for name in _VISION_SETTINGS if name in given}
-    projection = state.get("visual_projection.weight")
-    if projection is not None:
-        settings["projection_dim"] = projection.shape[0]
-    return CLIPVisionModelWithProjection(CLIPVisionConfig(**settings))
+        path = cached_file(source.model_path, "model.safetensors", revision=source.commit)
+    except OSError:  # transformers' word for what is not there
+        path = cached_file(source.model_path, "pytorch_model.bin", revision=source.commit)
+    return load_state_dict(str(path))
 
 
 def _text_adapter(state: State) -> Any:
@@ -281,25 +230,16 @@ def encode_texts(texts: Sequence[str], source: WeightsSource, device: str) -> di
     Raises:
         CellFailure: it does not load, is not all there, or does not fit into memory.
     """
-    import torch
-
     tokenizer = load_tokenizer(source)
     model = load_llama(source, device)
     vectors: dict[str, Vectors] = {}
     try:
-        with torch.inference_mode():
+        with inference(f"{source.model_path} (about 17 GB)"):
             for text in dict.fromkeys(texts):
                 ids, pooled = tokenize(tokenizer, text)
                 states = last_states(model, ids)[-pooled:]
                 means = states.mean(dim=0).float(), states.float().mean(dim=0)
                 vectors[text] = Vectors(*(mean[None].cpu() for mean in means))
-    except torch.OutOfMemoryError as error:
-        raise CellFailure(
-            f"encoders: too little GPU memory is free for {source.model_path} (about 17 GB); give the job a "
-            "larger GPU (EVAL_GPU_MAP)"
-        ) from error
-    except RuntimeError as error:
-        raise CellFailure(f"encoders: {source.model_path} failed: {first_line(error)}") from error
     finally:
         del model
         free_memory()
@@ -308,16 +248,11 @@ def encode_texts(texts: Sequence[str], source: WeightsSource, device: str) -> di
 
 def load_tokenizer(source: WeightsSource) -> Any:
     """The checkpoint's own fast tokenizer, which puts the first token itself. Raises CellFailure: it does not load."""
-    folder = Path(source.model_path)
-    if folder.is_dir() and not (folder / "tokenizer.json").is_file():
-        raise CellFailure(f"encoders: {folder} lacks tokenizer.json; download the checkpoint whole")
-    try:
+    with loading(source):
         from transformers import PreTrainedTokenizerFast
 
         # by its class: AutoTokenizer would choose by the model's type, and that code is not what wrote the file
         return PreTrainedTokenizerFast.from_pretrained(source.model_path, revision=source.commit)
-    except Exception as error:  # of transformers, of the hub, of the disk
-        raise does_not_load(source, error) from error
 
 
 def tokenize(tokenizer: Any, text: str) -> tuple[list[int], int]:
@@ -343,19 +278,8 @@ def load_llama(source: WeightsSource, device: str) -> Any:
     Raises:
         CellFailure: it does not load, or lacks weights.
     """
-    model, loaded = load_bfloat16(
-        source,
-        "LlamaModel",
-        device,
-        # an implementation that takes a mask of our own, as the official runs use
-        attn_implementation="sdpa",
-        # told by name below
-        ignore_mismatched_sizes=True,
-    )
-    odd_shapes = [str(name) for name, *_ in loaded["mismatched_keys"]]
-    unexpected = {*loaded["unexpected_keys"]} - _NOT_NEEDED
-    raise_unfit(source, "a Llama encoder", loaded["missing_keys"], unexpected, odd_shapes)
-    return model
+    # an implementation that takes a mask of our own, as the official runs use
+    return load_bfloat16(source, "LlamaModel", device, _NOT_NEEDED, attn_implementation="sdpa")
 
 
 def last_states(model: Any, ids: Sequence[int]) -> torch.Tensor:
