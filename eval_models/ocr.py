@@ -13,10 +13,8 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.connection import Connection
-from multiprocessing.connection import wait as wait_connections
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -86,49 +84,47 @@ class Reader(Answerer):
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
         """The text in each picture, as readings finish.
 
-        A worker that dies (out of memory, a crash in native code) costs only the picture it held, which is answered
-        with an error; another worker takes its place.
+        A process that dies (out of memory, a crash in native code) costs only the picture it held, which is answered
+        with an error; another takes its place.
 
         Raises:
             CellFailure: the reader does not work here (a package is missing), or its processes keep dying.
         """
-        deaths = 0
-        todo = iter(questions)
-        leash, hold = multiprocessing.Pipe(duplex=False)
-        # spawn: the parent has threads
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("spawn")  # this process has threads
+        processes: list[SpawnProcess] = []
+        busy: dict[Connection, Question] = {}
 
-        def new_worker() -> ProcessPoolExecutor:
-            return ProcessPoolExecutor(1, context, _start, (type(self), leash))
+        def new_process() -> Connection:
+            ours, theirs = multiprocessing.Pipe()
+            processes.append(context.Process(target=_serve, args=(type(self), theirs), daemon=True))
+            processes[-1].start()
+            theirs.close()  # so that ours ends with the process
+            return ours
 
-        # One executor per process: when a process dies, its executor breaks, and with one process per executor
-        # that names the picture and leaves the other readings alone.
-        idle = [new_worker() for _ in range(min(workers, len(questions)))]
-        busy: dict[Future[Answer], tuple[ProcessPoolExecutor, Question]] = {}
+        todo, deaths = iter(questions), 0
         try:
+            idle = [new_process() for _ in range(min(workers, len(questions)))]
             while True:
-                while idle and (question := next(todo, None)) is not None:
-                    worker = idle.pop()
+                for pipe, question in zip(idle, todo, strict=False):
                     try:
-                        future = worker.submit(_read, question)
-                    except BrokenProcessPool:  # it died between two pictures
-                        worker = new_worker()
-                        future = worker.submit(_read, question)
-                    busy[future] = (worker, question)
+                        pipe.send(question)
+                    except OSError:  # it died between two pictures
+                        pipe = new_process()
+                        pipe.send(question)
+                    busy[pipe] = question
+                idle = []
                 if not busy:
                     return
-                done, _ = wait(busy, return_when=FIRST_COMPLETED)
-                for future in done:
-                    worker, question = busy.pop(future)
+                for pipe in wait([*busy]):
+                    question = busy.pop(pipe)
                     try:
-                        answer = future.result()
-                        deaths = 0
-                    except BrokenProcessPool:
-                        deaths += 1
-                        worker.shutdown()
-                        worker = new_worker()
-                        answer = Answer(question, None, "the reading process died")
-                    idle.append(worker)
+                        answer, deaths = pipe.recv(), 0
+                    except (EOFError, OSError):
+                        answer, deaths = Answer(question, None, "the reading process died"), deaths + 1
+                        pipe = new_process()
+                    if isinstance(answer, CellFailure):
+                        raise answer
+                    idle.append(pipe)
                     yield answer
                     if deaths >= _MAX_DEATHS:
                         raise CellFailure(
@@ -136,36 +132,35 @@ class Reader(Answerer):
                             f"{question.pictures[0].path}; is there enough memory? Fewer workers need less"
                         )
         finally:
-            hold.close()  # an interrupted run does not wait for the pictures in hand
-            for worker in [*idle, *(worker for worker, _ in busy.values())]:
-                worker.shutdown(cancel_futures=True)
-            leash.close()
+            for process in processes:  # an interrupted run does not wait for the pictures in hand
+                process.kill()
+                process.join()
 
 
-_reader: Reader
-
-
-def _start(reader: type[Reader], leash: Connection) -> None:
-    global _reader
+def _serve(reader_class: type[Reader], pipe: Connection) -> None:
+    """Answer the questions that come, until the other end is closed."""
     # Ctrl-C reaches the whole process group; the parent ends this process, without a traceback from here
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, args=(leash,), daemon=True).start()
-    _reader = reader()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    reader = reader_class()
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            pipe.send(_answer(reader, pipe.recv()))
 
 
-def _end_with_parent(leash: Connection) -> None:
-    """End this process when the parent lets go of the pipe's other end, be it by its own sudden death."""
-    wait_connections([leash])
+def _end_with_parent() -> None:
+    """End this process with its parent, be it by that one's own sudden death."""
+    multiprocessing.parent_process().join()
     os._exit(1)
 
 
-def _read(question: Question) -> Answer:
+def _answer(reader: Reader, question: Question) -> Answer | CellFailure:
     start = time.monotonic()
     text, error = None, ""
     try:
-        text = _reader.read(question.pictures[0].read())
-    except CellFailure:
-        raise
+        text = reader.read(question.pictures[0].read())
+    except CellFailure as failure:
+        return failure
     except CorruptImage as problem:
         error = f"unreadable image: {problem}"
     except Exception as problem:  # of the disk, of the reader's libraries: it costs this image, not the cell
@@ -178,7 +173,10 @@ class PPOCR(Reader):
 
     @functools.cached_property
     def evaluator(self) -> Evaluator:
-        weights = sorted((_package_folder() / "models").glob("*.onnx"))
+        spec = importlib.util.find_spec("rapidocr_onnxruntime")
+        if spec is None or not spec.origin:
+            raise CellFailure(f"evaluator ppocr needs the package rapidocr-onnxruntime; {_REMEDY}")
+        weights = sorted((Path(spec.origin).parent / "models").glob("*.onnx"))
         versions = {}
         for name in _PACKAGES:
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -206,7 +204,6 @@ class PPOCR(Reader):
 
     @functools.cached_property
     def _engine(self) -> Any:
-        _package_folder()
         try:
             import cv2
             from rapidocr_onnxruntime import RapidOCR
@@ -253,11 +250,3 @@ def lines(boxes: list[Box]) -> list[str]:
         else:
             rows.append([box])
     return [" ".join(box.text for box in sorted(row, key=lambda box: box.left)) for row in rows]
-
-
-def _package_folder() -> Path:
-    """Where rapidocr-onnxruntime is installed. Raises CellFailure when it is not."""
-    spec = importlib.util.find_spec("rapidocr_onnxruntime")
-    if spec is None or not spec.submodule_search_locations:
-        raise CellFailure(f"evaluator ppocr needs the package rapidocr-onnxruntime; {_REMEDY}")
-    return Path(spec.submodule_search_locations[0])
