@@ -15,8 +15,6 @@ from eval_models.encoders.pixels import (
     clip_pixels,
     crop_centre,
     resize_shortest,
-    stretch,
-    to_floats,
 )
 
 # borders of every remainder by four, both ways round, smaller and larger than the encoder's side
@@ -111,13 +109,3 @@ def test_the_libraries_crop_an_odd_border_differently() -> None:
 def test_resizing_never_leaves_less_than_the_crop() -> None:
     for size in _SIZES:
         assert min(resize_shortest(Image.new("RGB", size), 224).size) == 224
-
-
-def test_stretching_loses_the_aspect_ratio_and_nothing_else() -> None:
-    import numpy as np
-
-    image = noise((300, 200))
-    stretched = stretch(image, 224)
-    assert stretched.tobytes() == image.resize((224, 224), Image.Resampling.BICUBIC).tobytes()
-    plain = to_floats(stretched, mean=(0, 0, 0), std=(1, 1, 1))
-    assert same(plain, (np.asarray(stretched).transpose(2, 0, 1).astype(np.float32) / 255).copy())

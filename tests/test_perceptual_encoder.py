@@ -148,9 +148,3 @@ def test_the_distance_is_one_less_the_cosine_whatever_the_lengths() -> None:
     assert distances([[3, 4], [6, 8]])[0][1] == pytest.approx(0, abs=1e-15)
     assert distances([[3, 4], [-3, -4]])[0][1] == 2
     assert distances([[1, 0], [1, 1]])[0][1] == pytest.approx(1 - 0.5**0.5)
-
-
-@pytest.mark.parametrize(("a", "b"), [([1, 0], [1, 0, 0]), ([0, 0], [1, 0])])
-def test_what_has_no_distance_is_said(a: list[float], b: list[float]) -> None:
-    with pytest.raises(ValueError, match="distance"):
-        distances([a, b])

@@ -265,7 +265,7 @@ def test_an_image_that_does_not_decode_costs_only_itself(tiny: Tiny, tmp_path: P
 
 def test_a_style_without_references_is_told_before_an_image_is_encoded(tiny: Tiny) -> None:
     odd = ask_about(tiny.questions[0].pictures[0], "manga", name="odd")
-    with pytest.raises(CellFailure, match=r"CSD_embed\.pt has no reference vectors of the style 'manga'"):
+    with pytest.raises(CellFailure, match=r"CSD_embed\.pt has no .* the style 'manga'"):
         next(tiny.encoder().ask([tiny.questions[1], odd]))
 
 
@@ -284,7 +284,7 @@ def test_numbers_that_are_none_are_no_measurement(tiny: Tiny, tmp_path: Path) ->
 def test_references_of_another_encoder_are_one_line(tiny: Tiny, tmp_path: Path) -> None:
     other = save_references(tmp_path, csd_width=CSD_WIDTH + 8)
     encoder = StyleEncoder(other, weights=tiny.weights)
-    with pytest.raises(CellFailure, match=r"CSD_embed\.pt have 32 numbers, those of the encoder 24"):
+    with pytest.raises(CellFailure, match=r"CSD_embed\.pt has no reference vectors of 24 numbers"):
         list(encoder.ask(tiny.questions))
     other["se"].write_bytes(b"")
     with pytest.raises(CellFailure, match=r"SE_embed\.pt does not load"):

@@ -10,7 +10,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
@@ -47,7 +47,7 @@ class DreamSimEncoder(Encoder):
             "precision": "float32",
         }
 
-    def load(self, questions: Sequence[Question], device: str) -> DreamSimModel:
+    def load(self, questions: Sequence[Question]) -> Any:
         """The package's model in evaluation mode, from files alone."""
         source = find("dreamsim", self.weights)
         with loading(source), tempfile.TemporaryDirectory() as links:
@@ -64,29 +64,19 @@ class DreamSimEncoder(Encoder):
                 warnings.catch_warnings(),
             ):
                 warnings.simplefilter("ignore")
-                model, _ = dreamsim(pretrained=True, device=device, cache_dir=links)
-            refuse_unfit(source, _lora_not_loaded(model, Path(links) / LORA, device))
-        return DreamSimModel(model, device)
+                model, _ = dreamsim(pretrained=True, device=self.device, cache_dir=links)
+            refuse_unfit(source, _lora_not_loaded(model, Path(links) / LORA, self.device))
+        return model
 
-
-class DreamSimModel(NamedTuple):
-    """The package's model, on ``device``."""
-
-    model: Any
-    device: str
-
-    @staticmethod
-    def prepare(image: Image.Image) -> np.ndarray:
-        """What the package's own preprocessing makes of ``image`` (RGB): float32 in 0-1, (3, 224, 224)."""
+    def prepare(self, image: Image.Image) -> np.ndarray:
+        """As the package's own preprocessing: float32 in 0-1, (3, 224, 224)."""
         stretched = image.resize((SIZE, SIZE), Image.Resampling.BICUBIC)
         return to_floats(stretched, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 
     def forward(self, batch: list[np.ndarray]) -> list[np.ndarray]:
-        """The embedding of each image."""
-        return list(self.model.embed(to_device(batch, self.device)).float().cpu().numpy())
+        return list(self.models.embed(to_device(batch, self.device)).float().cpu().numpy())
 
     def measure(self, question: Question, features: np.ndarray) -> dict[str, str]:
-        """The embedding."""
         return {"embedding": packed(features)}
 
 
@@ -124,18 +114,10 @@ def distances(embeddings: Sequence[Sequence[float]]) -> list[list[float]]:
     """DreamSim's distance of each two of ``embeddings``: 1 - cosine, 0 (the same) to 2.
 
     The package computes it in float32; here the same values are float64 (differences below 1e-6).
-
-    Raises:
-        ValueError: the embeddings are not as long as each other, or one is zero.
     """
     import numpy as np
 
-    if len({len(embedding) for embedding in embeddings}) != 1:
-        raise ValueError("embeddings of different lengths have no distance")
     vectors = np.asarray(embeddings, dtype=np.float64)
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    if not lengths.all():
-        raise ValueError("an embedding of zeros has no distance")
-    vectors /= lengths
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     found: list[list[float]] = (1 - vectors @ vectors.T).tolist()
     return found

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from PIL import Image
 
@@ -32,41 +32,31 @@ if TYPE_CHECKING:
 _MOST_THREADS = 16
 
 
-class EncoderModel(Protocol):
-    """A loaded model."""
-
-    def prepare(self, image: Image.Image) -> Any:
-        """What the model takes of ``image`` (RGB); called in one of several threads."""
-
-    def forward(self, batch: list[Any]) -> Sequence[Any]:
-        """The features of each of ``batch``; called in torch's inference mode."""
-
-    def measure(self, question: Question, features: Any) -> Mapping[str, Any]:
-        """The answer, a JSON object, that ``features`` of the question's picture are.
-
-        A number may be none: half precision overflows, weights are damaged. Where that cannot be seen in the object,
-        it raises ValueError.
-        """
-
-
 class Encoder(Answerer):
     """One measurement by image encoders: the text of an answer is a JSON object of numbers.
 
     ``weights`` are places by their names in :data:`eval_models.encoders.weights.WEIGHTS`, over the defaults there.
-    ``device`` "" is the first GPU, else the CPU. ``batch_size`` counts images in one forward pass; it is halved where
-    memory runs out.
+    ``device`` is torch's word for one, by default the first GPU, else the CPU. ``batch_size`` counts images in one
+    forward pass; it is halved where memory runs out. ``models`` are what :meth:`load` gives, while it answers.
     """
 
     name: ClassVar[str]
     packages: ClassVar[Sequence[str]] = ()
     """Those that compute the answer besides torch, transformers, numpy and Pillow."""
+    models: Any = None
 
     def __init__(
         self, weights: Mapping[str, str] | None = None, device: str = "", batch_size: int = 32
     ) -> None:
         self.weights = weights or {}
-        self.device = device
         self.batch_size = batch_size
+        self._device = device
+
+    @cached_property
+    def device(self) -> str:
+        import torch
+
+        return self._device or ("cuda:0" if torch.cuda.is_available() else "cpu")
 
     @property
     @abstractmethod
@@ -74,8 +64,24 @@ class Encoder(Answerer):
         """All that decides what it answers but the packages: weights, precision, reference data; no places."""
 
     @abstractmethod
-    def load(self, questions: Sequence[Question], device: str) -> EncoderModel:
-        """The model for ``questions``. Raises CellFailure: the weights do not load."""
+    def load(self, questions: Sequence[Question]) -> Any:
+        """The models for ``questions``. Raises CellFailure: the weights do not load."""
+
+    @abstractmethod
+    def prepare(self, image: Image.Image) -> Any:
+        """What the models take of ``image`` (RGB); called in one of several threads."""
+
+    @abstractmethod
+    def forward(self, batch: list[Any]) -> Sequence[Any]:
+        """The features of each of ``batch``; called in torch's inference mode."""
+
+    @abstractmethod
+    def measure(self, question: Question, features: Any) -> Mapping[str, Any]:
+        """The answer, a JSON object, that ``features`` of the question's picture are.
+
+        A number may be none: half precision overflows, weights are damaged. Where that cannot be seen in the object,
+        it raises ValueError.
+        """
 
     @cached_property
     def evaluator(self) -> Evaluator:
@@ -99,30 +105,81 @@ class Encoder(Answerer):
         return f"{self.name} loads and measures"
 
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
-        """Images are prepared on as many cores as the job has. The model is freed when the iterator ends."""
+        """Of the one picture of each question. The models are freed when the iterator ends.
+
+        A batch that does not fit into memory is halved, and so are all later ones. A picture that several questions
+        share is encoded once. Only the pictures of a few batches are in memory.
+        """
         if not questions:
             return
-        device = choose_device(self.device)
-        model = self.load(questions, device)
+        about: dict[Any, list[Question]] = {}
+        for question in questions:
+            (picture,) = question.pictures
+            about.setdefault((picture.sha256, picture.encoding, picture.pixels), []).append(question)
+        fit = self.batch_size  # as many as do, as far as is known
+        self.models = self.load(questions)
         try:
-            yield from run_batches(questions, model, device, self.batch_size)
+            for batch in self._prepared(list(about.values())):
+                yield from (Answer(one, None, error) for group, _, error in batch if error for one in group)
+                waiting = [(group, inputs) for group, inputs, error in batch if not error]
+                while waiting:
+                    part, started = waiting[:fit], time.monotonic()
+                    features = self._features([inputs for _, inputs in part])
+                    if features is None:
+                        fit = len(part) // 2
+                        free_memory()
+                        say(f"encoders: out of GPU memory; from now on {fit} images in one forward pass")
+                        continue
+                    seconds = (time.monotonic() - started) / len(part)
+                    for (group, _), found in zip(part, features, strict=True):
+                        yield from (self._answer(one, found, seconds) for one in group)
+                    waiting = waiting[len(part) :]
         finally:
-            del model
+            self.models = None
             free_memory()
 
+    def _prepared(
+        self, groups: Sequence[Sequence[Question]]
+    ) -> Iterator[list[tuple[Sequence[Question], Any, str]]]:
+        """``groups`` in order, in batches: what the models take of the shared picture, or None and why there is none.
 
-def choose_device(name: str) -> str:
-    """``name``, else the first GPU, else the CPU, in torch's words. Raises CellFailure: torch knows no such device."""
-    import torch
+        Beside a GPU some of the next are under way. A model on the CPU uses all cores: threads beside it would make its
+        own wait for each other.
+        """
 
-    name = name or ("cuda:0" if torch.cuda.is_available() else "cpu")
-    try:
-        torch.empty(0, device=name)
-    except Exception as error:  # torch raises what the device's backend does
-        raise CellFailure(
-            f"encoders: torch cannot use the device '{name}' ({first_line(error)}); leave it out, or say cuda:0 or cpu"
-        ) from error
-    return name
+        def inputs(group: Sequence[Question]) -> tuple[Sequence[Question], Any, str]:
+            try:
+                return group, self.prepare(open_picture(group[0].pictures[0])), ""
+            except CorruptImage as error:
+                return group, None, f"unreadable image: {one_line(error)}"
+            except Exception as error:  # whatever the disk or Pillow raises costs this image, not the cell
+                return group, None, first_line(error)
+
+        at_once = self.batch_size if self.device == "cpu" else len(groups)
+        for start in range(0, len(groups), at_once):
+            threads = min(_MOST_THREADS, available_cores())
+            prepared = map_threads(inputs, groups[start : start + at_once], threads)
+            while batch := list(islice(prepared, self.batch_size)):
+                yield batch
+
+    def _features(self, batch: list[Any]) -> Sequence[Any] | None:
+        """None where memory ran out: when this returns, nothing of the failed pass is referred to any more."""
+        import torch
+
+        with inference("one image"):
+            try:
+                return self.forward(batch)
+            except torch.OutOfMemoryError:
+                if len(batch) == 1:
+                    raise
+        return None
+
+    def _answer(self, question: Question, features: Any, seconds: float) -> Answer:
+        try:
+            text = json.dumps(self.measure(question, features), allow_nan=False)
+        except ValueError:
+            return Answer(question, None, "the encoder gave no finite number", seconds=seconds)
+        return Answer(question, text, seconds=seconds)
 
 
 def to_device(pixels: Sequence[np.ndarray], device: str) -> Any:
@@ -161,85 +218,3 @@ def inference(what: str) -> Iterator[None]:
         ) from error
     except Exception as error:  # of the device, or of a model that its inputs do not fit
         raise CellFailure(f"encoders: the model failed with {what}: {first_line(error)}") from error
-
-
-def run_batches(
-    questions: Sequence[Question], model: EncoderModel, device: str, batch_size: int
-) -> Iterator[Answer]:
-    """What ``model`` measures of the one picture of each question, in any order.
-
-    A batch that does not fit into memory is halved, and so are all later ones. A picture that several questions share
-    goes through the model once. Only the pictures of a few batches are in memory. One that does not decode is an error.
-
-    Raises:
-        CellFailure: not even one picture fits into memory, or the model fails.
-    """
-    about: dict[Any, list[Question]] = {}
-    for question in questions:
-        (picture,) = question.pictures
-        about.setdefault((picture.sha256, picture.encoding, picture.pixels), []).append(question)
-    fit = batch_size  # as many as do, as far as is known
-    for batch in _prepared(list(about.values()), model, device, batch_size):
-        yield from (Answer(question, None, error) for group, _, error in batch if error for question in group)
-        waiting = [(group, inputs) for group, inputs, error in batch if not error]
-        while waiting:
-            part, started = waiting[:fit], time.monotonic()
-            features = _features(model, [inputs for _, inputs in part])
-            if features is None:
-                fit = len(part) // 2
-                free_memory()
-                say(f"encoders: out of GPU memory; from now on {fit} images in one forward pass")
-                continue
-            seconds = (time.monotonic() - started) / len(part)
-            for (group, _), found in zip(part, features, strict=True):
-                yield from (_answer(model, question, found, seconds) for question in group)
-            waiting = waiting[len(part) :]
-
-
-# what the model takes of the picture that the questions share, or None and why there is none
-_GroupInputs = tuple[Sequence[Question], Any, str]
-
-
-def _prepared(
-    groups: Sequence[Sequence[Question]], model: EncoderModel, device: str, batch_size: int
-) -> Iterator[list[_GroupInputs]]:
-    """The pictures of ``groups`` in order, in batches; beside a GPU some of the next are under way.
-
-    A model on the CPU uses all cores: threads beside it would make its own wait for each other.
-    """
-
-    def inputs(group: Sequence[Question]) -> _GroupInputs:
-        try:
-            return group, model.prepare(open_picture(group[0].pictures[0])), ""
-        except CorruptImage as error:
-            return group, None, f"unreadable image: {one_line(error)}"
-        except Exception as error:  # whatever the disk or Pillow raises costs this image, not the cell
-            return group, None, first_line(error)
-
-    at_once = batch_size if device == "cpu" else len(groups)
-    for start in range(0, len(groups), at_once):
-        threads = min(_MOST_THREADS, available_cores())
-        prepared = map_threads(inputs, groups[start : start + at_once], threads)
-        while batch := list(islice(prepared, batch_size)):
-            yield batch
-
-
-def _features(model: EncoderModel, batch: list[Any]) -> Sequence[Any] | None:
-    """None where memory ran out: when this returns, nothing of the failed pass is referred to any more."""
-    import torch
-
-    with inference("one image"):
-        try:
-            return model.forward(batch)
-        except torch.OutOfMemoryError:
-            if len(batch) == 1:
-                raise
-    return None
-
-
-def _answer(model: EncoderModel, question: Question, features: Any, seconds: float) -> Answer:
-    try:
-        text = json.dumps(model.measure(question, features), allow_nan=False)
-    except ValueError:
-        return Answer(question, None, "the encoder gave no finite number", seconds=seconds)
-    return Answer(question, text, seconds=seconds)

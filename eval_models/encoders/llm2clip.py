@@ -7,9 +7,9 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eval_models.encoders.encoder import Encoder, choose_device, free_memory, inference, to_device
+from eval_models.encoders.encoder import Encoder, free_memory, inference, to_device
 from eval_models.encoders.pixels import clip_pixels
-from eval_models.encoders.weights import fill, find, load_bfloat16, loading
+from eval_models.encoders.weights import find, load_pretrained, loading
 from imageevalkit.benchmark.question import Question
 from imageevalkit.weights import WeightsSource
 
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     State = Mapping[str, torch.Tensor]
 
 _ADAPTER = "text_adapter.adaptor."
-# the temperature, and what older versions of transformers saved of a counter: no feature depends on them
-_TRAINING_ONLY = r"logit_scale|vision_model\.embeddings\.position_ids"
+# the adapter; the temperature, and what older versions of transformers saved of a counter: no feature depends on these
+_NOT_VISION = (
+    r"text_adapter\.adaptor\.\d+\.((fn\.[03]|ln)\.)?(weight|bias)"
+    r"|logit_scale|vision_model\.embeddings\.position_ids"
+)
 MAX_TOKENS = 512
 _HEADER = "<|start_header_id|>user<|end_header_id|>\n\n"
 _END = "<|eot_id|>"
@@ -59,16 +62,53 @@ class Llm2ClipEncoder(Encoder):
 
     @property
     def _autocast(self) -> str:
-        return "float16" if choose_device(self.device).startswith("cuda") else "bfloat16"
+        return "float16" if self.device.startswith("cuda") else "bfloat16"
 
-    def load(self, questions: Sequence[Question], device: str) -> _Models:
-        """All texts are encoded first, each once: the LLM's memory is free for the images."""
+    def load(self, questions: Sequence[Question]) -> tuple[Llm2Clip, Llm2Clip, Mapping[str, Vectors]]:
+        """Both precisions, and the features of each text. All texts are encoded first, each once: the LLM's memory is
+        free for the images."""
         vision, llm = self._sources.values()
-        vectors = encode_texts([question.text for question in questions], llm, device)
-        official = load_llm2clip(vision, device)
-        models = _Models(official, copy.deepcopy(official).float(), {}, device)
-        models.texts.update({text: models.text_features(found) for text, found in vectors.items()})
-        return models
+        vectors = encode_texts([question.text for question in questions], llm, self.device)
+        official = load_llm2clip(vision, self.device)
+        exact = official.in_float32()
+        texts = {}
+        # one at a time, as the official code does
+        for text, found in vectors.items():
+            of_official, of_exact = (one.to(self.device) for one in found)
+            with inference("a reference answer"):
+                with self._official_precision():
+                    of_official = text_features(official.adapter, of_official)
+                texts[text] = Vectors(of_official, text_features(exact.adapter, of_exact))
+        return official, exact, texts
+
+    def prepare(self, image: Image.Image) -> np.ndarray:
+        """As transformers' CLIPImageProcessor."""
+        return clip_pixels(image, self.models[0].vision.config.image_size, "transformers")
+
+    def forward(self, batch: list[np.ndarray]) -> list[Vectors]:
+        import torch
+
+        official, exact, _ = self.models
+        pixels = to_device(batch, self.device)
+        with self._official_precision():
+            of_official = image_features(official.vision, pixels)
+        # cuDNN would round the patches to TF32 by default
+        with torch.backends.cudnn.flags(allow_tf32=False):
+            of_exact = image_features(exact.vision, pixels)
+        return [Vectors(*both) for both in zip(of_official.split(1), of_exact.split(1), strict=True)]
+
+    def measure(self, question: Question, features: Vectors) -> dict[str, float]:
+        """Both cosines of the picture and its reference answer."""
+        text = self.models[2][question.text]
+        with self._official_precision():
+            official = features.official @ text.official.T
+        return {"official": official.item(), "exact": (features.exact @ text.exact.T).item()}
+
+    def _official_precision(self) -> torch.amp.autocast_mode.autocast:
+        """The official code's autocast, with the precision that torch chooses for the kind of device."""
+        import torch
+
+        return torch.amp.autocast(torch.device(self.device).type)
 
     @functools.cached_property
     def _sources(self) -> dict[str, WeightsSource]:
@@ -86,60 +126,33 @@ class Vectors(NamedTuple):
     exact: torch.Tensor
 
 
-class _Models(NamedTuple):
-    official: Any
-    exact: Any
-    texts: dict[str, Vectors]
-    device: str
-
-    def prepare(self, image: Image.Image) -> np.ndarray:
-        """What transformers' CLIPImageProcessor makes of ``image`` (RGB)."""
-        return clip_pixels(image, self.official.config.image_size, "transformers")
-
-    def forward(self, batch: list[np.ndarray]) -> list[Vectors]:
-        """Each image's."""
-        import torch
-
-        pixels = to_device(batch, self.device)
-        with self.autocast():
-            official = image_features(self.official, pixels)
-        # cuDNN would round the patches to TF32 by default
-        with torch.backends.cudnn.flags(allow_tf32=False):
-            exact = image_features(self.exact, pixels)
-        return [Vectors(*both) for both in zip(official.split(1), exact.split(1), strict=True)]
-
-    def text_features(self, vectors: Vectors) -> Vectors:
-        """One text's; one at a time, as the official code does."""
-        official, exact = (found.to(self.device) for found in vectors)
-        with inference("a reference answer"):
-            with self.autocast():
-                official = text_features(self.official, official)
-            return Vectors(official, text_features(self.exact, exact))
-
-    def measure(self, question: Question, features: Vectors) -> dict[str, float]:
-        """Both cosines of the picture and its reference answer."""
-        text = self.texts[question.text]
-        with self.autocast():
-            official = features.official @ text.official.T
-        return {"official": official.item(), "exact": (features.exact @ text.exact.T).item()}
-
-    def autocast(self) -> torch.amp.autocast_mode.autocast:
-        """The official code's, with the precision that torch chooses for the kind of device."""
-        import torch
-
-        return torch.amp.autocast(torch.device(self.device).type)
-
-
 def image_features(model: Any, pixels: torch.Tensor) -> torch.Tensor:
     """Those of ``pixels`` (images, 3, size, size), float32: (images, width), each of length 1."""
     return _of_length_1(model(pixel_values=pixels).image_embeds)
 
 
-def text_features(model: Any, vectors: torch.Tensor) -> torch.Tensor:
-    """Those of the LLM's float32 ``vectors`` (texts, its width): (texts, width), each of length 1."""
-    import torch
+def text_features(adapter: State, vectors: torch.Tensor) -> torch.Tensor:
+    """Those of the LLM's float32 ``vectors`` (texts, its width): (texts, width), each of length 1.
 
-    return _of_length_1(model.text_adapter.adaptor(torch.nn.functional.normalize(vectors, p=2, dim=-1)))
+    ``get_text_features`` of the hub's model: residual blocks, a norm, a projection. Between the two linear layers of a
+    block is the dropout of its training.
+    """
+    from torch.nn import functional
+
+    def layer(name: str | int) -> list[torch.Tensor]:
+        return [adapter[f"{_ADAPTER}{name}.{kind}"] for kind in ("weight", "bias")]
+
+    def norm(name: str | int) -> torch.Tensor:
+        # in float32, as autocast has it on a GPU; on the CPU it would refuse weights of another precision
+        weight, bias = (tensor.float() for tensor in layer(name))
+        return functional.layer_norm(values.float(), weight.shape, weight, bias).to(values.dtype)
+
+    values = functional.normalize(vectors, p=2, dim=-1)
+    depth = sum(name.endswith(".fn.0.weight") for name in adapter)
+    for n in range(depth):
+        inner = functional.gelu(functional.linear(norm(f"{n}.ln"), *layer(f"{n}.fn.0")))
+        values = values + functional.linear(inner, *layer(f"{n}.fn.3"))
+    return _of_length_1(functional.linear(norm(depth), *layer(depth + 1)))
 
 
 def _of_length_1(features: torch.Tensor) -> torch.Tensor:
@@ -148,77 +161,50 @@ def _of_length_1(features: torch.Tensor) -> torch.Tensor:
     return features
 
 
-def load_llm2clip(source: WeightsSource, device: str) -> Any:
-    """The model in bfloat16: transformers' ``CLIPVisionModelWithProjection`` with a ``text_adapter``.
+class Llm2Clip(NamedTuple):
+    """transformers' ``CLIPVisionModelWithProjection``, and the tensors of the text adapter, in one precision."""
 
-    Not by the hub's own code: transformers 5 lacks a module that it imports. What of the checkpoint is the vision
-    tower is transformers' own CLIP, and the adapter is small.
+    vision: Any
+    adapter: State
+
+    def in_float32(self) -> Llm2Clip:
+        """Another with the same weights that computes in float32."""
+        adapter = {name: tensor.float() for name, tensor in self.adapter.items()}
+        return Llm2Clip(copy.deepcopy(self.vision).float(), adapter)
+
+
+def load_llm2clip(source: WeightsSource, device: str) -> Llm2Clip:
+    """The model in bfloat16, not by the hub's own code: transformers 5 lacks a module that it imports.
 
     Raises:
         CellFailure: it does not load, or is another model: nothing of it stays random.
     """
     with loading(source):
         import torch
-        from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
+        from transformers import CLIPVisionConfig
+        from transformers.modeling_utils import load_state_dict
+        from transformers.utils import cached_file
 
-        state = _read_weights(source)
-        projection = state.get("visual_projection.weight", "?")  # what is missing is told by name
+        try:
+            path = cached_file(source.model_path, "model.safetensors", revision=source.commit)
+        except OSError:  # transformers' word for what is not there
+            path = cached_file(source.model_path, "pytorch_model.bin", revision=source.commit)
+        state = load_state_dict(str(path))
+        adapter = {
+            name: tensor.to(device, torch.bfloat16)
+            for name, tensor in state.items()
+            if name.startswith(_ADAPTER)
+        }
+        # the hub's code does not read the size of the projection in the vision tower's own configuration
         config = CLIPVisionConfig.from_pretrained(
-            source.model_path, revision=source.commit, projection_dim=len(projection)
+            source.model_path,
+            revision=source.commit,
+            projection_dim=len(state.get("visual_projection.weight", "?")),  # told by name below
         )
-        model = CLIPVisionModelWithProjection(config)
-        # the names of the checkpoint
-        model.text_adapter = torch.nn.Module()
-        model.text_adapter.adaptor = _text_adapter(state)
-        fill(model, state, source, _TRAINING_ONLY)
-        return model.to(device, torch.bfloat16).eval()
-
-
-def _read_weights(source: WeightsSource) -> State:
-    from transformers.modeling_utils import load_state_dict
-    from transformers.utils import cached_file
-
-    try:
-        path = cached_file(source.model_path, "model.safetensors", revision=source.commit)
-    except OSError:  # transformers' word for what is not there
-        path = cached_file(source.model_path, "pytorch_model.bin", revision=source.commit)
-    return load_state_dict(str(path))
-
-
-def _text_adapter(state: State) -> Any:
-    """``get_text_features`` of the hub's model after its input has length 1: residual blocks, a norm, a projection.
-
-    Its weights are still to be loaded. Inner widths are those of ``state``, and its features are as many as an image's.
-    """
-    from torch import nn
-
-    class Norm(nn.LayerNorm):
-        def forward(self, values: torch.Tensor) -> torch.Tensor:
-            # in float32, as autocast has it on a GPU; on the CPU it would refuse weights of another precision
-            weight, bias = self.weight.float(), self.bias.float()
-            normed = nn.functional.layer_norm(values.float(), self.normalized_shape, weight, bias, self.eps)
-            return normed.to(values.dtype)
-
-    class Block(nn.Module):
-        def __init__(self, width: int, inner: int) -> None:
-            super().__init__()
-            self.ln = Norm(width)
-            # the names of the checkpoint: between the two is the dropout of its training
-            self.fn = nn.Sequential(
-                nn.Linear(width, inner), nn.GELU(), nn.Identity(), nn.Linear(inner, width)
-            )
-
-        def forward(self, values: torch.Tensor) -> torch.Tensor:
-            blocked: torch.Tensor = values + self.fn(self.ln(values))
-            return blocked
-
-    def length(name: str) -> int:
-        return len(state[name]) if name in state else 1  # what is missing is told by name
-
-    depth = max(1, sum(f"{_ADAPTER}{i}.fn.0.weight" in state for i in range(len(state))))
-    width = length(f"{_ADAPTER}{depth}.weight")
-    blocks = [Block(width, length(f"{_ADAPTER}{i}.fn.0.weight")) for i in range(depth)]
-    return nn.Sequential(*blocks, Norm(width), nn.Linear(width, length("visual_projection.weight")))
+        name = "CLIPVisionModelWithProjection"
+        return Llm2Clip(
+            load_pretrained(source, name, "bfloat16", device, _NOT_VISION, config=config), adapter
+        )
 
 
 def encode_texts(texts: Sequence[str], source: WeightsSource, device: str) -> dict[str, Vectors]:
@@ -279,7 +265,7 @@ def load_llama(source: WeightsSource, device: str) -> Any:
         CellFailure: it does not load, or lacks weights.
     """
     # an implementation that takes a mask of our own, as the official runs use
-    return load_bfloat16(source, "LlamaModel", device, _NOT_NEEDED, attn_implementation="sdpa")
+    return load_pretrained(source, "LlamaModel", "bfloat16", device, _NOT_NEEDED, attn_implementation="sdpa")
 
 
 def last_states(model: Any, ids: Sequence[int]) -> torch.Tensor:

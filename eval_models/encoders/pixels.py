@@ -44,11 +44,6 @@ def crop_centre(image: Image.Image, size: int, library: Library) -> Image.Image:
     return image.crop((left, top, left + size, top + size))
 
 
-def stretch(image: Image.Image, size: int) -> Image.Image:
-    """``image`` as ``size`` × ``size`` pixels whatever its aspect ratio, bicubic: torchvision's ``Resize((s, s))``."""
-    return image.resize((size, size), Image.Resampling.BICUBIC)
-
-
 def to_floats(
     image: Image.Image, mean: Sequence[float] = CLIP_MEAN, std: Sequence[float] = CLIP_STD
 ) -> np.ndarray:

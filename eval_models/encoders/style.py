@@ -11,13 +11,13 @@ import functools
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from PIL import Image
 
 from eval_models.encoders.encoder import Encoder, to_device
 from eval_models.encoders.pixels import crop_centre, resize_shortest, to_floats
-from eval_models.encoders.weights import fill, find, load_bfloat16, loading
+from eval_models.encoders.weights import find, load_pretrained, loading
 from imageevalkit.benchmark.question import Question
 from imageevalkit.errors import CellFailure
 from imageevalkit.images import sha256_file
@@ -73,26 +73,57 @@ class StyleEncoder(Encoder):
             "references": references,
         }
 
-    def load(self, questions: Sequence[Question], device: str) -> _Models:
-        """Raises CellFailure too where there are no reference vectors of a style."""
+    def load(self, questions: Sequence[Question]) -> tuple[Any, Any, Mapping[str, Mapping[str, Any]]]:
+        """CSD, SE, and the references of each by style. Raises CellFailure too where there are none of a style."""
         import torch
 
         dtypes = {"csd": torch.float32, "se": torch.bfloat16}
-        references = {name: load_references(path, dtypes[name], device) for name, path in self._files.items()}
+        references = {
+            name: load_references(path, dtypes[name], self.device) for name, path in self._files.items()
+        }
         models = {
-            "csd": load_csd(self._sources["csd"], device),
-            "se": load_bfloat16(self._sources["se"], "CLIPVisionModelWithProjection", device),
+            "csd": load_csd(self._sources["csd"], self.device),
+            "se": load_pretrained(
+                self._sources["se"], "CLIPVisionModelWithProjection", "bfloat16", self.device
+            ),
         }
         for name, path in self._files.items():
-            if lacking := {question.text for question in questions} - references[name].keys():
-                raise CellFailure(f"encoders: {path} has no reference vectors of the style '{min(lacking)}'")
-            widths = {vectors.shape[-1] for vectors in references[name].values()}
-            if widths != {width := models[name].config.projection_dim}:
-                raise CellFailure(
-                    f"encoders: the vectors in {path} have {', '.join(map(str, sorted(widths)))} numbers, those "
-                    f"of the encoder {width}: it is not the encoder that made them"
-                )
-        return _Models(models, references, device)
+            width = models[name].config.projection_dim
+            vectors = references[name]
+            for style in {question.text for question in questions}:
+                if style not in vectors or vectors[style].shape[-1] != width:
+                    raise CellFailure(
+                        f"encoders: {path} has no reference vectors of {width} numbers, as its encoder gives, of the "
+                        f"style '{style}'"
+                    )
+        return models["csd"], models["se"], references
+
+    def prepare(self, image: Image.Image) -> tuple[Any, Any]:
+        """In the way of the library that each encoder's authors used."""
+        size = self.models[0].config.image_size  # of both
+        resized = resize_shortest(image, size)
+        return (
+            to_floats(crop_centre(resized, size, "torchvision")),
+            to_floats(crop_centre(resized, size, "transformers")),
+        )
+
+    def forward(self, batch: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """Style vectors (1, width) of both encoders, for each image."""
+        inputs = (to_device(pixels, self.device) for pixels in zip(*batch, strict=True))
+        vectors = map(style_vectors, self.models[:2], inputs)
+        return list(zip(*(found.split(1) for found in vectors), strict=True))
+
+    def measure(self, question: Question, features: tuple[Any, Any]) -> dict[str, list[float]]:
+        """The dot products with the references of the question's style."""
+        csd, se = features
+        csd_references, se_references = (vectors[question.text] for vectors in self.models[2].values())
+        products = {
+            "csd": csd @ csd_references.T,
+            # both are bfloat16: so is each product, in steps of 0.002 to 0.004 where scores are
+            "se": se @ se_references.T,
+            "se_exact": se.float() @ se_references.float().T,
+        }
+        return {name: found[0].tolist() for name, found in products.items()}
 
     @functools.cached_property
     def _sources(self) -> dict[str, WeightsSource]:
@@ -107,41 +138,6 @@ def load_references(path: Path, dtype: Any, device: str) -> dict[str, Any]:
         # it was saved on a GPU
         loaded = torch.load(path, map_location="cpu", weights_only=True)
         return {style: vectors.to(device, dtype) for style, vectors in loaded.items()}
-
-
-class _Models(NamedTuple):
-    """Of "csd" and "se" the ``CLIPVisionModelWithProjection`` and the references by style."""
-
-    models: Mapping[str, Any]
-    references: Mapping[str, Mapping[str, Any]]
-    device: str
-
-    def prepare(self, image: Image.Image) -> tuple[Any, Any]:
-        """What each encoder takes of ``image``, in the way of the library that its authors used."""
-        csd, se = (model.config.image_size for model in self.models.values())
-        resized = resize_shortest(image, csd)
-        pixels = to_floats(crop_centre(resized, csd, "torchvision"))
-        if se != csd:
-            resized = resize_shortest(image, se)
-        return pixels, to_floats(crop_centre(resized, se, "transformers"))
-
-    def forward(self, batch: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        """Style vectors (1, width) of both encoders, for each image."""
-        inputs = (to_device(pixels, self.device) for pixels in zip(*batch, strict=True))
-        vectors = map(style_vectors, self.models.values(), inputs)
-        return list(zip(*(found.split(1) for found in vectors), strict=True))
-
-    def measure(self, question: Question, features: tuple[Any, Any]) -> dict[str, list[float]]:
-        """The dot products with the references of the question's style."""
-        csd, se = features
-        csd_references, se_references = (self.references[name][question.text] for name in ("csd", "se"))
-        products = {
-            "csd": csd @ csd_references.T,
-            # both are bfloat16: so is each product, in steps of 0.002 to 0.004 where scores are
-            "se": se @ se_references.T,
-            "se_exact": se.float() @ se_references.float().T,
-        }
-        return {name: found[0].tolist() for name, found in products.items()}
 
 
 def style_vectors(model: Any, pixels: Any) -> Any:
@@ -160,11 +156,12 @@ def load_csd(source: WeightsSource, device: str) -> Any:
     """
     with loading(source):
         import torch
-        from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
+        from transformers import CLIPVisionConfig
 
         state = _csd_state(source)
         embeddings, fc1 = "vision_model.embeddings", "vision_model.encoder.layers.{}.mlp.fc1.weight"
         width, _, patch, _ = state[f"{embeddings}.patch_embedding.weight"].shape
+        projection = state["visual_projection.weight"]
         config = CLIPVisionConfig(
             hidden_size=width,
             intermediate_size=len(state[fc1.format(0)]),
@@ -174,14 +171,15 @@ def load_csd(source: WeightsSource, device: str) -> Any:
             image_size=round((len(state[f"{embeddings}.position_embedding.weight"]) - 1) ** 0.5) * patch,
             patch_size=patch,
             hidden_act="quick_gelu",
-            projection_dim=len(state["visual_projection.weight"]),
+            projection_dim=len(projection),
         )
-        model = CLIPVisionModelWithProjection(config)
-        fill(model, state, source)
+        name = "CLIPVisionModelWithProjection"
+        model = load_pretrained(source, name, "float32", device, config=config, state_dict=state)
         # turned, not copied: the product with it has the bits of the official one
-        projection = state["visual_projection.weight"]
-        model.visual_projection.weight = torch.nn.Parameter(projection, requires_grad=False)
-        return model.float().eval().to(device)
+        model.visual_projection.weight = torch.nn.Parameter(
+            projection.float().to(device), requires_grad=False
+        )
+        return model
 
 
 def _csd_state(source: WeightsSource) -> dict[str, Any]:

@@ -192,40 +192,34 @@ def loading(source: WeightsSource) -> Iterator[None]:
         raise CellFailure(f"encoders: {why}") from error
 
 
-def load_bfloat16(
-    source: WeightsSource, class_name: str, device: str, unused: str = ".*", **options: Any
+def load_pretrained(
+    source: WeightsSource, class_name: str, dtype: str, device: str, unused: str = ".*", **options: Any
 ) -> Any:
-    """The model of transformers' class; ``unused`` matches what the checkpoint may have and the class has not.
+    """The model of transformers' class in ``dtype``, from ``options["state_dict"]`` where ``source`` was read already.
+
+    ``unused`` matches the names of what the checkpoint may have and the class has not.
 
     Raises:
-        CellFailure: it does not load, or nothing fits.
+        CellFailure: it does not load, or they are another model's weights.
     """
     with loading(source):
-        import torch
         import transformers
 
         # its bars and its advice to programmers would garble the log of the job
         transformers.utils.logging.disable_progress_bar()
         transformers.utils.logging.set_verbosity_error()
         model, found = getattr(transformers, class_name).from_pretrained(
-            source.model_path,
+            None if "state_dict" in options else source.model_path,
             revision=source.commit,
-            dtype=torch.bfloat16,
+            dtype=dtype,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # told by name below
             **options,
         )
         odd_shapes = [str(name) for name, *_ in found["mismatched_keys"]]
-        refuse_unfit(source, found["missing_keys"], found["unexpected_keys"], odd_shapes, unused)
+        unexpected = [name for name in found["unexpected_keys"] if not re.fullmatch(unused, name)]
+        refuse_unfit(source, found["missing_keys"], unexpected, odd_shapes)
         return model.to(device).eval()
-
-
-def fill(model: Any, state: Mapping[str, Any], source: WeightsSource, unused: str = ".*") -> None:
-    """Load ``state``, read from ``source``, into ``model``. Raises CellFailure: they are another model's weights."""
-    expected = model.state_dict()
-    odd_shapes = [name for name in expected.keys() & state if state[name].shape != expected[name].shape]
-    refuse_unfit(source, expected.keys() - state, state.keys() - expected, odd_shapes, unused)
-    model.load_state_dict({name: state[name] for name in expected})
 
 
 def refuse_unfit(
@@ -233,10 +227,8 @@ def refuse_unfit(
     missing: Collection[str],
     unexpected: Collection[str] = (),
     odd_shapes: Collection[str] = (),
-    unused: str = ".*",
 ) -> None:
-    """Raise CellFailure with a few names where weights would stay random (transformers only warns) or be left out."""
-    unexpected = [name for name in unexpected if not re.fullmatch(unused, name)]
+    """Raise CellFailure with a few names where weights would stay random (libraries only warn) or be left out."""
     kinds = {"lacks": missing, "has unexpected": unexpected, "has another shape of": odd_shapes}
     found = [
         f"{words} {', '.join(sorted(names)[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
