@@ -1,4 +1,4 @@
-"""Readers of the text in an image."""
+"""Reading the text in an image."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import os
 import signal
 import threading
 import time
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -67,19 +66,63 @@ class Box(NamedTuple):
     bottom: float
 
 
-class Reader(Answerer):
-    """A reader of text: the answer to any question about a picture is the text in it.
+class PPOCR(Answerer):
+    """PP-OCRv4 (Chinese and English, mobile) on the CPU: rapidocr-onnxruntime, weights from its wheel.
 
-    Many pictures are read by several processes, each with its own model and one thread.
+    The answer to any question about a picture is the text in it. Many pictures are read by several processes, each with
+    its own model and one thread.
     """
 
-    @abstractmethod
+    @functools.cached_property
+    def evaluator(self) -> Evaluator:
+        spec = importlib.util.find_spec("rapidocr_onnxruntime")
+        if spec is None or not spec.origin:
+            raise CellFailure(f"evaluator ppocr needs the package rapidocr-onnxruntime; {_REMEDY}")
+        weights = sorted((Path(spec.origin).parent / "models").glob("*.onnx"))
+        versions = {}
+        for name in _PACKAGES:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                versions[name] = importlib.metadata.version(name)
+        return Evaluator(
+            id=_ID,
+            official=False,
+            details={
+                "packages": versions,
+                "weights_sha256": {path.name: sha256_file(path) for path in weights},
+                "settings": {**_SETTINGS, "space_probability": _SPACE_PROBABILITY},
+            },
+        )
+
     def read(self, data: bytes) -> str:
         """All text in the image file ``data``, lines in reading order joined by newlines; empty when there is none.
 
         Raises:
             CorruptImage: it is no whole image.
         """
+        import numpy as np
+
+        # (height, width, BGR); RapidOCR itself would invert the colours of what is transparent
+        found, _ = self._engine(np.asarray(on_white(decode(data)))[:, :, ::-1])
+        boxes = []
+        for corners, text, _ in found or []:
+            ys = [y for _, y in corners]
+            boxes.append(Box(text, min(x for x, _ in corners), min(ys), max(ys)))
+        return "\n".join(lines(boxes))
+
+    @functools.cached_property
+    def _engine(self) -> Any:
+        try:
+            import cv2
+            from rapidocr_onnxruntime import RapidOCR
+
+            cv2.setNumThreads(1)
+            engine = RapidOCR(intra_op_num_threads=1, inter_op_num_threads=1, **_SETTINGS)
+        except Exception as error:  # a missing system library, a damaged weight file: no image can be read
+            raise CellFailure(
+                f"evaluator ppocr does not load ({type(error).__name__}: {error}); {_REMEDY}"
+            ) from error
+        engine.text_rec.postprocess_op = keeping_spaces(engine.text_rec.postprocess_op)
+        return engine
 
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
         """The text in each picture, as readings finish.
@@ -137,7 +180,7 @@ class Reader(Answerer):
                 process.join()
 
 
-def _serve(reader_class: type[Reader], pipe: Connection) -> None:
+def _serve(reader_class: type[PPOCR], pipe: Connection) -> None:
     """Answer the questions that come, until the other end is closed."""
     # Ctrl-C reaches the whole process group; the parent ends this process, without a traceback from here
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -154,7 +197,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _answer(reader: Reader, question: Question) -> Answer | CellFailure:
+def _answer(reader: PPOCR, question: Question) -> Answer | CellFailure:
     start = time.monotonic()
     text, error = None, ""
     try:
@@ -168,76 +211,25 @@ def _answer(reader: Reader, question: Question) -> Answer | CellFailure:
     return Answer(question, text, error, seconds=time.monotonic() - start)
 
 
-class PPOCR(Reader):
-    """PP-OCRv4 (Chinese and English, mobile) on the CPU: rapidocr-onnxruntime, weights from its wheel."""
-
-    @functools.cached_property
-    def evaluator(self) -> Evaluator:
-        spec = importlib.util.find_spec("rapidocr_onnxruntime")
-        if spec is None or not spec.origin:
-            raise CellFailure(f"evaluator ppocr needs the package rapidocr-onnxruntime; {_REMEDY}")
-        weights = sorted((Path(spec.origin).parent / "models").glob("*.onnx"))
-        versions = {}
-        for name in _PACKAGES:
-            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-                versions[name] = importlib.metadata.version(name)
-        return Evaluator(
-            id=_ID,
-            official=False,
-            details={
-                "packages": versions,
-                "weights_sha256": {path.name: sha256_file(path) for path in weights},
-                "settings": {**_SETTINGS, "space_probability": _SPACE_PROBABILITY},
-            },
-        )
-
-    def read(self, data: bytes) -> str:
-        import numpy as np
-
-        # (height, width, BGR); RapidOCR itself would invert the colours of what is transparent
-        found, _ = self._engine(np.asarray(on_white(decode(data)))[:, :, ::-1])
-        boxes = []
-        for corners, text, _ in found or []:
-            ys = [y for _, y in corners]
-            boxes.append(Box(text, min(x for x, _ in corners), min(ys), max(ys)))
-        return "\n".join(lines(boxes))
-
-    @functools.cached_property
-    def _engine(self) -> Any:
-        try:
-            import cv2
-            from rapidocr_onnxruntime import RapidOCR
-
-            cv2.setNumThreads(1)
-            engine = RapidOCR(intra_op_num_threads=1, inter_op_num_threads=1, **_SETTINGS)
-        except Exception as error:  # a missing system library, a damaged weight file: no image can be read
-            raise CellFailure(
-                f"evaluator ppocr does not load ({type(error).__name__}: {error}); {_REMEDY}"
-            ) from error
-        engine.text_rec.postprocess_op = SpaceDecoder(engine.text_rec.postprocess_op)
-        return engine
-
-
-class SpaceDecoder:
+def keeping_spaces(decode: Any) -> Callable[..., list[tuple[str, float]]]:
     """CTC decoding that keeps the spaces between Latin words.
 
     The recogniser was trained on Chinese: at a gap between words its best guess is mostly "blank", with the
     space a distant second, and plain greedy decoding glues a whole line into one word. Inside words the
     space's probability is far lower still, so a small threshold tells the two apart. ``decode`` is
-    RapidOCR's decoder (scores stay its own); the space is its last character, the blank its first.
+    RapidOCR's decoder (scores stay its own); the space is its last character, the blank its first. It gets
+    probabilities, shape (lines, columns, characters).
     """
 
-    def __init__(self, decode: Any) -> None:
-        self._decode = decode
-
-    def __call__(self, predictions: np.ndarray, *args: Any, **options: Any) -> list[tuple[str, float]]:
-        """``predictions``: probabilities, shape (lines, columns, characters)."""
-        plain = self._decode(predictions, *args, **options)
+    def decode_spaces(predictions: np.ndarray, *args: Any, **options: Any) -> list[tuple[str, float]]:
+        plain = decode(predictions, *args, **options)
         blank = predictions.argmax(axis=2) == 0
         spaced = predictions.copy()
         spaced[blank & (predictions[..., -1] >= _SPACE_PROBABILITY), -1] = 2.0  # above any probability
-        texts = self._decode(spaced, *args, **options)
+        texts = decode(spaced, *args, **options)
         return [(text, score) for (text, *_), (_, score, *_) in zip(texts, plain, strict=True)]
+
+    return decode_spaces
 
 
 def lines(boxes: list[Box]) -> list[str]:

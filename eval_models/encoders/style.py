@@ -64,11 +64,14 @@ class StyleEncoder(Encoder):
             references = {name: sha256_file(path) for name, path in self._files.items()}
         except OSError as error:
             raise CellFailure(f"encoders: {error.filename} cannot be read ({error.strerror})") from error
-        weights = {name: source.identity for name, source in self._sources.items()}
         return {
             "encoder": "style",
-            # that of OpenAI's archive, which would give what a checkpoint of CSD lacks, is in names on record
-            "weights": {**weights, "csd_clip": "unused"},
+            "weights": {
+                "csd": self._sources["csd"].identity,
+                # of OpenAI's archive, for what a checkpoint of CSD lacks: names on record have it
+                "csd_clip": "unused",
+                "se": self._sources["se"].identity,
+            },
             "precision": {"csd": "float32", "se": "bfloat16"},
             "references": references,
         }
