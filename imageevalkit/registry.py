@@ -140,6 +140,7 @@ def make_benchmark(name: str, settings: Mapping[str, Any], judge: str) -> Benchm
         )
     with benchmark_code(name, "its settings"):
         benchmark = cls(cls.settings_class(**settings), judge)
+    benchmark.readers = reader_names()
     if not benchmark.headline or isinstance(benchmark.headline, str):
         raise CellFailure(
             f"benchmark {name}: its headline is {benchmark.headline!r}, and must name the metrics that are columns of "

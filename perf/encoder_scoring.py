@@ -77,8 +77,8 @@ class Official:
         """The products of CSD, of each question."""
         for question in questions:
             (path,) = self._split([question])
-            csd = self._vector(self._csd, clip_pixels(_open(path), _SHAPE["size"], "torchvision"))
-            se = self._vector(self._se, clip_pixels(_open(path), _SHAPE["size"], "transformers"))
+            csd = self._vector(self._csd, *clip_pixels(_open(path), _SHAPE["size"], "torchvision"))
+            se = self._vector(self._se, *clip_pixels(_open(path), _SHAPE["size"], "transformers"))
             (se @ self._references["se"][question.text].T).max().item()
             yield (csd @ self._references["csd"][question.text].T)[0].tolist()
 

@@ -70,7 +70,8 @@ class Llm2ClipEncoder(Encoder):
         vision, llm = self._sources.values()
         vectors = encode_texts([question.text for question in questions], llm, self.device)
         official = load_llm2clip(vision, self.device)
-        exact = official.in_float32()
+        adapter = {name: tensor.float() for name, tensor in official.adapter.items()}
+        exact = Llm2Clip(copy.deepcopy(official.vision).float(), adapter)
         texts = {}
         # one at a time, as the official code does
         for text, found in vectors.items():
@@ -83,7 +84,8 @@ class Llm2ClipEncoder(Encoder):
 
     def prepare(self, image: Image.Image) -> np.ndarray:
         """As transformers' CLIPImageProcessor."""
-        return clip_pixels(image, self.models[0].vision.config.image_size, "transformers")
+        (pixels,) = clip_pixels(image, self.models[0].vision.config.image_size, "transformers")
+        return pixels
 
     def forward(self, batch: list[np.ndarray]) -> list[Vectors]:
         import torch
@@ -166,11 +168,6 @@ class Llm2Clip(NamedTuple):
 
     vision: Any
     adapter: State
-
-    def in_float32(self) -> Llm2Clip:
-        """Another with the same weights that computes in float32."""
-        adapter = {name: tensor.float() for name, tensor in self.adapter.items()}
-        return Llm2Clip(copy.deepcopy(self.vision).float(), adapter)
 
 
 def load_llm2clip(source: WeightsSource, device: str) -> Llm2Clip:

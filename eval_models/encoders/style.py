@@ -16,7 +16,7 @@ from typing import Any
 from PIL import Image
 
 from eval_models.encoders.encoder import Encoder, to_device
-from eval_models.encoders.pixels import crop_centre, resize_shortest, to_floats
+from eval_models.encoders.pixels import clip_pixels
 from eval_models.encoders.weights import find, load_pretrained, loading
 from imageevalkit.benchmark.question import Question
 from imageevalkit.errors import CellFailure
@@ -101,16 +101,11 @@ class StyleEncoder(Encoder):
                     )
         return models["csd"], models["se"], references
 
-    def prepare(self, image: Image.Image) -> tuple[Any, Any]:
-        """In the way of the library that each encoder's authors used."""
-        size = self.models[0].config.image_size  # of both
-        resized = resize_shortest(image, size)
-        return (
-            to_floats(crop_centre(resized, size, "torchvision")),
-            to_floats(crop_centre(resized, size, "transformers")),
-        )
+    def prepare(self, image: Image.Image) -> list[Any]:
+        """For each encoder, in the way of the library that its authors used."""
+        return clip_pixels(image, self.models[0].config.image_size, "torchvision", "transformers")
 
-    def forward(self, batch: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    def forward(self, batch: list[Any]) -> list[tuple[Any, Any]]:
         """Style vectors (1, width) of both encoders, for each image."""
         inputs = (to_device(pixels, self.device) for pixels in zip(*batch, strict=True))
         vectors = map(style_vectors, self.models[:2], inputs)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from imageevalkit.asset_checks.check import LocalFolder, Needed
+from imageevalkit.asset_checks.check import LocalFolder, Needed, weights_at
 from imageevalkit.assets import CodeAsset, HubAsset, PlacedAsset, UrlAsset
 from imageevalkit.cell import REPO
 from imageevalkit.cell.fingerprint import weights_of
@@ -99,12 +99,8 @@ def assets_of(names: Sequence[str], options: Mapping[str, Any]) -> list[Needed]:
     found: list[Needed] = []
     for name in names:
         place = _place(name, places)
-        if name not in places:
-            found += _ASSETS[name]
-        elif _is_on_hub(name, place) and not Path(place).exists():
-            found.append(HubAsset(place))
-        else:
-            found.append(LocalFolder(place))
+        own = weights_at(place, None) if _is_on_hub(name, place) else LocalFolder(place)
+        found += [own] if name in places else _ASSETS[name]
     return found
 
 
