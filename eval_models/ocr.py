@@ -96,8 +96,7 @@ class PPOCR(Answerer):
     def read(self, data: bytes) -> str:
         """All text in the image file ``data``, lines in reading order joined by newlines; empty when there is none.
 
-        Raises:
-            CorruptImage: it is no whole image.
+        Raises CorruptImage: it is no whole image.
         """
         import numpy as np
 
@@ -129,9 +128,7 @@ class PPOCR(Answerer):
 
         A process that dies (out of memory, a crash in native code) costs only the picture it held, which is answered
         with an error; another takes its place.
-
-        Raises:
-            CellFailure: the reader does not work here (a package is missing), or its processes keep dying.
+        Raises CellFailure: the reader does not work here (a package is missing), or its processes keep dying.
         """
         context = multiprocessing.get_context("spawn")  # this process has threads
         processes: list[SpawnProcess] = []
@@ -198,8 +195,7 @@ def _end_with_parent() -> None:
 
 
 def _answer(reader: PPOCR, question: Question) -> Answer | CellFailure:
-    start = time.monotonic()
-    text, error = None, ""
+    start, text, error = time.monotonic(), None, ""
     try:
         text = reader.read(question.pictures[0].read())
     except CellFailure as failure:

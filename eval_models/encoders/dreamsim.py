@@ -16,7 +16,7 @@ from PIL import Image
 
 from eval_models.encoders.encoder import Encoder, to_device
 from eval_models.encoders.pixels import to_floats
-from eval_models.encoders.weights import DREAMSIM_ENTRIES, LORA, find, loading, refuse_unfit
+from eval_models.encoders.weights import DREAMSIM_ENTRIES, LORA, loading, refuse_unfit
 from imageevalkit.benchmark.question import Question
 from imageevalkit.cell.fingerprint import weights_of
 
@@ -33,12 +33,13 @@ class DreamSimEncoder(Encoder):
     """
 
     name = "dreamsim"
+    weight_names = ("dreamsim",)
     packages = ("dreamsim", "torchvision", "peft")
 
     @property
     def identity(self) -> dict[str, Any]:
         """The folder counts by the files that the package reads: Python leaves others there."""
-        folder = Path(find("dreamsim", self.weights).model_path)
+        folder = Path(self.sources["dreamsim"].model_path)
         return {
             "encoder": "dreamsim",
             "weights": {
@@ -49,7 +50,7 @@ class DreamSimEncoder(Encoder):
 
     def load(self, questions: Sequence[Question]) -> Any:
         """The package's model in evaluation mode, from files alone."""
-        source = find("dreamsim", self.weights)
+        source = self.sources["dreamsim"]
         with loading(source), tempfile.TemporaryDirectory() as links:
             from dreamsim import dreamsim
 

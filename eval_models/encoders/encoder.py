@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from PIL import Image
 
-from eval_models.encoders.weights import ENCODERS
+from eval_models.encoders.weights import ENCODERS, find
 from imageevalkit.benchmark.answerer import Answerer, digest, without_packages
 from imageevalkit.benchmark.question import Answer, Question
 from imageevalkit.cell.results import Evaluator
@@ -23,7 +23,7 @@ from imageevalkit.images import CorruptImage, map_threads
 from imageevalkit.judges.api import open_picture
 from imageevalkit.machine import available_cores
 from imageevalkit.secrets import one_line
-from imageevalkit.weights import first_line, package_versions
+from imageevalkit.weights import WeightsSource, first_line, package_versions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,12 +35,14 @@ _MOST_THREADS = 16
 class Encoder(Answerer):
     """One measurement by image encoders: the text of an answer is a JSON object of numbers.
 
-    ``weights`` are places by their names in :data:`eval_models.encoders.weights.WEIGHTS`, over the defaults there.
+    ``weights`` are places by their names, over the defaults.
     ``device`` is torch's word for one, by default the first GPU, else the CPU. ``batch_size`` counts images in one
     forward pass; it is halved where memory runs out. ``models`` are what :meth:`load` gives, while it answers.
     """
 
     name: ClassVar[str]
+    weight_names: ClassVar[Sequence[str]]
+    """Those in :data:`eval_models.encoders.weights.WEIGHTS`."""
     packages: ClassVar[Sequence[str]] = ()
     """Those that compute the answer besides torch, transformers, numpy and Pillow."""
     models: Any = None
@@ -57,6 +59,11 @@ class Encoder(Answerer):
         import torch
 
         return self._device or ("cuda:0" if torch.cuda.is_available() else "cpu")
+
+    @cached_property
+    def sources(self) -> dict[str, WeightsSource]:
+        """Its weights by their names. Raises CellFailure: they are not there."""
+        return {name: find(name, self.weights) for name in self.weight_names}
 
     @property
     @abstractmethod
@@ -203,8 +210,7 @@ def free_memory() -> None:
 def inference(what: str) -> Iterator[None]:
     """A block in torch's inference mode that computes ``what``.
 
-    Raises:
-        CellFailure: it does not fit into memory, or the model fails.
+    Raises CellFailure: it does not fit into memory, or the model fails.
     """
     import torch
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eval_models.encoders.encoder import Encoder, free_memory, inference, to_device
 from eval_models.encoders.pixels import clip_pixels
-from eval_models.encoders.weights import find, load_pretrained, loading
+from eval_models.encoders.weights import CLIP, load_pretrained, loading
 from imageevalkit.benchmark.question import Question
 from imageevalkit.weights import WeightsSource
 
@@ -44,6 +43,7 @@ class Llm2ClipEncoder(Encoder):
     """
 
     name = "llm2clip"
+    weight_names = ("llm2clip_vision", "llm2clip_text")
     packages = ("tokenizers", "safetensors")
 
     @property
@@ -51,7 +51,7 @@ class Llm2ClipEncoder(Encoder):
         """The precision of "official" differs between GPU and CPU."""
         return {
             "encoder": "llm2clip",
-            "weights": {name: source.identity for name, source in self._sources.items()},
+            "weights": {name: source.identity for name, source in self.sources.items()},
             "precision": {"weights": "bfloat16", "official": self._autocast, "exact": "float32"},
         }
 
@@ -67,7 +67,7 @@ class Llm2ClipEncoder(Encoder):
     def load(self, questions: Sequence[Question]) -> tuple[Llm2Clip, Llm2Clip, Mapping[str, Vectors]]:
         """Both precisions, and the features of each text. All texts are encoded first, each once: the LLM's memory is
         free for the images."""
-        vision, llm = self._sources.values()
+        vision, llm = self.sources.values()
         vectors = encode_texts([question.text for question in questions], llm, self.device)
         official = load_llm2clip(vision, self.device)
         adapter = {name: tensor.float() for name, tensor in official.adapter.items()}
@@ -111,10 +111,6 @@ class Llm2ClipEncoder(Encoder):
         import torch
 
         return torch.amp.autocast(torch.device(self.device).type)
-
-    @functools.cached_property
-    def _sources(self) -> dict[str, WeightsSource]:
-        return {name: find(name, self.weights) for name in ("llm2clip_vision", "llm2clip_text")}
 
 
 class Vectors(NamedTuple):
@@ -173,8 +169,7 @@ class Llm2Clip(NamedTuple):
 def load_llm2clip(source: WeightsSource, device: str) -> Llm2Clip:
     """The model in bfloat16, not by the hub's own code: transformers 5 lacks a module that it imports.
 
-    Raises:
-        CellFailure: it does not load, or is another model: nothing of it stays random.
+    Raises CellFailure: it does not load, or is another model: nothing of it stays random.
     """
     with loading(source):
         import torch
@@ -198,10 +193,8 @@ def load_llm2clip(source: WeightsSource, device: str) -> Llm2Clip:
             revision=source.commit,
             projection_dim=len(state.get("visual_projection.weight", "?")),  # told by name below
         )
-        name = "CLIPVisionModelWithProjection"
-        return Llm2Clip(
-            load_pretrained(source, name, "bfloat16", device, _NOT_VISION, config=config), adapter
-        )
+        vision = load_pretrained(source, CLIP, "bfloat16", device, _NOT_VISION, config=config)
+        return Llm2Clip(vision, adapter)
 
 
 def encode_texts(texts: Sequence[str], source: WeightsSource, device: str) -> dict[str, Vectors]:
@@ -209,9 +202,7 @@ def encode_texts(texts: Sequence[str], source: WeightsSource, device: str) -> di
 
     One text at a time, as the official code: a text's vector then has the same bits whatever else is asked, in a
     resumed run too. A batch would save seconds of a run, for these texts are long enough to keep a GPU busy.
-
-    Raises:
-        CellFailure: it does not load, is not all there, or does not fit into memory.
+    Raises CellFailure: it does not load, is not all there, or does not fit into memory.
     """
     tokenizer = load_tokenizer(source)
     model = load_llama(source, device)
@@ -257,9 +248,7 @@ def load_llama(source: WeightsSource, device: str) -> Any:
     transformers' own class on purpose, not the code of the hub's repository: that makes a Llama bidirectional by
     overriding ``_update_causal_mask``, which today's transformers does not call: it would be causal, and every score
     wrong without a word. Here :func:`last_states` passes the mask itself.
-
-    Raises:
-        CellFailure: it does not load, or lacks weights.
+    Raises CellFailure: it does not load, or lacks weights.
     """
     # an implementation that takes a mask of our own, as the official runs use
     return load_pretrained(source, "LlamaModel", "bfloat16", device, _NOT_NEEDED, attn_implementation="sdpa")

@@ -17,7 +17,7 @@ from PIL import Image
 
 from eval_models.encoders.encoder import Encoder, to_device
 from eval_models.encoders.pixels import clip_pixels
-from eval_models.encoders.weights import find, load_pretrained, loading
+from eval_models.encoders.weights import CLIP, load_pretrained, loading
 from imageevalkit.benchmark.question import Question
 from imageevalkit.errors import CellFailure
 from imageevalkit.images import sha256_file
@@ -53,10 +53,11 @@ class StyleEncoder(Encoder):
     """
 
     name = "csd+se"
+    weight_names = ("csd", "se")
 
     def __init__(self, references: Mapping[str, Path | str], **options: Any) -> None:
         super().__init__(**options)
-        self._files = {name: Path(references[name]) for name in ("csd", "se")}
+        self._files = {name: Path(references[name]) for name in self.weight_names}
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -67,10 +68,10 @@ class StyleEncoder(Encoder):
         return {
             "encoder": "style",
             "weights": {
-                "csd": self._sources["csd"].identity,
+                "csd": self.sources["csd"].identity,
                 # of OpenAI's archive, for what a checkpoint of CSD lacks: names on record have it
                 "csd_clip": "unused",
-                "se": self._sources["se"].identity,
+                "se": self.sources["se"].identity,
             },
             "precision": {"csd": "float32", "se": "bfloat16"},
             "references": references,
@@ -85,10 +86,8 @@ class StyleEncoder(Encoder):
             name: load_references(path, dtypes[name], self.device) for name, path in self._files.items()
         }
         models = {
-            "csd": load_csd(self._sources["csd"], self.device),
-            "se": load_pretrained(
-                self._sources["se"], "CLIPVisionModelWithProjection", "bfloat16", self.device
-            ),
+            "csd": load_csd(self.sources["csd"], self.device),
+            "se": load_pretrained(self.sources["se"], CLIP, "bfloat16", self.device),
         }
         for name, path in self._files.items():
             width = models[name].config.projection_dim
@@ -123,10 +122,6 @@ class StyleEncoder(Encoder):
         }
         return {name: found[0].tolist() for name, found in products.items()}
 
-    @functools.cached_property
-    def _sources(self) -> dict[str, WeightsSource]:
-        return {name: find(name, self.weights) for name in ("csd", "se")}
-
 
 def load_references(path: Path, dtype: Any, device: str) -> dict[str, Any]:
     """Tensors (references, width) by style. Raises CellFailure: the file does not load."""
@@ -149,8 +144,7 @@ def style_vectors(model: Any, pixels: Any) -> Any:
 def load_csd(source: WeightsSource, device: str) -> Any:
     """CSD as a ``CLIPVisionModelWithProjection`` in float32, its shape that of its tensors.
 
-    Raises:
-        CellFailure: it does not load, or is no CSD encoder.
+    Raises CellFailure: it does not load, or is no CSD encoder.
     """
     with loading(source):
         import torch
@@ -171,8 +165,7 @@ def load_csd(source: WeightsSource, device: str) -> Any:
             hidden_act="quick_gelu",
             projection_dim=len(projection),
         )
-        name = "CLIPVisionModelWithProjection"
-        model = load_pretrained(source, name, "float32", device, config=config, state_dict=state)
+        model = load_pretrained(source, CLIP, "float32", device, config=config, state_dict=state)
         # turned, not copied: the product with it has the bits of the official one
         model.visual_projection.weight = torch.nn.Parameter(
             projection.float().to(device), requires_grad=False

@@ -25,6 +25,7 @@ from imageevalkit.weights import (
 
 ENCODERS = WeightsUser("encoders", "it needs an environment made by bash utils/make_env.sh --benchmark oneig")
 _FOLDER = "eval_models/weights"
+CLIP = "CLIPVisionModelWithProjection"
 # of DreamSim: its package reads these files, or downloads them
 LORA = "ensemble_lora"
 _LORA_FILES = (f"{LORA}/adapter_config.json", f"{LORA}/adapter_model.*")
@@ -92,8 +93,7 @@ _WITH_REFERENCES = ("csd", "se")  # measure by vectors that the benchmark brings
 def assets_of(names: Sequence[str], options: Mapping[str, Any]) -> list[Needed]:
     """What ``names`` are made of, for prefetch; the user's own ``options["weights"]`` are only looked at.
 
-    Raises:
-        UserError: there are no weights of a name there.
+    Raises UserError: there are no weights of a name there.
     """
     places = options.get("weights", {})
     found: list[Needed] = []
@@ -194,9 +194,7 @@ def load_pretrained(
     """The model of transformers' class in ``dtype``, from ``options["state_dict"]`` where ``source`` was read already.
 
     ``unused`` matches the names of what the checkpoint may have and the class has not.
-
-    Raises:
-        CellFailure: it does not load, or they are another model's weights.
+    Raises CellFailure: it does not load, or they are another model's weights.
     """
     with loading(source):
         import transformers
