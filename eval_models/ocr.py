@@ -35,8 +35,7 @@ _PACKAGES = (
     "numpy",
     "pillow",
 )
-# A change of settings moves scores, so it needs a new id as well.
-_ID = "ppocr-v4"
+_ID = "ppocr-v4"  # a change of settings moves scores, so it needs a new id as well
 _SETTINGS: dict[str, Any] = {
     "text_score": 0.5,
     # without it text turned by 90° or 180° is lost; 3 % of the time
@@ -155,7 +154,8 @@ class PPOCR(Answerer):
                 idle = []
                 if not busy:
                     return
-                for pipe in wait([*busy]):
+                ready = wait([*busy])
+                for pipe in [one for one in busy if one in ready]:
                     question = busy.pop(pipe)
                     try:
                         answer, deaths = pipe.recv(), 0
@@ -190,7 +190,8 @@ def _serve(reader_class: type[PPOCR], pipe: Connection) -> None:
 
 def _end_with_parent() -> None:
     """End this process with its parent, be it by that one's own sudden death."""
-    multiprocessing.parent_process().join()
+    if parent := multiprocessing.parent_process():
+        parent.join()
     os._exit(1)
 
 

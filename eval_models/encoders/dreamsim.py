@@ -49,7 +49,6 @@ class DreamSimEncoder(Encoder):
         }
 
     def load(self, questions: Sequence[Question]) -> Any:
-        """The package's model in evaluation mode, from files alone."""
         source = self.sources["dreamsim"]
         with loading(source), tempfile.TemporaryDirectory() as links:
             from dreamsim import dreamsim

@@ -108,8 +108,7 @@ class Encoder(Answerer):
         return True
 
     def holdup(self) -> str:
-        """Its weights take minutes to load, and its answers come a batch at a time."""
-        return f"{self.name} loads and measures"
+        return f"{self.name} loads and measures"  # minutes, and answers come a batch at a time
 
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
         """Of the one picture of each question. The models are freed when the iterator ends.

@@ -48,7 +48,6 @@ class Llm2ClipEncoder(Encoder):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The precision of "official" differs between GPU and CPU."""
         return {
             "encoder": "llm2clip",
             "weights": {name: source.identity for name, source in self.sources.items()},
@@ -100,7 +99,6 @@ class Llm2ClipEncoder(Encoder):
         return [Vectors(*both) for both in zip(of_official.split(1), of_exact.split(1), strict=True)]
 
     def measure(self, question: Question, features: Vectors) -> dict[str, float]:
-        """Both cosines of the picture and its reference answer."""
         text = self.models[2][question.text]
         with self._official_precision():
             official = features.official @ text.official.T

@@ -8,7 +8,7 @@ Both are done here with Pillow and numpy, so that no version of either decides a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from PIL import Image
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 # half of an odd border, at the left and top: to the nearest even number, or down
-_ROUNDED = {"torchvision": round, "transformers": math.floor}
+_ROUNDED: dict[str, Callable[[float], int]] = {"torchvision": round, "transformers": math.floor}
 
 
 def to_floats(

@@ -61,10 +61,6 @@ class StyleEncoder(Encoder):
 
     @property
     def identity(self) -> dict[str, Any]:
-        try:
-            references = {name: sha256_file(path) for name, path in self._files.items()}
-        except OSError as error:
-            raise CellFailure(f"encoders: {error.filename} cannot be read ({error.strerror})") from error
         return {
             "encoder": "style",
             "weights": {
@@ -74,24 +70,19 @@ class StyleEncoder(Encoder):
                 "se": self.sources["se"].identity,
             },
             "precision": {"csd": "float32", "se": "bfloat16"},
-            "references": references,
+            "references": {name: sha256_file(path) for name, path in self._files.items()},
         }
 
     def load(self, questions: Sequence[Question]) -> tuple[Any, Any, Mapping[str, Mapping[str, Any]]]:
         """CSD, SE, and the references of each by style. Raises CellFailure too where there are none of a style."""
-        import torch
-
-        dtypes = {"csd": torch.float32, "se": torch.bfloat16}
-        references = {
-            name: load_references(path, dtypes[name], self.device) for name, path in self._files.items()
-        }
         models = {
             "csd": load_csd(self.sources["csd"], self.device),
             "se": load_pretrained(self.sources["se"], CLIP, "bfloat16", self.device),
         }
+        references = {}
         for name, path in self._files.items():
             width = models[name].config.projection_dim
-            vectors = references[name]
+            vectors = references[name] = load_references(path, models[name].dtype, self.device)
             for style in {question.text for question in questions}:
                 if style not in vectors or vectors[style].shape[-1] != width:
                     raise CellFailure(
@@ -111,7 +102,6 @@ class StyleEncoder(Encoder):
         return list(zip(*(found.split(1) for found in vectors), strict=True))
 
     def measure(self, question: Question, features: tuple[Any, Any]) -> dict[str, list[float]]:
-        """The dot products with the references of the question's style."""
         csd, se = features
         csd_references, se_references = (vectors[question.text] for vectors in self.models[2].values())
         products = {

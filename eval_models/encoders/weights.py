@@ -95,11 +95,10 @@ def assets_of(names: Sequence[str], options: Mapping[str, Any]) -> list[Needed]:
 
     Raises UserError: there are no weights of a name there.
     """
-    places = options.get("weights", {})
     found: list[Needed] = []
     for name in names:
-        place = _place(name, places)
-        own = weights_at(place, None) if _is_on_hub(name, place) else LocalFolder(place)
+        place, on_hub = _place(name, places := options.get("weights", {}))
+        own = weights_at(place, None) if on_hub else LocalFolder(place)
         found += [own] if name in places else _ASSETS[name]
     return found
 
@@ -113,7 +112,7 @@ def missing_files(names: Sequence[str], options: Mapping[str, Any]) -> list[str]
         if name in _WITH_REFERENCES and not Path(file := references.get(name, "")).is_file():
             where = f"at {file}" if file else f"in references['{name}']"
             lines.append(f"encoders: there is no file of reference vectors for '{name}' {where}")
-        if not _is_on_hub(name, _place(name, places)):
+        if not _place(name, places)[1]:
             try:
                 find(name, places)
             except CellFailure as error:
@@ -131,7 +130,7 @@ def find(name: str, places: Mapping[str, str]) -> WeightsSource:
         UserError: ``places`` has an unknown name.
         CellFailure: they are neither here nor on the hub, or not whole; says where to get them.
     """
-    place = _place(name, places)
+    place, on_hub = _place(name, places)
     try:
         path = Path(place).expanduser()
         identity = weights_of(str(path))
@@ -147,7 +146,7 @@ def find(name: str, places: Mapping[str, str]) -> WeightsSource:
                 "oneig fetches a whole one"
             )
         return WeightsSource(str(path), None, dict(identity))
-    if _is_on_hub(name, place):
+    if on_hub:
         return find_weights(ENCODERS, place, None)
     first = _ASSETS[name][0]
     origin = f"the hub has it as {WEIGHTS[name]}"
@@ -159,17 +158,15 @@ def find(name: str, places: Mapping[str, str]) -> WeightsSource:
     )
 
 
-def _place(name: str, places: Mapping[str, str]) -> str:
+def _place(name: str, places: Mapping[str, str]) -> tuple[str, bool]:
+    """The place of the weights ``name``, and whether that is a hub id."""
     for other in places:
         if other not in WEIGHTS:
             raise UserError(
                 f"unknown weights '{other}'{suggest(other, WEIGHTS)}; known: {', '.join(sorted(WEIGHTS))}"
             )
-    return places.get(name, WEIGHTS[name])
-
-
-def _is_on_hub(name: str, place: str) -> bool:
-    return isinstance(_ASSETS[name][0], HubAsset) and may_be_hub_id(place)
+    place = places.get(name, WEIGHTS[name])
+    return place, isinstance(_ASSETS[name][0], HubAsset) and may_be_hub_id(place)
 
 
 @contextmanager
