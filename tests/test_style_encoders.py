@@ -287,6 +287,7 @@ def test_references_of_another_encoder_are_one_line(tiny: Tiny, tmp_path: Path) 
     with pytest.raises(CellFailure, match=r"CSD_embed\.pt has no reference vectors of 24 numbers"):
         list(encoder.ask(tiny.questions))
     other["se"].write_bytes(b"")
+    encoder = StyleEncoder({**tiny.references, "se": other["se"]}, weights=tiny.weights)
     with pytest.raises(CellFailure, match=r"SE_embed\.pt does not load"):
         list(encoder.ask(tiny.questions))
 
