@@ -398,9 +398,9 @@ def test_the_adapter_may_be_of_another_depth_and_width(tmp_path: Path) -> None:
             state[f"text_adapter.adaptor.0.{name}"] = (tensor[:, :40] if columns else tensor[:40]).clone()
 
     save_clip(tmp_path / "vision", change)
-    model = load_llm2clip(WeightsSource(str(tmp_path / "vision"), None, {}), "cpu")
+    _, adapter = load_llm2clip(WeightsSource(str(tmp_path / "vision"), None, {}), "cpu")
     with torch.inference_mode():
-        assert text_features(model.adapter, torch.ones(2, WIDTH).bfloat16()).shape == (2, FEATURES)
+        assert text_features(adapter, torch.ones(2, WIDTH).bfloat16()).shape == (2, FEATURES)
 
 
 @pytest.mark.parametrize(

@@ -63,27 +63,28 @@ class Llm2ClipEncoder(Encoder):
     def _autocast(self) -> str:
         return "float16" if self.device.startswith("cuda") else "bfloat16"
 
-    def load(self, questions: Sequence[Question]) -> tuple[Llm2Clip, Llm2Clip, Mapping[str, Vectors]]:
-        """Both precisions, and the features of each text. All texts are encoded first, each once: the LLM's memory is
-        free for the images."""
-        vision, llm = self.sources.values()
+    def load(self, questions: Sequence[Question]) -> tuple[Any, Any, Mapping[str, Vectors]]:
+        """The vision tower in both precisions, and the features of each text.
+
+        All texts are encoded first, each once: the LLM's memory is free for the images.
+        """
+        images, llm = self.sources.values()
         vectors = encode_texts([question.text for question in questions], llm, self.device)
-        official = load_llm2clip(vision, self.device)
-        adapter = {name: tensor.float() for name, tensor in official.adapter.items()}
-        exact = Llm2Clip(copy.deepcopy(official.vision).float(), adapter)
+        vision, adapter = load_llm2clip(images, self.device)
+        exact_adapter = {name: tensor.float() for name, tensor in adapter.items()}
         texts = {}
         # one at a time, as the official code does
         for text, found in vectors.items():
             of_official, of_exact = (one.to(self.device) for one in found)
             with inference("a reference answer"):
                 with self._official_precision():
-                    of_official = text_features(official.adapter, of_official)
-                texts[text] = Vectors(of_official, text_features(exact.adapter, of_exact))
-        return official, exact, texts
+                    of_official = text_features(adapter, of_official)
+                texts[text] = Vectors(of_official, text_features(exact_adapter, of_exact))
+        return vision, copy.deepcopy(vision).float(), texts
 
     def prepare(self, image: Image.Image) -> np.ndarray:
         """As transformers' CLIPImageProcessor."""
-        (pixels,) = clip_pixels(image, self.models[0].vision.config.image_size, "transformers")
+        (pixels,) = clip_pixels(image, self.models[0].config.image_size, "transformers")
         return pixels
 
     def forward(self, batch: list[np.ndarray]) -> list[Vectors]:
@@ -92,10 +93,10 @@ class Llm2ClipEncoder(Encoder):
         official, exact, _ = self.models
         pixels = to_device(batch, self.device)
         with self._official_precision():
-            of_official = image_features(official.vision, pixels)
+            of_official = image_features(official, pixels)
         # cuDNN would round the patches to TF32 by default
         with torch.backends.cudnn.flags(allow_tf32=False):
-            of_exact = image_features(exact.vision, pixels)
+            of_exact = image_features(exact, pixels)
         return [Vectors(*both) for both in zip(of_official.split(1), of_exact.split(1), strict=True)]
 
     def measure(self, question: Question, features: Vectors) -> dict[str, float]:
@@ -157,15 +158,10 @@ def _of_length_1(features: torch.Tensor) -> torch.Tensor:
     return features
 
 
-class Llm2Clip(NamedTuple):
-    """transformers' ``CLIPVisionModelWithProjection``, and the tensors of the text adapter, in one precision."""
+def load_llm2clip(source: WeightsSource, device: str) -> tuple[Any, State]:
+    """In bfloat16 a ``CLIPVisionModelWithProjection`` and the tensors of the text adapter.
 
-    vision: Any
-    adapter: State
-
-
-def load_llm2clip(source: WeightsSource, device: str) -> Llm2Clip:
-    """The model in bfloat16, not by the hub's own code: transformers 5 lacks a module that it imports.
+    Not by the hub's own code: transformers 5 lacks a module that it imports.
 
     Raises CellFailure: it does not load, or is another model: nothing of it stays random.
     """
@@ -192,7 +188,7 @@ def load_llm2clip(source: WeightsSource, device: str) -> Llm2Clip:
             projection_dim=len(state.get("visual_projection.weight", "?")),  # told by name below
         )
         vision = load_pretrained(source, CLIP, "bfloat16", device, _NOT_VISION, config=config)
-        return Llm2Clip(vision, adapter)
+        return vision, adapter
 
 
 def encode_texts(texts: Sequence[str], source: WeightsSource, device: str) -> dict[str, Vectors]:

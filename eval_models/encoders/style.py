@@ -157,9 +157,8 @@ def load_csd(source: WeightsSource, device: str) -> Any:
         )
         model = load_pretrained(source, CLIP, "float32", device, config=config, state_dict=state)
         # turned, not copied: the product with it has the bits of the official one
-        model.visual_projection.weight = torch.nn.Parameter(
-            projection.float().to(device), requires_grad=False
-        )
+        turned = projection.float().to(device)
+        model.visual_projection.weight = torch.nn.Parameter(turned, requires_grad=False)
         return model
 
 
@@ -176,10 +175,9 @@ def _csd_state(source: WeightsSource) -> dict[str, Any]:
     # numpy 2 has moved what older files name so
     scalar = np.float64(0).__reduce__()[0]
     scalars = [(scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
+    allowed = [argparse.Namespace, np.dtype, type(np.dtype("float64")), *scalars]
     path = source.model_path
-    with torch.serialization.safe_globals(
-        [argparse.Namespace, np.dtype, type(np.dtype("float64")), *scalars]
-    ):
+    with torch.serialization.safe_globals(allowed):
         saved = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     state: dict[str, Any] = {}
     for name, tensor in saved["model_state_dict"].items():
