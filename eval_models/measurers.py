@@ -22,9 +22,6 @@ MEASURERS: dict[str, MeasurerSetting] = {
     "csd+se": MeasurerSetting("eval_models.encoders.style", "StyleEncoder", "encoder", ("csd", "se")),
     "dreamsim": MeasurerSetting("eval_models.encoders.dreamsim", "DreamSimEncoder", "encoder", ("dreamsim",)),
     "llm2clip": MeasurerSetting(
-        "eval_models.encoders.llm2clip",
-        "Llm2ClipEncoder",
-        "encoder",
-        ("llm2clip_vision", "llm2clip_text"),
+        "eval_models.encoders.llm2clip", "Llm2ClipEncoder", "encoder", ("llm2clip_vision", "llm2clip_text")
     ),
 }

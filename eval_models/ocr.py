@@ -35,7 +35,6 @@ _PACKAGES = (
     "numpy",
     "pillow",
 )
-_ID = "ppocr-v4"  # a change of settings moves scores, so it needs a new id as well
 _SETTINGS: dict[str, Any] = {
     "text_score": 0.5,
     # without it text turned by 90° or 180° is lost; 3 % of the time
@@ -83,7 +82,7 @@ class PPOCR(Answerer):
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                 versions[name] = importlib.metadata.version(name)
         return Evaluator(
-            id=_ID,
+            id="ppocr-v4",  # a change of settings moves scores, so it needs a new id as well
             official=False,
             details={
                 "packages": versions,
@@ -189,7 +188,6 @@ def _serve(reader_class: type[PPOCR], pipe: Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process with its parent, be it by that one's own sudden death."""
     if parent := multiprocessing.parent_process():
         parent.join()
     os._exit(1)

@@ -23,8 +23,6 @@ from imageevalkit.cell.fingerprint import weights_of
 if TYPE_CHECKING:
     import numpy as np
 
-SIZE = 224
-
 
 class DreamSimEncoder(Encoder):
     """Asked by a message of one picture; an answer holds the "embedding": float32, little-endian, as base64.
@@ -34,6 +32,7 @@ class DreamSimEncoder(Encoder):
 
     name = "dreamsim"
     weight_names = ("dreamsim",)
+    is_official = True
     packages = ("dreamsim", "torchvision", "peft")
 
     @property
@@ -65,12 +64,12 @@ class DreamSimEncoder(Encoder):
             ):
                 warnings.simplefilter("ignore")
                 model, _ = dreamsim(pretrained=True, device=self.device, cache_dir=links)
-            refuse_unfit(source, _lora_not_loaded(model, Path(links) / LORA, self.device))
+            refuse_unfit(source, {"lacks": _lora_not_loaded(model, Path(links) / LORA, self.device)})
         return model
 
     def prepare(self, image: Image.Image) -> np.ndarray:
         """As the package's own preprocessing: float32 in 0-1, (3, 224, 224)."""
-        stretched = image.resize((SIZE, SIZE), Image.Resampling.BICUBIC)
+        stretched = image.resize((224, 224), Image.Resampling.BICUBIC)
         return to_floats(stretched, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 
     def forward(self, batch: list[np.ndarray]) -> list[np.ndarray]:

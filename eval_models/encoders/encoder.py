@@ -28,21 +28,17 @@ from imageevalkit.weights import WeightsSource, first_line, package_versions
 if TYPE_CHECKING:
     import numpy as np
 
-# More decode faster than any GPU encodes, and only hold memory.
-_MOST_THREADS = 16
-
 
 class Encoder(Answerer):
     """One measurement by image encoders: the text of an answer is a JSON object of numbers.
 
-    ``weights`` are places by their names, over the defaults.
+    ``weights`` are places by their names, over the defaults; ``weight_names`` says which there are.
     ``device`` is torch's word for one, by default the first GPU, else the CPU. ``batch_size`` counts images in one
     forward pass; it is halved where memory runs out. ``models`` are what :meth:`load` gives, while it answers.
     """
 
     name: ClassVar[str]
     weight_names: ClassVar[Sequence[str]]
-    """Those in :data:`eval_models.encoders.weights.WEIGHTS`."""
     packages: ClassVar[Sequence[str]] = ()
     """Those that compute the answer besides torch, transformers, numpy and Pillow."""
     models: Any = None
@@ -103,10 +99,6 @@ class Encoder(Answerer):
         name = f"{self.name}/{digest(without_packages(identity))[:8]}"
         return Evaluator(name, official=False, details={"encoder": identity})
 
-    @property
-    def is_official(self) -> bool:
-        return True
-
     def holdup(self) -> str:
         return f"{self.name} loads and measures"  # minutes, and answers come a batch at a time
 
@@ -116,8 +108,6 @@ class Encoder(Answerer):
         A batch that does not fit into memory is halved, and so are all later ones. A picture that several questions
         share is encoded once. Only the pictures of a few batches are in memory.
         """
-        if not questions:
-            return
         about: dict[Any, list[Question]] = {}
         for question in questions:
             (picture,) = question.pictures
@@ -163,7 +153,9 @@ class Encoder(Answerer):
 
         at_once = self.batch_size if self.device == "cpu" else len(groups)
         for start in range(0, len(groups), at_once):
-            threads = min(_MOST_THREADS, available_cores())
+            threads = min(
+                16, available_cores()
+            )  # more decode faster than any GPU encodes, and only hold memory
             prepared = map_threads(inputs, groups[start : start + at_once], threads)
             while batch := list(islice(prepared, self.batch_size)):
                 yield batch

@@ -25,7 +25,6 @@ _NOT_VISION = (
     r"text_adapter\.adaptor\.\d+\.((fn\.[03]|ln)\.)?(weight|bias)"
     r"|logit_scale|vision_model\.embeddings\.position_ids"
 )
-MAX_TOKENS = 512
 _HEADER = "<|start_header_id|>user<|end_header_id|>\n\n"
 _END = "<|eot_id|>"
 # The official code puts this before the text and takes it out again; in a text it would be taken out as well.
@@ -48,20 +47,17 @@ class Llm2ClipEncoder(Encoder):
 
     @property
     def identity(self) -> dict[str, Any]:
+        autocast = "float16" if self.is_official else "bfloat16"
         return {
             "encoder": "llm2clip",
             "weights": {name: source.identity for name, source in self.sources.items()},
-            "precision": {"weights": "bfloat16", "official": self._autocast, "exact": "float32"},
+            "precision": {"weights": "bfloat16", "official": autocast, "exact": "float32"},
         }
 
     @property
     def is_official(self) -> bool:
         """On CUDA, where the official code runs and torch's autocast takes float16; on the CPU it takes bfloat16."""
-        return self._autocast == "float16"
-
-    @property
-    def _autocast(self) -> str:
-        return "float16" if self.device.startswith("cuda") else "bfloat16"
+        return self.device.startswith("cuda")
 
     def load(self, questions: Sequence[Question]) -> tuple[Any, Any, Mapping[str, Vectors]]:
         """The vision tower in both precisions, and the features of each text.
@@ -84,8 +80,7 @@ class Llm2ClipEncoder(Encoder):
 
     def prepare(self, image: Image.Image) -> np.ndarray:
         """As transformers' CLIPImageProcessor."""
-        (pixels,) = clip_pixels(image, self.models[0].config.image_size, "transformers")
-        return pixels
+        return clip_pixels(image, self.models[0].config.image_size, "transformers")[0]
 
     def forward(self, batch: list[np.ndarray]) -> list[Vectors]:
         import torch
@@ -230,7 +225,7 @@ def tokenize(tokenizer: Any, text: str) -> tuple[list[int], int]:
     they reach to tokens before the text. (Its loop that shortens texts never runs: it counts after cutting.)
     """
     turn = text.rstrip() + _END
-    limits = {"truncation": True, "max_length": MAX_TOKENS, "padding": False}
+    limits = {"truncation": True, "max_length": 512, "padding": False}
     ids = tokenizer(_HEADER + turn.replace(_MARK, ""), **limits)["input_ids"]
     own = tokenizer(turn.split(_MARK)[0], **limits, add_special_tokens=False)["input_ids"]
     return ids, len(own)

@@ -23,7 +23,6 @@ from imageevalkit.errors import CellFailure
 from imageevalkit.images import sha256_file
 from imageevalkit.weights import WeightsSource
 
-_HEAD_WIDTH = 64  # of every CLIP vision transformer of OpenAI's; no tensor tells it
 # what transformers calls otherwise in the names of CSD's tensors, which are OpenAI's
 _NAMES = {
     "module.": "",
@@ -54,6 +53,7 @@ class StyleEncoder(Encoder):
 
     name = "csd+se"
     weight_names = ("csd", "se")
+    is_official = True
 
     def __init__(self, references: Mapping[str, Path | str], **options: Any) -> None:
         super().__init__(**options)
@@ -148,7 +148,7 @@ def load_csd(source: WeightsSource, device: str) -> Any:
             hidden_size=width,
             intermediate_size=len(state[fc1.format(0)]),
             num_hidden_layers=sum(fc1.format(n) in state for n in range(len(state))),
-            num_attention_heads=width // _HEAD_WIDTH,
+            num_attention_heads=width // 64,  # as in every CLIP of OpenAI's; no tensor tells it
             # one position is the class token's
             image_size=round((len(state[f"{embeddings}.position_embedding.weight"]) - 1) ** 0.5) * patch,
             patch_size=patch,

@@ -207,20 +207,20 @@ def load_pretrained(
             ignore_mismatched_sizes=True,  # told by name below
             **options,
         )
-        odd_shapes = [str(name) for name, *_ in found["mismatched_keys"]]
-        unexpected = [name for name in found["unexpected_keys"] if not re.fullmatch(unused, name)]
-        refuse_unfit(source, found["missing_keys"], unexpected, odd_shapes)
+        unfit = {
+            "lacks": found["missing_keys"],
+            "has unexpected": [name for name in found["unexpected_keys"] if not re.fullmatch(unused, name)],
+            "has another shape of": [str(name) for name, *_ in found["mismatched_keys"]],
+        }
+        refuse_unfit(source, unfit)
         return model.to(device).eval()
 
 
-def refuse_unfit(
-    source: WeightsSource,
-    missing: Collection[str],
-    unexpected: Collection[str] = (),
-    odd_shapes: Collection[str] = (),
-) -> None:
-    """Raise CellFailure with a few names where weights would stay random (libraries only warn) or be left out."""
-    kinds = {"lacks": missing, "has unexpected": unexpected, "has another shape of": odd_shapes}
+def refuse_unfit(source: WeightsSource, kinds: Mapping[str, Collection[str]]) -> None:
+    """Raise CellFailure with a few names where weights would stay random (libraries only warn) or be left out.
+
+    ``kinds``: names of weights by the words for what is wrong ("lacks").
+    """
     found = [
         f"{words} {', '.join(sorted(names)[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
         for words, names in kinds.items()
