@@ -14,6 +14,7 @@ from PIL import Image
 
 from eval_models.encoders.encoder import Encoder
 from eval_models.encoders.weights import WEIGHTS, find
+from imageevalkit import registry
 from imageevalkit.benchmark.question import Encoding, Picture, Question
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.images import sha256_file
@@ -250,3 +251,11 @@ def test_weights_are_told_by_content_and_not_by_place(tmp_path: Path) -> None:
     assert str(tmp_path) not in str(identity(first))
     (second / "model.safetensors").write_bytes(b"Weights")
     assert identity(first) != identity(second)
+
+
+def test_missing_reference_vectors_are_told_when_the_run_is_planned(tmp_path: Path) -> None:
+    options = {"references": {"csd": str(tmp_path / "gone.pt")}, "weights": {"csd": __file__, "se": "org/se"}}
+    assert registry.measurer_missing("csd+se", options) == [
+        f"encoders: there is no file of reference vectors for 'csd' at {tmp_path}/gone.pt",
+        "encoders: there is no file of reference vectors for 'se' in references['se']",
+    ]

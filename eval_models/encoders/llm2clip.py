@@ -79,7 +79,6 @@ class Llm2ClipEncoder(Encoder):
         return vision, copy.deepcopy(vision).float(), texts
 
     def prepare(self, image: Image.Image) -> np.ndarray:
-        """As transformers' CLIPImageProcessor."""
         return clip_pixels(image, self.models[0].config.image_size, "transformers")[0]
 
     def forward(self, batch: list[np.ndarray]) -> list[Vectors]:
