@@ -143,6 +143,7 @@ def make_benchmark(name: str, settings: Mapping[str, Any], judge: str) -> Benchm
         )
     with benchmark_code(name, "its settings"):
         benchmark = cls(cls.settings_class(**settings), judge)
+    benchmark.readers = reader_names()
     if not benchmark.headline or isinstance(benchmark.headline, str):
         raise CellFailure(
             f"benchmark {name}: its headline is {benchmark.headline!r}, and must name the metrics that are columns of "
@@ -364,7 +365,7 @@ def measurer_missing(name: str, options: Mapping[str, Any]) -> list[str]:
 
 def _of_weights(function: str, name: str, options: Mapping[str, Any]) -> list[Any]:
     weights = _measurer(name).weights
-    found: list[Any] = _named(_WEIGHTS, function)(weights, options.get("weights", {})) if weights else []
+    found: list[Any] = _named(_WEIGHTS, function)(weights, options) if weights else []
     return found
 
 

@@ -13,7 +13,6 @@ from PIL import Image
 
 from benchmarks.oneig.benchmark import PIXELS, OneIG, OneIGSettings
 from benchmarks.oneig.data import CHINESE, ENGLISH
-from eval_models.encoders.dreamsim import embedding_text
 from imageevalkit import registry
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import JUDGE, Answers, ScoredItem, Scores, Unparsed
@@ -25,7 +24,7 @@ from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.answerers import Answerers, request_hash
 from imageevalkit.grids import Grid
 from imageevalkit.judges.api import judge_picture
-from tests.support.oneig_scored import RULES, real_benchmark, real_prompts
+from tests.support.oneig_scored import RULES, embedding_text, real_benchmark, real_prompts
 
 STYLED = "081"  # an anime prompt with the style minimalism
 

@@ -368,7 +368,7 @@ def test_missing_weights_are_one_line(kit: Kit) -> None:
     gone = {**kit.weights, "se": "/nowhere/se"}
     ended = kit.run("oneig", model="reference-blank", tasks="style", weights=gone, limit=4)
     assert ended.returncode == 1
-    assert "the weights 'se' (the SE style encoder) are not at /nowhere/se" in ended.stdout
+    assert "the weights 'se' are not at /nowhere/se" in ended.stdout
     assert not list(kit.folder("oneig", "reference-blank").rglob("*.png")), (
         "no image is made, and paid for, before"
     )

@@ -159,7 +159,7 @@ class Benchmark(ABC):
     * ``settings_class`` are its :class:`Settings`; ``has_corrected_rules``: it knows the rules "corrected" too.
 
     An instance has the user's ``settings``, the chosen ``judge`` (a full name, the name of a reader, or empty) and the
-    full names of the ``official`` judges. Making one reads no file.
+    full names of the ``official`` judges. ``readers`` are the names of all readers of text. Making one reads no file.
     """
 
     name: ClassVar[str]
@@ -177,6 +177,7 @@ class Benchmark(ABC):
     unbounded: Sequence[str] = ()
     has_corrected_rules: ClassVar[bool] = False
     settings_class: ClassVar[type[Settings]] = Settings
+    readers: Sequence[str] = ()
 
     def __init__(self, settings: Settings | None = None, judge: str = "") -> None:
         self.settings = settings or self.settings_class()
@@ -313,12 +314,11 @@ class Benchmark(ABC):
         """
 
     def parse(self, question: Question, answer: Answer) -> Any:
-        """The value in an answer, a JSON value: by default the text of a judge, or what a measurer's text is as JSON.
-
-        A reader of text among the ``measurers`` gives plain text: override this to take ``answer.text``. Raises
-        Unparsed: there is none.
+        """The value in an answer, a JSON value: by default the text of a judge or of a reader of text, and what another
+        measurer's text is as JSON. Raises Unparsed: there is none.
         """
-        if self.measurers.get(question.group, JUDGE) == JUDGE:
+        measurer = self.measurers.get(question.group, JUDGE)
+        if measurer == JUDGE or measurer.name in self.readers:
             return answer.text
         try:
             return json.loads(answer.text or "")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from benchmarks.oneig.benchmark import OneIG, OneIGSettings, OneIGZh
 from benchmarks.oneig.data import CHINESE, QUESTION_TEXT, READING_TEXT, Edition, Prompt, Task
 from benchmarks.oneig.scores import Run, ScoredPrompt
-from eval_models.encoders.dreamsim import embedding_text
+from eval_models.encoders.dreamsim import packed
 from imageevalkit.assets import FileAsset
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem
 from imageevalkit.benchmark.question import Answer, measure
@@ -49,6 +49,11 @@ class PromptImages(NamedTuple):
 
     prompt: Prompt
     images: Sequence[ScoredItem]
+
+
+def embedding_text(values: Sequence[float]) -> str:
+    """The text of DreamSim's answer."""
+    return json.dumps({"embedding": packed(values)})
 
 
 def image(path: Path = _HERE, **values: Any) -> ScoredItem:
