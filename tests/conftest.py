@@ -15,6 +15,28 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
     if signal.getsignal(_number) == signal.SIG_IGN:
         signal.signal(_number, _usual)
 
+# The files that take longest, first: the workers of pytest-xdist then end together.
+_LONGEST = (
+    *("test_oneig_runs", "test_eval_sh", "test_api_runs", "test_judged_runs", "test_foreign_benchmarks"),
+    *(
+        "test_served_judge",
+        "test_api_end_to_end",
+        "test_local_launcher",
+        "test_keys",
+        "test_benchmark_discovery",
+    ),
+    *("test_env_scripts", "test_guest_code", "test_requirements", "test_native_models", "test_cell_folders"),
+    *("test_adoption", "test_openai_images", "test_power_cut", "test_open_files", "test_openai_judge"),
+    *("test_shared_folders", "test_dataset_entries", "test_guard", "test_guide_benchmarks", "test_ocr"),
+    *("test_perceptual_encoder", "test_model_entries", "test_local_judge_runs", "test_outside_text"),
+    *("test_kill_resume", "test_offline", "test_replicas", "test_transformers_judge", "test_gpu_runs"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+
 
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

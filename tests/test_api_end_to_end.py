@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.checkout import REPO, environ, make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import REPO, environ, find_no_text, make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import ImageServer
 
 pytestmark = needs_driver_env
@@ -22,7 +23,7 @@ KWARGS = ["--custom_model_kwargses", "size=256x256,quality=low,backoff=0.05"]
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    return make_checkout(tmp_path / "checkout")
+    return find_no_text(make_checkout(tmp_path / "checkout"))
 
 
 def prompts() -> list[str]:
@@ -125,6 +126,7 @@ def test_no_secret_in_ps_logs_results_or_git(checkout: Path) -> None:
             lines |= set(
                 subprocess.run(["ps", "-ewwo", "args"], capture_output=True, check=True).stdout.splitlines()
             )
+            time.sleep(0.1)
         assert process.stdout is not None
         printed = process.stdout.read()
     assert process.returncode == 0, printed.decode()
