@@ -250,6 +250,20 @@ def test_failures_here_and_there_are_no_outage(share: float, median: float) -> N
     assert run.seconds < 1.25 * undisturbed + (6 if share < 0.3 else 62), "the tail waits for its backoff"
 
 
+def test_a_wait_beyond_the_bound_of_an_item_is_not_begun() -> None:
+    server, policy = Server(lambda item, attempt, now: "ok" if item else "500"), RetryPolicy(100, 60.0, 30.0)
+
+    async def seconds() -> float:
+        limiter = Limiter(2)
+        await retry(functools.partial(server.ask, 1), policy, limiter)  # the endpoint is not down
+        began = asyncio.get_running_loop().time()
+        failed = await retry(functools.partial(server.ask, 0), policy, limiter)
+        assert isinstance(failed.result, Failure) and not failed.down
+        return asyncio.get_running_loop().time() - began
+
+    assert all(run_simulated(seconds()) < 61 for _ in range(20))
+
+
 def test_an_endpoint_that_stays_down_ends_the_run_at_the_bound() -> None:
     server = Server(lambda item, attempt, now: "ok" if now < 4 else "500")
     run = serve(server, Limiter(16, max_outage=900.0), 800)
