@@ -315,7 +315,7 @@ def test_a_failure_that_passes_costs_no_question(
 def test_a_reply_that_takes_too_long_is_asked_for_again(judge_server: JudgeServer, picture: Picture) -> None:
     judge_server.script("Score the image", "slow", "ok")
     answer = ask_one(wise(picture), timeout=0.3)
-    assert answer.attempts == 2
+    assert answer.attempts > 1
 
 
 @pytest.mark.parametrize(
