@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import os
-import signal
 import socket
-import subprocess
-import sys
 import time
 import traceback
 from datetime import datetime, timezone
@@ -788,44 +784,3 @@ def test_model_works_in_one_event_loop_after_another(server: ImageServer) -> Non
     assert asyncio.run(model.generate_async("a cat")).attempts == 1
     assert asyncio.run(model.generate_async("a dog")).attempts == 1
     assert model.generate("a cow").image == png_of("a cow")
-
-
-def test_server_command_repeats_its_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("API_KEY", KEY)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    runs = [_run_against_command(tmp_path / f"port{n}", monkeypatch) for n in range(2)]
-    assert runs[0] == runs[1]
-    outcomes, stats = runs[0]
-    assert set(outcomes) == {"ok", "Refused", "ItemFailed"}
-    assert stats["items"] == 40
-    assert stats["answers"]["refuse"] == outcomes.count("Refused")
-
-
-def _run_against_command(
-    port_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[list[str], dict[str, Any]]:
-    faults = ["--faults", "0.2:429,0.1:500,0.1:refuse", "--permanent", "0.1:garbage", "--seed", "0"]
-    command = [sys.executable, "-m", "tests.support.image_server", "--port-file", str(port_file), *faults]
-    process = subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, text=True)
-    try:
-        deadline = time.monotonic() + 10
-        while not port_file.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        monkeypatch.setenv("BASE_URL", f"http://127.0.0.1:{port_file.read_text()}/v1")
-
-        async def many() -> list[str]:
-            model = t2i()
-            tasks = (model.generate_async(f"item {n}") for n in range(40))
-            ended = await asyncio.gather(*tasks, return_exceptions=True)
-            await model.aclose()
-            return ["ok" if isinstance(e, Generated) else type(e).__name__ for e in ended]
-
-        outcomes = asyncio.run(many())
-        os.kill(process.pid, signal.SIGTERM)
-        stats = json.loads(process.communicate(timeout=10)[0])
-    finally:
-        process.kill()
-    # timing decides what is in flight, and with it whether items that stay broken look like an outage, which asks again
-    del stats["max_in_flight"], stats["requests"], stats["answers"]["garbage"]
-    return outcomes, stats
