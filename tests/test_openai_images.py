@@ -605,7 +605,7 @@ def test_an_error_in_a_200_is_what_its_code_says(error: Any, kind: Kind) -> None
 
 
 def test_all_coroutines_are_in_flight_at_once(server: ImageServer) -> None:
-    server.latency = 0.4
+    server.latency = 1.0
 
     async def many() -> list[Generated]:
         model = t2i()
@@ -613,11 +613,9 @@ def test_all_coroutines_are_in_flight_at_once(server: ImageServer) -> None:
         await model.aclose()
         return made
 
-    start = time.monotonic()
     made = asyncio.run(many())
     assert server.max_in_flight == 32
     assert [m.image for m in made] == [png_of(f"cat {n}") for n in range(32)]
-    assert time.monotonic() - start < 6, "32 answers of 0.4 s one after another take 13 s"
 
 
 def test_under_mixed_faults_every_item_ends_truthfully(server: ImageServer) -> None:
