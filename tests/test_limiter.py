@@ -210,6 +210,7 @@ def test_requests_per_minute_are_a_bound_for_every_minute() -> None:
     run = serve(server, Limiter(64, per_minute=120), 300)
     starts = sorted(now for now, _, _ in server.arrivals)
     assert all(later - earlier >= 60.0 - 1e-6 for earlier, later in zip(starts, starts[120:], strict=False))
+    assert min(later - earlier for earlier, later in itertools.pairwise(starts)) >= 0.5 - 1e-6
     assert run.seconds == pytest.approx(300 * 0.5, rel=0.02), "and it is used"
 
 
