@@ -22,6 +22,7 @@ from tests.support.checkout import (
     add_benchmark,
     add_model,
     environ,
+    find_no_text,
     make_checkout,
     needs_driver_env,
     run_eval,
@@ -30,7 +31,7 @@ from tests.support.checkout import (
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    return make_checkout(tmp_path / "checkout")
+    return find_no_text(make_checkout(tmp_path / "checkout"))
 
 
 def outcome_lines(run: subprocess.CompletedProcess[str]) -> str:
@@ -160,7 +161,8 @@ def test_local_config_and_environment_precedence(checkout: Path) -> None:
 
 
 @needs_driver_env
-def test_small_run_end_to_end(checkout: Path) -> None:
+def test_small_run_end_to_end(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path / "checkout")
     words = [
         "--model_names",
         "reference-typeset; reference-noise;",

@@ -15,7 +15,14 @@ import pytest
 
 from imageevalkit.cell import REPO
 from tests.support.api_runs import ApiRuns, message, prompts, text_of
-from tests.support.checkout import SLOW_NOISE, add_benchmark, add_model, make_checkout, needs_driver_env
+from tests.support.checkout import (
+    SLOW_NOISE,
+    add_benchmark,
+    add_model,
+    find_no_text,
+    make_checkout,
+    needs_driver_env,
+)
 from tests.support.image_server import ImageServer, Received
 
 pytestmark = needs_driver_env
@@ -75,7 +82,7 @@ def hostile(checkout: Path, name: str, does: Mapping[str, str], api: bool = True
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[ApiRuns]:
     with ImageServer() as server:
-        yield ApiRuns(make_checkout(tmp_path / "checkout"), server)
+        yield ApiRuns(find_no_text(make_checkout(tmp_path / "checkout")), server)
 
 
 def test_what_one_class_raises_is_its_own_failure(api: ApiRuns) -> None:

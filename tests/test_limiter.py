@@ -210,6 +210,7 @@ def test_requests_per_minute_are_a_bound_for_every_minute() -> None:
     run = serve(server, Limiter(64, per_minute=120), 300)
     starts = sorted(now for now, _, _ in server.arrivals)
     assert all(later - earlier >= 60.0 - 1e-6 for earlier, later in zip(starts, starts[120:], strict=False))
+    assert min(later - earlier for earlier, later in itertools.pairwise(starts)) >= 0.5 - 1e-6
     assert run.seconds == pytest.approx(300 * 0.5, rel=0.02), "and it is used"
 
 
@@ -248,6 +249,20 @@ def test_failures_here_and_there_are_no_outage(share: float, median: float) -> N
     assert run.ok >= 798
     undisturbed = serve(Server(latency=latency()), Limiter(64), 800).seconds
     assert run.seconds < 1.25 * undisturbed + (6 if share < 0.3 else 62), "the tail waits for its backoff"
+
+
+def test_a_wait_beyond_the_bound_of_an_item_is_not_begun() -> None:
+    server, policy = Server(lambda item, attempt, now: "ok" if item else "500"), RetryPolicy(100, 60.0, 30.0)
+
+    async def seconds() -> float:
+        limiter = Limiter(2)
+        await retry(functools.partial(server.ask, 1), policy, limiter)  # the endpoint is not down
+        began = asyncio.get_running_loop().time()
+        failed = await retry(functools.partial(server.ask, 0), policy, limiter)
+        assert isinstance(failed.result, Failure) and not failed.down
+        return asyncio.get_running_loop().time() - began
+
+    assert all(run_simulated(seconds()) < 61 for _ in range(20))
 
 
 def test_an_endpoint_that_stays_down_ends_the_run_at_the_bound() -> None:

@@ -104,7 +104,7 @@ def write_grids(cell: Cell, items: Sequence[Item], grid: Grid | None, out: Path,
     grid = grid or Grid.nearest_square(repetitions)
     if grid.cells < repetitions:
         raise UserError(f"--grid {grid} has {grid.cells} cells, but a prompt has {repetitions} images")
-    states = sorted(survey(cell, items).states, key=lambda state: int(state.item.data["repetition"]))
+    states = sorted(survey(cell, items).states.values(), key=lambda state: int(state.item.data["repetition"]))
     if not any(state.status == GENERATED for state in states):
         others = [path.parent.name for path in output_root().glob(f"*/{cell.benchmark}")]
         raise CellFailure(

@@ -66,7 +66,7 @@ def main() -> ExitStatus:
     """Print it. Raises UserError: a model has no result, or the models have none that were measured alike."""
     # of the driver: an evaluating process has no use for them
     from imageevalkit.launch.config import split_names
-    from imageevalkit.report.leaderboard import Column, board_of, column_label, coverage_text
+    from imageevalkit.report.leaderboard import Column, board_of, coverage_text
 
     editions = {edition.name: edition for edition in (ENGLISH, CHINESE)}
     parser = Arguments("python -m benchmarks.oneig.summary", "The summary of several models, side by side.")
@@ -78,8 +78,7 @@ def main() -> ExitStatus:
         cell = Cell(model, args.ds_name)
         # by how it was measured, the latest first
         of_models[model] = {
-            column_label(Column(board_of(result), ""), several_versions=True): result
-            for result in standing(cell)
+            Column(board_of(result), "").label(with_version=True): result for result in standing(cell)
         }
         if not of_models[model]:
             known = [path.parent.parent.name for path in output_root().glob(f"*/{args.ds_name}/result.json")]

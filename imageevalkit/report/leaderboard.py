@@ -42,6 +42,13 @@ class Column(NamedTuple):
     board: Board
     metric: str
 
+    def label(self, with_version: bool) -> str:
+        """``longtext/en@ppocr-v4 x-omni-2b8237b (first 8 items)``, without a limit where there is none."""
+        board = self.board
+        name = f"{board.benchmark}/{self.metric}" if self.metric else board.benchmark
+        version = f" {board.version}" if with_version else ""
+        return f"{name}@{board.evaluator}{version}" + (f" (first {board.limit} items)" if board.limit else "")
+
 
 class Figure(NamedTuple):
     """What a leaderboard shows of one result in one column.
@@ -79,20 +86,13 @@ def headline_of(results: Sequence[Result]) -> list[str]:
 
 
 def labels(results: Iterable[Result]) -> dict[Column, str]:
-    """The columns of the leaderboard in order, with their labels.
-
-    A label is ``longtext/en@ppocr-v4``, with the version where there are several and the limit where there is one.
-    """
+    """The columns of the leaderboard in order, with their labels; those have versions where there are several."""
     by_board, found = boards(results), {}
     for board, members in by_board.items():
-        several_versions = (
-            len({other.version for other in by_board if other.benchmark == board.benchmark}) > 1
-        )
-        version = f" {board.version}" if several_versions else ""
-        limit = f" (first {board.limit} items)" if board.limit else ""
+        versions = {other.version for other in by_board if other.benchmark == board.benchmark}
         for metric in headline_of(members):
-            name = f"{board.benchmark}/{metric}" if metric else board.benchmark
-            found[Column(board, metric)] = f"{name}@{board.evaluator}{version}{limit}"
+            column = Column(board, metric)
+            found[column] = column.label(with_version=len(versions) > 1)
     return found
 
 
