@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from imageevalkit.api.clients import Attempt, RetryPolicy, retry
+from imageevalkit.api.engine import Attempt, RetryPolicy, retry
 from imageevalkit.api.failures import Failure, Kind
 from imageevalkit.api.limiter import Limiter
 from tests.support.simulated_clock import run_simulated

@@ -23,8 +23,8 @@ from PIL import Image
 
 from custom_models.model_utils.openai_images import OpenAIImagesEdit, OpenAIImagesT2I
 from imageevalkit.api import routes
-from imageevalkit.api.clients import RetryPolicy
 from imageevalkit.api.endpoint import Endpoint
+from imageevalkit.api.engine import RetryPolicy
 from imageevalkit.api.failures import Failure, Kind, asked_wait, classify_status, parse_error, used_up_for
 from imageevalkit.api.limiter import Traffic
 from imageevalkit.cell.fingerprint import settings_of

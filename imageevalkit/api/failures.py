@@ -25,7 +25,7 @@ content policy, by its words alone: 400, 422,
 a reply or an image beyond its bounds, an
 image at a place that is not allowed         ITEM         the same
 400, 422 after another item has succeeded    ITEM         the parameters are the same for all items
-400, 422 before that, blaming no parameter   PERMANENT    the same, but ``doubtful``: a judge asks others first
+400, 422 before that, blaming no parameter   PERMANENT    the same, but in ``doubt``: a judge asks others first
 403 without a code of content policy; 401,
 402, 404, 405, 3xx, quota used up            PERMANENT    the cell stops with one line
 any other 4xx (a bad parameter)              PERMANENT    the same
@@ -147,7 +147,8 @@ class Failure(NamedTuple):
     """One failed request: its class, one line about it, and the seconds the server asks to wait.
 
     ``maybe_billed``: the provider may have made an image (a reply that was lost, late or broken on its way).
-    ``doubtful``: nothing in it says that it is not about the item, only that no other item has succeeded yet.
+    ``doubt``: the text it has where it is about its item after all; nothing but that no other item has succeeded yet
+    says that it is not.
     ``tokens`` and ``reported_cost`` (USD) are those of a reply that says what it cost (see ``ImageReply``).
     """
 
@@ -157,7 +158,7 @@ class Failure(NamedTuple):
     maybe_billed: bool = False
     tokens: Mapping[str, int] = MappingProxyType({})
     reported_cost: float | None = None
-    doubtful: bool = False
+    doubt: str = ""
 
 
 class ErrorBody(NamedTuple):
@@ -374,7 +375,8 @@ def _classified(
     if status in (400, 413, 422) and (proven or status == 413 or _blames_item(error)):
         return Failure(Kind.ITEM, text)
     doubtful = status in (400, 422) and bool(_CONTENT_PARAM.search(error.param))
-    return Failure(Kind.PERMANENT, f"{text}; check its kwargs and the account's rights", doubtful=doubtful)
+    doubt = text if doubtful else ""
+    return Failure(Kind.PERMANENT, f"{text}; check its kwargs and the account's rights", doubt=doubt)
 
 
 def _blames_item(error: ErrorBody) -> bool:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import binascii
 import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imageevalkit import images
-from imageevalkit.api.clients import OUT_OF_FILES, Clients, Patience, RetryPolicy, retry
+from imageevalkit.api.clients import Clients, in_time
 from imageevalkit.api.endpoint import NotAllowed
+from imageevalkit.api.engine import Engine, retry
 from imageevalkit.api.failures import (
     LONGEST_MESSAGE,
     Failure,
     Kind,
     asked_wait,
-    classify_connection,
     classify_error_in_200,
     error_of,
     in_words,
@@ -27,7 +27,7 @@ from imageevalkit.api.failures import (
 from imageevalkit.api.limiter import Limiter
 from imageevalkit.api.money import reported_cost
 from imageevalkit.images import CorruptImage, TooLarge
-from imageevalkit.machine import are_used_up, on_cpu
+from imageevalkit.machine import on_cpu
 from imageevalkit.secrets import beginning, one_line
 
 if TYPE_CHECKING:
@@ -117,28 +117,35 @@ _MAY_PASS = frozenset({408, 425, 429})
 _MOST_REDIRECTS = 20
 
 
-async def download_image(
-    clients: Clients, url: httpx2.URL, headers: dict[str, str], timeout: float, policy: RetryPolicy
-) -> bytes | Failure:
-    """The bytes at ``url``, proven to be a whole image; each try takes at most ``timeout`` seconds.
+async def download_image(engine: Engine, link: str) -> bytes | Failure:
+    """The bytes at ``link``, as a reply of the endpoint has it, proven to be a whole image.
 
-    A failure is a LOST, or an ITEM where a new image would be no better. Redirects are followed, to allowed places
-    only; an ``Authorization`` among ``headers`` is dropped where one leaves the origin.
+    A failure is a LOST, or an ITEM where a new image would be no better; TRANSIENT: it is no link. Redirects are
+    followed, to allowed places only; the key is dropped where one leaves the origin.
     """
+    import httpx2
+
+    base, timeout = httpx2.URL(engine.endpoint.base_url), engine.settings.timeout
+    try:
+        url = base.join(link)
+    except httpx2.InvalidURL:
+        return Failure(Kind.TRANSIENT, "the reply holds an image URL that is no URL")
+    if url.scheme not in ("http", "https"):
+        return Failure(Kind.TRANSIENT, f"the reply holds an image URL of scheme '{url.scheme}'")
+    # some gateways guard the files they serve themselves; nobody else may see the key
+    same_origin = (url.scheme, url.host, url.port) == (base.scheme, base.host, base.port)
+    headers = {"Authorization": f"Bearer {engine.endpoint.key}"} if same_origin else {}
 
     async def attempt() -> bytes | Failure:
-        patience = Patience()
-        try:
-            return await asyncio.wait_for(patience.connected(lambda: _fetch(clients, url, headers)), timeout)
-        except asyncio.TimeoutError:
-            if patience.in_vain:
-                return Failure(Kind.TRANSIENT, f"the image from {url.host} could not be had: {OUT_OF_FILES}")
-            return Failure(Kind.TRANSIENT, f"the image from {url.host} did not arrive within {timeout:g} s")
+        result = await in_time(lambda: _fetch(engine.clients, url, headers), timeout)
+        if isinstance(result, Failure) and result.kind is not Kind.ITEM:
+            # messages name the host only: the query of a signed URL is a secret
+            return result._replace(text=f"the image from {url.host} could not be had: {result.text}")
+        return result
 
     # a limiter of its own: the file host's troubles are not the endpoint's
-    tried = await retry(
-        attempt, policy._replace(max_attempts=_TRIES), Limiter(1, max_outage=policy.max_elapsed)
-    )
+    policy = replace(engine.settings, max_attempts=_TRIES)
+    tried = await retry(attempt, policy, Limiter(1, max_outage=policy.max_elapsed))
     result = tried.result
     if isinstance(result, Failure) and result.kind is not Kind.ITEM:
         return Failure(Kind.LOST, result.text)
@@ -146,9 +153,6 @@ async def download_image(
 
 
 async def _fetch(clients: Clients, url: httpx2.URL, headers: dict[str, str]) -> bytes | Failure:
-    """Messages name the host only: the query of a signed URL is a secret."""
-    import httpx2
-
     client = clients.files
     request: httpx2.Request | None = client.build_request("GET", url, headers=headers)
     redirects = 0
@@ -166,34 +170,20 @@ async def _fetch(clients: Clients, url: httpx2.URL, headers: dict[str, str]) -> 
             redirects += 1
     except NotAllowed as error:
         return Failure(Kind.ITEM, str(error))
-    except httpx2.ConnectError as error:
-        if are_used_up(error):
-            raise
-        return _unreachable(url, error)
-    except httpx2.HTTPError as error:
-        return _unreachable(url, error)
-    return Failure(Kind.TRANSIENT, f"the image from {url.host} could not be had: too many redirects")
-
-
-def _unreachable(url: httpx2.URL, error: httpx2.HTTPError) -> Failure:
-    # the endpoint itself answered, so a dead file host is never UNREACHABLE
-    text = f"the image from {url.host} could not be had: {classify_connection(error).text}"
-    return Failure(Kind.TRANSIENT, text)
+    return Failure(Kind.TRANSIENT, "too many redirects")
 
 
 async def _image_in(response: httpx2.Response) -> bytes | Failure:
     from imageevalkit.api.body import read_body
 
-    status, host = response.status_code, response.url.host
+    status = response.status_code
     if status != 200:
         gone = 400 <= status < 500 and status not in _MAY_PASS
-        return Failure(
-            Kind.PERMANENT if gone else Kind.TRANSIENT,
-            f"the image from {host} could not be had: HTTP {status}",
-            asked_wait(response.headers),
-        )
+        text, wait = f"HTTP {status}", asked_wait(response.headers)
+        return Failure(Kind.PERMANENT if gone else Kind.TRANSIENT, text, wait)
     image, whole = await read_body(response, LARGEST_IMAGE)
     if not whole:
+        host = response.url.host
         return Failure(Kind.ITEM, f"the image from {host} is larger than {LARGEST_IMAGE >> 20} MiB")
     return await on_cpu(prove, image) or image
 

@@ -7,7 +7,6 @@ import io
 import json
 import math
 import uuid
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -220,28 +219,21 @@ DataUrl = tuple[bytes, bytes]
 
 
 class PictureCache:
-    """Keeps a picture for as long as further ``questions`` need it. Belongs to one event loop."""
+    """Keeps the latest pictures, for further questions about them. Belongs to one event loop."""
 
-    def __init__(self, questions: Iterable[Question]) -> None:
-        self._uses = Counter(picture for question in questions for picture in question.pictures)
+    def __init__(self) -> None:
         self._kept: dict[Picture, asyncio.Task[DataUrl]] = {}
 
     async def get(self, picture: Picture) -> DataUrl:
-        """``picture`` as it is sent, made off the event loop. Raises as ``sent_picture`` does."""
-        if picture not in self._kept:
-            if self._uses[picture] < 2:
-                return await on_cpu(_data_url, picture)
-            self._kept[picture] = asyncio.create_task(on_cpu(_data_url, picture))
-            if len(self._kept) > _MOST_KEPT:
-                del self._kept[next(iter(self._kept))]
-        return await asyncio.shield(self._kept[picture])
-
-    def answered(self, question: Question) -> None:
-        """``question`` needs its pictures no more."""
-        for picture in question.pictures:
-            self._uses[picture] -= 1
-            if not self._uses[picture]:
-                self._kept.pop(picture, None)
+        """``picture`` as it is sent, made off the event loop. Raises CorruptImage: it cannot be sent."""
+        made = self._kept.pop(picture, None) or asyncio.create_task(on_cpu(_data_url, picture))
+        self._kept[picture] = made
+        if len(self._kept) > _MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+        try:
+            return await asyncio.shield(made)
+        except (OSError, CorruptImage) as error:
+            raise CorruptImage(f"the image {picture.path} cannot be sent: {one_line(error)}") from None
 
 
 def _data_url(picture: Picture) -> DataUrl:

@@ -5,11 +5,10 @@ Types are checked at planning (:mod:`imageevalkit.launch.kwargs`), the rest when
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from imageevalkit.api.clients import RetryPolicy
+from imageevalkit.api.engine import RequestSettings
 from imageevalkit.api.money import Price, positive, price_of
 from imageevalkit.errors import UserError
 
@@ -24,40 +23,24 @@ _NOT_PARAMETERS = {
 
 
 @dataclass(frozen=True)
-class ApiSettings:
-    """``timeout`` (seconds) bounds one request, ``max_outage`` (seconds) how long the endpoint may be down.
+class ApiSettings(RequestSettings):
+    """Besides those of every API: how a judge is asked.
 
-    ``base_url`` and ``api_key_env`` name another endpoint than the environment does. ``max_tokens_parameter``
-    is the name that the endpoint has for the length of a reply; ``extra_body`` are request parameters over
-    those of the benchmark, None taking one back. ``price`` is the user's word (see :mod:`imageevalkit.api.money`).
+    ``max_tokens_parameter`` is the name that the endpoint has for the length of a reply; ``top_logprobs`` how many of
+    the likeliest tokens it gives.
 
     Raises:
-        UserError: a number that is not above 0, a request parameter that is not the user's, a malformed price.
+        UserError: also for a request parameter that is not the user's, a malformed price.
     """
 
-    base_url: str = ""
-    api_key_env: str = ""
-    timeout: float = 300.0
-    max_attempts: int = 6
-    max_elapsed: float = 600.0
-    backoff: float = 2.0
-    max_outage: float = 1800.0
     top_logprobs: int = 20
     max_tokens_parameter: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    price: Any = None
-    extra_body: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("timeout", "max_elapsed", "backoff", "max_outage", "max_attempts", "top_logprobs"):
-            positive(name, getattr(self, name), whole=name in ("max_attempts", "top_logprobs"))
+        super().__post_init__()
         for name in self.extra_body.keys() & _NOT_PARAMETERS.keys():
             raise UserError(f"extra_body: '{name}' cannot be given: {_NOT_PARAMETERS[name]}")
         self.price_of("")
-
-    @property
-    def policy(self) -> RetryPolicy:
-        """How often and how long one question is asked again."""
-        return RetryPolicy(self.max_attempts, self.max_elapsed, self.backoff)
 
     def price_of(self, model_id: str) -> Price | None:
         """What the replies of ``model_id`` cost: the user's word, else the table's; None where neither knows."""

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 from PIL import Image
 
 from custom_models.model_utils.inputs import joined_text, without_name
 from imageevalkit.api import routes
-from imageevalkit.api.clients import Attempt, Clients, Request, RetryPolicy, retry
-from imageevalkit.api.endpoint import Endpoint
-from imageevalkit.api.failures import Failure, Kind, classify_status, used_up_for
+from imageevalkit.api.clients import Request, check_packages
+from imageevalkit.api.engine import Attempt, End, Engine, RequestSettings
+from imageevalkit.api.failures import Failure, Kind
 from imageevalkit.api.limiter import Traffic
-from imageevalkit.api.money import Bill, BudgetSpent, cost_of_reply, positive, price_and_estimate
+from imageevalkit.api.money import Bill, BudgetSpent, cost_of_reply, price_and_estimate
 from imageevalkit.api.replies import LARGEST_REPLY, ImageReply, download_image
 from imageevalkit.api.uploads import Inputs, MaskError, inputs_of
 from imageevalkit.errors import UserError
@@ -55,15 +56,10 @@ class _OpenAIImages(ImageModel):
         endpoint: "images" (``/images/generations``, ``/images/edits``), "chat" (``/chat/completions``), or
             "responses" (``/responses``; there ``model_path`` is the text model that calls the image tool).
         size: ``"WxH"`` in pixels, or a word such as ``auto``.
-        timeout: seconds for one request, its reply included.
-        max_attempts, max_elapsed, backoff: see :class:`RetryPolicy`.
-        max_outage: seconds for which the endpoint may be down before the run is put on hold.
-        base_url, api_key_env: another endpoint than ``BASE_URL``, and the variable that holds its key.
-        price: USD per image, or per million tokens by kind (see ``imageevalkit.api.money``).
         send_seed: send each item's seed as ``seed`` (gateways in front of diffusers models take it).
-        extra_body: request parameters as an object; the same as giving them as ``parameters``.
-        parameters: any other request parameter (``quality``, ``background``, …), sent as given; None is
-            not sent, so that it takes back a default of the registry or of the endpoint (``modalities`` of chat).
+        given: the fields of :class:`RequestSettings`, and any other request parameter (``quality``, ``background``,
+            …), sent as given; None is not sent, so that it takes back a default of the registry or of the endpoint
+            (``modalities`` of chat).
 
     Raises:
         ModelUnusable: no key, a malformed argument, or a package is missing.
@@ -77,58 +73,34 @@ class _OpenAIImages(ImageModel):
         *,
         endpoint: str = "images",
         size: Any = None,
-        timeout: float = 300.0,
-        max_attempts: int = 6,
-        max_elapsed: float = 600.0,
-        backoff: float = 2.0,
-        max_outage: float = 1800.0,
-        base_url: str | None = None,
-        api_key_env: str | None = None,
-        price: Any = None,
         send_seed: bool = False,
-        extra_body: Mapping[str, Any] | None = None,
-        **parameters: Any,
+        **given: Any,
     ) -> None:
         self.model_name = self._model_id = model_path
-        if not isinstance(extra_body or {}, Mapping):
-            raise _unusable(f"extra_body must be an object of request parameters, not {extra_body!r}")
-        if not isinstance(send_seed, bool):
-            raise _unusable(f"send_seed must be true or false, not {send_seed!r}")
+        names = {each.name for each in fields(RequestSettings)}
+        parameters = {name: value for name, value in given.items() if name not in names}
+        own = {name: value for name, value in given.items() if name in names and value is not None}
         try:
+            check_packages()
+            self._settings = RequestSettings(**own)
+            if not isinstance(send_seed, bool):
+                raise UserError(f"send_seed must be true or false, not {send_seed!r}")
             self._route = routes.of(endpoint)
+            if send_seed and not self._route.takes_seed:
+                raise UserError(f"send_seed=true: {self._route.path} takes no seed")
+            merged = {"size": size, **parameters, **self._settings.extra_body}
+            reserved = {**_NOT_PARAMETERS, **self._route.reserved}
+            for name in merged.keys() & reserved.keys():
+                raise UserError(f"'{name}' cannot be given: {reserved[name]}")
+            self._endpoint = self._settings.endpoint
+            self._price, self._estimate = price_and_estimate(
+                model_path, {**merged, "price": self._settings.price}
+            )
         except UserError as error:
-            raise _unusable(str(error)) from None
-        if send_seed and not self._route.takes_seed:
-            raise _unusable(f"send_seed=true: {self._route.path} takes no seed")
-        merged = {"size": size, **parameters, **(extra_body or {})}
-        reserved = {**_NOT_PARAMETERS, **self._route.reserved}
-        for name in merged.keys() & reserved.keys():
-            raise _unusable(f"'{name}' cannot be given: {reserved[name]}")
+            raise ModelUnusable(str(error), attempts=0) from None
         self._parameters = self._route.parameters(merged)
         self._requested_size = _pixels(merged["size"])
         self._send_seed = send_seed
-        self._timeout = _positive("timeout", timeout)
-        self._policy = RetryPolicy(
-            int(_positive("max_attempts", max_attempts, whole=True)),
-            _positive("max_elapsed", max_elapsed),
-            _positive("backoff", backoff),
-        )
-        self._max_outage = _positive("max_outage", max_outage)
-        try:
-            self._endpoint = Endpoint.of({"base_url": base_url, "api_key_env": api_key_env})
-            self._price, self._estimate = price_and_estimate(model_path, {**merged, "price": price})
-        except UserError as error:
-            raise _unusable(str(error)) from None
-        try:
-            import httpx2  # noqa: F401
-            import isal  # noqa: F401
-            import pybase64  # noqa: F401
-        except ImportError as error:
-            raise _unusable(
-                f"API models need the package '{error.name}': pip install -r requirements/driver.txt"
-            ) from None
-        self._clients: Clients | None = None
-        self._answered = False
         self._proven = False
         # a price per image is not due where there is none
         self._token_price = self._price if self._price and self._price.per_image is None else None
@@ -141,23 +113,23 @@ class _OpenAIImages(ImageModel):
 
     def use_traffic(self, traffic: Traffic) -> bool:
         """Send requests within the bounds of ``traffic``, together with all other models that share it."""
-        self._limiter = traffic.limiter(self._endpoint, self._max_outage)
+        limiter = traffic.limiter(self._endpoint, self._settings.max_outage)
+        who = f"model '{self._model_id}'"
+        self._engine = Engine(who, self._endpoint, self._settings, limiter, LARGEST_REPLY)
         self._budget = traffic.budget
         return True
 
     def expect(self, items: int) -> None:
         """So many items are still to come."""
-        self._limiter.expect(self, items)
+        self._engine.limiter.expect(self, items)
 
     def holdup(self) -> str:
         """What holds requests back now, in a few words; empty when nothing does."""
-        return self._endpoint.redact(self._limiter.state())
+        return self._engine.holdup()
 
     async def aclose(self) -> None:
         """Close the connections; the model can be used again afterwards."""
-        clients, self._clients = self._clients, None
-        if clients and clients.loop is asyncio.get_running_loop():
-            await clients.close()
+        await self._engine.close()
 
     def _run_alone(self, generating: Callable[[], Awaitable[Generated]]) -> Generated:
         async def once() -> Generated:
@@ -167,12 +139,6 @@ class _OpenAIImages(ImageModel):
                 await self.aclose()
 
         return asyncio.run(once())
-
-    def _connected(self) -> Clients:
-        """The clients of the running event loop: connections cannot move to another."""
-        if self._clients is None or self._clients.loop is not asyncio.get_running_loop():
-            self._clients = Clients(self._endpoint, self._limiter.ceiling, self._timeout, LARGEST_REPLY)
-        return self._clients
 
     def _body(self, seed: int) -> dict[str, Any]:
         return {**self._parameters, "seed": seed} if self._send_seed else self._parameters
@@ -199,7 +165,7 @@ class _OpenAIImages(ImageModel):
             return await self._paid_attempt(request, bill, held)
 
         try:
-            tried = await retry(ask, self._policy, self._limiter)
+            tried = await self._engine.ask(ask)
         except BudgetSpent as error:
             raise self._billed(OnHold(str(error), attempts), bill) from None
         except asyncio.CancelledError:
@@ -263,62 +229,34 @@ class _OpenAIImages(ImageModel):
 
     async def _attempt(self, request: Request) -> ImageReply | Failure:
         """One request and, where the reply holds a URL, the download."""
-        clients = self._connected()
-        raw = await clients.post(request)
-        if isinstance(raw, Failure):
-            return raw
-        self._answered = True
-        if not raw.is_success:
-            return classify_status(
-                raw.status, raw.headers, raw.text, self._proven, self._endpoint.key_variable
-            )
-        if reset := used_up_for(raw.headers):
-            self._limiter.window_used_up(reset)
-        reply = await on_cpu(self._route.read, raw.body)
+        body = await self._engine.post(request, self._proven)
+        if isinstance(body, Failure):
+            return body
+        reply = await on_cpu(self._route.read, body)
         if isinstance(reply, Failure):
             # a 200 says that the provider did its work, whatever arrived here
             return reply._replace(maybe_billed=reply.maybe_billed or reply.kind is Kind.TRANSIENT)
         if reply.url is None:
             return reply
-        image = await self._download(clients, reply.url)
+        image = await download_image(self._engine, reply.url)
         if isinstance(image, Failure):
             return image._replace(maybe_billed=True)
         return reply._replace(image=image, url=None)
 
-    async def _download(self, clients: Clients, link: str) -> bytes | Failure:
-        import httpx2
-
-        base = httpx2.URL(self._endpoint.base_url)
-        try:
-            url = base.join(link)
-        except httpx2.InvalidURL:
-            return Failure(Kind.TRANSIENT, "the reply holds an image URL that is no URL")
-        if url.scheme not in ("http", "https"):
-            return Failure(Kind.TRANSIENT, f"the reply holds an image URL of scheme '{url.scheme}'")
-        # some gateways guard the files they serve themselves; nobody else may see the key
-        same_origin = (url.scheme, url.host, url.port) == (base.scheme, base.host, base.port)
-        headers = {"Authorization": f"Bearer {self._endpoint.key}"} if same_origin else {}
-        return await download_image(clients, url, headers, self._timeout, self._policy)
-
     def _error(self, failure: Failure, tried: Attempt[ImageReply]) -> GenerationError:
         """The failure as an exception of the contract, on one line and without the key."""
-        text, attempts = self._endpoint.redact(failure.text), tried.attempts
-        where = self._endpoint.redact(f"model '{self._model_id}' at {self._endpoint.host}")
-        if tried.down:
-            return OnHold(f"{where}: {text}", attempts)
-        if failure.kind.retried:
-            text += f" (gave up after {attempts} attempt{'s' * (attempts > 1)} in {tried.seconds:.0f} s)"
-        if failure.kind is Kind.REFUSAL:
-            return Refused(text, attempts)
-        never_answered = failure.kind is Kind.UNREACHABLE and not self._answered
-        if failure.kind is Kind.PERMANENT or never_answered:
-            hint = "; check BASE_URL and the network" if never_answered else ""
-            # settings that have made images are right: the endpoint is down, and a later run can go on
-            if never_answered and self._proven:
-                return OnHold(f"{where}: {text}{hint}", attempts)
-            self._unusable = f"{where}: {text}{hint}"
-            return ModelUnusable(self._unusable, attempts)
-        return ItemFailed(text, attempts, transient=failure.kind.retried)
+        end, text = self._engine.end(failure, tried)
+        if end is End.UNREACHABLE:
+            text += "; check BASE_URL and the network"
+        # settings that have made images are right: the endpoint is down, and a later run can go on
+        if end is End.DOWN or (end is End.UNREACHABLE and self._proven):
+            return OnHold(text, tried.attempts)
+        if end is End.REFUSED:
+            return Refused(text, tried.attempts)
+        if end is End.FAILED:
+            return ItemFailed(text, tried.attempts, transient=failure.kind.retried)
+        self._unusable = text
+        return ModelUnusable(text, tried.attempts)
 
 
 class OpenAIImagesT2I(_OpenAIImages):
@@ -371,17 +309,6 @@ class OpenAIImagesSubject(OpenAIImagesEdit):
 
     def _edit_request(self, input_list: Sequence[str | Image.Image], seed: int) -> Request:
         return super()._edit_request(without_name(input_list), seed)
-
-
-def _unusable(text: str) -> ModelUnusable:
-    return ModelUnusable(text, attempts=0)
-
-
-def _positive(name: str, value: Any, whole: bool = False) -> float:
-    try:
-        return positive(name, value, whole)
-    except UserError as error:
-        raise _unusable(str(error)) from None
 
 
 def _pixels(size: Any) -> tuple[int, int] | None:
