@@ -36,6 +36,7 @@ An HTML page comes from something in between (proxy, firewall), so its words are
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -52,8 +53,8 @@ from imageevalkit.secrets import beginning, one_line
 # the IETF draft on RateLimit header fields: ratelimit-{remaining,reset}.
 _RESET = re.compile(r"(?:x-)?ratelimit-reset(-[a-z-]+)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
-_RETRY_DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_RETRY_DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?s)"')
 # Larger numbers are points in time, in seconds or milliseconds since 1970, not durations.
 _EPOCH, _EPOCH_MS = 1e9, 1e12
 
@@ -67,64 +68,46 @@ def asked_wait(headers: Mapping[str, str], body: str = "", now: datetime | None 
     ``headers`` is case-insensitive (httpx's). ``Retry-After`` (RFC 9110 §10.2.3) wins over the reset of a
     window that is used up, and that over ``retryDelay`` of google.rpc.RetryInfo in ``body``.
     """
-    now = now or datetime.now(timezone.utc)
-    asked = _retry_after(headers, now)
-    if asked is None:
-        asked = used_up_for(headers, now)
-    if asked is None and (delay := _RETRY_DELAY.search(body)):
-        asked = float(delay[1])
-    return asked
+    delay = _RETRY_DELAY.search(body)
+    for asked in (
+        _wait(headers.get("retry-after-ms", ""), now, unit=0.001),
+        _wait(headers.get("retry-after", ""), now),
+        used_up_for(headers, now),
+        _wait(delay[1], now) if delay else None,
+    ):
+        if asked is not None:
+            return asked
+    return None
 
 
 def used_up_for(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
     """Seconds until the window that a reply calls used up (``remaining`` is 0) ends; None when none is."""
+    waits = [
+        _wait(value.strip(), now)
+        for name, value in headers.items()
+        if _RESET.fullmatch(name.lower())
+        and headers.get(name.lower().replace("reset", "remaining"), "").strip() in ("0", "0.0")
+    ]
+    return max((wait for wait in waits if wait is not None), default=None)
+
+
+def _wait(text: str, now: datetime | None, unit: float = 1.0) -> float | None:
+    """Seconds until what a header says: a number of ``unit`` seconds, "1m6.5s", a date of HTTP or ISO 8601."""
     now = now or datetime.now(timezone.utc)
-    waits = []
-    for name, value in headers.items():
-        if _RESET.fullmatch(name.lower()):
-            remaining = headers.get(name.lower().replace("reset", "remaining"), "")
-            wait = _seconds(value.strip(), now)
-            if remaining.strip() in ("0", "0.0") and wait is not None:
-                waits.append(wait)
-    return max(waits, default=None)
-
-
-def _retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            seconds = float(headers.get(name, "")) * unit
-        except ValueError:
-            continue
-        if math.isfinite(seconds):
-            return max(0.0, seconds)
+    if not _DURATION.sub("", text):
+        return sum(float(n) * _UNITS[unit] for n, unit in _DURATION.findall(text)) if text else None
     try:
-        date = parsedate_to_datetime(headers.get("retry-after", ""))
+        seconds = float(text) * unit
     except ValueError:
+        for read in (parsedate_to_datetime, datetime.fromisoformat):
+            with contextlib.suppress(ValueError):
+                date = read(text.replace("Z", "+00:00"))
+                date = date if date.tzinfo else date.replace(tzinfo=timezone.utc)
+                return max(0.0, (date - now).total_seconds())
         return None
-    return _until(date, now)
-
-
-def _seconds(text: str, now: datetime) -> float | None:
-    if _DURATION.fullmatch(text):
-        return sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text))
-    try:
-        number = float(text)
-    except ValueError:
-        try:
-            return _until(datetime.fromisoformat(text.replace("Z", "+00:00")), now)
-        except ValueError:
-            return None
-    if not math.isfinite(number) or number < 0:
-        return None
-    if number >= _EPOCH:
-        number = (number / 1000 if number >= _EPOCH_MS else number) - now.timestamp()
-    return max(0.0, number)
-
-
-def _until(date: datetime, now: datetime) -> float:
-    if date.tzinfo is None:
-        date = date.replace(tzinfo=timezone.utc)
-    return max(0.0, (date - now).total_seconds())
+    if seconds >= _EPOCH:
+        seconds = (seconds / 1000 if seconds >= _EPOCH_MS else seconds) - now.timestamp()
+    return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
 class Kind(Enum):

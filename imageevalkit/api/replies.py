@@ -6,9 +6,10 @@ import binascii
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from imageevalkit import images
 from imageevalkit.api.clients import Clients, in_time
@@ -25,13 +26,14 @@ from imageevalkit.api.failures import (
     refuses,
 )
 from imageevalkit.api.limiter import Limiter
-from imageevalkit.api.money import reported_cost
 from imageevalkit.images import CorruptImage, TooLarge
 from imageevalkit.machine import on_cpu
 from imageevalkit.secrets import beginning, one_line
 
 if TYPE_CHECKING:
     import httpx2
+
+T = TypeVar("T")
 
 _LOOKED_AT = 10_000  # bytes of what is no JSON
 _MOST_TOKENS = 10**12  # more are no count, and no float either where they have hundreds of digits
@@ -43,29 +45,30 @@ _LONGEST_NAME = 200
 _POLICY = re.compile(r"content_?filter|safety|prohibited|blocklist|spii|recitation", re.IGNORECASE)
 
 
-def json_object(content: bytes) -> dict[str, Any] | Failure:
-    """The body of a 200 as the JSON object that it should be."""
+def read_json(content: bytes, read: Callable[[dict[str, Any]], T | Failure]) -> T | Failure:
+    """What ``read`` makes of the JSON object that the body of a 200 should be."""
     try:
-        reply = json.loads(content)
-    except ValueError:
-        said = in_words(content[:_LOOKED_AT].decode(errors="replace")).message
-        return Failure(Kind.TRANSIENT, f"the reply is not JSON but {said or 'empty'}")
-    if not isinstance(reply, dict):
-        return Failure(Kind.TRANSIENT, "the reply is not a JSON object")
-    return reply
+        try:
+            reply = json.loads(content)
+        except ValueError:
+            words = in_words(content[:_LOOKED_AT].decode(errors="replace")).message
+            return Failure(Kind.TRANSIENT, f"the reply is not JSON but {words or 'empty'}")
+        if not isinstance(reply, dict):
+            return Failure(Kind.TRANSIENT, "the reply is not a JSON object")
+        return read(reply)
+    except RecursionError:
+        return Failure(Kind.TRANSIENT, "the reply is JSON nested too deep to be read")
 
 
-def error_in(holder: Mapping[str, Any]) -> Failure | None:
-    """The failure that the ``error`` of a 200 means; None when there is none."""
-    if not holder.get("error"):
-        return None
-    return classify_error_in_200(error_of(holder))
-
-
-def refusal(said: Any) -> Failure | None:
-    """The refusal that a ``refusal`` field holds; None when it holds no words."""
-    if isinstance(said, str) and said.strip():
-        return Failure(Kind.REFUSAL, one_line(said, LONGEST_MESSAGE))
+def failure_in(*holders: Mapping[str, Any]) -> Failure | None:
+    """What the first ``error`` among ``holders`` means, else the first ``refusal``; None when there is none."""
+    for holder in holders:
+        if holder.get("error"):
+            return classify_error_in_200(error_of(holder))
+    for holder in holders:
+        words = holder.get("refusal")
+        if isinstance(words, str) and words.strip():
+            return Failure(Kind.REFUSAL, one_line(words, LONGEST_MESSAGE))
     return None
 
 
@@ -185,7 +188,7 @@ async def _image_in(response: httpx2.Response) -> bytes | Failure:
     if not whole:
         host = response.url.host
         return Failure(Kind.ITEM, f"the image from {host} is larger than {LARGEST_IMAGE >> 20} MiB")
-    return await on_cpu(prove, image) or image
+    return await on_cpu(_proven, image)
 
 
 class ImageReply(NamedTuple):
@@ -198,15 +201,16 @@ class ImageReply(NamedTuple):
     image: bytes | None
     url: str | None
     tokens: dict[str, int]
-    extra: dict[str, Any]
+    extra: Mapping[str, Any]
     reported_cost: float | None = None
 
 
 class ImageSource(NamedTuple):
-    """An image in a reply: base64 (perhaps a data URL), or the ``url`` it can be had from."""
+    """An image in a reply: base64 (perhaps a data URL), or the ``url`` it can be had from; ``extra`` as above."""
 
     encoded: Any = None
     url: str | None = None
+    extra: Mapping[str, Any] = MappingProxyType({})
 
 
 LARGEST_IMAGE = 100 * 2**20
@@ -225,20 +229,8 @@ _MOST_WORDS = 10**6  # characters of a reply in which a refusal is looked for
 _LEAST_WORDS = 200  # what a short string counts as: it is searched as often as a long one
 _PASSES = re.compile(r"overload|\b(later|again|quota|capacity|busy|rates?)\b|rate_?limit", re.IGNORECASE)
 # the user's words, the request's settings, and what a model thinks on its way: none is the provider's answer
-_NOT_SAID = frozenset(
-    {
-        "revised_prompt",
-        "prompt",
-        "input",
-        "instructions",
-        "tools",
-        "metadata",
-        "user",
-        "model",
-        "reasoning",
-        "reasoning_content",
-        "reasoning_details",
-    }
+_NOT_SAID = re.compile(
+    r"revised_prompt|prompt|input|instructions|tools|metadata|user|model|reasoning(_content|_details)?"
 )
 
 
@@ -259,30 +251,19 @@ def found_in(value: Any) -> ImageSource | None:
     return found_in(value.get("image_url") or value.get("imageUrl") or value.get("url"))
 
 
-def replied(found: ImageSource, reply: Mapping[str, Any], extra: dict[str, Any]) -> ImageReply | Failure:
-    """What was ``found`` in ``reply``, an image proven whole. Takes CPU time.
-
-    The tools of ``/responses`` are counted beside the model, under ``tool_usage.``.
-    """
-    image = None if found.url is not None else _image_of(found.encoded)
-    if isinstance(image, Failure):
-        return image
-    return ImageReply(image, found.url, _token_counts(reply), extra, reported_cost(reply.get("usage")))
-
-
-def with_usage(failure: Failure, reply: Mapping[str, Any]) -> Failure:
-    """``failure`` with what ``reply`` says that it was billed: a refusal has its price too."""
-    return failure._replace(tokens=_token_counts(reply), reported_cost=reported_cost(reply.get("usage")))
-
-
-def _token_counts(reply: Mapping[str, Any]) -> dict[str, int]:
+def tokens_billed(reply: Mapping[str, Any]) -> dict[str, int]:
+    """Its counts; the tools of ``/responses`` are counted beside the model, under ``tool_usage.``."""
     return tokens_of(reply.get("usage")) | tokens_of(reply.get("tool_usage"), "tool_usage.")
 
 
-def _image_of(encoded: Any) -> bytes | Failure:
+def decoded(source: ImageSource) -> bytes | Failure | None:
+    """The bytes of the whole image in ``source``, None where it has a URL. Takes CPU time."""
+    if source.url is not None:
+        return None
     import pybase64  # base64 of the standard library holds the interpreter lock for 5 ms an image
 
     try:
+        encoded = source.encoded
         head = _DATA_URL.match(encoded)
         payload = encoded[head.end() :] if head else encoded
         if "-" in payload or "_" in payload:
@@ -291,11 +272,10 @@ def _image_of(encoded: Any) -> bytes | Failure:
         data = pybase64.b64decode(payload)
     except (binascii.Error, TypeError, ValueError):
         return Failure(Kind.TRANSIENT, "the image is not base64")
-    return prove(data) or data
+    return _proven(data)
 
 
-def prove(data: bytes) -> Failure | None:
-    """None when ``data`` is a whole image, to its last row, else the failure."""
+def _proven(data: bytes) -> bytes | Failure:
     try:
         images.prove(data)
     except TooLarge as error:
@@ -303,7 +283,7 @@ def prove(data: bytes) -> Failure | None:
     except CorruptImage as error:
         text = f"the image ({len(data)} bytes) does not decode: {error}"
         return Failure(Kind.TRANSIENT, one_line(text, LONGEST_MESSAGE))
-    return None
+    return data
 
 
 def refusal_in_words(reply: Any) -> Failure | None:
@@ -338,7 +318,7 @@ def _strings(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, dict):
         for key, item in value.items():
-            if key not in _NOT_SAID:
+            if not _NOT_SAID.fullmatch(key):
                 yield from _strings(item)
     elif isinstance(value, list):
         for item in value:

@@ -11,21 +11,21 @@ from typing import Any, ClassVar, NamedTuple
 
 from imageevalkit.api.clients import Request
 from imageevalkit.api.failures import LONGEST_MESSAGE, Failure, Kind
+from imageevalkit.api.money import reported_cost
 from imageevalkit.api.replies import (
     ImageReply,
     ImageSource,
-    error_in,
+    decoded,
+    failure_in,
     finish_reasons,
     found_in,
-    json_object,
     list_of,
     no_image,
-    refusal,
+    read_json,
     refusal_in_words,
-    replied,
     stopped_by_policy,
     strings_of,
-    with_usage,
+    tokens_billed,
 )
 from imageevalkit.api.uploads import Inputs, Upload
 from imageevalkit.errors import UserError, suggest
@@ -62,17 +62,20 @@ class Route(ABC):
 
     def read(self, content: bytes) -> ImageReply | Failure:
         """Parse the body of a 200 and prove its image whole. Takes CPU time: call it off the event loop."""
-        try:
-            reply = json_object(content)
-            if isinstance(reply, Failure):
-                return reply
-            result = self.image_in(reply)
-            return with_usage(result, reply) if isinstance(result, Failure) else result
-        except RecursionError:
-            return Failure(Kind.TRANSIENT, "the reply is JSON nested too deep to be read")
+        return read_json(content, self._read)
+
+    def _read(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
+        found, tokens, cost = self.image_in(reply), tokens_billed(reply), reported_cost(reply.get("usage"))
+        if not isinstance(found, Failure):
+            image = decoded(found)
+            if not isinstance(image, Failure):
+                return ImageReply(image, found.url, tokens, found.extra, cost)
+            found = image
+        # a refusal has its price too
+        return found._replace(tokens=tokens, reported_cost=cost)
 
     @abstractmethod
-    def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
+    def image_in(self, reply: Mapping[str, Any]) -> ImageSource | Failure:
         """The image in the parsed ``reply`` of a 200, or what the reply means without one."""
 
 
@@ -184,19 +187,13 @@ class Images(Route):
             files.append(("mask", inputs.mask))
         return form(_EDITS, self.body(model_id, inputs, parameters), files)
 
-    def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
+    def image_in(self, reply: Mapping[str, Any]) -> ImageSource | Failure:
         data = reply.get("data")
         entry = data[0] if isinstance(data, list) and data and isinstance(data[0], dict) else {}
         if found := found_in(entry):
             extra = strings_of(reply, *_SAID_ABOUT_REPLY) | strings_of(entry, "revised_prompt")
-            return replied(found, reply, extra)
-        return (
-            error_in(reply)
-            or refusal(reply.get("refusal"))
-            or refusal(entry.get("refusal"))
-            or refusal_in_words(reply)
-            or no_image()
-        )
+            return found._replace(extra=extra)
+        return failure_in(reply, entry) or refusal_in_words(reply) or no_image()
 
 
 _MOST_CHOICES = 100  # that are looked at: one was asked for
@@ -223,39 +220,27 @@ class Chat(Route):
             content = [{"type": "text", "text": inputs.prompt}, *urls]
         return {"model": model_id, "messages": [{"role": "user", "content": content}], **parameters}
 
-    def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
+    def image_in(self, reply: Mapping[str, Any]) -> ImageSource | Failure:
         choices = [
             choice for choice in list_of(reply.get("choices"))[:_MOST_CHOICES] if isinstance(choice, dict)
         ]
         messages = [choice["message"] for choice in choices if isinstance(choice.get("message"), dict)]
         contents = [read_content(message.get("content")) for message in messages]
         words = one_line(" ".join(content.words for content in contents if content.words), LONGEST_MESSAGE)
-        listed = (list_of(message.get("images")) or [message.get("image")] for message in messages)
-        for images in (*map(_found, listed), *(content.images for content in contents), _found_beside(reply)):
+        listed = [list_of(message.get("images")) or [message.get("image")] for message in messages]
+        # a gateway that answers a chat in the shape of the image API has it in `data`
+        listed.append(list_of(reply.get("data"))[:1])
+        in_fields = [[found for value in values if (found := found_in(value))] for values in listed]
+        for images in (*in_fields[:-1], *(content.images for content in contents), in_fields[-1]):
             if images:
                 extra = strings_of(reply, "model", "id", "provider") | ({"text": words} if words else {})
-                return replied(images[-1], reply, extra)
+                return images[-1]._replace(extra=extra)
         return (
-            error_in(reply)
-            or _first(error_in(choice) for choice in choices)
-            or _first(refusal(message.get("refusal")) for message in messages)
-            or _first(stopped_by_policy(reply, choice, words) for choice in choices)
+            failure_in(reply, *choices, *messages)
+            or next(filter(None, (stopped_by_policy(reply, choice, words) for choice in choices)), None)
             or refusal_in_words([*messages, {**reply, "choices": None}])
             or no_image(words, _why(reply, choices))
         )
-
-
-def _found(values: Iterable[Any]) -> list[ImageSource]:
-    return [found for value in values if (found := found_in(value))]
-
-
-def _found_beside(reply: Mapping[str, Any]) -> list[ImageSource]:
-    """The image of a gateway that answers a chat in the shape of the image API."""
-    return _found(list_of(reply.get("data"))[:1])
-
-
-def _first(failures: Iterator[Failure | None]) -> Failure | None:
-    return next((failure for failure in failures if failure), None)
 
 
 def _why(reply: Mapping[str, Any], choices: Iterable[Mapping[str, Any]]) -> str:
@@ -265,18 +250,8 @@ def _why(reply: Mapping[str, Any], choices: Iterable[Mapping[str, Any]]) -> str:
 
 
 # settings of the tool (openai 3: ImageGeneration in tool_param.py); `model` is its image model there
-_OF_TOOL = frozenset(
-    {
-        "action",
-        "background",
-        "complexity",
-        "input_fidelity",
-        "moderation",
-        "output_compression",
-        "output_format",
-        "quality",
-        "size",
-    }
+_OF_TOOL = re.compile(
+    "action|background|complexity|input_fidelity|moderation|output_compression|output_format|quality|size"
 )
 _IMAGE_MODEL = "image_model"
 _SAID_ABOUT_IMAGE = ("revised_prompt", "size", "quality", "background", "output_format", "action")
@@ -298,7 +273,7 @@ class Responses(Route):
 
     def body(self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any]) -> dict[str, Any]:
         tool: dict[str, Any] = {"type": "image_generation"}
-        tool.update((name, value) for name, value in parameters.items() if name in _OF_TOOL)
+        tool.update((name, value) for name, value in parameters.items() if _OF_TOOL.fullmatch(name))
         if _IMAGE_MODEL in parameters:
             tool["model"] = parameters[_IMAGE_MODEL]
         if inputs.mask:
@@ -309,10 +284,10 @@ class Responses(Route):
             asked = [
                 {"role": "user", "content": [{"type": "input_text", "text": inputs.prompt}, *images]},
             ]
-        rest = {n: v for n, v in parameters.items() if n not in _OF_TOOL and n != _IMAGE_MODEL}
+        rest = {n: v for n, v in parameters.items() if not _OF_TOOL.fullmatch(n) and n != _IMAGE_MODEL}
         return {"model": model_id, "input": asked, "tools": [tool], **rest}
 
-    def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
+    def image_in(self, reply: Mapping[str, Any]) -> ImageSource | Failure:
         output = [item for item in list_of(reply.get("output")) if isinstance(item, dict)]
         calls = [item for item in output if item.get("type") == "image_generation_call"]
         parts = [part for item in output for part in list_of(item.get("content")) if isinstance(part, dict)]
@@ -320,13 +295,16 @@ class Responses(Route):
         words = one_line(" ".join(texts), LONGEST_MESSAGE)
         done = [call for call in calls if call.get("result") and call.get("status") != "failed"]
         if done:
-            return _image(reply, done[-1], words)
+            extra = strings_of(reply, "model", "id") | strings_of(done[-1], *_SAID_ABOUT_IMAGE)
+            result = done[-1]["result"]
+            is_link = isinstance(result, str) and result.startswith(("http://", "https://"))
+            found = ImageSource(url=result) if is_link else ImageSource(encoded=result)
+            return found._replace(extra=extra | ({"text": words} if words else {}))
         for holder in (*calls, reply):
             if failure := _error(holder):
                 return failure
-        for part in parts:
-            if failure := refusal(part.get("refusal")):
-                return failure
+        if failure := failure_in(*parts):
+            return failure
         cut = reply.get("incomplete_details")
         reason = str(cut.get("reason") or "") if isinstance(cut, dict) else ""
         if reason == "content_filter":
@@ -336,17 +314,8 @@ class Responses(Route):
         return refusal_in_words(output) or no_image(words, because and f"status {because}")
 
 
-def _image(reply: Mapping[str, Any], call: Mapping[str, Any], words: str) -> ImageReply | Failure:
-    result = call["result"]
-    is_link = isinstance(result, str) and result.startswith(("http://", "https://", "data:"))
-    found = found_in(result if is_link else {"b64_json": result})
-    assert found
-    extra = strings_of(reply, "model", "id") | strings_of(call, *_SAID_ABOUT_IMAGE)
-    return replied(found, reply, extra | ({"text": words} if words else {}))
-
-
 def _error(holder: Mapping[str, Any]) -> Failure | None:
-    failure = error_in(holder)
+    failure = failure_in(holder)
     error = holder.get("error")
     code = str(error.get("code") or "") if isinstance(error, dict) else ""
     if failure is None or failure.kind not in (Kind.TRANSIENT, Kind.ITEM):

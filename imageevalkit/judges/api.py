@@ -16,11 +16,10 @@ from imageevalkit.api.clients import Request
 from imageevalkit.api.failures import LONGEST_MESSAGE, Failure, Kind
 from imageevalkit.api.money import Price, billed_tokens, cost_of_reply, reported_cost
 from imageevalkit.api.replies import (
-    error_in,
+    failure_in,
     finish_reasons,
-    json_object,
     list_of,
-    refusal,
+    read_json,
     stopped_by_policy,
     tokens_of,
 )
@@ -94,25 +93,17 @@ def read_reply(question: Question, content: bytes, top: int, price: Price | None
 
     ``top`` is how many of the likeliest first tokens were asked for, where probabilities were.
     """
-    try:
-        reply = json_object(content)
-        return reply if isinstance(reply, Failure) else _answer(question, reply, top, price)
-    except RecursionError:
-        return Failure(Kind.TRANSIENT, "the reply is JSON nested too deep to be read")
+    return read_json(content, lambda reply: _answer(question, reply, top, price))
 
 
 def _answer(question: Question, reply: Mapping[str, Any], top: int, price: Price | None) -> Answer | Failure:
     choice = next((each for each in list_of(reply.get("choices")) if isinstance(each, dict)), None)
     if choice is None or not isinstance(choice.get("message"), dict):
-        return error_in(reply) or Failure(Kind.TRANSIENT, "the reply (HTTP 200) holds no message")
+        return failure_in(reply) or Failure(Kind.TRANSIENT, "the reply (HTTP 200) holds no message")
     message = choice["message"]
     text = _text(message.get("content"))
-    failure = (
-        error_in(reply)
-        or error_in(choice)
-        or refusal(message.get("refusal"))
-        or stopped_by_policy(reply, choice, one_line(text, LONGEST_MESSAGE))
-    )
+    words = one_line(text, LONGEST_MESSAGE)
+    failure = failure_in(reply, choice, message) or stopped_by_policy(reply, choice, words)
     if failure:
         return failure
     counts = tokens_of(reply.get("usage"))
