@@ -144,7 +144,7 @@ async def retry(
             state.sent = False
         if result.kind is Kind.RATE_LIMIT:
             delay = policy.delay_after_limit(failures[Kind.RATE_LIMIT], result.retry_after)
-            if limits.blamed:
+            if limits.times_blamed:
                 limited_seconds += took + delay
             if limits.times_blamed >= _MOST_LIMITS or limited_seconds > policy.max_elapsed:
                 return Attempt(result, attempts, seconds)
