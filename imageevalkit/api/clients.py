@@ -1,19 +1,20 @@
-"""Sending requests to one endpoint: its HTTP clients."""
+"""HTTP: clients, and how long and how much they wait for."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
-import re
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from imageevalkit.api.endpoint import Endpoint, Places
 from imageevalkit.api.failures import Failure, Kind, classify_connection
 from imageevalkit.errors import UserError
 from imageevalkit.machine import are_used_up
+
+if TYPE_CHECKING:
+    import httpx2
 
 
 def check_packages() -> None:
@@ -33,9 +34,16 @@ class Request(NamedTuple):
     body: bytes | tuple[bytes, ...]
     mime_type: str
 
+    @property
+    def pieces(self) -> tuple[bytes, ...]:
+        """The body, in pieces in any case."""
+        return (self.body,) if isinstance(self.body, bytes) else self.body
 
-if TYPE_CHECKING:
-    import httpx2
+    async def stream(self) -> AsyncIterator[bytes]:
+        """The same, as a client sends it."""
+        for piece in self.pieces:
+            yield piece
+
 
 T = TypeVar("T")
 
@@ -44,115 +52,76 @@ _CONNECT_TIMEOUT = 30.0
 # third of all CPU time.
 _REQUESTS_PER_CLIENT = 8
 _MOST_CLIENTS = 32
-# what is read of a reply that is none: a gateway may quote the whole request, with its pictures
-_LONGEST_ERROR = 2**18
-# of pages; Python also has codecs like punycode, which takes hours for what is that long
-_ENCODINGS = re.compile(r"utf|gb|big5|shift|euc|iso|latin|windows|(us-)?ascii", re.IGNORECASE)
 _LOOK_AGAIN = 0.1  # seconds, while no descriptor is free
 
 
-@dataclass
-class _Client:
-    http: httpx2.AsyncClient
-    in_flight: int = 0
-
-
-class HttpReply(NamedTuple):
-    """What came back: ``headers`` are case-insensitive (httpx2's); of an error ``body`` may be the beginning."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-    charset: str | None = None
-
-    @property
-    def is_success(self) -> bool:
-        """Whether the status says that the request was served."""
-        return 200 <= self.status < 300
-
-    @property
-    def text(self) -> str:
-        """The body as text."""
-        charset = self.charset if self.charset and _ENCODINGS.match(self.charset) else "utf-8"
-        try:
-            return self.body.decode(charset, errors="replace")
-        except LookupError:
-            return self.body.decode(errors="replace")
-
-
 class Clients:
-    """Clients for ``in_flight`` requests at a time, and ``files`` for what replies point to, at allowed ``places``.
+    """Clients for ``in_flight`` requests at a time, and ``files`` for what replies point to.
 
-    ``timeout`` is in seconds and bounds one request, its reply included, which has at most ``longest_reply`` bytes.
-    Belongs to the event loop it is made in.
+    ``timeout`` (seconds) bounds the connecting. Belongs to the event loop it is made in.
     """
 
-    def __init__(self, endpoint: Endpoint, in_flight: int, timeout: float, longest_reply: int) -> None:
+    def __init__(self, in_flight: int, timeout: float) -> None:
         import httpx2
 
         self.loop = asyncio.get_running_loop()
-        # a read timeout starts anew with every byte: `post` bounds the whole request
+        # a read timeout starts anew with every byte: `in_time` bounds the whole request
         bounds = httpx2.Timeout(None, connect=min(timeout, _CONNECT_TIMEOUT))
         # the limiter bounds what is in flight; a second bound in the pool would only hide waiting
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         # reading the certificates takes longer than all the rest
         verify = httpx2.create_ssl_context()
+        headers = {
+            "Accept-Encoding": "gzip, deflate",
+            "User-Agent": "ImageEvalKit",
+        }  # what `read_body` inflates
 
         # what another host would get is the user's prompt, and often as a GET: name it, do not follow
         def http() -> httpx2.AsyncClient:
-            return httpx2.AsyncClient(timeout=bounds, limits=limits, verify=verify, follow_redirects=False)
+            return httpx2.AsyncClient(
+                timeout=bounds, limits=limits, verify=verify, headers=headers, follow_redirects=False
+            )
 
         self.files = http()
-        self.places = Places(endpoint.base_url)
         count = min(_MOST_CLIENTS, -(-in_flight // _REQUESTS_PER_CLIENT))
-        self._clients = [_Client(http()) for _ in range(count)]
-        self._timeout = timeout
-        self._longest_reply = longest_reply
-        self._base_url = endpoint.base_url
-        self._headers = {"Authorization": f"Bearer {endpoint.key}", "User-Agent": "ImageEvalKit"}
+        self._in_flight = {http(): 0 for _ in range(count)}
 
-    async def post(self, request: Request) -> HttpReply | Failure:
-        """Send ``request`` and read the reply, whatever its status; a failure when none came, or too long a one."""
-        client = min(self._clients, key=lambda client: client.in_flight)
-        client.in_flight += 1
-        pieces = (request.body,) if isinstance(request.body, bytes) else request.body
-        headers = {
-            **self._headers,
-            "Content-Type": request.mime_type,
-            # without it a body in pieces goes in chunked encoding, which some gateways refuse
-            "Content-Length": str(sum(map(len, pieces))),
-            # two repetitions of a prompt are two requests, for a gateway that caches too
-            "X-Client-Request-Id": str(uuid.uuid4()),
-        }
-
-        async def send() -> HttpReply | Failure:
-            url, content = self._base_url + request.path, _one_by_one(pieces)
-            extensions = self.places.learning()
-            async with client.http.stream(
-                "POST", url, content=content, headers=headers, extensions=extensions
-            ) as response:
-                return await self._read(response)
-
+    @contextmanager
+    def idlest(self) -> Iterator[httpx2.AsyncClient]:
+        """The client with the fewest requests in flight, for one more."""
+        client = min(self._in_flight, key=self._in_flight.__getitem__)
+        self._in_flight[client] += 1
         try:
-            return await in_time(send, self._timeout)
+            yield client
         finally:
-            client.in_flight -= 1
-
-    async def _read(self, response: httpx2.Response) -> HttpReply | Failure:
-        from imageevalkit.api.body import read_body
-
-        longest = self._longest_reply if response.is_success else _LONGEST_ERROR
-        body, whole = await read_body(response, longest)
-        if response.is_success and not whole:
-            text = f"the reply (HTTP {response.status_code}) is larger than {longest >> 20} MiB"
-            return Failure(Kind.ITEM, text, maybe_billed=True)
-        return HttpReply(response.status_code, response.headers, body, response.charset_encoding)
+            self._in_flight[client] -= 1
 
     async def close(self) -> None:
         """Close all connections."""
-        for client in self._clients:
-            await client.http.aclose()
-        await self.files.aclose()
+        for client in (*self._in_flight, self.files):
+            await client.aclose()
+
+
+async def read_body(response: httpx2.Response, longest: int) -> tuple[bytes, bool]:
+    """At most ``longest`` bytes of a streamed ``response``, inflated, and whether they are all there are."""
+    import httpx2
+
+    pieces: list[bytes] = []
+    left = longest
+    async for piece in response.aiter_raw():
+        pieces.append(piece[:left])
+        left -= len(piece)
+        if left < 0:
+            break
+    body = b"".join(pieces)
+    if response.headers.get("content-encoding", "identity") == "identity":
+        return body, left >= 0
+    try:
+        # a few bytes may inflate to gigabytes, and gigabytes to nothing
+        inflated = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body, longest + 1)
+    except zlib.error as error:
+        raise httpx2.DecodingError(str(error)) from None
+    return inflated[:longest], left >= 0 and len(inflated) <= longest
 
 
 async def in_time(send: Callable[[], Awaitable[T | Failure]], timeout: float) -> T | Failure:
@@ -184,8 +153,3 @@ async def in_time(send: Callable[[], Awaitable[T | Failure]], timeout: float) ->
         return Failure(Kind.TRANSIENT, f"no reply within {timeout:g} s", maybe_billed=True)
     except httpx2.HTTPError as error:
         return classify_connection(error)
-
-
-async def _one_by_one(pieces: tuple[bytes, ...]) -> AsyncIterator[bytes]:
-    for piece in pieces:
-        yield piece

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from imageevalkit.api.clients import Clients, Request
-from imageevalkit.api.endpoint import Endpoint
+from imageevalkit.api.clients import Clients, Request, in_time, read_body
+from imageevalkit.api.endpoint import Endpoint, Places
 from imageevalkit.api.failures import LONGEST_WAIT, Failure, Kind, classify_status, used_up_for
 from imageevalkit.api.in_flight import under_way
 from imageevalkit.api.limiter import EndpointDown, Limiter, Trial
 from imageevalkit.api.money import positive
 from imageevalkit.errors import UserError
 
+if TYPE_CHECKING:
+    import httpx2
+
 T = TypeVar("T")
 
+# what is read of a reply that is none: a gateway may quote the whole request, with its pictures
+_LONGEST_ERROR = 2**18
 _LONGEST_BACKOFF = 60.0
 _MOST_DOUBLINGS = 16
 # A 429 of an item while requests that started later are served: not the account's rate but this one request ("too
@@ -174,13 +180,15 @@ class End(Enum):
 class Engine:
     """Asks the endpoint of one model; ``who`` is that model in messages ("judge 'x'").
 
-    Connections belong to the event loop in which they are first used. ``answered``: the endpoint has, so far.
+    A reply has at most ``longest_reply`` bytes. ``answered``: there was one so far. ``places``: where replies may
+    point to.
     """
 
     def __init__(
         self, who: str, endpoint: Endpoint, settings: RequestSettings, limiter: Limiter, longest_reply: int
     ) -> None:
         self.endpoint, self.settings, self.limiter = endpoint, settings, limiter
+        self.places = Places(endpoint.base_url)
         self.answered = False
         self._where = f"{who} at {endpoint.host}"
         self._longest_reply = longest_reply
@@ -190,9 +198,7 @@ class Engine:
     def clients(self) -> Clients:
         """Those of the running event loop: connections cannot move to another."""
         if self._clients is None or self._clients.loop is not asyncio.get_running_loop():
-            self._clients = Clients(
-                self.endpoint, self.limiter.ceiling, self.settings.timeout, self._longest_reply
-            )
+            self._clients = Clients(self.limiter.ceiling, self.settings.timeout)
         return self._clients
 
     async def close(self) -> None:
@@ -207,16 +213,42 @@ class Engine:
 
     async def post(self, request: Request, proven: bool) -> bytes | Failure:
         """The body of a reply that serves ``request``, or what went wrong; ``proven`` as in ``classify_status``."""
-        reply = await self.clients.post(request)
-        if isinstance(reply, Failure):
-            return reply
+        headers = {
+            "Authorization": f"Bearer {self.endpoint.key}",
+            "Content-Type": request.mime_type,
+            # without it a body in pieces goes in chunked encoding, which some gateways refuse
+            "Content-Length": str(sum(map(len, request.pieces))),
+            # two repetitions of a prompt are two requests, for a gateway that caches too
+            "X-Client-Request-Id": str(uuid.uuid4()),
+        }
+
+        async def send() -> bytes | Failure:
+            async with client.stream(
+                "POST",
+                self.endpoint.base_url + request.path,
+                content=request.stream(),
+                headers=headers,
+                extensions=self.places.learning(),
+            ) as response:
+                return await self._read(response, proven)
+
+        with self.clients.idlest() as client:
+            return await in_time(send, self.settings.timeout)
+
+    async def _read(self, response: httpx2.Response, proven: bool) -> bytes | Failure:
+        status, headers = response.status_code, response.headers
+        longest = self._longest_reply if response.is_success else _LONGEST_ERROR
+        body, whole = await read_body(response, longest)
         self.answered = True
-        if not reply.is_success:
-            key = self.endpoint.key_variable
-            return classify_status(reply.status, reply.headers, reply.text, proven, key)
-        if reset := used_up_for(reply.headers):
+        if not response.is_success:
+            text, key = body.decode(errors="replace"), self.endpoint.key_variable
+            return classify_status(status, headers, text, proven, key)
+        if not whole:
+            text = f"the reply (HTTP {status}) is larger than {longest >> 20} MiB"
+            return Failure(Kind.ITEM, text, maybe_billed=True)
+        if reset := used_up_for(headers):
             self.limiter.window_used_up(reset)
-        return reply.body
+        return body
 
     async def ask(self, attempt: Callable[[], Awaitable[T | Failure]]) -> Attempt[T]:
         """What ``attempt`` makes of :meth:`post`, again and again within the bounds of settings and limiter."""

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from imageevalkit import images
-from imageevalkit.api.clients import Clients, in_time
+from imageevalkit.api.clients import in_time, read_body
 from imageevalkit.api.endpoint import NotAllowed
 from imageevalkit.api.engine import Engine, retry
 from imageevalkit.api.failures import (
@@ -140,7 +140,7 @@ async def download_image(engine: Engine, link: str) -> bytes | Failure:
     headers = {"Authorization": f"Bearer {engine.endpoint.key}"} if same_origin else {}
 
     async def attempt() -> bytes | Failure:
-        result = await in_time(lambda: _fetch(engine.clients, url, headers), timeout)
+        result = await in_time(lambda: _fetch(engine, url, headers), timeout)
         if isinstance(result, Failure) and result.kind is not Kind.ITEM:
             # messages name the host only: the query of a signed URL is a secret
             return result._replace(text=f"the image from {url.host} could not be had: {result.text}")
@@ -155,14 +155,14 @@ async def download_image(engine: Engine, link: str) -> bytes | Failure:
     return result
 
 
-async def _fetch(clients: Clients, url: httpx2.URL, headers: dict[str, str]) -> bytes | Failure:
-    client = clients.files
+async def _fetch(engine: Engine, url: httpx2.URL, headers: dict[str, str]) -> bytes | Failure:
+    client, places = engine.clients.files, engine.places
     request: httpx2.Request | None = client.build_request("GET", url, headers=headers)
     redirects = 0
     try:
         while request and redirects <= _MOST_REDIRECTS:
-            await clients.places.check(request.url)
-            request.extensions = {**request.extensions, **clients.places.guarding(request.url)}
+            await places.check(request.url)
+            request.extensions = {**request.extensions, **places.guarding(request.url)}
             response = await client.send(request, stream=True)
             try:
                 request = response.next_request
@@ -177,8 +177,6 @@ async def _fetch(clients: Clients, url: httpx2.URL, headers: dict[str, str]) -> 
 
 
 async def _image_in(response: httpx2.Response) -> bytes | Failure:
-    from imageevalkit.api.body import read_body
-
     status = response.status_code
     if status != 200:
         gone = 400 <= status < 500 and status not in _MAY_PASS
