@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -102,17 +103,13 @@ class _OpenAIImages(ImageModel):
         self._requested_size = _pixels(merged["size"])
         self._send_seed = send_seed
         self._proven = False
-        # a price per image is not due where there is none
-        self._token_price = self._price if self._price and self._price.per_image is None else None
         self._unusable = ""  # once it is known, nothing more is sent
         self.use_traffic(Traffic())
 
     def has_made_images(self) -> None:
-        """Images of this very model and these settings exist: a bad request is then about its item."""
         self._proven = True
 
     def use_traffic(self, traffic: Traffic) -> bool:
-        """Send requests within the bounds of ``traffic``, together with all other models that share it."""
         limiter = traffic.limiter(self._endpoint, self._settings.max_outage)
         who = f"model '{self._model_id}'"
         self._engine = Engine(who, self._endpoint, self._settings, limiter, LARGEST_REPLY)
@@ -120,36 +117,47 @@ class _OpenAIImages(ImageModel):
         return True
 
     def expect(self, items: int) -> None:
-        """So many items are still to come."""
         self._engine.limiter.expect(self, items)
 
     def holdup(self) -> str:
-        """What holds requests back now, in a few words; empty when nothing does."""
         return self._engine.holdup()
 
     async def aclose(self) -> None:
-        """Close the connections; the model can be used again afterwards."""
         await self._engine.close()
 
-    def _run_alone(self, generating: Callable[[], Awaitable[Generated]]) -> Generated:
+    def generate(self, given: Any, seed: int = 42) -> Generated:
+        """:meth:`generate_async` for callers without an event loop."""
+
         async def once() -> Generated:
             try:
-                return await generating()
+                return await self.generate_async(given, seed)
             finally:
                 await self.aclose()
 
         return asyncio.run(once())
 
-    def _body(self, seed: int) -> dict[str, Any]:
-        return {**self._parameters, "seed": seed} if self._send_seed else self._parameters
+    async def generate_async(self, given: Any, seed: int = 42) -> Generated:
+        """Make one image of what the task gives; many calls may be in flight in one event loop.
 
-    def _request(self, inputs: Inputs, seed: int) -> Request:
-        """What is sent for an item, however often it is sent."""
-        return self._route.prepare(self._model_id, inputs, self._body(seed))
-
-    async def _generate(self, prepare: Callable[[], Request]) -> Generated:
-        """Make one image; ``prepare`` makes the request, off the event loop and once."""
+        Raises:
+            Refused, ItemFailed, ModelUnusable, OnHold: see ``imageevalkit.generation.model``.
+        """
         bill = Bill()
+        try:
+            return await self._made(given, seed, bill)
+        except GenerationError as error:
+            error.bill = bill
+            raise
+
+    @abstractmethod
+    def _inputs(self, given: Any) -> Inputs:
+        """What an item shows the model. Takes CPU time. Raises ItemFailed: it cannot be sent."""
+
+    def _request(self, given: Any, seed: int) -> Request:
+        body = {**self._parameters, "seed": seed} if self._send_seed else self._parameters
+        return self._route.prepare(self._model_id, self._inputs(given), body)
+
+    async def _made(self, given: Any, seed: int, bill: Bill) -> Generated:
         request: Request | None = None
         attempts = 0
 
@@ -157,8 +165,8 @@ class _OpenAIImages(ImageModel):
             nonlocal request, attempts
             if self._unusable:
                 raise ModelUnusable(self._unusable, attempts=0)
-            if request is None:
-                request = await on_cpu(prepare)
+            if request is None:  # however often it is sent
+                request = await on_cpu(self._request, given, seed)
             held = self._estimate or 0.0
             await self._budget.hold(held)
             attempts += 1
@@ -167,19 +175,15 @@ class _OpenAIImages(ImageModel):
         try:
             tried = await self._engine.ask(ask)
         except BudgetSpent as error:
-            raise self._billed(OnHold(str(error), attempts), bill) from None
+            raise OnHold(str(error), attempts) from None
         except asyncio.CancelledError:
             if not bill.maybe_billed:
                 raise
             # the cell was given up with the request under way: the provider may bill it all the same
-            raise self._billed(
-                ItemFailed("given up while under way", attempts, transient=True), bill
-            ) from None
-        except GenerationError as error:
-            raise self._billed(error, bill) from None
+            raise ItemFailed("given up while under way", attempts, transient=True) from None
         result = tried.result
         if isinstance(result, Failure):
-            raise self._billed(self._error(result, tried), bill)
+            raise self._error(result, tried)
         assert result.image is not None
         self._proven = True
         return Generated(
@@ -190,35 +194,31 @@ class _OpenAIImages(ImageModel):
             attempts=tried.attempts,
             seconds=tried.seconds,
             bill=bill,
-            extra=self._endpoint.redact_all(result.extra),
+            extra=self._engine.endpoint.redact_all(result.extra),
         )
-
-    @staticmethod
-    def _billed(error: GenerationError, bill: Bill) -> GenerationError:
-        error.bill = bill
-        return error
 
     async def _paid_attempt(self, request: Request, bill: Bill, held: float) -> ImageReply | Failure:
         """One attempt, ``held`` in the budget while it lasts; its cost goes on the ``bill`` when it is known."""
         cost = None
         try:
             result = await self._attempt(request)
+            maybe = False
             if not isinstance(result, Failure):
+                # a price by tokens, and a gateway that does not tell them: the estimate
                 cost = cost_of_reply(self._price, result.tokens, result.reported_cost)
-                if cost is None:  # a price by tokens, and a gateway that does not tell them
-                    cost = self._estimate
-                bill.add(cost, result.tokens)
+                cost = self._estimate if cost is None else cost
                 if cost is not None:
                     self._estimate = max(cost, self._estimate or 0.0)
             elif result.reported_cost is not None or result.tokens:
                 # a refusal, or words in place of an image: billed for what it took; an image may be too large
                 made = result.kind is Kind.ITEM and result.maybe_billed
-                price = self._price if made else self._token_price
+                # a price per image is not due where there is none
+                by_image = self._price is not None and self._price.per_image is not None
+                price = None if by_image and not made else self._price
                 cost = cost_of_reply(price, result.tokens, result.reported_cost)
-                bill.add(cost, result.tokens)
-            elif result.maybe_billed:
+            elif maybe := result.maybe_billed:
                 cost = self._estimate
-                bill.add(cost, maybe=True)
+            bill.add(cost, result.tokens, maybe)
             return result
         except asyncio.CancelledError:
             cost = self._estimate
@@ -262,34 +262,16 @@ class _OpenAIImages(ImageModel):
 class OpenAIImagesT2I(_OpenAIImages):
     """Text to image."""
 
-    async def generate_async(self, prompt: str, seed: int = 42) -> Generated:
-        """Make one image; many calls may be in flight in one event loop.
-
-        Raises:
-            Refused, ItemFailed, ModelUnusable: see ``imageevalkit.generation.model``.
-        """
-        return await self._generate(lambda: self._request(Inputs(prompt), seed))
-
-    def generate(self, prompt: str, seed: int = 42) -> Generated:
-        """:meth:`generate_async` for callers without an event loop."""
-        return self._run_alone(lambda: self.generate_async(prompt, seed))
+    def _inputs(self, given: str) -> Inputs:
+        return Inputs(given)
 
 
 class OpenAIImagesEdit(_OpenAIImages):
-    """Image editing."""
+    """Image editing: text and images mixed."""
 
-    async def generate_async(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Generated:
-        """Edit the images of ``input_list`` (text and images mixed); many calls may be in flight.
-
-        Raises:
-            Refused, ItemFailed, ModelUnusable: see ``imageevalkit.generation.model``.
-        """
-        return await self._generate(lambda: self._edit_request(input_list, seed))
-
-    def _edit_request(self, input_list: Sequence[str | Image.Image], seed: int) -> Request:
-        pictures = [part for part in input_list if isinstance(part, Image.Image)]
+    def _inputs(self, given: Sequence[str | Image.Image]) -> Inputs:
         try:
-            inputs = inputs_of(joined_text(input_list), pictures)
+            inputs = inputs_of(joined_text(given), [part for part in given if isinstance(part, Image.Image)])
         except MaskError as error:
             raise ItemFailed(str(error), attempts=0) from None
         if not inputs.images:
@@ -297,18 +279,14 @@ class OpenAIImagesEdit(_OpenAIImages):
         if inputs.mask and not self._route.takes_mask:
             text = f"the item has a mask and {self._route.path} takes none: use endpoint=images or responses"
             raise ItemFailed(text, attempts=0)
-        return self._request(inputs, seed)
-
-    def generate(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Generated:
-        """:meth:`generate_async` for callers without an event loop."""
-        return self._run_alone(lambda: self.generate_async(input_list, seed))
+        return inputs
 
 
 class OpenAIImagesSubject(OpenAIImagesEdit):
     """Subject-driven generation: the model is shown the subject's images and the prompt, not the subject's name."""
 
-    def _edit_request(self, input_list: Sequence[str | Image.Image], seed: int) -> Request:
-        return super()._edit_request(without_name(input_list), seed)
+    def _inputs(self, given: Sequence[str | Image.Image]) -> Inputs:
+        return super()._inputs(without_name(given))
 
 
 def _pixels(size: Any) -> tuple[int, int] | None:
