@@ -25,10 +25,7 @@ def check_packages() -> None:
 
 
 class Request(NamedTuple):
-    """What is sent for an item: a path below the base URL, the body and its MIME type.
-
-    A ``body`` in pieces is sent one after the other, never joined: pieces of several requests may be the same.
-    """
+    """A path below the base URL, the body and its MIME type; pieces of a body, perhaps shared, are never joined."""
 
     path: str
     body: bytes | tuple[bytes, ...]
@@ -56,10 +53,7 @@ _LOOK_AGAIN = 0.1  # seconds, while no descriptor is free
 
 
 class Clients:
-    """Clients for ``in_flight`` requests at a time, and ``files`` for what replies point to.
-
-    ``timeout`` (seconds) bounds the connecting. Belongs to the event loop it is made in.
-    """
+    """For ``in_flight`` requests at a time; ``timeout`` (seconds) is for connecting. Belongs to one event loop."""
 
     def __init__(self, in_flight: int, timeout: float) -> None:
         import httpx2
@@ -125,10 +119,7 @@ async def read_body(response: httpx2.Response, longest: int) -> tuple[bytes, boo
 
 
 async def in_time(send: Callable[[], Awaitable[T | Failure]], timeout: float) -> T | Failure:
-    """What ``send`` returns within ``timeout`` seconds, else why not.
-
-    Where no descriptor is free for a connection it waits: nothing is sent, and others will end.
-    """
+    """What ``send`` returns within ``timeout`` seconds, else why not; waits for a descriptor to be free."""
     import httpx2
 
     in_vain = False

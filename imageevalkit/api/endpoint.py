@@ -53,10 +53,9 @@ def kind_of(address: str) -> str:
 class Places:
     """The kind of place that the endpoint at ``base_url`` is, and with it where its replies may point.
 
-    A reply names the URL of its image. Whoever wrote it must not make this machine ask its own services or those of its
-    network: such an address is asked only where the endpoint itself is at one of the same kind. What counts is the
-    address of the very connection; names are looked up before, so that none is opened in vain, and for a proxy, which
-    looks them up itself.
+    Whoever wrote a reply must not make this machine ask its own services or those of its network: such an address is
+    asked only where the endpoint itself is at one of the same kind. What counts is the address of the very connection;
+    names are looked up before, so that none is opened in vain, and for a proxy, which looks them up itself.
     """
 
     def __init__(self, base_url: str) -> None:
@@ -122,7 +121,6 @@ def _on_connection(host: str, look: Callable[[str, Any], Awaitable[None]]) -> di
 
 
 async def _addresses(host: str) -> list[str]:
-    """Those of ``host``; none where its name is not known here."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -157,10 +155,9 @@ class Endpoint:
 
     @classmethod
     def of(cls, model_kwargs: Mapping[str, Any]) -> Endpoint:
-        """The endpoint of a model: ``BASE_URL`` (empty: OpenAI's own) and ``API_KEY`` of the environment.
+        """``BASE_URL`` (empty: OpenAI's own) and ``API_KEY`` of the environment. Raises UserError: one is malformed.
 
-        ``base_url`` and ``api_key_env`` (the name of another variable) among ``model_kwargs`` replace them. Raises
-        UserError: a missing or malformed value.
+        ``base_url`` and ``api_key_env`` (the name of another variable) among ``model_kwargs`` replace them.
         """
         variable = str(model_kwargs.get("api_key_env") or _KEY_VARIABLE)
         if not re.fullmatch(r"([A-Za-z_]\w*_)?API_KEY", variable):

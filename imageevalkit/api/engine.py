@@ -37,11 +37,10 @@ _jitter = random.Random()
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """``max_elapsed`` and ``backoff`` (the ceiling of the first wait) are in seconds.
+    """``max_elapsed`` (s) bounds the requests of one item and the waits between; ``backoff`` (s): the longest first wait.
 
-    ``max_elapsed`` bounds the requests of one item and the waits between them. Neither bound counts what says
-    nothing about the item: rate limits of the account, failures during an outage, waiting for a slot; those end
-    with the limiter's own bound.
+    Neither bound of an item counts what says nothing about it: rate limits of the account, failures during an outage,
+    waiting for a slot; those end with the limiter's own bound.
     """
 
     max_attempts: int = 6
@@ -58,11 +57,7 @@ class RetryPolicy:
         return min(asked or 0.0, LONGEST_WAIT) + _jitter.uniform(0.0, ceiling)
 
     def delay_after_limit(self, limits: int, asked: float | None) -> float:
-        """Seconds to wait after that many 429s: a little more than the server ``asked`` (capped).
-
-        The limiter sees to it that not all come back at once. A server that asks for nothing, or for 0 s, gets
-        the growing waits of :meth:`delay`.
-        """
+        """Seconds to wait after that many 429s: a little more than ``asked``, else growing waits."""
         if not asked:
             return self.delay(limits, None)
         return min(asked, LONGEST_WAIT) + _jitter.uniform(0.0, 0.1 * min(asked, 1.0))
@@ -70,14 +65,11 @@ class RetryPolicy:
 
 @dataclass(frozen=True)
 class RequestSettings(RetryPolicy):
-    """What a user may set of a model or judge behind an API.
+    """What a user may set of a model or judge behind an API. Raises UserError for a malformed value.
 
     ``timeout`` (seconds) bounds one request, its reply included, ``max_outage`` (seconds) how long the endpoint may
     be down. ``base_url`` and ``api_key_env`` name another endpoint than the environment does. ``price`` is the user's
     word (see :mod:`imageevalkit.api.money`). ``extra_body``: request parameters, None taking one back.
-
-    Raises:
-        UserError: a number that is not above 0, parameters that are no object.
     """
 
     timeout: float = 300.0
@@ -102,10 +94,7 @@ class RequestSettings(RetryPolicy):
 
 @dataclass(frozen=True)
 class Attempt(Generic[T]):
-    """The value or the last failure, the number of requests, and the seconds spent on them and between them.
-
-    ``down``: given up because the endpoint was, not because of the item.
-    """
+    """The last outcome, requests, seconds with the waits between; ``down``: the endpoint is to blame."""
 
     result: T | Failure
     attempts: int
@@ -178,11 +167,7 @@ class End(Enum):
 
 
 class Engine:
-    """Asks the endpoint of one model; ``who`` is that model in messages ("judge 'x'").
-
-    A reply has at most ``longest_reply`` bytes. ``answered``: there was one so far. ``places``: where replies may
-    point to.
-    """
+    """Asks the endpoint of the model ``who`` ("judge 'x'"), whose replies have at most ``longest_reply`` bytes."""
 
     def __init__(
         self, who: str, endpoint: Endpoint, settings: RequestSettings, limiter: Limiter, longest_reply: int

@@ -65,8 +65,8 @@ LONGEST_WAIT = 120.0
 def asked_wait(headers: Mapping[str, str], body: str = "", now: datetime | None = None) -> float | None:
     """Seconds after which a failed request may be made again, or None when the reply does not say.
 
-    ``headers`` is case-insensitive (httpx's). ``Retry-After`` (RFC 9110 §10.2.3) wins over the reset of a
-    window that is used up, and that over ``retryDelay`` of google.rpc.RetryInfo in ``body``.
+    ``Retry-After`` (RFC 9110 §10.2.3) wins over the reset of a window that is used up, and that over ``retryDelay`` of
+    google.rpc.RetryInfo in ``body``. ``headers`` is case-insensitive (httpx's).
     """
     delay = _RETRY_DELAY.search(body)
     for asked in (
@@ -130,9 +130,8 @@ class Failure(NamedTuple):
     """One failed request: its class, one line about it, and the seconds the server asks to wait.
 
     ``maybe_billed``: the provider may have made an image (a reply that was lost, late or broken on its way).
-    ``doubt``: the text it has where it is about its item after all; nothing but that no other item has succeeded yet
-    says that it is not.
     ``tokens`` and ``reported_cost`` (USD) are those of a reply that says what it cost (see ``ImageReply``).
+    ``doubt``: its text if it is about its item after all: only that none has succeeded speaks against that.
     """
 
     kind: Kind
@@ -145,10 +144,7 @@ class Failure(NamedTuple):
 
 
 class ErrorBody(NamedTuple):
-    """What an error reply says: its words, its machine-readable codes, and the parameter it blames.
-
-    ``page``: the words are, or hold, an HTML page.
-    """
+    """What an error reply says, its codes, the parameter it blames; ``page``: it is an HTML page."""
 
     message: str
     codes: tuple[str, ...] = ()
@@ -278,8 +274,7 @@ def in_words(text: str) -> ErrorBody:
 def refuses(status: int, error: ErrorBody) -> bool:
     """Whether ``error`` speaks of content policy: by its codes, or by its words where ``status`` fits.
 
-    The words of a 403 or 429 may as well quote a policy on accounts or rates, so only a code counts there;
-    a 5xx is never a refusal. Where the words blame a parameter other than the item's, they are about that.
+    The words of a 403 or 429 may quote a policy on accounts or rates, those on a parameter are about that.
     """
     if not (status == 200 or 400 <= status < 500):
         return False
@@ -297,10 +292,9 @@ def refuses(status: int, error: ErrorBody) -> bool:
 def classify_status(
     status: int, headers: Mapping[str, str], body: str, proven: bool, key: str = "API_KEY"
 ) -> Failure:
-    """The failure that an HTTP reply with ``status`` (not 2xx) means.
+    """The failure that an HTTP reply with ``status`` (not 2xx) means; ``key`` names the variable of the key.
 
-    ``headers`` is case-insensitive (httpx's). ``proven``: an earlier item succeeded with the very same
-    parameters, so a 400 now is about the item. ``key`` names the variable of the key.
+    ``proven``: an earlier item succeeded with the very same parameters, so a 400 now is about the item.
     """
     error = parse_error(body)
     text = f"HTTP {status}: {error.words}" if error.words else f"HTTP {status}"
@@ -326,7 +320,6 @@ def classify_error_in_200(error: ErrorBody) -> Failure:
 
 
 def _status_meant(codes: Iterable[str]) -> int:
-    """The HTTP status that the first telling one of ``codes`` is or stands for; 0 when none does."""
     for code in codes:
         if re.fullmatch(r"[45]\d\d", code):
             return int(code)

@@ -64,10 +64,7 @@ _NEVER = float("-inf")
 
 
 class Trial:
-    """The attempts at one item, as evidence on who is to blame for its failures.
-
-    ``times_blamed``: how often it failed, a request that started later was served, and it failed again.
-    """
+    """The attempts at one item; ``times_blamed``: it failed, a later request was served, it failed again."""
 
     def __init__(self) -> None:
         self.times_blamed = 0
@@ -114,10 +111,6 @@ class Outage:
     def failed(
         self, trial: Trial, sent: float, now: float, reason: str, in_flight: int, untried: bool
     ) -> bool:
-        """A request failed for a reason that passes; whether its item is to blame.
-
-        Others are ``in_flight``; ``untried``: an item that has not failed yet is waiting, and can ask.
-        """
         trial.note_failure(now, self.last_served)
         self.reason = reason
         if self.began is not None:
@@ -242,10 +235,7 @@ class Limiter:
 
     @asynccontextmanager
     async def slot(self, attempts: int = 0) -> AsyncIterator[float]:
-        """Wait for a slot and hold it; gives the time of the start. ``attempts`` were made at the item before.
-
-        Raises EndpointDown: nothing was served for ``max_outage`` seconds.
-        """
+        """Hold a slot, since the time that is given. Raises EndpointDown: nothing was served for ``max_outage`` s."""
         granted: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiters, _Waiter(not attempts, next(self._order), attempts, granted))
         self._pump()
@@ -262,10 +252,7 @@ class Limiter:
 
     @contextmanager
     def returning(self) -> Iterator[None]:
-        """While one who sees that the endpoint is being started again waits for that: it is not given up.
-
-        How long it may be down counts from the end of that.
-        """
+        """While somebody waits for the endpoint to start again it is not given up; an outage counts from then."""
         self._awaited += 1
         try:
             yield
@@ -412,10 +399,7 @@ def _now() -> float:
 
 
 class Traffic:
-    """``workers`` and ``per_minute`` bound the requests to each endpoint with one key, ``max_cost`` (USD) all.
-
-    ``lowered`` says why ``workers`` are fewer than the user asked for.
-    """
+    """``workers`` and ``per_minute`` bound the requests to each endpoint, ``max_cost`` (USD) all."""
 
     def __init__(
         self,

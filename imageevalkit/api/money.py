@@ -16,11 +16,7 @@ from imageevalkit.text import dollars
 
 
 def positive(name: str, value: Any, whole: bool = False) -> float:
-    """``value`` of the setting ``name``, which must be a finite number above 0; ``whole``: an integer.
-
-    Raises:
-        UserError: it is not.
-    """
+    """``value`` of the setting ``name``. Raises UserError: it is no finite (``whole``) number above 0."""
     kinds = (int,) if whole else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < float("inf"):
         raise UserError(f"{name} must be a positive {'whole ' * whole}number, not {value!r}")
@@ -102,13 +98,11 @@ class Price:
 
 
 def cost_of_reply(price: Price | None, counts: Mapping[str, int], reported: float | None) -> float | None:
-    """USD of one reply, by the first of these that is known; ``reported`` is :func:`reported_cost`.
+    """USD of one reply, by the first that is known; what none of them knows is unknown (None), never 0.
 
     1. the user's ``price`` (a model kwarg): it is a contract we cannot see;
-    2. the cost that the gateway reports with the reply: it is who sends the bill;
+    2. the cost that the gateway ``reported`` with the reply: it is who sends the bill;
     3. ``prices.local.json``, then ``prices.json``.
-
-    What none of them knows is unknown (None), never 0.
     """
     if reported is not None and not (price and price.is_users):
         return reported
@@ -116,15 +110,11 @@ def cost_of_reply(price: Price | None, counts: Mapping[str, int], reported: floa
 
 
 def price_of(model_id: str, override: Any = None, makes: str = "image_output") -> Price | None:
-    """The price of ``model_id``; ``override`` is the model's ``price`` kwarg, if the user gave one.
-
-    ``makes`` is the kind of token that the model is asked for, whose rate an object of rates must have.
+    """The price of ``model_id``; ``override`` is the user's. Raises UserError: that, or a price file, is malformed.
 
     A listed id is found as it is, as a dated snapshot of it, and behind the name of its own provider
-    (``openai/gpt-image-1.5``): nothing else is near enough, a wrong price is worse than none.
-
-    Raises:
-        UserError: a malformed ``override`` or price file, on one line.
+    (``openai/gpt-image-1.5``): nothing else is near enough, a wrong price is worse than none. An object of rates must
+    have that of the tokens that the model ``makes``.
     """
     if override is not None:
         return _of_user(override, makes)
@@ -139,11 +129,7 @@ def price_of(model_id: str, override: Any = None, makes: str = "image_output") -
 
 
 def price_and_estimate(model_id: str, kwargs: Mapping[str, Any]) -> tuple[Price | None, float | None]:
-    """The price of a model with these ``kwargs`` and the USD that one image of it may cost; None if not known.
-
-    Raises:
-        UserError: a malformed ``price`` among ``kwargs`` or price file.
-    """
+    """The price of a model and the USD that one image may cost, None if not known. Raises as :func:`price_of`."""
     parameters = {**kwargs, **(kwargs.get("extra_body") or {})}
     # the image tool of /responses is billed by its own model
     price = price_of(parameters.get("image_model") or model_id, kwargs.get("price"))
@@ -164,7 +150,6 @@ def _of_user(given: Any, makes: str) -> Price:
 
 @functools.cache
 def _listed(table: Path, local: Path) -> dict[str, Price]:
-    """The entries of both files by model id."""
     return {**_read(table), **(_read(local) if local.exists() else {})}
 
 
@@ -195,8 +180,7 @@ def _entry(entry: Mapping[str, Any], path: Path, where: str) -> Price:
 
 
 def _checked(price: Price, where: str, makes: str) -> Price:
-    """``price``, whose numbers are from outside. Raises UserError: they are none, or the rate of what it ``makes``
-    is missing."""
+    """``price``, whose numbers are from outside. Raises UserError."""
     amounts = [(kind, rate, "1M tokens") for kind, rate in price.rates.items()]
     amounts += [("estimate", amount, "image") for amount in price.estimates.values()]
     if price.per_image is not None:
@@ -216,10 +200,7 @@ def _is_amount(value: Any) -> bool:
 
 
 class Tokens(NamedTuple):
-    """The tokens of one reply by what they are billed as; cached ones are not in ``text_input`` or ``image_input``.
-
-    A count whose kind the reply does not tell is in ``any_input``.
-    """
+    """Tokens of a reply as they are billed: cached ones are apart, those of an untold kind are ``any_input``."""
 
     text_input: int = 0
     image_input: int = 0
@@ -331,11 +312,7 @@ class BudgetSpent(Exception):
 
 @dataclass
 class Bill:
-    """The cost of all requests of one item, in USD; None while no price is known.
-
-    ``tokens`` are those that replies told. ``maybe_billed`` counts requests whose reply was lost: they are in
-    ``cost`` with the estimate of one image.
-    """
+    """The USD of an item's requests (None: unknown), with the estimate for each of the ``maybe_billed`` ones."""
 
     cost: float | None = None
     tokens: dict[str, int] = field(default_factory=dict)
@@ -351,10 +328,7 @@ class Bill:
 
 
 class Budget:
-    """What a run has spent, in USD, and may spend; shared by all its requests. Belongs to one event loop.
-
-    A request in flight holds what it may cost, so that the bound is kept however many there are.
-    """
+    """What a run has spent, in USD. A request in flight holds what it may cost, so that ``max_cost`` is kept."""
 
     def __init__(self, max_cost: float | None = None) -> None:
         self.max_cost = max_cost
@@ -363,11 +337,7 @@ class Budget:
         self._settled = asyncio.Event()
 
     async def hold(self, amount: float) -> None:
-        """Wait until ``amount`` fits beside what is in flight, and hold it.
-
-        Raises:
-            BudgetSpent: it does not fit beside what is spent.
-        """
+        """Wait until ``amount`` fits beside what is in flight. Raises BudgetSpent: beside what is spent it never will."""
         if self.max_cost is None:
             return
         bound = self.max_cost + 1e-9

@@ -190,11 +190,7 @@ async def _image_in(response: httpx2.Response) -> bytes | Failure:
 
 
 class ImageReply(NamedTuple):
-    """A reply: the bytes of a whole image, or the ``url`` to get them from.
-
-    ``tokens`` are the counts of ``usage``, nested ones with a dotted name; ``extra`` is what the server says
-    that it did. ``reported_cost``: USD, by the gateway's own account.
-    """
+    """A whole image or its ``url``, the counts of ``usage``, what the server says it did, its account of the cost."""
 
     image: bytes | None
     url: str | None

@@ -34,11 +34,7 @@ from imageevalkit.text import to_bytes
 
 
 class Route(ABC):
-    """One wire format: how an item becomes a request, and a reply an image.
-
-    ``defaults`` are request parameters that a user's None takes back; ``reserved`` are those a user cannot
-    give, with the reason.
-    """
+    """One wire format. A user's None takes back one of ``defaults``; ``reserved``: what is not given, and why."""
 
     name: ClassVar[str]
     path: ClassVar[str]
@@ -330,11 +326,7 @@ _ROUTES: dict[str, Route] = {route.name: route for route in (Images(), Chat(), R
 
 
 def of(name: Any) -> Route:
-    """The route of that ``name``.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The route of that ``name``. Raises UserError: there is none."""
     if isinstance(name, str) and name in _ROUTES:
         return _ROUTES[name]
     hint = suggest(str(name), _ROUTES)

@@ -65,11 +65,7 @@ class Asker:
 
 
 async def drain(cells: AsyncIterator[tuple[CellRun, Asker]], end: Callable[[CellRun], None]) -> None:
-    """Make the items of ``cells``, in their order.
-
-    The next cell begins as soon as no item of the one before is left to begin. ``end`` is called once for
-    each, when its last item is settled.
-    """
+    """Make the items of ``cells``, the next when all of one have begun; ``end`` is called with each."""
     begun: list[_CellInFlight] = []
     try:
         async for run, asker in cells:

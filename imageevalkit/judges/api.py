@@ -54,7 +54,7 @@ def request_parameters(question: Question, settings: ApiSettings) -> dict[str, A
 def chat_request(
     model_id: str, question: Question, parameters: Mapping[str, Any], pictures: Mapping[Picture, DataUrl]
 ) -> Request:
-    """The request, its body in pieces of which the base64 of each picture is one: megabytes are not copied.
+    """The request; the base64 of each picture is a piece of its own: megabytes are not copied.
 
     All contents are lists of parts, also those of one text: that is how the official evaluators send them.
     """
@@ -89,10 +89,7 @@ FEW_LOGPROBS = Failure(
 
 
 def read_reply(question: Question, content: bytes, top: int, price: Price | None) -> Answer | Failure:
-    """The answer to ``question`` in the body of a 200, or what the body means without one.
-
-    ``top`` is how many of the likeliest first tokens were asked for, where probabilities were.
-    """
+    """The answer in the body of a 200, or what it means; ``top`` likeliest first tokens were asked for."""
     return read_json(content, lambda reply: _answer(question, reply, top, price))
 
 
@@ -140,7 +137,6 @@ def _answer(question: Question, reply: Mapping[str, Any], top: int, price: Price
 
 
 def _text(content: Any) -> str:
-    """The words of a message: a string, or the texts among its parts."""
     if isinstance(content, list):
         texts = (part.get("text") if isinstance(part, dict) else part for part in content)
         return "".join(text for text in texts if isinstance(text, str))
@@ -236,12 +232,9 @@ def _data_url(picture: Picture) -> DataUrl:
 
 
 def rgb(picture: Picture, data: bytes) -> Image.Image:
-    """The pixels that the picture's rule makes of ``data``, as RGB with nothing else to it.
+    """The pixels that the picture's rule makes of ``data``, as RGB. Raises CorruptImage: nobody can tell them.
 
     Neither a colour that meant transparency nor a rotation is left in its ``info``: transformers would act on it again.
-
-    Raises:
-        CorruptImage: it is no whole image, or nobody can tell its pixels.
     """
     rule = picture.pixels or TRANSFORMERS
     image = decode(data)
@@ -264,9 +257,7 @@ def fitted_size(size: tuple[int, int], multiple: int) -> tuple[int, int]:
 
     The nearest ones; where the area would be more than 16384 (less than 4) squares of ``multiple``, both sides are
     scaled alike to that area and rounded down (up). Half a multiple goes to the even one, as Python rounds.
-
-    Raises:
-        ValueError: one side is more than 200 times the other.
+    Raises ValueError: one side is more than 200 times the other.
     """
     if max(size) > _LONGEST * min(size):
         raise ValueError(f"one side of {size[0]}×{size[1]} px is more than {_LONGEST} times the other")
@@ -294,12 +285,7 @@ def encoded(image: Image.Image, encoding: Encoding) -> bytes:
 
 
 def open_picture(picture: Picture) -> Image.Image:
-    """The picture as RGB, with the losses of its ``encoding`` if it has one.
-
-    Raises:
-        CorruptImage: the file is no whole image.
-        OSError: it cannot be read.
-    """
+    """The picture as RGB, with the losses of its ``encoding``. Raises CorruptImage, OSError."""
     image = rgb(picture, picture.read())
     if picture.encoding is None:
         return image
@@ -307,10 +293,7 @@ def open_picture(picture: Picture) -> Image.Image:
 
 
 def judge_picture(picture: Picture) -> Image.Image:
-    """What the protocol's program gives to the processor of a judge: :func:`open_picture`, resized where it does that.
-
-    Raises ValueError: its sides differ too much for that; and what :func:`open_picture` raises.
-    """
+    """:func:`open_picture`, resized as a processor gets it. Raises ValueError too: its sides differ too much."""
     image = open_picture(picture)
     multiple = picture.pixels.multiple if picture.pixels else None
     if not multiple:
@@ -320,13 +303,9 @@ def judge_picture(picture: Picture) -> Image.Image:
 
 
 def sent_picture(picture: Picture) -> tuple[bytes, str]:
-    """The file's own bytes, or its picture encoded anew, and what they are declared to be; takes CPU time.
+    """The bytes to send, and what they are declared to be. Takes CPU time. Raises CorruptImage, OSError.
 
     A server decodes by rules of its own: where it could see other pixels than the protocol means, it gets those as PNG.
-
-    Raises:
-        OSError: the file cannot be read.
-        CorruptImage: it has to be understood, and is no image.
     """
     data = when_one_is_free(picture.read)
     encoding = picture.encoding

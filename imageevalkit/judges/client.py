@@ -137,8 +137,6 @@ class ApiJudge(Judge):
 
 
 class _Session:
-    """All questions of one call to ``ask``, of which one event loop takes care."""
-
     def __init__(self, judge: ApiJudge, engine: Engine, give: Callable[[Answer], None]) -> None:
         self._judge, self._engine, self._give = judge, engine, give
         self._model_id = judge.choice.setting.model_path
@@ -215,8 +213,7 @@ class _Session:
     async def _restarted(self, server: ServerAddress, failure: Failure, asked: int) -> bool:
         """Whether the ``server`` of this run was started again since ``asked``, the edition of its address back then.
 
-        Waits while it is being started, and where by this ``failure`` it must be dead, until that is noticed.
-        Raises JudgeUnusable: it will not come back.
+        Waits for that where by this ``failure`` it must be dead. Raises JudgeUnusable: it will not come back.
         """
         if failure.kind not in (Kind.TRANSIENT, Kind.UNREACHABLE):
             return False
@@ -237,7 +234,6 @@ class _Session:
                 await asyncio.sleep(_TICK)
 
     def _error(self, failure: Failure, tried: Attempt[Answer]) -> str:
-        """``failure`` in words. Raises JudgeUnusable: it is not about one question."""
         end, text = self._engine.end(failure, tried)
         if end is End.FAILED:
             return text
@@ -254,10 +250,7 @@ _END = object()
 
 
 def in_background(produce: Callable[[Callable[[Answer], None]], Awaitable[None]]) -> Iterator[Answer]:
-    """What ``produce(give)`` gives, as it comes; then what it raises, if it does.
-
-    Closing the iterator, or an interrupt while it waits, cancels the coroutine and waits for its end.
-    """
+    """What ``produce(give)`` gives and raises, as it comes; closing the iterator cancels it."""
     given: SimpleQueue[Any] = SimpleQueue()
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
 

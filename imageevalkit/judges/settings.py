@@ -24,13 +24,9 @@ _NOT_PARAMETERS = {
 
 @dataclass(frozen=True)
 class ApiSettings(RequestSettings):
-    """Besides those of every API: how a judge is asked.
+    """``max_tokens_parameter``: the endpoint's name for a reply's length; ``top_logprobs``: how many tokens it lists.
 
-    ``max_tokens_parameter`` is the name that the endpoint has for the length of a reply; ``top_logprobs`` how many of
-    the likeliest tokens it gives.
-
-    Raises:
-        UserError: also for a request parameter that is not the user's, a malformed price.
+    Raises UserError also for a request parameter that is not the user's, and a malformed price.
     """
 
     top_logprobs: int = 20

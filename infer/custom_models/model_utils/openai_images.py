@@ -137,11 +137,7 @@ class _OpenAIImages(ImageModel):
         return asyncio.run(once())
 
     async def generate_async(self, given: Any, seed: int = 42) -> Generated:
-        """Make one image of what the task gives; many calls may be in flight in one event loop.
-
-        Raises:
-            Refused, ItemFailed, ModelUnusable, OnHold: see ``imageevalkit.generation.model``.
-        """
+        """Many calls may be in flight in one event loop. Raises :class:`GenerationError`."""
         bill = Bill()
         try:
             return await self._made(given, seed, bill)
@@ -151,7 +147,7 @@ class _OpenAIImages(ImageModel):
 
     @abstractmethod
     def _inputs(self, given: Any) -> Inputs:
-        """What an item shows the model. Takes CPU time. Raises ItemFailed: it cannot be sent."""
+        """What an item shows the model. Raises ItemFailed."""
 
     def _request(self, given: Any, seed: int) -> Request:
         body = {**self._parameters, "seed": seed} if self._send_seed else self._parameters
@@ -198,7 +194,6 @@ class _OpenAIImages(ImageModel):
         )
 
     async def _paid_attempt(self, request: Request, bill: Bill, held: float) -> ImageReply | Failure:
-        """One attempt, ``held`` in the budget while it lasts; its cost goes on the ``bill`` when it is known."""
         cost = None
         try:
             result = await self._attempt(request)
@@ -228,7 +223,6 @@ class _OpenAIImages(ImageModel):
             self._budget.settle(held, cost or 0.0)
 
     async def _attempt(self, request: Request) -> ImageReply | Failure:
-        """One request and, where the reply holds a URL, the download."""
         body = await self._engine.post(request, self._proven)
         if isinstance(body, Failure):
             return body
@@ -244,7 +238,6 @@ class _OpenAIImages(ImageModel):
         return reply._replace(image=image, url=None)
 
     def _error(self, failure: Failure, tried: Attempt[ImageReply]) -> GenerationError:
-        """The failure as an exception of the contract, on one line and without the key."""
         end, text = self._engine.end(failure, tried)
         if end is End.UNREACHABLE:
             text += "; check BASE_URL and the network"
