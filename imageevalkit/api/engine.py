@@ -37,7 +37,7 @@ _jitter = random.Random()
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """``max_elapsed`` (s) bounds the requests of one item and the waits between; ``backoff`` (s): the longest first wait.
+    """``max_elapsed`` (s) bounds an item's requests and the waits between; ``backoff`` (s): the longest first wait.
 
     Neither bound of an item counts what says nothing about it: rate limits of the account, failures during an outage,
     waiting for a slot; those end with the limiter's own bound.

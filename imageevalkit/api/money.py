@@ -337,7 +337,7 @@ class Budget:
         self._settled = asyncio.Event()
 
     async def hold(self, amount: float) -> None:
-        """Wait until ``amount`` fits beside what is in flight. Raises BudgetSpent: beside what is spent it never will."""
+        """Wait until ``amount`` fits beside what is in flight. Raises BudgetSpent: it never will."""
         if self.max_cost is None:
             return
         bound = self.max_cost + 1e-9
