@@ -25,20 +25,15 @@ def check_packages() -> None:
 
 
 class Request(NamedTuple):
-    """A path below the base URL, the body and its MIME type; pieces of a body, perhaps shared, are never joined."""
+    """A path below the base URL, and the body: its pieces, perhaps shared with others, are never joined."""
 
     path: str
-    body: bytes | tuple[bytes, ...]
-    mime_type: str
-
-    @property
-    def pieces(self) -> tuple[bytes, ...]:
-        """The body, in pieces in any case."""
-        return (self.body,) if isinstance(self.body, bytes) else self.body
+    body: tuple[bytes, ...]
+    mime_type: str = "application/json"
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """The same, as a client sends it."""
-        for piece in self.pieces:
+        """The body, as a client sends it."""
+        for piece in self.body:
             yield piece
 
 
@@ -55,7 +50,9 @@ _LOOK_AGAIN = 0.1  # seconds, while no descriptor is free
 class Clients:
     """For ``in_flight`` requests at a time; ``timeout`` (seconds) is for connecting. Belongs to one event loop."""
 
-    def __init__(self, in_flight: int, timeout: float) -> None:
+    def __init__(
+        self, in_flight: int, timeout: float, guard: Callable[[httpx2.Request], Awaitable[None]]
+    ) -> None:
         import httpx2
 
         self.loop = asyncio.get_running_loop()
@@ -76,7 +73,9 @@ class Clients:
                 timeout=bounds, limits=limits, verify=verify, headers=headers, follow_redirects=False
             )
 
+        # for what replies point to
         self.files = http()
+        self.files.event_hooks = {"request": [guard]}
         count = min(_MOST_CLIENTS, -(-in_flight // _REQUESTS_PER_CLIENT))
         self._in_flight = {http(): 0 for _ in range(count)}
 

@@ -72,22 +72,21 @@ class Places:
 
         return {} if self._connected else _on_connection(self._host, learn)
 
-    async def check(self, url: httpx2.URL) -> None:
-        """Raises NotAllowed where ``url`` leads to what must not be asked, as far as its name is known here."""
-        for address in await _addresses(url.raw_host.decode("ascii")):
-            await self._check(url.host, address)
+    async def guard(self, request: httpx2.Request) -> None:
+        """Raises NotAllowed where ``request`` leads to what must not be asked; so does its connection, later."""
+        url = request.url
+        host = url.raw_host.decode("ascii")
 
-    def guarding(self, url: httpx2.URL) -> dict[str, Any]:
-        """The extensions of a request for ``url``: its connection is closed, with NotAllowed, where it must not be."""
-
-        async def guard(address: str, stream: Any) -> None:
+        async def look(address: str, stream: Any) -> None:
             try:
                 await self._check(url.host, address)
             except NotAllowed:
                 await stream.aclose()
                 raise
 
-        return _on_connection(url.raw_host.decode("ascii"), guard)
+        for address in await _addresses(host):
+            await self._check(url.host, address)
+        request.extensions = {**request.extensions, **_on_connection(host, look)}
 
     async def _check(self, host: str, address: str) -> None:
         kind, own = kind_of(address), self._connected

@@ -36,43 +36,21 @@ _jitter = random.Random()
 
 
 @dataclass(frozen=True)
-class RetryPolicy:
-    """``max_elapsed`` (s) bounds an item's requests and the waits between; ``backoff`` (s): the longest first wait.
-
-    Neither bound of an item counts what says nothing about it: rate limits of the account, failures during an outage,
-    waiting for a slot; those end with the limiter's own bound.
-    """
-
-    max_attempts: int = 6
-    max_elapsed: float = 600.0
-    backoff: float = 2.0
-
-    def delay(self, failures: int, asked: float | None) -> float:
-        """Seconds to wait after that many failures: never less than the server ``asked`` (capped).
-
-        Full jitter: uniform in [0, min(cap, backoff · 2^(failures-1))]
-        (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
-        """
-        ceiling = min(_LONGEST_BACKOFF, self.backoff * 2 ** min(max(failures, 1) - 1, _MOST_DOUBLINGS))
-        return min(asked or 0.0, LONGEST_WAIT) + _jitter.uniform(0.0, ceiling)
-
-    def delay_after_limit(self, limits: int, asked: float | None) -> float:
-        """Seconds to wait after that many 429s: a little more than ``asked``, else growing waits."""
-        if not asked:
-            return self.delay(limits, None)
-        return min(asked, LONGEST_WAIT) + _jitter.uniform(0.0, 0.1 * min(asked, 1.0))
-
-
-@dataclass(frozen=True)
-class RequestSettings(RetryPolicy):
+class RequestSettings:
     """What a user may set of a model or judge behind an API. Raises UserError for a malformed value.
 
     ``timeout`` (seconds) bounds one request, its reply included, ``max_outage`` (seconds) how long the endpoint may
-    be down. ``base_url`` and ``api_key_env`` name another endpoint than the environment does. ``price`` is the user's
-    word (see :mod:`imageevalkit.api.money`). ``extra_body``: request parameters, None taking one back.
+    be down, ``max_elapsed`` (seconds) the requests of one item and the waits between; ``backoff`` (seconds) is the
+    longest first wait. What says nothing about the item counts neither there nor as one of its ``max_attempts``:
+    rate limits of the account, failures during an outage, waiting for a slot. ``base_url`` and ``api_key_env`` name
+    another endpoint than the environment does. ``price`` is the user's word (see :mod:`imageevalkit.api.money`).
+    ``extra_body``: request parameters, None taking one back.
     """
 
     timeout: float = 300.0
+    max_attempts: int = 6
+    max_elapsed: float = 600.0
+    backoff: float = 2.0
     max_outage: float = 1800.0
     base_url: str | None = None
     api_key_env: str | None = None
@@ -91,6 +69,18 @@ class RequestSettings(RetryPolicy):
         """The one that is asked. Raises UserError: a missing or malformed value."""
         return Endpoint.of(vars(self))
 
+    def delay(self, failures: int, asked: float | None, limited: bool = False) -> float:
+        """Seconds to wait after that many failures (429s, where ``limited``): never less than ``asked`` (capped).
+
+        Full jitter: uniform in [0, min(cap, backoff · 2^(failures-1))]
+        (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/); the limiter sees to it that those
+        who were told when do not come back at once.
+        """
+        ceiling = min(_LONGEST_BACKOFF, self.backoff * 2 ** min(max(failures, 1) - 1, _MOST_DOUBLINGS))
+        if limited and asked:
+            ceiling = 0.1 * min(asked, 1.0)
+        return min(asked or 0.0, LONGEST_WAIT) + _jitter.uniform(0.0, ceiling)
+
 
 @dataclass(frozen=True)
 class Attempt(Generic[T]):
@@ -103,7 +93,7 @@ class Attempt(Generic[T]):
 
 
 async def retry(
-    ask: Callable[[], Awaitable[T | Failure]], policy: RetryPolicy, limiter: Limiter
+    ask: Callable[[], Awaitable[T | Failure]], policy: RequestSettings, limiter: Limiter
 ) -> Attempt[T]:
     """Call ``ask``, each time in a slot of ``limiter``, until it succeeds, fails for good, or a bound is met."""
     loop = asyncio.get_running_loop()
@@ -138,7 +128,7 @@ async def retry(
         finally:
             state.sent = False
         if result.kind is Kind.RATE_LIMIT:
-            delay = policy.delay_after_limit(failures[Kind.RATE_LIMIT], result.retry_after)
+            delay = policy.delay(failures[Kind.RATE_LIMIT], result.retry_after, limited=True)
             if limits.times_blamed:
                 limited_seconds += took + delay
             if limits.times_blamed >= _MOST_LIMITS or limited_seconds > policy.max_elapsed:
@@ -183,7 +173,7 @@ class Engine:
     def clients(self) -> Clients:
         """Those of the running event loop: connections cannot move to another."""
         if self._clients is None or self._clients.loop is not asyncio.get_running_loop():
-            self._clients = Clients(self.limiter.ceiling, self.settings.timeout)
+            self._clients = Clients(self.limiter.ceiling, self.settings.timeout, self.places.guard)
         return self._clients
 
     async def close(self) -> None:
@@ -202,7 +192,7 @@ class Engine:
             "Authorization": f"Bearer {self.endpoint.key}",
             "Content-Type": request.mime_type,
             # without it a body in pieces goes in chunked encoding, which some gateways refuse
-            "Content-Length": str(sum(map(len, request.pieces))),
+            "Content-Length": str(sum(map(len, request.body))),
             # two repetitions of a prompt are two requests, for a gateway that caches too
             "X-Client-Request-Id": str(uuid.uuid4()),
         }

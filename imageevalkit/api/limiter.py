@@ -184,11 +184,8 @@ class Limiter:
       since a limit may have been a passing one. A 429 while paced is the next such moment, and needs no pause.
     * The first requests start a few milliseconds apart, so that the first 429 is there before all of them are spent.
 
-    Args:
-        ceiling: requests in flight at most.
-        per_minute: requests started per minute at most, evenly spaced; None for no bound.
-        max_outage: seconds for which everything may fail before all waiting requests are given up.
-        lowered: why the ceiling is lower than the user asked for; empty where it is not.
+    At most ``ceiling`` requests are in flight (``lowered`` says why fewer than asked for), and ``per_minute`` started,
+    evenly spaced. When all has failed for ``max_outage`` seconds, waiting requests are given up.
     """
 
     def __init__(

@@ -236,36 +236,32 @@ def billed_tokens(counts: Mapping[str, int]) -> Tokens | None:
     """
     tool = {name.removeprefix(_TOOL): n for name, n in counts.items() if name.startswith(_TOOL)}
     counts = tool or counts
-    prompt = _most(counts, "input_tokens", "prompt_tokens", "promptTokenCount")
-    output = _most(counts, "output_tokens", "completion_tokens", "candidatesTokenCount")
-    # Gemini, and Google's own chat endpoint, count thinking beside the output
-    beside = _most(counts, "total_tokens", "totalTokenCount") - prompt - output if prompt else 0
-    if "candidatesTokenCount" in counts:
-        beside = max(beside, counts.get("thoughtsTokenCount", 0))
+
+    def most(*names: str) -> int:
+        return max(0, *(counts.get(name, 0) for name in names))
+
+    def inputs(name: str) -> int:
+        return most(f"input_tokens_details.{name}", f"prompt_tokens_details.{name}")
+
+    def outputs(name: str) -> int:
+        return most(f"output_tokens_details.{name}", f"completion_tokens_details.{name}")
+
+    prompt = most("input_tokens", "prompt_tokens", "promptTokenCount")
+    output = most("output_tokens", "completion_tokens", "candidatesTokenCount")
     if output <= 0:
         return None
-    image_output = _image_output(counts, output, thinking_is_in_it=beside <= 0)
-    return _with_input(counts, prompt)._replace(
-        text_output=output - image_output + max(0, beside), image_output=image_output
-    )
-
-
-def _image_output(counts: Mapping[str, int], output: int, thinking_is_in_it: bool) -> int:
-    image = _most(counts, *_details("output", "image_tokens"))
-    if image:
-        return min(image, output)
-    text = _most(counts, *_details("output", "text_tokens"))
-    thinking = _most(counts, *_details("output", "reasoning_tokens")) if thinking_is_in_it else 0
-    return max(0, output - text - thinking)
-
-
-def _with_input(counts: Mapping[str, int], prompt: int) -> Tokens:
-    text = min(_most(counts, *_details("input", "text_tokens")), prompt)
-    image = min(_most(counts, *_details("input", "image_tokens")), prompt - text)
+    # Gemini, and Google's own chat endpoint, count thinking beside the output
+    beside = most("total_tokens", "totalTokenCount") - prompt - output if prompt else 0
+    if "candidatesTokenCount" in counts:
+        beside = max(beside, counts.get("thoughtsTokenCount", 0))
+    thinking = outputs("reasoning_tokens") if beside <= 0 else 0
+    image_output = min(outputs("image_tokens"), output) or max(0, output - outputs("text_tokens") - thinking)
+    text = min(inputs("text_tokens"), prompt)
+    image = min(inputs("image_tokens"), prompt - text)
     if image and not text:
         text = prompt - image
-    cached = min(_most(counts, *_details("input", "cached_tokens"), "cachedContentTokenCount"), prompt)
-    cached_image = min(_most(counts, *_details("input", "cached_tokens_details.image_tokens")), image, cached)
+    cached = min(max(inputs("cached_tokens"), most("cachedContentTokenCount")), prompt)
+    cached_image = min(inputs("cached_tokens_details.image_tokens"), image, cached)
     # text first: an image token saves more, and which of the two were cached is told by few
     cached_text = min(cached - cached_image, text)
     cached_image = min(cached - cached_text, image)
@@ -275,16 +271,9 @@ def _with_input(counts: Mapping[str, int], prompt: int) -> Tokens:
         any_input=prompt - text - image,
         cached_text_input=cached_text,
         cached_image_input=cached_image,
+        text_output=output - image_output + max(0, beside),
+        image_output=image_output,
     )
-
-
-def _details(side: str, name: str) -> tuple[str, str]:
-    chat = {"input": "prompt", "output": "completion"}[side]
-    return f"{side}_tokens_details.{name}", f"{chat}_tokens_details.{name}"
-
-
-def _most(counts: Mapping[str, int], *names: str) -> int:
-    return max(0, *(counts.get(name, 0) for name in names))
 
 
 def reported_cost(usage: Any) -> float | None:

@@ -117,7 +117,6 @@ def stopped_by_policy(reply: Mapping[str, Any], choice: Mapping[str, Any], words
 # The image exists and may have been billed: asking for it again is cheaper than asking for a new one.
 _TRIES = 3
 _MAY_PASS = frozenset({408, 425, 429})
-_MOST_REDIRECTS = 20
 
 
 async def download_image(engine: Engine, link: str) -> bytes | Failure:
@@ -139,8 +138,16 @@ async def download_image(engine: Engine, link: str) -> bytes | Failure:
     same_origin = (url.scheme, url.host, url.port) == (base.scheme, base.host, base.port)
     headers = {"Authorization": f"Bearer {engine.endpoint.key}"} if same_origin else {}
 
+    async def fetch() -> bytes | Failure:
+        files = engine.clients.files
+        try:
+            async with files.stream("GET", url, headers=headers, follow_redirects=True) as response:
+                return await _image_in(response)
+        except NotAllowed as error:
+            return Failure(Kind.ITEM, str(error))
+
     async def attempt() -> bytes | Failure:
-        result = await in_time(lambda: _fetch(engine, url, headers), timeout)
+        result = await in_time(fetch, timeout)
         if isinstance(result, Failure) and result.kind is not Kind.ITEM:
             # messages name the host only: the query of a signed URL is a secret
             return result._replace(text=f"the image from {url.host} could not be had: {result.text}")
@@ -153,27 +160,6 @@ async def download_image(engine: Engine, link: str) -> bytes | Failure:
     if isinstance(result, Failure) and result.kind is not Kind.ITEM:
         return Failure(Kind.LOST, result.text)
     return result
-
-
-async def _fetch(engine: Engine, url: httpx2.URL, headers: dict[str, str]) -> bytes | Failure:
-    client, places = engine.clients.files, engine.places
-    request: httpx2.Request | None = client.build_request("GET", url, headers=headers)
-    redirects = 0
-    try:
-        while request and redirects <= _MOST_REDIRECTS:
-            await places.check(request.url)
-            request.extensions = {**request.extensions, **places.guarding(request.url)}
-            response = await client.send(request, stream=True)
-            try:
-                request = response.next_request
-                if request is None:
-                    return await _image_in(response)
-            finally:
-                await response.aclose()
-            redirects += 1
-    except NotAllowed as error:
-        return Failure(Kind.ITEM, str(error))
-    return Failure(Kind.TRANSIENT, "too many redirects")
 
 
 async def _image_in(response: httpx2.Response) -> bytes | Failure:
@@ -190,21 +176,17 @@ async def _image_in(response: httpx2.Response) -> bytes | Failure:
 
 
 class ImageReply(NamedTuple):
-    """A whole image or its ``url``, the counts of ``usage``, what the server says it did, its account of the cost."""
+    """An image in a reply: in base64 (perhaps a data URL) until it is ``image``, or the ``url`` it can be had from.
 
-    image: bytes | None
-    url: str | None
-    tokens: dict[str, int]
-    extra: Mapping[str, Any]
-    reported_cost: float | None = None
-
-
-class ImageSource(NamedTuple):
-    """An image in a reply: base64 (perhaps a data URL), or the ``url`` it can be had from; ``extra`` as above."""
+    ``tokens`` are the counts of ``usage``, ``extra`` what the server says it did, ``reported_cost`` (USD) its account.
+    """
 
     encoded: Any = None
     url: str | None = None
     extra: Mapping[str, Any] = MappingProxyType({})
+    image: bytes | None = None
+    tokens: Mapping[str, int] = MappingProxyType({})
+    reported_cost: float | None = None
 
 
 LARGEST_IMAGE = 100 * 2**20
@@ -228,20 +210,20 @@ _NOT_SAID = re.compile(
 )
 
 
-def found_in(value: Any) -> ImageSource | None:
+def found_in(value: Any) -> ImageReply | None:
     """The image in ``value``: a URL, or an object that holds one in one of the ways servers do."""
     if isinstance(value, str):
         if not value:
             return None
-        return ImageSource(encoded=value) if _DATA_URL.match(value) else ImageSource(url=value)
+        return ImageReply(encoded=value) if _DATA_URL.match(value) else ImageReply(url=value)
     if not isinstance(value, dict):
         return None
     if value.get("b64_json"):
-        return ImageSource(encoded=value["b64_json"])
+        return ImageReply(encoded=value["b64_json"])
     inline = value.get("inline_data") or value.get("inlineData")
     if isinstance(inline, dict) and inline.get("data"):
         mime_type = str(inline.get("mime_type") or inline.get("mimeType") or "image/")
-        return ImageSource(encoded=inline["data"]) if mime_type.lower().startswith("image/") else None
+        return ImageReply(encoded=inline["data"]) if mime_type.lower().startswith("image/") else None
     return found_in(value.get("image_url") or value.get("imageUrl") or value.get("url"))
 
 
@@ -250,14 +232,11 @@ def tokens_billed(reply: Mapping[str, Any]) -> dict[str, int]:
     return tokens_of(reply.get("usage")) | tokens_of(reply.get("tool_usage"), "tool_usage.")
 
 
-def decoded(source: ImageSource) -> bytes | Failure | None:
-    """The bytes of the whole image in ``source``, None where it has a URL. Takes CPU time."""
-    if source.url is not None:
-        return None
+def decoded(encoded: Any) -> bytes | Failure:
+    """The bytes of a whole image in base64, perhaps as a data URL. Takes CPU time."""
     import pybase64  # base64 of the standard library holds the interpreter lock for 5 ms an image
 
     try:
-        encoded = source.encoded
         head = _DATA_URL.match(encoded)
         payload = encoded[head.end() :] if head else encoded
         if "-" in payload or "_" in payload:

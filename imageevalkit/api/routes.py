@@ -14,7 +14,6 @@ from imageevalkit.api.failures import LONGEST_MESSAGE, Failure, Kind
 from imageevalkit.api.money import reported_cost
 from imageevalkit.api.replies import (
     ImageReply,
-    ImageSource,
     decoded,
     failure_in,
     finish_reasons,
@@ -50,7 +49,7 @@ class Route(ABC):
     def prepare(self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any]) -> Request:
         """The request, which may be sent again and again. Takes CPU time with images."""
         body = json.dumps(self.body(model_id, inputs, parameters), separators=(",", ":")).encode()
-        return Request(self.path, body, "application/json")
+        return Request(self.path, (body,))
 
     @abstractmethod
     def body(self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,24 +60,22 @@ class Route(ABC):
         return read_json(content, self._read)
 
     def _read(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
-        found, tokens, cost = self.image_in(reply), tokens_billed(reply), reported_cost(reply.get("usage"))
-        if not isinstance(found, Failure):
-            image = decoded(found)
-            if not isinstance(image, Failure):
-                return ImageReply(image, found.url, tokens, found.extra, cost)
-            found = image
+        found = self.image_in(reply)
+        if isinstance(found, ImageReply) and found.url is None:
+            image = decoded(found.encoded)
+            found = image if isinstance(image, Failure) else found._replace(image=image, encoded=None)
         # a refusal has its price too
-        return found._replace(tokens=tokens, reported_cost=cost)
+        return found._replace(tokens=tokens_billed(reply), reported_cost=reported_cost(reply.get("usage")))
 
     @abstractmethod
-    def image_in(self, reply: Mapping[str, Any]) -> ImageSource | Failure:
+    def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
         """The image in the parsed ``reply`` of a 200, or what the reply means without one."""
 
 
 class Content(NamedTuple):
     """The images in their order, and the words around them."""
 
-    images: list[ImageSource]
+    images: list[ImageReply]
     words: str
 
 
@@ -100,7 +97,7 @@ _NOTHING_BUT_A_URL = re.compile(r"\s*(https?://\S+)\s*")
 
 def read_content(content: Any) -> Content:
     """Take ``content`` apart. Text parts may hold images too: gateways put them there as Markdown."""
-    images: list[ImageSource] = []
+    images: list[ImageReply] = []
     words: list[str] = []
     for part in content if isinstance(content, list) else [content]:
         text = part.get("text") if isinstance(part, dict) else part
@@ -111,10 +108,10 @@ def read_content(content: Any) -> Content:
     return Content(images, " ".join(" ".join(words).split()))
 
 
-def _take_apart(text: str, images: list[ImageSource]) -> Iterator[str]:
+def _take_apart(text: str, images: list[ImageReply]) -> Iterator[str]:
     """The words of ``text``; its images are added to ``images``. One pass: it may be megabytes long."""
     if alone := _NOTHING_BUT_A_URL.fullmatch(text):
-        images.append(ImageSource(url=alone[1]))
+        images.append(ImageReply(url=alone[1]))
         return
     end = looked_at = 0
     while match := _IMAGE.search(text, looked_at):
@@ -122,9 +119,7 @@ def _take_apart(text: str, images: list[ImageSource]) -> Iterator[str]:
         if on_its_own and not _OF_AN_IMAGE.search(on_its_own):
             looked_at = match.start() + 1  # the pattern of a line of its own begins no second time in it
             continue
-        images.append(
-            ImageSource(encoded=data_url) if data_url else ImageSource(url=in_markdown or on_its_own)
-        )
+        images.append(ImageReply(encoded=data_url) if data_url else ImageReply(url=in_markdown or on_its_own))
         yield text[end : match.start()]
         end = looked_at = match.end()
     yield text[end:]
@@ -144,7 +139,7 @@ def form(path: str, fields: Mapping[str, Any], files: Sequence[tuple[str, Upload
         data=data,
         files=[(name, (file.name, file.data, file.mime_type)) for name, file in files],
     )
-    return Request(path, request.read(), request.headers["content-type"])
+    return Request(path, (request.read(),), request.headers["content-type"])
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, bytes]]:
@@ -183,7 +178,7 @@ class Images(Route):
             files.append(("mask", inputs.mask))
         return form(_EDITS, self.body(model_id, inputs, parameters), files)
 
-    def image_in(self, reply: Mapping[str, Any]) -> ImageSource | Failure:
+    def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
         data = reply.get("data")
         entry = data[0] if isinstance(data, list) and data and isinstance(data[0], dict) else {}
         if found := found_in(entry):
@@ -216,7 +211,7 @@ class Chat(Route):
             content = [{"type": "text", "text": inputs.prompt}, *urls]
         return {"model": model_id, "messages": [{"role": "user", "content": content}], **parameters}
 
-    def image_in(self, reply: Mapping[str, Any]) -> ImageSource | Failure:
+    def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
         choices = [
             choice for choice in list_of(reply.get("choices"))[:_MOST_CHOICES] if isinstance(choice, dict)
         ]
@@ -283,7 +278,7 @@ class Responses(Route):
         rest = {n: v for n, v in parameters.items() if not _OF_TOOL.fullmatch(n) and n != _IMAGE_MODEL}
         return {"model": model_id, "input": asked, "tools": [tool], **rest}
 
-    def image_in(self, reply: Mapping[str, Any]) -> ImageSource | Failure:
+    def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
         output = [item for item in list_of(reply.get("output")) if isinstance(item, dict)]
         calls = [item for item in output if item.get("type") == "image_generation_call"]
         parts = [part for item in output for part in list_of(item.get("content")) if isinstance(part, dict)]
@@ -294,7 +289,7 @@ class Responses(Route):
             extra = strings_of(reply, "model", "id") | strings_of(done[-1], *_SAID_ABOUT_IMAGE)
             result = done[-1]["result"]
             is_link = isinstance(result, str) and result.startswith(("http://", "https://"))
-            found = ImageSource(url=result) if is_link else ImageSource(encoded=result)
+            found = ImageReply(url=result) if is_link else ImageReply(encoded=result)
             return found._replace(extra=extra | ({"text": words} if words else {}))
         for holder in (*calls, reply):
             if failure := _error(holder):

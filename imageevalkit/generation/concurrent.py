@@ -8,7 +8,7 @@ import functools
 import threading
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -64,21 +64,6 @@ class Asker:
             self._threads.shutdown(wait=False)
 
 
-async def drain(cells: AsyncIterator[tuple[CellRun, Asker]], end: Callable[[CellRun], None]) -> None:
-    """Make the items of ``cells``, the next when all of one have begun; ``end`` is called with each."""
-    begun: list[_CellInFlight] = []
-    try:
-        async for run, asker in cells:
-            cell = _CellInFlight(run, asker, end)
-            begun.append(cell)
-            await cell.begin()
-        for cell in begun:
-            await cell.ended
-    finally:
-        for cell in begun:
-            await cell.abandon()
-
-
 def model_input(task: str, item: Item) -> Any:
     """What the extension guide hands to ``generate``: the prompt (t2i) or the input list."""
     return item.prompt if task == "t2i" else item.input_list
@@ -94,11 +79,9 @@ class _CellInFlight:
         self.ended = asyncio.create_task(self._watch())
 
     async def begin(self) -> None:
-        """Begin one item after another as there is room, until all are begun or the cell is given up."""
         await self._in_flight.begin(self._run.todo, self._asker.room, self._asker.model.expect)
 
     async def abandon(self) -> None:
-        """Cancel whatever is still under way, but let what has been answered be stored."""
         self.ended.cancel()
         await self._in_flight.abandon()
         await asyncio.gather(self.ended, return_exceptions=True)
@@ -184,8 +167,17 @@ class _Model:
         self._unloadable: dict[str, Outcome] = {}
 
     async def generate(self) -> None:
+        cells: list[_CellInFlight] = []
         try:
-            await drain(self._opened(), self._end)
+            async with contextlib.AsyncExitStack() as begun:
+                # the next cell begins as soon as no item of the one before is left to begin
+                for planned in self._cells:
+                    if run := await asyncio.to_thread(self._begun, planned):
+                        cells.append(_CellInFlight(run, self._askers[run.task], self._end))
+                        begun.push_async_callback(cells[-1].abandon)
+                        await cells[-1].begin()
+                for cell in cells:
+                    await cell.ended
         except Exception as error:
             for planned in list(self._unsettled.values()):
                 planned.log(redact("".join(traceback.format_exception(error))))
@@ -200,12 +192,6 @@ class _Model:
 
     def _end(self, run: CellRun) -> None:
         self._done(run.cell, outcome_of(run.end, self._unsettled[run.cell].log))
-
-    async def _opened(self) -> AsyncIterator[tuple[CellRun, Asker]]:
-        for planned in self._cells:
-            run = await asyncio.to_thread(self._begun, planned)
-            if run:
-                yield run, self._askers[run.task]
 
     def _begun(self, planned: CellPlan) -> CellRun | None:
         """The cell, ready to be made; None when it is settled without. Runs in a thread."""

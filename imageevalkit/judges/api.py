@@ -74,7 +74,7 @@ def chat_request(
     pieces = [start.encode()]
     for picture, rest in zip(question.pictures, others, strict=True):
         pieces += [*pictures[picture], f'"{rest}'.encode()]
-    return Request("/chat/completions", tuple(pieces), "application/json")
+    return Request("/chat/completions", tuple(pieces))
 
 
 NO_LOGPROBS = Failure(
@@ -104,12 +104,16 @@ def _answer(question: Question, reply: Mapping[str, Any], top: int, price: Price
     if failure:
         return failure
     counts = tokens_of(reply.get("usage"))
-    usd = cost_of_reply(price, counts, reported_cost(reply.get("usage")))
+    billed = billed_tokens(counts)
+    used: dict[str, Any] = {
+        "tokens": billed and {"input": sum(billed[:5]), "output": sum(billed[5:])},
+        "usd": cost_of_reply(price, counts, reported_cost(reply.get("usage"))),
+    }
     if not question.choices:
         finish = finish_reasons(reply, choice)[0]
         if not text.strip() and (lost := _without_answer(finish, message)):
             return lost
-        return Answer(question, text, tokens=_sums(counts), usd=usd, cut=finish == "length")
+        return Answer(question, text, cut=finish == "length", **used)
     logprobs = choice.get("logprobs")
     tokens = list_of(logprobs.get("content")) if isinstance(logprobs, dict) else []
     first = tokens[0] if tokens and isinstance(tokens[0], dict) else {}
@@ -131,8 +135,7 @@ def _answer(question: Question, reply: Mapping[str, Any], top: int, price: Price
             for string in question.choices
         },
         outside=outside,
-        tokens=_sums(counts),
-        usd=usd,
+        **used,
     )
 
 
@@ -153,14 +156,6 @@ def _without_answer(finish: str, message: Mapping[str, Any]) -> Failure | None:
     if finish == "stop":
         return None
     return Failure(Kind.LOST, f"the reply is empty (finish reason {finish or 'not told'})")
-
-
-def _sums(counts: Mapping[str, int]) -> dict[str, int] | None:
-    tokens = billed_tokens(counts)
-    if tokens is None:
-        return None
-    output = tokens.text_output + tokens.image_output
-    return {"input": sum(tokens) - output, "output": output}
 
 
 def _probabilities(entries: Iterable[Any]) -> list[tuple[bytes, float]]:

@@ -48,21 +48,13 @@ _LARGEST_REPLY = 4 * 2**20  # bytes; a hundred thousand tokens of thinking are h
 
 @dataclass
 class ChatHistory:
-    """What the endpoint has shown so far, by which its failures are told apart.
-
-    ``proven`` are the request parameters (their repr) with which a question was answered, ``doubted`` how many
-    were turned down without such an answer. ``answered_before``: an earlier run has answers to such questions.
-    """
+    """What the endpoint has shown so far: the request parameters (their repr) with which questions were answered
+    (``proven``) or turned down without that (``doubted``). ``answered_before``: so it was in an earlier run."""
 
     answered_before: bool = False
     gives_logprobs: bool = False
     proven: set[str] = field(default_factory=set)
     doubted: Counter[str] = field(default_factory=Counter)
-
-    def has_no_doubt(self, parameters: str) -> bool:
-        """Whether one more such question that is turned down is to blame for that itself."""
-        self.doubted[parameters] += 1
-        return self.answered_before or self.doubted[parameters] <= _MOST_DOUBTED
 
 
 class ApiJudge(Judge):
@@ -198,8 +190,9 @@ class _Session:
         asked = self._server.edition if self._server else 0
         while isinstance(body := await self._engine.post(request, key in history.proven), Failure):
             if not self._server or not await self._restarted(self._server, body, asked):
-                is_item = body.doubt and history.has_no_doubt(key)
-                return body._replace(kind=Kind.ITEM, text=body.doubt) if is_item else body
+                history.doubted[key] += bool(body.doubt)
+                is_item = history.answered_before or history.doubted[key] <= _MOST_DOUBTED
+                return body._replace(kind=Kind.ITEM, text=body.doubt) if body.doubt and is_item else body
             asked = self._server.edition
         reply = read_reply(question, body, settings.top_logprobs, self._price)
         if reply in (NO_LOGPROBS, FEW_LOGPROBS) and history.gives_logprobs:
