@@ -64,11 +64,6 @@ class RequestSettings:
         if not isinstance(self.extra_body, Mapping):
             raise UserError(f"extra_body must be an object of request parameters, not {self.extra_body!r}")
 
-    @property
-    def endpoint(self) -> Endpoint:
-        """The one that is asked. Raises UserError: a missing or malformed value."""
-        return Endpoint.of(vars(self))
-
     def delay(self, failures: int, asked: float | None, limited: bool = False) -> float:
         """Seconds to wait after that many failures (429s, where ``limited``): never less than ``asked`` (capped).
 
@@ -224,10 +219,6 @@ class Engine:
         if reset := used_up_for(headers):
             self.limiter.window_used_up(reset)
         return body
-
-    async def ask(self, attempt: Callable[[], Awaitable[T | Failure]]) -> Attempt[T]:
-        """What ``attempt`` makes of :meth:`post`, again and again within the bounds of settings and limiter."""
-        return await retry(attempt, self.settings, self.limiter)
 
     def end(self, failure: Failure, tried: Attempt[Any]) -> tuple[End, str]:
         """What the ``failure`` that was the result of ``tried`` means, and in words without the key."""

@@ -344,7 +344,11 @@ class Limiter:
                 break  # a release comes back here
             wait = max(self._outage.wait(now), self._paused_until - now, self._next_start - now)
             if wait > 0:
-                self._pump_at(now + wait)
+                when = now + wait
+                if self._outage.began is not None and not self._awaited:
+                    when = min(when, max(self._outage.began, self._returned) + self.max_outage)
+                if when < float("inf"):
+                    self._timer = asyncio.get_running_loop().call_at(when, self._pump)
                 return
             granted = self._next_waiter().granted
             if not granted.done():
@@ -359,12 +363,6 @@ class Limiter:
         self._waiters.remove(waiter)
         heapq.heapify(self._waiters)
         return waiter
-
-    def _pump_at(self, when: float) -> None:
-        if self._outage.began is not None and not self._awaited:
-            when = min(when, max(self._outage.began, self._returned) + self.max_outage)
-        if when < float("inf"):
-            self._timer = asyncio.get_running_loop().call_at(when, self._pump)
 
     def _is_given_up(self, now: float) -> bool:
         if self._awaited:

@@ -26,14 +26,20 @@ def positive(name: str, value: Any, whole: bool = False) -> float:
 PRICES = Path(__file__).resolve().parents[2] / "infer" / "custom_models" / "prices.json"
 LOCAL_PRICES = PRICES.with_name("prices.local.json")
 
-KINDS = (
-    "text_input",
-    "cached_text_input",
-    "image_input",
-    "cached_image_input",
-    "text_output",
-    "image_output",
-)
+
+class Tokens(NamedTuple):
+    """Tokens of a reply as they are billed: cached ones are apart, those of an untold kind are ``any_input``."""
+
+    text_input: int = 0
+    image_input: int = 0
+    any_input: int = 0
+    cached_text_input: int = 0
+    cached_image_input: int = 0
+    text_output: int = 0
+    image_output: int = 0
+
+
+KINDS = tuple(kind for kind in Tokens._fields if kind != "any_input")
 # A snapshot of a listed model costs what the model costs: "-2025-12-16", "-12-2025", "-20251216", "-251128".
 _SNAPSHOT = re.compile(
     r"-(20\d\d-(0[1-9]|1[0-2])-\d\d|(0[1-9]|1[0-2])-20\d\d|(20)?\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01]))$"
@@ -171,10 +177,10 @@ def _entry(entry: Mapping[str, Any], path: Path, where: str) -> Price:
     per_image, rates, estimate = map(entry.get, ("per_image", "per_million_tokens", "image_estimate"))
     if (per_image is None) == (rates is None):
         raise UserError(f"{where}: needs either per_image or per_million_tokens")
-    by_quality = estimate if isinstance(estimate, Mapping) else {_DEFAULT: estimate}
-    estimates = {} if estimate is None else by_quality
+    if not isinstance(estimate, Mapping):
+        estimate = {} if estimate is None else {_DEFAULT: estimate}
     about = (entry.get(name, "") for name in ("date", "provider"))
-    price = Price(rates or {}, per_image, estimates, entry.get("source", path.name), *about)
+    price = Price(rates or {}, per_image, estimate, entry.get("source", path.name), *about)
     # a model that answers in words has no rate for images
     return _checked(price, where, "text_output" if entry.get("makes") == "text" else "image_output")
 
@@ -197,18 +203,6 @@ def _checked(price: Price, where: str, makes: str) -> Price:
 
 def _is_amount(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _TOO_MUCH
-
-
-class Tokens(NamedTuple):
-    """Tokens of a reply as they are billed: cached ones are apart, those of an untold kind are ``any_input``."""
-
-    text_input: int = 0
-    image_input: int = 0
-    any_input: int = 0
-    cached_text_input: int = 0
-    cached_image_input: int = 0
-    text_output: int = 0
-    image_output: int = 0
 
 
 _TOOL = "tool_usage.image_gen."  # of /responses, beside the text model's own usage

@@ -92,11 +92,14 @@ def list_of(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def objects_in(value: Any) -> list[dict[str, Any]]:
+    """The objects in the list ``value``, if it is one."""
+    return [each for each in list_of(value) if isinstance(each, dict)]
+
+
 def strings_of(holder: Mapping[str, Any], *names: str) -> dict[str, str]:
-    """Those of the fields ``names`` of ``holder`` that are strings, or their beginnings: they are for the record."""
-    return {
-        name: beginning(holder[name]) for name in names if isinstance(holder.get(name), str) and holder[name]
-    }
+    """Those of the fields ``names`` that are strings, or their beginnings: they are for the record."""
+    return {name: beginning(holder[name]) for name in names if isinstance(holder.get(name) or None, str)}
 
 
 def finish_reasons(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> tuple[str, str]:
@@ -225,11 +228,6 @@ def found_in(value: Any) -> ImageReply | None:
         mime_type = str(inline.get("mime_type") or inline.get("mimeType") or "image/")
         return ImageReply(encoded=inline["data"]) if mime_type.lower().startswith("image/") else None
     return found_in(value.get("image_url") or value.get("imageUrl") or value.get("url"))
-
-
-def tokens_billed(reply: Mapping[str, Any]) -> dict[str, int]:
-    """Its counts; the tools of ``/responses`` are counted beside the model, under ``tool_usage.``."""
-    return tokens_of(reply.get("usage")) | tokens_of(reply.get("tool_usage"), "tool_usage.")
 
 
 def decoded(encoded: Any) -> bytes | Failure:

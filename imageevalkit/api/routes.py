@@ -20,11 +20,12 @@ from imageevalkit.api.replies import (
     found_in,
     list_of,
     no_image,
+    objects_in,
     read_json,
     refusal_in_words,
     stopped_by_policy,
     strings_of,
-    tokens_billed,
+    tokens_of,
 )
 from imageevalkit.api.uploads import Inputs, Upload
 from imageevalkit.errors import UserError, suggest
@@ -41,10 +42,6 @@ class Route(ABC):
     takes_mask: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     reserved: ClassVar[Mapping[str, str]] = MappingProxyType({})
-
-    def parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What is sent besides the item: ``given`` over the defaults, without those that are None."""
-        return {name: value for name, value in {**self.defaults, **given}.items() if value is not None}
 
     def prepare(self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any]) -> Request:
         """The request, which may be sent again and again. Takes CPU time with images."""
@@ -64,8 +61,10 @@ class Route(ABC):
         if isinstance(found, ImageReply) and found.url is None:
             image = decoded(found.encoded)
             found = image if isinstance(image, Failure) else found._replace(image=image, encoded=None)
+        # /responses counts its tools beside the model
+        tokens = tokens_of(reply.get("usage")) | tokens_of(reply.get("tool_usage"), "tool_usage.")
         # a refusal has its price too
-        return found._replace(tokens=tokens_billed(reply), reported_cost=reported_cost(reply.get("usage")))
+        return found._replace(tokens=tokens, reported_cost=reported_cost(reply.get("usage")))
 
     @abstractmethod
     def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
@@ -179,8 +178,7 @@ class Images(Route):
         return form(_EDITS, self.body(model_id, inputs, parameters), files)
 
     def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
-        data = reply.get("data")
-        entry = data[0] if isinstance(data, list) and data and isinstance(data[0], dict) else {}
+        entry = next(iter(objects_in(list_of(reply.get("data"))[:1])), {})
         if found := found_in(entry):
             extra = strings_of(reply, *_SAID_ABOUT_REPLY) | strings_of(entry, "revised_prompt")
             return found._replace(extra=extra)
@@ -212,9 +210,7 @@ class Chat(Route):
         return {"model": model_id, "messages": [{"role": "user", "content": content}], **parameters}
 
     def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
-        choices = [
-            choice for choice in list_of(reply.get("choices"))[:_MOST_CHOICES] if isinstance(choice, dict)
-        ]
+        choices = objects_in(list_of(reply.get("choices"))[:_MOST_CHOICES])
         messages = [choice["message"] for choice in choices if isinstance(choice.get("message"), dict)]
         contents = [read_content(message.get("content")) for message in messages]
         words = one_line(" ".join(content.words for content in contents if content.words), LONGEST_MESSAGE)
@@ -279,9 +275,9 @@ class Responses(Route):
         return {"model": model_id, "input": asked, "tools": [tool], **rest}
 
     def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
-        output = [item for item in list_of(reply.get("output")) if isinstance(item, dict)]
+        output = objects_in(reply.get("output"))
         calls = [item for item in output if item.get("type") == "image_generation_call"]
-        parts = [part for item in output for part in list_of(item.get("content")) if isinstance(part, dict)]
+        parts = [part for item in output for part in objects_in(item.get("content"))]
         texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
         words = one_line(" ".join(texts), LONGEST_MESSAGE)
         done = [call for call in calls if call.get("result") and call.get("status") != "failed"]

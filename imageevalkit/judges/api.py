@@ -19,6 +19,7 @@ from imageevalkit.api.replies import (
     failure_in,
     finish_reasons,
     list_of,
+    objects_in,
     read_json,
     stopped_by_policy,
     tokens_of,
@@ -94,7 +95,7 @@ def read_reply(question: Question, content: bytes, top: int, price: Price | None
 
 
 def _answer(question: Question, reply: Mapping[str, Any], top: int, price: Price | None) -> Answer | Failure:
-    choice = next((each for each in list_of(reply.get("choices")) if isinstance(each, dict)), None)
+    choice = next(iter(objects_in(reply.get("choices"))), None)
     if choice is None or not isinstance(choice.get("message"), dict):
         return failure_in(reply) or Failure(Kind.TRANSIENT, "the reply (HTTP 200) holds no message")
     message = choice["message"]

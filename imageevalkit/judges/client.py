@@ -14,7 +14,7 @@ from typing import Any
 
 from imageevalkit.api.clients import check_packages
 from imageevalkit.api.endpoint import Endpoint
-from imageevalkit.api.engine import Attempt, End, Engine
+from imageevalkit.api.engine import Attempt, End, Engine, retry
 from imageevalkit.api.failures import Failure, Kind
 from imageevalkit.api.in_flight import InFlight
 from imageevalkit.api.limiter import Limiter
@@ -125,7 +125,7 @@ class ApiJudge(Judge):
         if self.backend == "vllm" and not settings.api_key_env:
             # the key of the user's API is no business of a server that is named here
             return Endpoint.without_key(settings.base_url or "", "base_url")
-        return settings.endpoint
+        return Endpoint.of(vars(settings))
 
 
 class _Session:
@@ -164,7 +164,7 @@ class _Session:
 
     async def _answer(self, question: Question) -> None:
         try:
-            tried = await self._engine.ask(lambda: self._attempt(question))
+            tried = await retry(lambda: self._attempt(question), self._judge.settings, self._engine.limiter)
         except CorruptImage as error:
             self._give(Answer(question, error=str(error), attempts=0))
         except JudgeUnusable:

@@ -18,7 +18,8 @@ from PIL import Image
 from custom_models.model_utils.inputs import joined_text, without_name
 from imageevalkit.api import routes
 from imageevalkit.api.clients import Request, check_packages
-from imageevalkit.api.engine import Attempt, End, Engine, RequestSettings
+from imageevalkit.api.endpoint import Endpoint
+from imageevalkit.api.engine import Attempt, End, Engine, RequestSettings, retry
 from imageevalkit.api.failures import Failure, Kind
 from imageevalkit.api.limiter import Traffic
 from imageevalkit.api.money import Bill, BudgetSpent, cost_of_reply, price_and_estimate
@@ -93,13 +94,14 @@ class _OpenAIImages(ImageModel):
             reserved = {**_NOT_PARAMETERS, **self._route.reserved}
             for name in merged.keys() & reserved.keys():
                 raise UserError(f"'{name}' cannot be given: {reserved[name]}")
-            self._endpoint = self._settings.endpoint
+            self._endpoint = Endpoint.of(vars(self._settings))
             self._price, self._estimate = price_and_estimate(
                 model_path, {**merged, "price": self._settings.price}
             )
         except UserError as error:
             raise ModelUnusable(str(error), attempts=0) from None
-        self._parameters = self._route.parameters(merged)
+        sent = {**self._route.defaults, **merged}
+        self._parameters = {name: value for name, value in sent.items() if value is not None}
         self._requested_size = _pixels(merged["size"])
         self._send_seed = send_seed
         self._proven = False
@@ -169,7 +171,7 @@ class _OpenAIImages(ImageModel):
             return await self._paid_attempt(request, bill, held)
 
         try:
-            tried = await self._engine.ask(ask)
+            tried = await retry(ask, self._settings, self._engine.limiter)
         except BudgetSpent as error:
             raise OnHold(str(error), attempts) from None
         except asyncio.CancelledError:
