@@ -62,10 +62,8 @@ class Clients:
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         # reading the certificates takes longer than all the rest
         verify = httpx2.create_ssl_context()
-        headers = {
-            "Accept-Encoding": "gzip, deflate",
-            "User-Agent": "ImageEvalKit",
-        }  # what `read_body` inflates
+        # `read_body` inflates these
+        headers = {"Accept-Encoding": "gzip, deflate", "User-Agent": "ImageEvalKit"}
 
         # what another host would get is the user's prompt, and often as a GET: name it, do not follow
         def http() -> httpx2.AsyncClient:

@@ -120,6 +120,7 @@ def stopped_by_policy(reply: Mapping[str, Any], choice: Mapping[str, Any], words
 # The image exists and may have been billed: asking for it again is cheaper than asking for a new one.
 _TRIES = 3
 _MAY_PASS = frozenset({408, 425, 429})
+_MOST_REDIRECTS = 20
 
 
 async def download_image(engine: Engine, link: str) -> bytes | Failure:
@@ -143,11 +144,19 @@ async def download_image(engine: Engine, link: str) -> bytes | Failure:
 
     async def fetch() -> bytes | Failure:
         files = engine.clients.files
+        request = files.build_request("GET", url, headers=headers)
         try:
-            async with files.stream("GET", url, headers=headers, follow_redirects=True) as response:
-                return await _image_in(response)
+            for _ in range(_MOST_REDIRECTS):  # by hand: the client would read the body of each, however long
+                response = await files.send(request, stream=True)
+                try:
+                    if response.next_request is None:
+                        return await _image_in(response)
+                    request = response.next_request
+                finally:
+                    await response.aclose()
         except NotAllowed as error:
             return Failure(Kind.ITEM, str(error))
+        return Failure(Kind.TRANSIENT, "too many redirects")
 
     async def attempt() -> bytes | Failure:
         result = await in_time(fetch, timeout)

@@ -240,7 +240,6 @@ def _why(reply: Mapping[str, Any], choices: Iterable[Mapping[str, Any]]) -> str:
 _OF_TOOL = re.compile(
     "action|background|complexity|input_fidelity|moderation|output_compression|output_format|quality|size"
 )
-_IMAGE_MODEL = "image_model"
 _SAID_ABOUT_IMAGE = ("revised_prompt", "size", "quality", "background", "output_format", "action")
 # codes of a failed response (openai 3: ResponseError) that are about policy, and about the item
 _POLICY_CODE = re.compile(r"_policy(_violation)?$")
@@ -261,8 +260,8 @@ class Responses(Route):
     def body(self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any]) -> dict[str, Any]:
         tool: dict[str, Any] = {"type": "image_generation"}
         tool.update((name, value) for name, value in parameters.items() if _OF_TOOL.fullmatch(name))
-        if _IMAGE_MODEL in parameters:
-            tool["model"] = parameters[_IMAGE_MODEL]
+        if "image_model" in parameters:
+            tool["model"] = parameters["image_model"]
         if inputs.mask:
             tool["input_image_mask"] = {"image_url": inputs.mask.data_url()}
         asked: str | list[dict[str, Any]] = inputs.prompt
@@ -271,7 +270,7 @@ class Responses(Route):
             asked = [
                 {"role": "user", "content": [{"type": "input_text", "text": inputs.prompt}, *images]},
             ]
-        rest = {n: v for n, v in parameters.items() if not _OF_TOOL.fullmatch(n) and n != _IMAGE_MODEL}
+        rest = {n: v for n, v in parameters.items() if not _OF_TOOL.fullmatch(n) and n != "image_model"}
         return {"model": model_id, "input": asked, "tools": [tool], **rest}
 
     def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:

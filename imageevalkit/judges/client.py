@@ -58,10 +58,7 @@ class ChatHistory:
 
 
 class ApiJudge(Judge):
-    """Behind an OpenAI-compatible ``/chat/completions``: a provider's API, a gateway, or a vLLM server.
-
-    It is asked as many questions at a time as ``options.workers`` allows; see ``ApiSettings`` for its kwargs.
-    """
+    """Behind an OpenAI-compatible ``/chat/completions``: a provider's API, a gateway, or a vLLM server."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

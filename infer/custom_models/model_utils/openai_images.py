@@ -51,20 +51,12 @@ _NOT_PARAMETERS = {
 
 
 class _OpenAIImages(ImageModel):
-    """What both tasks share.
+    """What both tasks share. Raises ModelUnusable: no key, a malformed argument, or a package is missing.
 
-    Args:
-        model_path: the model id the API knows.
-        endpoint: "images" (``/images/generations``, ``/images/edits``), "chat" (``/chat/completions``), or
-            "responses" (``/responses``; there ``model_path`` is the text model that calls the image tool).
-        size: ``"WxH"`` in pixels, or a word such as ``auto``.
-        send_seed: send each item's seed as ``seed`` (gateways in front of diffusers models take it).
-        given: the fields of :class:`RequestSettings`, and any other request parameter (``quality``, ``background``,
-            …), sent as given; None is not sent, so that it takes back a default of the registry or of the endpoint
-            (``modalities`` of chat).
-
-    Raises:
-        ModelUnusable: no key, a malformed argument, or a package is missing.
+    ``endpoint`` is a route of :mod:`imageevalkit.api.routes` (of "responses", ``model_path`` is the text model that
+    calls the image tool), ``size`` "WxH" in pixels or a word such as ``auto``. ``send_seed`` sends each item's seed:
+    gateways in front of diffusers models take it. ``given`` are fields of :class:`RequestSettings` and any other
+    request parameter, sent as given; None takes back a default of the registry or of the endpoint.
     """
 
     is_async = queues = True
