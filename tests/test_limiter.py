@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from imageevalkit.api.clients import Attempt, RetryPolicy, retry
+from imageevalkit.api.engine import Attempt, RequestSettings, retry
 from imageevalkit.api.failures import Failure, Kind
 from imageevalkit.api.limiter import Limiter
 from tests.support.simulated_clock import run_simulated
@@ -73,7 +73,7 @@ def serve(server: Server, limiter: Limiter, items: int) -> Run:
 
         async def work() -> None:
             for item in queue:
-                tried[item] = await retry(functools.partial(server.ask, item), RetryPolicy(), limiter)
+                tried[item] = await retry(functools.partial(server.ask, item), RequestSettings(), limiter)
 
         await asyncio.gather(*(work() for _ in range(max(4, 2 * limiter.ceiling))))
         return Run(asyncio.get_running_loop().time(), [tried[item] for item in sorted(tried)])
@@ -218,7 +218,7 @@ def test_two_models_share_what_is_in_flight() -> None:
     limiter, server = Limiter(8), Server()
 
     async def main() -> None:
-        asked = [retry(functools.partial(server.ask, n), RetryPolicy(), limiter) for n in range(100)]
+        asked = [retry(functools.partial(server.ask, n), RequestSettings(), limiter) for n in range(100)]
         await asyncio.gather(*asked)
 
     run_simulated(main())
@@ -252,7 +252,8 @@ def test_failures_here_and_there_are_no_outage(share: float, median: float) -> N
 
 
 def test_a_wait_beyond_the_bound_of_an_item_is_not_begun() -> None:
-    server, policy = Server(lambda item, attempt, now: "ok" if item else "500"), RetryPolicy(100, 60.0, 30.0)
+    server = Server(lambda item, attempt, now: "ok" if item else "500")
+    policy = RequestSettings(max_attempts=100, max_elapsed=60.0, backoff=30.0)
 
     async def seconds() -> float:
         limiter = Limiter(2)
@@ -341,7 +342,7 @@ def test_what_is_cancelled_gives_its_slot_back() -> None:
     async def main() -> int:
         limiter, server = Limiter(2), Server(latency=lambda: 100.0)
         tasks = [
-            asyncio.create_task(retry(functools.partial(server.ask, n), RetryPolicy(), limiter))
+            asyncio.create_task(retry(functools.partial(server.ask, n), RequestSettings(), limiter))
             for n in range(6)
         ]
         await asyncio.sleep(1)

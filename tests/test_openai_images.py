@@ -19,8 +19,8 @@ from PIL import Image
 
 from custom_models.model_utils.openai_images import OpenAIImagesEdit, OpenAIImagesT2I
 from imageevalkit.api import routes
-from imageevalkit.api.clients import RetryPolicy
 from imageevalkit.api.endpoint import Endpoint
+from imageevalkit.api.engine import RequestSettings
 from imageevalkit.api.failures import Failure, Kind, asked_wait, classify_status, parse_error, used_up_for
 from imageevalkit.api.limiter import Traffic
 from imageevalkit.cell.fingerprint import settings_of
@@ -429,7 +429,7 @@ def test_a_window_that_is_used_up_is_waited_for(server: ImageServer) -> None:
 
 
 def test_delay_is_full_jitter_above_what_the_server_asks() -> None:
-    policy = RetryPolicy(backoff=1.0)
+    policy = RequestSettings(backoff=1.0)
     plain = [policy.delay(3, None) for _ in range(400)]
     assert 0 <= min(plain) < 0.5
     assert 3.5 < max(plain) <= 4.0

@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from imageevalkit.api.money import check_numbers
 from imageevalkit.atomic import write_atomic
 from imageevalkit.benchmark.question import JudgeUnusable
 from imageevalkit.errors import UserError
-from imageevalkit.judges.settings import check_numbers
 from imageevalkit.locks import open_lock, take_lock
 
 _MAX_LOGPROBS = 20  # what the OpenAI API gives at most, and so what is asked for
