@@ -288,7 +288,10 @@ def test_items_that_fail_are_recorded_as_what_they_are(api: ApiRuns) -> None:
         record = api.of_prompt(number)
         assert record["error"]["class"] == error
         assert words in record["error"]["text"]
-        assert record["attempts"] == api.answers(fault).total() == (1 if fault in ASKED_ONCE else 2)
+        # more than its two attempts where the others' faults look like an outage
+        assert record["attempts"] == api.answers(fault).total() and (record["attempts"] == 1) == (
+            fault in ASKED_ONCE
+        )
     assert api.statuses() == {"ok": 6, "failed": 5, "refused": 1}
     assert api.images_agree()
 

@@ -121,7 +121,7 @@ def test_no_folder_at_all_is_one_line_with_where_to_get_it(tmp_path: Path) -> No
 
 @pytest.mark.skipif(importlib.util.find_spec("dreamsim") is not None, reason="the package is installed here")
 def test_a_missing_package_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(CellFailure, match=r"package dreamsim is missing .*make_env\.sh"):
+    with pytest.raises(CellFailure, match=r"package dreamsim does not import .*make_env\.sh"):
         _ = DreamSimEncoder({"dreamsim": str(tmp_path)}).evaluator
 
 

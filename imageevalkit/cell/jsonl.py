@@ -190,7 +190,9 @@ def _file_bytes(path: Path) -> bytes:
 def read_json(path: Path) -> Any:
     """The JSON value in ``path``. Raises CellFailure: the file cannot be read, or holds none."""
     try:
-        return parse(_file_bytes(path))
+        return parse(when_one_is_free(path.read_bytes))
+    except OSError as error:
+        raise CellFailure(f"{short_path(path)} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise CellFailure(f"{short_path(path)} is no JSON: {one_line(error, 100)}") from None
 
