@@ -2,16 +2,19 @@
 # All tests, linters and type checks; makes the environments it needs. Usage: bash test.sh [pytest arguments]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
-unset PYTHONPATH
+# modules are compiled once, when they are first imported: to compile all of torch and its like takes longer than that
+unset PYTHONPATH PYTHONDONTWRITEBYTECODE
+export PIP_NO_COMPILE=no # pip reads it as the value of its setting "compile"
 
 # what is under way in the background ends with this script, however it ends
-trap 'jobs -p | xargs -r kill 2>/dev/null || true' EXIT
+checked=''
+trap 'jobs -p | xargs -r kill 2>/dev/null || true; rm -f "$checked"' EXIT
+checked=$(mktemp)
 
 # the environment that users get, shared by the end-to-end tests, beside that of the tests themselves
 bash utils/make_env.sh --driver &
 driver=$!
 bash utils/make_env.sh --requirements requirements/test.txt --path .venv-test
-wait "$driver"
 
 bin="$PWD/.venv-test/bin"
 
@@ -27,23 +30,33 @@ install_beside() {
     echo "note: the packages of $list cannot be installed: the tests that need them will be skipped" >&2
   fi
 }
-installs=()
+waits=("$driver")
 for name in dreamsim blip_diffusion; do
   install_beside "$name" &
-  installs+=($!)
+  waits+=($!)
 done
 
-mapfile -t scripts < <(git ls-files -co --exclude-standard '*.sh' '.ci/run')
+check() {
+  local -a scripts
+  mapfile -t scripts < <(git ls-files -co --exclude-standard '*.sh' '.ci/run')
+  "$bin/shellcheck" "${scripts[@]}"
+  "$bin/shfmt" -i 2 -ci -d "${scripts[@]}"
+  "$bin/ruff" check .
+  "$bin/ruff" format --check .
+  "$bin/mypy"
+}
+# beside the tests, which wait for processes and servers half of the time
+check >"$checked" 2>&1 &
+checks=$!
 
-echo "== shellcheck, shfmt, ruff, mypy"
-"$bin/shellcheck" "${scripts[@]}"
-"$bin/shfmt" -i 2 -ci -d "${scripts[@]}"
-"$bin/ruff" check .
-"$bin/ruff" format --check .
-"$bin/mypy"
-
-echo "== tests"
-wait "${installs[@]}"
+for job in "${waits[@]}"; do wait "$job"; done
 # the copies of the tree that tests run have this too
 "$bin/python" -m compileall -q benchmarks eval_models imageevalkit infer utils
-exec "$bin/python" -m pytest -n 2 --dist loadfile "$@"
+
+echo "== tests"
+status=0
+"$bin/python" -m pytest -n 3 --dist loadfile --no-loadscope-reorder "$@" || status=$?
+echo "== shellcheck, shfmt, ruff, mypy"
+wait "$checks" || status=$?
+cat "$checked"
+exit "$status"

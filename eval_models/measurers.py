@@ -7,11 +7,8 @@ from typing import Literal, NamedTuple
 
 
 class MeasurerSetting(NamedTuple):
-    """``module`` and ``class_name`` say where it is; a "reader" reads text, an "encoder" takes images to numbers.
-
-    A "measurer" is a benchmark's own.
-
-    ``weights`` are names in :mod:`eval_models.encoders.weights`, which it always needs.
+    """``module`` and ``class_name`` say where it is; a "reader" reads text, an "encoder" takes images to numbers, a
+    "measurer" is a benchmark's own. ``weights`` are names in :mod:`eval_models.encoders.weights`.
     """
 
     module: str
@@ -25,9 +22,6 @@ MEASURERS: dict[str, MeasurerSetting] = {
     "csd+se": MeasurerSetting("eval_models.encoders.style", "StyleEncoder", "encoder", ("csd", "se")),
     "dreamsim": MeasurerSetting("eval_models.encoders.dreamsim", "DreamSimEncoder", "encoder", ("dreamsim",)),
     "llm2clip": MeasurerSetting(
-        "eval_models.encoders.llm2clip",
-        "Llm2ClipEncoder",
-        "encoder",
-        ("llm2clip_vision", "llm2clip_text"),
+        "eval_models.encoders.llm2clip", "Llm2ClipEncoder", "encoder", ("llm2clip_vision", "llm2clip_text")
     ),
 }

@@ -1,4 +1,4 @@
-"""Readers of the text in an image."""
+"""Reading the text in an image."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ import os
 import signal
 import threading
 import time
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.connection import Connection
-from multiprocessing.connection import wait as wait_connections
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,8 +35,6 @@ _PACKAGES = (
     "numpy",
     "pillow",
 )
-# A change of settings moves scores, so it needs a new id as well.
-_ID = "ppocr-v4"
 _SETTINGS: dict[str, Any] = {
     "text_score": 0.5,
     # without it text turned by 90° or 180° is lost; 3 % of the time
@@ -69,122 +64,25 @@ class Box(NamedTuple):
     bottom: float
 
 
-class Reader(Answerer):
-    """A reader of text: the answer to any question about a picture is the text in it.
+class PPOCR(Answerer):
+    """PP-OCRv4 (Chinese and English, mobile) on the CPU: rapidocr-onnxruntime, weights from its wheel.
 
-    Many pictures are read by several processes, each with its own model and one thread.
+    The answer to any question about a picture is the text in it. Many pictures are read by several processes, each with
+    its own model and one thread.
     """
-
-    @abstractmethod
-    def read(self, data: bytes) -> str:
-        """All text in the image file ``data``, lines in reading order joined by newlines; empty when there is none.
-
-        Raises:
-            CorruptImage: it is no whole image.
-        """
-
-    def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
-        """The text in each picture, as readings finish.
-
-        A worker that dies (out of memory, a crash in native code) costs only the picture it held, which is answered
-        with an error; another worker takes its place.
-
-        Raises:
-            CellFailure: the reader does not work here (a package is missing), or its processes keep dying.
-        """
-        deaths = 0
-        todo = iter(questions)
-        leash, hold = multiprocessing.Pipe(duplex=False)
-        # spawn: the parent has threads
-        context = multiprocessing.get_context("spawn")
-
-        def new_worker() -> ProcessPoolExecutor:
-            return ProcessPoolExecutor(1, context, _start, (type(self), leash))
-
-        # One executor per process: when a process dies, its executor breaks, and with one process per executor
-        # that names the picture and leaves the other readings alone.
-        idle = [new_worker() for _ in range(min(workers, len(questions)))]
-        busy: dict[Future[Answer], tuple[ProcessPoolExecutor, Question]] = {}
-        try:
-            while True:
-                while idle and (question := next(todo, None)) is not None:
-                    worker = idle.pop()
-                    try:
-                        future = worker.submit(_read, question)
-                    except BrokenProcessPool:  # it died between two pictures
-                        worker = new_worker()
-                        future = worker.submit(_read, question)
-                    busy[future] = (worker, question)
-                if not busy:
-                    return
-                done, _ = wait(busy, return_when=FIRST_COMPLETED)
-                for future in done:
-                    worker, question = busy.pop(future)
-                    try:
-                        answer = future.result()
-                        deaths = 0
-                    except BrokenProcessPool:
-                        deaths += 1
-                        worker.shutdown()
-                        worker = new_worker()
-                        answer = Answer(question, None, "the reading process died")
-                    idle.append(worker)
-                    yield answer
-                    if deaths >= _MAX_DEATHS:
-                        raise CellFailure(
-                            f"text reader '{self.label}': {deaths} processes died in a row, the last on "
-                            f"{question.pictures[0].path}; is there enough memory? Fewer workers need less"
-                        )
-        finally:
-            hold.close()  # an interrupted run does not wait for the pictures in hand
-            for worker in [*idle, *(worker for worker, _ in busy.values())]:
-                worker.shutdown(cancel_futures=True)
-            leash.close()
-
-
-_reader: Reader
-
-
-def _start(reader: type[Reader], leash: Connection) -> None:
-    global _reader
-    # Ctrl-C reaches the whole process group; the parent ends this process, without a traceback from here
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, args=(leash,), daemon=True).start()
-    _reader = reader()
-
-
-def _end_with_parent(leash: Connection) -> None:
-    """End this process when the parent lets go of the pipe's other end, be it by its own sudden death."""
-    wait_connections([leash])
-    os._exit(1)
-
-
-def _read(question: Question) -> Answer:
-    start = time.monotonic()
-    text, error = None, ""
-    try:
-        text = _reader.read(question.pictures[0].read())
-    except CellFailure:
-        raise
-    except CorruptImage as problem:
-        error = f"unreadable image: {problem}"
-    except Exception as problem:  # of the disk, of the reader's libraries: it costs this image, not the cell
-        error = f"{type(problem).__name__}: {problem}".splitlines()[0]
-    return Answer(question, text, error, seconds=time.monotonic() - start)
-
-
-class PPOCR(Reader):
-    """PP-OCRv4 (Chinese and English, mobile) on the CPU: rapidocr-onnxruntime, weights from its wheel."""
 
     @functools.cached_property
     def evaluator(self) -> Evaluator:
-        weights = sorted((_package_folder() / "models").glob("*.onnx"))
+        spec = importlib.util.find_spec("rapidocr_onnxruntime")
+        if spec is None or not spec.origin:
+            raise CellFailure(f"evaluator ppocr needs the package rapidocr-onnxruntime; {_REMEDY}")
+        weights = sorted((Path(spec.origin).parent / "models").glob("*.onnx"))
         versions = {}
         for name in _PACKAGES:
             with contextlib.suppress(importlib.metadata.PackageNotFoundError):
                 versions[name] = importlib.metadata.version(name)
         return Evaluator(
-            id=_ID,
+            id="ppocr-v4",  # a change of settings moves scores, so it needs a new id as well
             official=False,
             details={
                 "packages": versions,
@@ -194,6 +92,10 @@ class PPOCR(Reader):
         )
 
     def read(self, data: bytes) -> str:
+        """All text in the image file ``data``, lines in reading order joined by newlines; empty when there is none.
+
+        Raises CorruptImage: it is no whole image.
+        """
         import numpy as np
 
         # (height, width, BGR); RapidOCR itself would invert the colours of what is transparent
@@ -206,7 +108,6 @@ class PPOCR(Reader):
 
     @functools.cached_property
     def _engine(self) -> Any:
-        _package_folder()
         try:
             import cv2
             from rapidocr_onnxruntime import RapidOCR
@@ -217,30 +118,113 @@ class PPOCR(Reader):
             raise CellFailure(
                 f"evaluator ppocr does not load ({type(error).__name__}: {error}); {_REMEDY}"
             ) from error
-        engine.text_rec.postprocess_op = SpaceDecoder(engine.text_rec.postprocess_op)
+        engine.text_rec.postprocess_op = keeping_spaces(engine.text_rec.postprocess_op)
         return engine
 
+    def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
+        """The text in each picture, as readings finish.
 
-class SpaceDecoder:
+        A process that dies (out of memory, a crash in native code) costs only the picture it held, which is answered
+        with an error; another takes its place.
+        Raises CellFailure: the reader does not work here (a package is missing), or its processes keep dying.
+        """
+        context = multiprocessing.get_context("spawn")  # this process has threads
+        processes: list[SpawnProcess] = []
+        busy: dict[Connection, Question] = {}
+
+        def new_process() -> Connection:
+            ours, theirs = multiprocessing.Pipe()
+            processes.append(context.Process(target=_serve, args=(type(self), theirs), daemon=True))
+            processes[-1].start()
+            theirs.close()  # so that ours ends with the process
+            return ours
+
+        todo, deaths = iter(questions), 0
+        try:
+            idle = [new_process() for _ in range(min(workers, len(questions)))]
+            while True:
+                for pipe, question in zip(idle, todo, strict=False):
+                    try:
+                        pipe.send(question)
+                    except OSError:  # it died between two pictures
+                        pipe = new_process()
+                        pipe.send(question)
+                    busy[pipe] = question
+                idle = []
+                if not busy:
+                    return
+                ready = wait([*busy])
+                for pipe in [one for one in busy if one in ready]:
+                    question = busy.pop(pipe)
+                    try:
+                        answer, deaths = pipe.recv(), 0
+                    except (EOFError, OSError):
+                        answer, deaths = Answer(question, None, "the reading process died"), deaths + 1
+                        pipe = new_process()
+                    if isinstance(answer, CellFailure):
+                        raise answer
+                    idle.append(pipe)
+                    yield answer
+                    if deaths >= _MAX_DEATHS:
+                        raise CellFailure(
+                            f"text reader '{self.label}': {deaths} processes died in a row, the last on "
+                            f"{question.pictures[0].path}; is there enough memory? Fewer workers need less"
+                        )
+        finally:
+            for process in processes:  # an interrupted run does not wait for the pictures in hand
+                process.kill()
+                process.join()
+
+
+def _serve(reader_class: type[PPOCR], pipe: Connection) -> None:
+    """Answer the questions that come, until the other end is closed."""
+    # Ctrl-C reaches the whole process group; the parent ends this process, without a traceback from here
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    reader = reader_class()
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            pipe.send(_answer(reader, pipe.recv()))
+
+
+def _end_with_parent() -> None:
+    if parent := multiprocessing.parent_process():
+        parent.join()
+    os._exit(1)
+
+
+def _answer(reader: PPOCR, question: Question) -> Answer | CellFailure:
+    start, text, error = time.monotonic(), None, ""
+    try:
+        text = reader.read(question.pictures[0].read())
+    except CellFailure as failure:
+        return failure
+    except CorruptImage as problem:
+        error = f"unreadable image: {problem}"
+    except Exception as problem:  # of the disk, of the reader's libraries: it costs this image, not the cell
+        error = f"{type(problem).__name__}: {problem}".splitlines()[0]
+    return Answer(question, text, error, seconds=time.monotonic() - start)
+
+
+def keeping_spaces(decode: Any) -> Callable[..., list[tuple[str, float]]]:
     """CTC decoding that keeps the spaces between Latin words.
 
     The recogniser was trained on Chinese: at a gap between words its best guess is mostly "blank", with the
     space a distant second, and plain greedy decoding glues a whole line into one word. Inside words the
     space's probability is far lower still, so a small threshold tells the two apart. ``decode`` is
-    RapidOCR's decoder (scores stay its own); the space is its last character, the blank its first.
+    RapidOCR's decoder (scores stay its own); the space is its last character, the blank its first. It gets
+    probabilities, shape (lines, columns, characters).
     """
 
-    def __init__(self, decode: Any) -> None:
-        self._decode = decode
-
-    def __call__(self, predictions: np.ndarray, *args: Any, **options: Any) -> list[tuple[str, float]]:
-        """``predictions``: probabilities, shape (lines, columns, characters)."""
-        plain = self._decode(predictions, *args, **options)
+    def decode_spaces(predictions: np.ndarray, *args: Any, **options: Any) -> list[tuple[str, float]]:
+        plain = decode(predictions, *args, **options)
         blank = predictions.argmax(axis=2) == 0
         spaced = predictions.copy()
         spaced[blank & (predictions[..., -1] >= _SPACE_PROBABILITY), -1] = 2.0  # above any probability
-        texts = self._decode(spaced, *args, **options)
+        texts = decode(spaced, *args, **options)
         return [(text, score) for (text, *_), (_, score, *_) in zip(texts, plain, strict=True)]
+
+    return decode_spaces
 
 
 def lines(boxes: list[Box]) -> list[str]:
@@ -253,11 +237,3 @@ def lines(boxes: list[Box]) -> list[str]:
         else:
             rows.append([box])
     return [" ".join(box.text for box in sorted(row, key=lambda box: box.left)) for row in rows]
-
-
-def _package_folder() -> Path:
-    """Where rapidocr-onnxruntime is installed. Raises CellFailure when it is not."""
-    spec = importlib.util.find_spec("rapidocr_onnxruntime")
-    if spec is None or not spec.submodule_search_locations:
-        raise CellFailure(f"evaluator ppocr needs the package rapidocr-onnxruntime; {_REMEDY}")
-    return Path(spec.submodule_search_locations[0])

@@ -10,7 +10,6 @@ from imageevalkit.errors import CellFailure
 from imageevalkit.machine import when_one_is_free
 from imageevalkit.text import to_bytes
 
-PART_SUFFIX = ".part"
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT}
 # Where a file system cannot do that with a folder (some network ones), it keeps names by itself.
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}
@@ -18,15 +17,11 @@ _NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}
 
 def part_path(path: Path) -> Path:
     """The temporary name beside ``path``; deterministic, so that a resumed run finds and reuses it."""
-    return path.with_name(f".{path.name}{PART_SUFFIX}")
+    return path.with_name(f".{path.name}.part")
 
 
 def write_part(path: Path, data: bytes) -> Path:
-    """Write ``data`` durably under the temporary name of ``path`` and return that name.
-
-    Raises:
-        CellFailure: the disk is full (the half-written file is removed).
-    """
+    """Write ``data`` durably under the temporary name of ``path``. Raises CellFailure: the disk is full."""
     part = part_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,11 +40,7 @@ def commit_part(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names of the files in ``folder`` durable: a file that is on the disk may still be without one.
-
-    Raises:
-        CellFailure: the disk is full.
-    """
+    """Make the names of the files in ``folder`` durable: a file that is on the disk may still be without one."""
     try:
         fd = when_one_is_free(lambda: os.open(folder, os.O_RDONLY))
     except PermissionError:
@@ -64,11 +55,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
-    """Replace ``path`` with ``data``: a reader sees the old file or the new one, never a half.
-
-    Raises:
-        CellFailure: the disk is full.
-    """
+    """Replace ``path`` with ``data``: a reader sees the old file or the new one. Raises as :func:`write_part`."""
     write_part(path, to_bytes(data) if isinstance(data, str) else data)
     commit_part(path)
 
@@ -80,7 +67,7 @@ def is_disk_full(error: OSError) -> bool:
 
 def disk_error(error: OSError, path: Path, part: Path | None = None) -> Exception:
     """``error`` as a one-line :class:`CellFailure` when the disk or quota is full, else ``error`` itself."""
-    if part is not None:
+    if part:
         part.unlink(missing_ok=True)
     if is_disk_full(error):
         return CellFailure(f"disk full: cannot write {path}; free some space and run the same command again")

@@ -21,36 +21,25 @@ from imageevalkit.secrets import one_line
 
 
 class Datasets:
-    """The datasets of benchmarks, each read and checked once however many models there are.
-
-    What is asked of a cell raises CellFailure: an entry breaks the contract, or a file of the cell cannot be read.
-    """
+    """The datasets of benchmarks, each read and checked once however many models there are."""
 
     def __init__(self) -> None:
         self._loaded = functools.cache(load_dataset)
         self._entries = functools.cache(lambda benchmark: entries_of(self[benchmark], benchmark))
-        # of all cells without a folder the same, for they are only counted
-        self._untouched = functools.cache(
-            lambda benchmark, limit: self.own_items(Cell(MODEL_NAME_MARK, benchmark), limit)
-        )
-        self._nothing = functools.cache(lambda cell, limit: survey(cell, self.items(cell, limit)))
+        self._untouched = functools.cache(lambda cell, limit: survey(cell, self.items(cell, limit)))
 
     def __getitem__(self, benchmark: str) -> Any:
         return self._loaded(benchmark)
 
-    def own_items(self, cell: Cell, limit: int | None) -> list[Item]:
+    def items(self, cell: Cell, limit: int | None) -> list[Item]:
         """The first ``limit`` items of ``cell``."""
         return placed(self._entries(cell.benchmark)[:limit], cell)
 
-    def items(self, cell: Cell, limit: int | None) -> list[Item]:
-        """The same; of all cells without a folder, those of any."""
-        return self.own_items(cell, limit) if cell.folder.exists() else self._untouched(cell.benchmark, limit)
-
     def survey(self, cell: Cell, limit: int | None, settings: Mapping[str, Any]) -> Survey:
-        """What is there of the images of ``cell`` by a model with ``settings``; of a cell without a folder, of any."""
+        """What is there of the images of ``cell``, against ``settings``; the same of all cells without a folder."""
         if cell.folder.exists():
-            return survey(cell, self.own_items(cell, limit), settings)
-        return self._nothing(Cell(MODEL_NAME_MARK, cell.benchmark), limit)
+            return survey(cell, self.items(cell, limit), settings)
+        return self._untouched(Cell(MODEL_NAME_MARK, cell.benchmark), limit)
 
 
 Forecast = Callable[[Cell], str]
@@ -58,7 +47,7 @@ Forecast = Callable[[Cell], str]
 
 @contextlib.contextmanager
 def stdout_kept() -> Iterator[None]:
-    """For the time that code of others runs: what it prints, by its programs and C libraries too, goes to stderr."""
+    """What code of others prints meanwhile, by its programs and C libraries too, goes to stderr."""
     own = os.dup(1)
     os.dup2(2, 1)
     try:
@@ -70,10 +59,7 @@ def stdout_kept() -> Iterator[None]:
 
 
 def tell_forecasts(forecast_of: Callable[[Mapping[str, Any], Datasets], Forecast]) -> ExitStatus:
-    """For each request a list of ``[line, counted]``, one for each of its cells: what ``forecast_of(request)`` says.
-
-    A cell whose forecast fails is a line too, not counted.
-    """
+    """For each request a list of ``[line, counted]``, one for each of its cells; one that fails is not counted."""
     datasets = Datasets()
     # a benchmark is made once for all cells of which the same is asked
     forecast_for = functools.cache(lambda request: forecast_of(json.loads(request), datasets))

@@ -51,10 +51,10 @@ def git_tree(entries: Iterable[TreeEntry]) -> str:
         else:
             files.append((os.fsencode(first), mode.encode(), blob))
     # git sorts a folder as if its name ended in a slash
-    folders = [(os.fsencode(name) + b"/", b"40000", git_tree(held)) for name, held in below.items()]
+    files += [(os.fsencode(name) + b"/", b"40000", git_tree(held)) for name, held in below.items()]
     content = b"".join(
         mode + b" " + name.removesuffix(b"/") + b"\0" + bytes.fromhex(hexed)
-        for name, mode, hexed in sorted(files + folders)
+        for name, mode, hexed in sorted(files)
     )
     return hashlib.sha1(b"tree %d\0" % len(content) + content).hexdigest()
 
@@ -74,24 +74,18 @@ _VERSION = re.compile(r"^Version:[ \t]*(\S+)", re.MULTILINE | re.IGNORECASE)
 
 @functools.cache
 def environment_hash() -> str:
-    """The :func:`hash_of` the distributions installed for this process and of its Python; computed once."""
+    """The :func:`hash_of` the distributions installed for this process and of its Python."""
     return hash_of(installed(), platform.python_version())
 
 
 def hash_of(versions: Iterable[str], python: str) -> str:
-    """64 hex digits: the SHA-256 of ``python==3.12.1`` and of the sorted ``name==version``, a line each.
-
-    The same in a conda environment and a venv; their places, and what was installed twice, do not count.
-    """
+    """64 hex digits: the SHA-256 of ``python==3.12.1`` and of the sorted ``name==version``, a line each, once each."""
     lines = [f"python=={python}", *sorted(set(versions))]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def installed() -> list[str]:
-    """``name==version`` of every installed distribution, names normalised as PEP 503 says, versions as they stand.
-
-    A folder that an interrupted installation left without a name or a version is none.
-    """
+    """``name==version`` of every installed distribution that has both, names normalised as PEP 503 says."""
     from importlib.metadata import distributions  # a third of a light command's start
 
     found = []

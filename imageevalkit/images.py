@@ -47,18 +47,6 @@ class TooLarge(CorruptImage):
     """The image has more pixels than are decoded."""
 
 
-def _check_size(image: Image.Image) -> Image.Image:
-    """``image``, whose header says its size before anything is decoded.
-
-    Raises:
-        TooLarge: it has too many pixels.
-    """
-    width, height = image.size
-    if width * height > MOST_PIXELS:
-        raise TooLarge(f"{width}x{height} pixels are more than the {MOST_PIXELS:,} that are decoded")
-    return image
-
-
 @contextlib.contextmanager
 def in_turn(image: Image.Image) -> Iterator[None]:
     """For the time that the pixels of ``image`` are in memory: of those beyond 4096² one at a time is."""
@@ -67,33 +55,24 @@ def in_turn(image: Image.Image) -> Iterator[None]:
         yield
 
 
-class ImageFacts(NamedTuple):
-    """Facts of one decoded image: ``size`` is (width, height) in pixels, ``flat`` is one single colour."""
-
-    size: tuple[int, int]
-    format: str
-    mode: str
-    flat: bool
-
-
 def opened(source: bytes | Path, formats: Sequence[str] = FORMATS) -> Image.Image:
     """The image in ``source``, read no further than its header for now. Nothing else in this tree opens one.
 
-    Pillow knows fifty formats, and for one of them, EPS, it runs Ghostscript on whatever program the file holds; so
-    the bytes must be of one of ``formats``. What :func:`prove` has not passed may make Pillow raise any of a dozen
-    types when it is read on.
-
-    Raises:
-        CorruptImage: it is no image of one of ``formats``, or has too many pixels (TooLarge).
-        OSError: the file ``source`` cannot be read.
+    Pillow knows fifty formats, and for one of them, EPS, it runs Ghostscript on whatever program the file holds. What
+    :func:`prove` has not passed may make it raise any of a dozen types when it is read on. Raises CorruptImage: it is
+    no image of one of ``formats``, or has too many pixels (TooLarge); OSError: the file ``source`` cannot be read.
     """
-    file = io.BytesIO(source) if isinstance(source, bytes) else source
-    try:
-        return _check_size(Image.open(file, formats=tuple(formats)))
-    except UnidentifiedImageError as error:  # its own words hold a memory address
-        raise CorruptImage(_what_else(source, formats)) from error
-    except Exception as error:
-        raise _corrupt(error) from error
+    with _corrupt_unless_system_error():
+        try:
+            image = Image.open(
+                io.BytesIO(source) if isinstance(source, bytes) else source, formats=[*formats]
+            )
+        except UnidentifiedImageError as error:  # its own words hold a memory address
+            raise CorruptImage(_what_else(source, formats)) from error
+        width, height = image.size
+        if width * height > MOST_PIXELS:
+            raise TooLarge(f"{width}x{height} pixels are more than the {MOST_PIXELS:,} that are decoded")
+        return image
 
 
 def _what_else(source: bytes | Path, formats: Sequence[str]) -> str:
@@ -107,84 +86,46 @@ def _what_else(source: bytes | Path, formats: Sequence[str]) -> str:
     return "no image of a known format"
 
 
-def decode(data: bytes, formats: Sequence[str] = FORMATS) -> Image.Image:
-    """Decode ``data``, which is a whole image of one of ``formats``.
-
-    Raises:
-        CorruptImage: it is empty, truncated, or no such image.
-    """
-    image = opened(data, formats)
-    with in_turn(image):
-        if image.format == "PNG":
-            _check_png(image, data)
-            image = opened(data, formats)
-        try:
-            image.load()
-        except Exception as error:
-            raise _corrupt(error) from error
-    return image
-
-
-def _check_png(image: Image.Image, data: bytes) -> None:
-    """Whether the PNG ``data``, opened as ``image``, is whole; load() sees neither wrong checksums nor missing rows.
-
-    Raises:
-        CorruptImage: it is not.
-    """
+@contextlib.contextmanager
+def _corrupt_unless_system_error() -> Iterator[None]:
+    """CorruptImage for the dozen types that Pillow raises, but for an error of the system, such as no descriptor."""
     try:
-        image.verify()
-        whole = rows_are_whole(data)
+        yield
     except Exception as error:
-        raise _corrupt(error) from error
-    if not whole:
-        raise CorruptImage("the rows of the PNG are truncated or broken")
+        if isinstance(error, CorruptImage) or (isinstance(error, OSError) and error.errno is not None):
+            raise
+        if isinstance(error, Image.DecompressionBombError):
+            raise TooLarge(f"its pixels are more than the {MOST_PIXELS:,} that are decoded") from error
+        raise CorruptImage(f"{type(error).__name__}: {error}") from error
 
 
-def _corrupt(error: Exception) -> Exception:
-    """What Pillow means by the dozen types it raises (OSError, SyntaxError, struct.error, …).
-
-    An error of the system itself (no free descriptor, an unreadable file) says nothing of the image.
-    """
-    if isinstance(error, CorruptImage) or (isinstance(error, OSError) and error.errno is not None):
-        return error
-    if isinstance(error, Image.DecompressionBombError):
-        return TooLarge(f"its pixels are more than the {MOST_PIXELS:,} that are decoded")
-    return CorruptImage(f"{type(error).__name__}: {error}")
-
-
-def prove(data: bytes) -> None:
-    """Make sure that a server's ``data`` are whole as :func:`decode` judges it, if possible without making a picture.
-
-    Raises:
-        CorruptImage: they are empty, truncated, or no image of :data:`REPLY_FORMATS`.
-    """
-    image = opened(data, REPLY_FORMATS)
-    if image.format != "PNG":
-        decode(data, REPLY_FORMATS)
-        return
-    with in_turn(image):
-        _check_png(image, data)
+def prove(data: bytes, formats: Sequence[str] = REPLY_FORMATS) -> Image.Image:
+    """The whole image in ``data``, of a PNG without making a picture of it yet. Raises CorruptImage."""
+    image = opened(data, formats)
+    with in_turn(image), _corrupt_unless_system_error():
+        if image.format != "PNG":
+            image.load()
+            return image
+        image.verify()  # load() sees neither wrong checksums nor missing rows
+        if not rows_are_whole(data):
+            raise CorruptImage("the rows of the PNG are truncated or broken")
+        return opened(data, formats)
 
 
-def facts(data: bytes) -> ImageFacts:
-    """Say what the whole image in ``data`` is. Raises :class:`CorruptImage`."""
-    image = opened(data)
-    with in_turn(image):
-        if image.format == "PNG":
-            _check_png(image, data)
-            flat = is_flat_file(data)
-        else:
-            image = decode(data)
-            flat = is_flat(image)
-        return ImageFacts(image.size, image.format or "", image.mode, flat)
+def decode(data: bytes, formats: Sequence[str] = FORMATS) -> Image.Image:
+    """The picture of the whole image in ``data``. Raises CorruptImage, as :func:`prove`."""
+    image = prove(data, formats)
+    with in_turn(image), _corrupt_unless_system_error():
+        image.load()
+    return image
 
 
 def is_flat_file(data: bytes) -> bool:
     """:func:`is_flat` of the image in ``data``, which :func:`prove` has passed; decodes it only in case of doubt."""
     image = opened(data)
-    if image.format == "PNG" and image.mode == "RGB" and is_surely_not_flat(data):
-        return False
-    return is_flat(image)
+    with in_turn(image):
+        is_noise = image.format == "PNG" and image.mode == "RGB" and is_surely_not_flat(data)
+        return not is_noise and is_flat(image)
 
 
 def is_flat(image: Image.Image) -> bool:
@@ -193,19 +134,14 @@ def is_flat(image: Image.Image) -> bool:
     probe = image.convert("RGBA") if image.mode == "P" else image
     extrema = probe.getextrema()
     pairs = extrema if isinstance(extrema[0], tuple) else (extrema,)
-    if probe.mode in ("RGBA", "LA") and pairs[-1][1] == 0:
-        return True  # fully transparent: nothing to see whatever the colour channels hold
-    return all(high == low for low, high in pairs)
+    is_unseen = probe.mode in ("RGBA", "LA") and pairs[-1][1] == 0
+    return is_unseen or all(high == low for low, high in pairs)
 
 
 def is_plain(source: bytes | Path) -> bool:
     """Whether every program sees the same RGB pixels in an image file, of which little more than the header is read.
 
-    That is: RGB or grey, without transparency, one frame, and not to be turned, as damaged Exif data turn nothing.
-
-    Raises:
-        CorruptImage: it is no image.
-        OSError: the file ``source`` cannot be read.
+    That is: RGB or grey, opaque, one frame, not to be turned (by damaged Exif it is not). Raises as :func:`opened`.
     """
     with opened(source) as image:
         if image.mode not in ("RGB", "L") or "transparency" in image.info:
@@ -230,10 +166,9 @@ def on_white(image: Image.Image) -> Image.Image:
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
-    """``image`` as RGB, transparency dropped; itself where it is that already.
+    """``image`` as RGB, transparency dropped.
 
-    Pillow keeps the colour that meant transparency in a palette or RGB image: PNGs would be saved with it, and
-    transformers 5 lays it on white.
+    Pillow keeps the colour that meant transparency: PNGs would be saved with it, and transformers 5 lays it on white.
     """
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
@@ -246,10 +181,7 @@ def encode(image: Image.Image, path: Path) -> bytes:
     """Encode ``image`` in the format that the suffix of ``path`` names, with Pillow's defaults.
 
     Alpha is dropped and not composited, as the official evaluation kit does (``convert("RGB")`` before ``save``).
-    Pillow's default JPEG quality (75) is part of score parity.
-
-    Raises:
-        ValueError: the suffix names no known format.
+    Pillow's default JPEG quality (75) is part of score parity. Raises ValueError: the suffix names no known format.
     """
     buffer = io.BytesIO()
     as_rgb(image).save(buffer, format_of(path))
@@ -264,39 +196,39 @@ class EncodedImage(NamedTuple):
     flat: bool
 
 
+def facts(data: bytes) -> EncodedImage:
+    """What the whole image in ``data`` is, kept as it is. Raises CorruptImage."""
+    image = prove(data, FORMATS)
+    return EncodedImage(data, image.size, is_flat_file(data) if image.format == "PNG" else is_flat(image))
+
+
 def encoded(image: Image.Image | bytes, path: Path, proven: bool = False) -> EncodedImage:
     """What to store of ``image`` at ``path``; ``proven``: its bytes have passed :func:`prove`.
 
-    A server's PNG stays as it came. Where a benchmark asks for JPEG everything is encoded here, a server's
-    JPEG too: its quality is part of score parity, and must not depend on who made the image.
-
-    Raises:
-        CorruptImage: the bytes do not decode. Pillow's own errors for a picture it cannot encode.
+    A server's PNG stays as it came. Where a benchmark asks for JPEG everything is encoded here, a server's JPEG too:
+    its quality is part of score parity. Raises CorruptImage, and Pillow's own errors for what it cannot encode.
     """
     if not isinstance(image, bytes):
-        return EncodedImage(encode(image, path), image.size, is_flat(image))
-    picture = opened(image) if proven else decode(image)
-    with in_turn(picture):
+        picture = image
+    else:
+        picture = opened(image) if proven else decode(image)
         if picture.format == format_of(path) == "PNG" and picture.mode == "RGB":
             return EncodedImage(image, picture.size, is_flat_file(image))
+    with in_turn(picture):
         return EncodedImage(encode(picture, path), picture.size, is_flat(picture))
 
 
 def format_of(path: PurePath) -> str:
     """Pillow's name of the format that the suffix of ``path`` names. Raises ValueError for an unknown suffix."""
-    try:
-        return _FORMAT_OF_SUFFIX[path.suffix.lower()]
-    except KeyError:
-        raise ValueError(
-            f"'{path}': no image is saved with the suffix '{path.suffix}', only with {', '.join(_FORMAT_OF_SUFFIX)}"
-        ) from None
+    if format := _FORMAT_OF_SUFFIX.get(path.suffix.lower()):
+        return format
+    raise ValueError(
+        f"'{path}': no image is saved with the suffix '{path.suffix}', only with {', '.join(_FORMAT_OF_SUFFIX)}"
+    )
 
 
 def map_threads(function: Callable[[T], R], values: Iterable[T], threads: int) -> Iterator[R]:
-    """``map`` on a thread pool, in order: hashing and decoding release the interpreter lock.
-
-    Nothing is begun that lies further ahead than twice ``threads``: results may be large, and their taker slow.
-    """
+    """``map`` on a thread pool, in order; no further ahead than twice ``threads``, for results may be large."""
     ahead: deque[Future[R]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:

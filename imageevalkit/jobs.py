@@ -127,7 +127,7 @@ class Outcome:
     message: str = ""
 
 
-_OUTCOME = Shape(must={"state": str, "message": str})
+_OUTCOME = Shape[dict[str, Any]](must={"state": str, "message": str})
 
 
 def outcome_of(step: Callable[[], Outcome], log: Callable[[str], None]) -> Outcome:
@@ -159,13 +159,11 @@ def read_outcome(run_folder: Path, cell: Cell, stage: str) -> Outcome | None:
     """The outcome of a stage of ``cell``, or None while there is none; a file that holds none is a failure."""
     path = outcome_path(run_folder, cell, stage)
     try:
-        raw = parse(path.read_bytes())
+        raw = _OUTCOME.read(parse(path.read_bytes()))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         return Outcome(FAILED, f"its outcome file is unreadable ({short_path(path)}: {one_line(error, 100)})")
-    if problem := _OUTCOME.problem(raw):
-        return Outcome(FAILED, f"its outcome file is unreadable ({short_path(path)}: {problem})")
     if raw["state"] not in STATUS_OF_STATE:
         return Outcome(FAILED, f"its outcome file holds the unknown state '{raw['state']}'")
     return Outcome(raw["state"], raw["message"])

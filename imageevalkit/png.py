@@ -1,8 +1,7 @@
 """Proving a PNG whole in a third of the time that decoding takes: its rows are inflated, but not reconstructed.
 
-Two cores receive 1.7 MB PNGs faster than they decode them. A PNG can only be damaged in its chunks (each has a
-checksum), in its compressed stream, in the number of its rows, or in a row's filter type: nothing that
-reconstruction (filters, palette, bit depths) does can fail (PNG specification, 3rd edition, §7, §9, §10).
+A PNG can only be damaged in its chunks (each has a checksum), in its compressed stream, in the number of its rows, or
+in a row's filter type: nothing that reconstruction does can fail (PNG specification, 3rd edition, §7, §9, §10).
 """
 
 from __future__ import annotations
@@ -39,9 +38,12 @@ def rows_are_whole(data: bytes) -> bool:
     ``data``: a PNG whose header and checksums are right.
     """
     width, height, depth, colour, _, _, interlaced = struct.unpack_from(">IIBBBBB", data, 16)
+    places = _PASSES if interlaced else [(0, 0, 1, 1)]
+    sizes = [(-(-(width - x) // dx), -(-(height - y) // dy)) for x, y, dx, dy in places]
     passes = [
         (1 + (columns * depth * _CHANNELS[colour] + 7) // 8, rows)
-        for columns, rows in (_adam7(width, height) if interlaced else [(width, height)])
+        for columns, rows in sizes
+        if columns > 0 and rows > 0
     ]
     expected = sum(stride * rows for stride, rows in passes)
     try:
@@ -60,19 +62,10 @@ def rows_are_whole(data: bytes) -> bool:
     return True
 
 
-def _adam7(width: int, height: int) -> list[tuple[int, int]]:
-    """Columns and rows of each pass of an interlaced PNG, without those that are empty (§8.1)."""
-    sizes = [(-(-(width - x) // dx), -(-(height - y) // dy)) for x, y, dx, dy in _PASSES]
-    return [(columns, rows) for columns, rows in sizes if columns > 0 and rows > 0]
-
-
 def is_surely_not_flat(data: bytes) -> bool:
-    """Whether a PNG cannot be one single colour, told from its compressed stream without inflating it.
-
-    False where that cannot be told. One colour compresses a thousandfold, and where it is stored uncompressed, its
-    stream has few different bytes: one pixel's, the filter types and zero; compressed pixels look like noise.
-    """
+    """Whether a PNG cannot be one single colour, told from its compressed stream without inflating it."""
     width, height = struct.unpack_from(">II", data, 16)
+    # one colour compresses a thousandfold; stored as it is, its stream has few different bytes, others look like noise
     compressed = _compressed(data)
     middle = compressed[len(compressed) // 2 :][:_SAMPLE]
     return len(compressed) > width * height * _FLAT_BYTES_PER_PIXEL and len(set(middle)) > _FLAT_VALUES

@@ -9,9 +9,9 @@ import functools
 import importlib
 import inspect
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from imageevalkit.asset_checks.check import Needed
 from imageevalkit.assets import BenchmarkFiles
@@ -27,34 +27,41 @@ from imageevalkit.judges.choice import BACKENDS, JudgeChoice, JudgeOptions, Judg
 from imageevalkit.secrets import one_line
 
 TASKS = ("t2i", "edit", "subject")
+_API_JUDGES = "imageevalkit.judges.client"
+_WEIGHTS = "eval_models.encoders.weights"
+_CONTRACT = "imageevalkit/benchmark/contract.py"
+_FOREIGN = "DATASET_SETTINGS of infer/custom_datasets/load_dataset.py"
+
+
+class DatasetSetting(NamedTuple):
+    """A line of DATASET_SETTINGS: ``module`` is relative to ``infer/custom_datasets``; the class takes nothing."""
+
+    task: str
+    module: str
+    class_name: str
 
 
 @functools.cache
 def _benchmarks() -> tuple[Mapping[str, type[Benchmark]], Mapping[str, str]]:
-    """The classes of benchmarks by name; and why others cannot be used, by their names and by those of folders."""
+    """The classes of benchmarks by name; and why others cannot be used, by their names and those of folders."""
     found: dict[str, list[type[Benchmark]]] = {}
-    of_names: dict[str, str] = {}
-    of_folders: dict[str, str] = {}
+    broken: dict[str, str] = {}
     # a hidden one is an editor's copy
     for folder in sorted((REPO / "benchmarks").glob("[!.]*/")):
-        if not any(folder.glob("*.py")):
-            continue
         try:
-            for cls in _classes_in(folder):
+            for cls in _classes_in(folder) if any(folder.glob("*.py")) else ():
                 if problem := _problem_of(cls):
-                    of_names[str(cls.name)] = f"{file_of(cls)}: {problem}"
-                    of_folders.setdefault(folder.name, of_names[str(cls.name)])
+                    broken[str(cls.name)] = f"{file_of(cls)}: {problem}"
+                    broken.setdefault(folder.name, broken[str(cls.name)])
                 else:
                     found.setdefault(cls.name, []).append(cls)
         except UserError as error:
-            of_folders[folder.name] = str(error)
+            broken[folder.name] = str(error)
     for name, classes in found.items():
         if len(classes) > 1:
             files = " and in ".join(map(file_of, classes))
-            of_names[name] = f"benchmark '{name}' is in {files}: give one of them another name"
-            of_folders |= {cls.__module__.split(".")[1]: of_names[name] for cls in classes}
-    usable = {name: classes[0] for name, classes in found.items() if name not in of_names}
-    return usable, {**of_folders, **of_names}
+            broken[name] = f"benchmark '{name}' is in {files}: give one of them another name"
+    return {name: classes[0] for name, classes in found.items() if len(classes) == 1}, broken
 
 
 def _classes_in(folder: Path) -> list[type[Benchmark]]:
@@ -71,19 +78,11 @@ def _classes_in(folder: Path) -> list[type[Benchmark]]:
         raise UserError(
             f"there is no {where}, where the class of a benchmark goes, but {files}: rename the file"
         )
-    try:
-        with guest_code():
-            module = importlib.import_module(f"benchmarks.{folder.name}.benchmark")
-    except Exception as error:
-        raise UserError(f"{where} cannot be imported: {type(error).__name__}: {one_line(error)}") from error
-    own = [cls for cls in vars(module).values() if inspect.isclass(cls) and cls.__module__ == module.__name__]
-    classes = [
-        cls for cls in dict.fromkeys(own) if issubclass(cls, Benchmark) and vars(cls).get("name") is not None
-    ]
+    module = _imported(f"benchmarks.{folder.name}.benchmark")
+    own = (cls for cls in vars(module).values() if inspect.isclass(cls) and cls.__module__ == module.__name__)
+    classes = [cls for cls in dict.fromkeys(own) if issubclass(cls, Benchmark) and "name" in vars(cls)]
     if not classes:
-        raise UserError(
-            f"{where} holds no benchmark: write a class with a name (imageevalkit/benchmark/contract.py)"
-        )
+        raise UserError(f"{where} holds no benchmark: write a class with a name ({_CONTRACT})")
     return classes
 
 
@@ -95,9 +94,18 @@ def _problem_of(cls: type[Benchmark]) -> str:
             is_wrong = "is missing" if text is None else f"is {text!r}"
             return f"the {attribute} of class {cls.__name__} {is_wrong}, and must be a text"
     if inspect.isabstract(cls):
-        lacks = ", ".join(sorted(cls.__abstractmethods__))
-        return f"class {cls.__name__} lacks {lacks} (imageevalkit/benchmark/contract.py)"
+        return f"class {cls.__name__} lacks {', '.join(sorted(cls.__abstractmethods__))} ({_CONTRACT})"
     return "" if cls.task in TASKS else f"the task of {cls.name} is '{cls.task}': use {', '.join(TASKS)}"
+
+
+def _imported(module: str) -> Any:
+    """A module of ``benchmarks/`` or of ``infer/``, which jobs have on their path. Raises UserError: it has a fault."""
+    try:
+        with guest_code():
+            return importlib.import_module(module)
+    except Exception as error:
+        path = f"{'infer/' * module.startswith('custom_')}{module.replace('.', '/')}.py"
+        raise UserError(f"{path} cannot be imported: {type(error).__name__}: {one_line(error)}") from error
 
 
 def file_of(cls: type[Benchmark]) -> str:
@@ -110,16 +118,11 @@ def benchmark_class(name: str) -> type[Benchmark] | None:
 
     Raises CellFailure: what may be its file cannot be read, or several have the name.
     """
-    classes, _ = _benchmarks()
-    if name not in classes and (problem := _problem_called(name)):
+    classes, broken = _benchmarks()
+    problem = broken.get(name) or broken.get(name.replace("-", "_"))
+    if name not in classes and problem:
         raise CellFailure(problem)
     return classes.get(name)
-
-
-def _problem_called(name: str) -> str:
-    """What is wrong with the benchmark of that name, or of a folder called like it; empty: nothing is known."""
-    broken = _benchmarks()[1]
-    return broken.get(name) or broken.get(name.replace("-", "_"), "")
 
 
 def benchmark_files(name: str) -> BenchmarkFiles:
@@ -140,6 +143,7 @@ def make_benchmark(name: str, settings: Mapping[str, Any], judge: str) -> Benchm
         )
     with benchmark_code(name, "its settings"):
         benchmark = cls(cls.settings_class(**settings), judge)
+    benchmark.readers = reader_names()
     if not benchmark.headline or isinstance(benchmark.headline, str):
         raise CellFailure(
             f"benchmark {name}: its headline is {benchmark.headline!r}, and must name the metrics that are columns of "
@@ -149,38 +153,43 @@ def make_benchmark(name: str, settings: Mapping[str, Any], judge: str) -> Benchm
 
 
 def benchmark_tasks() -> dict[str, str]:
-    """The task of every benchmark, ours and foreign ones.
-
-    Raises UserError: infer/custom_datasets/load_dataset.py cannot be read.
-    """
+    """The task of every benchmark, ours and foreign ones. Raises UserError: the registry of these cannot be read."""
     ours = {name: cls.task for name, cls in _benchmarks()[0].items()}
     return ours | {name: setting.task for name, setting in _foreign_datasets()[0].items()}
 
 
 def broken_benchmarks() -> Mapping[str, str]:
-    """Why what should be a benchmark is none, by its name and by that of its folder. Raises UserError as above."""
+    """Why what should be a benchmark is none, by its name or that of its folder. Raises UserError as above."""
     return {**_benchmarks()[1], **_foreign_datasets()[1]}
 
 
 def load_dataset(name: str, settings: Mapping[str, Any] | None = None) -> Any:
     """The dataset of the benchmark ``name`` with ``settings`` (None: those of this job), as the extension guide has it.
 
-    Raises UserError: there is no such one; CellFailure: a foreign class calls itself otherwise than the registry does.
+    Raises UserError: there is no such one; CellFailure: a foreign class is not what DATASET_SETTINGS says.
     """
     if benchmark_class(name):
         return BenchmarkDataset(make_benchmark(name, settings_of(name) if settings is None else settings, ""))
-    if foreign_dataset(name) is None:
+    setting = foreign_dataset(name)
+    if setting is None:
         raise UserError(f"unknown benchmark '{name}'{suggest(name, benchmark_tasks())}")
-    return _infer("custom_datasets.load_dataset").load_dataset(name)
+    module = importlib.import_module(setting.module, package="custom_datasets")
+    dataset = getattr(module, setting.class_name)()
+    for attribute, registered in (("dataset_name", name), ("dataset_task", setting.task)):
+        if (own := getattr(dataset, attribute, None)) != registered:
+            raise CellFailure(
+                f"benchmark {name}: {attribute} of class {setting.class_name} is {own!r}, and must be "
+                f"'{registered}', as in {_FOREIGN}"
+            )
+    return dataset
 
 
-def image_finder(dataset: Any) -> Callable[[Path, Sequence[Any]], Mapping[str, Any] | None] | None:
-    """What finds images made elsewhere in the layouts of ``dataset``; None where it has none of its own.
+@runtime_checkable
+class ImageFinder(Protocol):
+    """What a dataset class may be besides: one that finds images made elsewhere, in layouts of its own."""
 
-    A class written to the extension guide may have it: ``find_images(source, items)`` gives the places of images by
-    item id (a path, or a :class:`imageevalkit.adoption.places.Place`), or None for a layout that it does not know.
-    """
-    return getattr(dataset, "find_images", None)
+    def find_images(self, source: Path, items: Sequence[Any]) -> Mapping[str, Any] | None:
+        """As :meth:`imageevalkit.benchmark.contract.Benchmark.find_images`."""
 
 
 class BenchmarkDataset:
@@ -205,26 +214,16 @@ class BenchmarkDataset:
             ]
 
 
-class DatasetSetting(Protocol):
-    """A line of DATASET_SETTINGS: the ``task``, and where the dataset's class is below ``infer/custom_datasets``."""
-
-    task: str
-    module: str
-    class_name: str
-
-
 def is_foreign(name: str) -> bool:
     """Whether nothing but a user's own script knows how the benchmark is scored."""
-    classes, _ = _benchmarks()
-    known = name in classes or _problem_called(name)
-    return not known and (REPO / "eval" / f"{name}.sh").is_file()
+    try:
+        return benchmark_class(name) is None and (REPO / "eval" / f"{name}.sh").is_file()
+    except CellFailure:
+        return False
 
 
 def foreign_dataset(name: str) -> DatasetSetting | None:
-    """The line of DATASET_SETTINGS for ``name``; None where there is none.
-
-    Raises CellFailure: it is wrong; UserError: infer/custom_datasets/load_dataset.py cannot be read.
-    """
+    """The line of DATASET_SETTINGS for ``name``; None: there is none. Raises CellFailure: it is wrong; UserError."""
     settings, broken = _foreign_datasets()
     if name in broken:
         raise CellFailure(broken[name])
@@ -233,9 +232,11 @@ def foreign_dataset(name: str) -> DatasetSetting | None:
 
 def _foreign_datasets() -> tuple[Mapping[str, DatasetSetting], Mapping[str, str]]:
     """The lines of DATASET_SETTINGS by name; and what is wrong with others. Raises UserError as above."""
-    module = _infer("custom_datasets.load_dataset")
+    lines = vars(_imported("custom_datasets.load_dataset")).get("DATASET_SETTINGS")
+    if not isinstance(lines, Mapping):
+        raise UserError(f"{_FOREIGN} is {lines!r}, and must be a dict with a line for each foreign benchmark")
     settings, broken = {}, {}
-    for name, line in module.DATASET_SETTINGS.items():
+    for name, line in lines.items():
         where = f"DATASET_SETTINGS['{name}'] in infer/custom_datasets/load_dataset.py"
         if not isinstance(line, tuple) or [type(text) for text in line] != [str] * 3:
             broken[name] = (
@@ -246,44 +247,13 @@ def _foreign_datasets() -> tuple[Mapping[str, DatasetSetting], Mapping[str, str]
         elif name in (ours := _benchmarks()[0]):
             broken[name] = f"{where}: '{name}' is the benchmark in {file_of(ours[name])}: use another name"
         else:
-            settings[name] = module.DatasetSetting(*line)
+            settings[name] = DatasetSetting(*line)
     return settings, broken
 
 
-class ModelRegistry(Protocol):
-    """What ``infer/custom_models/load_model.py`` says: entries by task and name, and how APIs are entries."""
-
-    MODEL_SETTINGS: Mapping[str, Mapping[str, Any]]
-    API_MODELS: Mapping[str, Mapping[str, Any]]
-    API_SETTINGS: Mapping[str, Mapping[str, Any]]
-    API_ENDPOINT: str
-
-    def api_setting(self, model_id: str, task: str, name: str = "") -> dict[str, Any]:
-        """The entry of any model behind an API."""
-
-
-def models() -> ModelRegistry:
-    """The registry of models. Raises UserError: infer/custom_models/load_model.py cannot be read."""
-    found: ModelRegistry = _infer("custom_models.load_model")
-    return found
-
-
-def _infer(module: str) -> Any:
-    """A module of ``infer/``, which jobs and scripts have on their path. Raises UserError: it cannot be read."""
-    try:
-        with guest_code():
-            return importlib.import_module(module)
-    except Exception as error:
-        path = f"infer/{module.replace('.', '/')}.py"
-        raise UserError(f"{path} cannot be read: {type(error).__name__}: {one_line(error)}") from error
-
-
-_JUDGE_CLASSES = {
-    "openai": ("imageevalkit.judges.client", "ApiJudge"),
-    "transformers": ("eval_models.vlm.judge", "TransformersJudge"),
-    # a server that a job of the run starts is asked like any other API
-    "vllm": ("imageevalkit.judges.client", "ApiJudge"),
-}
+def models() -> Any:
+    """The registry of models, ``infer/custom_models/load_model.py``. Raises UserError: it cannot be imported."""
+    return _imported("custom_models.load_model")
 
 
 def judges() -> Mapping[str, JudgeSetting]:
@@ -293,29 +263,26 @@ def judges() -> Mapping[str, JudgeSetting]:
 
 
 def choose_judge(judge: str) -> JudgeChoice:
-    """The judge called so: one of :func:`judges`, ``backend:name``, or ``backend:model id or path``.
-
-    Raises UserError: there is no such judge or backend.
-    """
+    """The judge called so: ``qwen3-vl-8b``, ``openai:gpt-4o``, ``vllm:/path``. Raises UserError: there is none."""
     known = judges()
     backend, colon, name = judge.partition(":")
     if backend in BACKENDS and not name.strip():
         raise UserError(f"judge '{judge}' names no model; as in openai:gpt-4o")
-    if not colon:
-        if judge in known:
-            return JudgeChoice(judge, known[judge])
+    if not colon and judge not in known:
         raise UserError(
             f"unknown judge '{judge}'{suggest(judge, known)}; known: {', '.join(known)}, "
             f"and any model as backend:model, such as openai:{judge} (backends: {', '.join(BACKENDS)})"
         )
+    if not colon:
+        return JudgeChoice(judge, known[judge])
     if backend not in BACKENDS:
         raise UserError(
             f"judge '{judge}': no backend '{backend}'{suggest(backend, BACKENDS)}; "
             f"use one of {', '.join(BACKENDS)}, as in openai:gpt-4o"
         )
     if setting := known.get(name):
-        same = setting.backend == backend
-        return JudgeChoice(name, setting if same else JudgeSetting(backend, setting.model_path))
+        is_same = setting.backend == backend
+        return JudgeChoice(name, setting if is_same else JudgeSetting(backend, setting.model_path))
     # pathlib raises where there is no such user; so it is a folder that is not there
     model_path = name if backend == "openai" else os.path.expanduser(name)  # noqa: PTH111
     return JudgeChoice(name, JudgeSetting(backend, model_path))
@@ -333,20 +300,20 @@ def judge(
     pixels: PixelRule | None = None,
     options: JudgeOptions | None = None,
 ) -> Answerer:
-    """The judge called ``name``, made as :class:`imageevalkit.judges.answerer.Judge`; ``options``: those of this job.
-
-    Raises UserError: there is no such judge.
-    """
+    """The judge called ``name`` (:class:`imageevalkit.judges.answerer.Judge`); ``options`` None: those of this job."""
     choice = choose_judge(name)
-    made: Answerer = _class_of(*_JUDGE_CLASSES[choice.setting.backend])(
+    # a server that a job of the run starts is asked like any other API
+    is_local = choice.setting.backend == "transformers"
+    place = ("eval_models.vlm.judge", "TransformersJudge") if is_local else (_API_JUDGES, "ApiJudge")
+    answerer: Answerer = _named(*place)(
         choice, options or JudgeOptions.from_environment(), prompts, official, pixels
     )
-    return made
+    return answerer
 
 
 def reader_names() -> list[str]:
     """The measurers that read text, which may stand in for a judge where a benchmark allows it."""
-    return [name for name, setting in _measurers().items() if setting.kind == "reader"]
+    return [name for name, setting in _measurers().MEASURERS.items() if setting.kind == "reader"]
 
 
 def check_reader(name: str) -> str:
@@ -368,16 +335,16 @@ def measurer(name: str, options: Mapping[str, Any]) -> Answerer:
     setting = _measurer(name)
     try:
         with guest_code():
-            made = _class_of(setting.module, setting.class_name)(**options)
+            answerer = _named(setting.module, setting.class_name)(**options)
     except (UserError, CellFailure):
         raise
     except Exception as error:
         raise UserError(
             f"measurer '{name}' cannot be made: {type(error).__name__}: {one_line(error)}"
         ) from error
-    if not isinstance(made, Answerer):
+    if not isinstance(answerer, Answerer):
         raise UserError(f"measurer '{name}' is no Answerer (imageevalkit/benchmark/answerer.py)")
-    return made
+    return answerer
 
 
 def measurer_kind(name: str) -> str:
@@ -397,10 +364,8 @@ def measurer_missing(name: str, options: Mapping[str, Any]) -> list[str]:
 
 
 def _of_weights(function: str, name: str, options: Mapping[str, Any]) -> list[Any]:
-    if not (weights := _measurer(name).weights):
-        return []
-    module = importlib.import_module("eval_models.encoders.weights")
-    found: list[Any] = getattr(module, function)(weights, options.get("weights", {}))
+    weights = _measurer(name).weights
+    found: list[Any] = _named(_WEIGHTS, function)(weights, options) if weights else []
     return found
 
 
@@ -408,21 +373,19 @@ def _measurer(name: str) -> Any:
     """The setting of the measurer ``name``. Raises UserError: there is none."""
     module, colon, class_name = name.partition(":")
     if colon:  # a benchmark's own, whose files are the benchmark's
-        return importlib.import_module("eval_models.measurers").MeasurerSetting(
-            module, class_name, "measurer"
-        )
-    if name not in _measurers():
+        return _measurers().MeasurerSetting(module, class_name, "measurer")
+    known = _measurers().MEASURERS
+    if name not in known:
         raise UserError(
-            f"unknown measurer '{name}'{suggest(name, _measurers())}; known: {', '.join(_measurers())}, and one of "
-            "your own as module:Class"
+            f"unknown measurer '{name}'{suggest(name, known)}; known: {', '.join(known)}, and one of your own as "
+            "module:Class"
         )
-    return _measurers()[name]
+    return known[name]
 
 
-def _measurers() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = importlib.import_module("eval_models.measurers").MEASURERS
-    return found
+def _measurers() -> Any:
+    return importlib.import_module("eval_models.measurers")
 
 
-def _class_of(module: str, class_name: str) -> Any:
-    return getattr(importlib.import_module(module), class_name)
+def _named(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,48 +15,39 @@ from imageevalkit.errors import CellFailure
 def why_not_loaded(model_path: str, error: BaseException) -> str:
     """Words for ``error``, which transformers, diffusers or huggingface_hub raised while loading ``model_path``."""
     from huggingface_hub import constants
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
 
-    causes = _chain(error)
-
-    def caused_by(*kinds: type[BaseException]) -> bool:
-        return any(isinstance(cause, kinds) for cause in causes)
-
-    if Path(model_path).is_dir():
-        return f"{model_path} does not load: {first_line(error)}"
-    if not may_be_hub_id(model_path):
-        return f"there is no folder {model_path}; download the model or correct its path"
-    if caused_by(GatedRepoError):
-        # set or not: a model that runs code of its authors does not have it
-        return (
-            f"{model_path} is gated: accept its licence on the hub, set HF_TOKEN and run "
-            "bash utils/prefetch.sh with the options of this run"
-        )
-    if caused_by(RepositoryNotFoundError):
-        return f"{model_path} is neither a local folder nor a hub repository that HF_TOKEN may read"
-    if caused_by(RevisionNotFoundError):
-        return f"{model_path} has no such revision on the hub"
-    if caused_by(LocalEntryNotFoundError, OfflineModeIsEnabled):
-        reason = (
+    if not Path(model_path).is_dir():
+        if not may_be_hub_id(model_path):
+            return f"there is no folder {model_path}; download the model or correct its path"
+        state = (
             "HF_HUB_OFFLINE=1 forbids downloading" if constants.HF_HUB_OFFLINE else "the hub is unreachable"
         )
-        return (
-            f"{model_path} is no local folder and not whole in the cache {constants.HF_HUB_CACHE}, "
-            f"and {reason}; with internet, bash utils/prefetch.sh with the options of this run fetches it"
-        )
+        classes = {cls.__name__ for cause in _chain(error) for cls in type(cause).__mro__}
+        for name, reason in _REASONS.items():
+            if name in classes:
+                return f"{model_path} {reason.format(cache=constants.HF_HUB_CACHE, state=state)}"
     return f"{model_path} does not load: {first_line(error)}"
+
+
+_ABSENT = (
+    "is no local folder and not whole in the cache {cache}, and {state}; "
+    "with internet, bash utils/prefetch.sh with the options of this run fetches it"
+)
+# by classes of huggingface_hub, the narrower first
+_REASONS = {
+    # HF_TOKEN set or not: a model that runs code of its authors does not have it
+    "GatedRepoError": "is gated: accept its licence on the hub, set HF_TOKEN and run bash utils/prefetch.sh with the "
+    "options of this run",
+    "RepositoryNotFoundError": "is neither a local folder nor a hub repository that HF_TOKEN may read",
+    "RevisionNotFoundError": "has no such revision on the hub",
+    "LocalEntryNotFoundError": _ABSENT,
+    "OfflineModeIsEnabled": _ABSENT,
+}
 
 
 def may_be_hub_id(model_path: str) -> bool:
     """``owner/name``, as opposed to what can only be a path."""
-    parts = model_path.split("/")
-    return len(parts) == 2 and all(part and not part.startswith((".", "~")) for part in parts)
+    return re.fullmatch("[^/.~][^/]*/[^/.~][^/]*", model_path) is not None
 
 
 def first_line(error: BaseException) -> str:
@@ -70,12 +62,9 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _chain(error: BaseException | None) -> list[BaseException]:
-    causes = []
-    while error is not None:
-        causes.append(error)
-        error = error.__cause__ or error.__context__
-    return causes
+def _chain(error: BaseException) -> list[BaseException]:
+    cause = error.__cause__ or error.__context__
+    return [error, *_chain(cause)] if cause else [error]
 
 
 class WeightsSource(NamedTuple):
@@ -113,32 +102,24 @@ def find_weights(user: WeightsUser, model_path: str, revision: str | None) -> We
         raise missing_package(user, error) from error
     except Exception as error:  # of the hub, of its HTTP library, of the disk
         raise CellFailure(f"{user.name}: {why_not_loaded(model_path, error)}") from error
-    # …/snapshots/<commit>/config.json
-    commit = Path(config).parent.name
+    commit = Path(config).parent.name  # …/snapshots/<commit>/config.json
     return WeightsSource(model_path, commit, {"model": model_path, "revision": commit})
 
 
 def package_versions(
     user: WeightsUser, needed: Sequence[str], optional: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Versions of the packages that compute the answer, those of ``optional`` that are installed among them.
-
-    Raises CellFailure: one of ``needed`` is missing.
-    """
+    """Versions of the packages that compute the answer. Raises CellFailure: one of ``needed`` is missing."""
     versions = {}
     for name in (*needed, *optional):
         try:
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
+        except ImportError as error:
             if name in needed:
-                raise CellFailure(
-                    f"{user.name}: package {name} is missing in this environment; {user.remedy}"
-                ) from None
+                raise missing_package(user, error) from None
     return versions
 
 
 def missing_package(user: WeightsUser, error: ImportError) -> CellFailure:
-    """The failure that names the package which ``error`` lacks."""
-    return CellFailure(
-        f"{user.name}: package {error.name} does not import in this environment ({error}); {user.remedy}"
-    )
+    text = f"{user.name}: package {error.name} does not import in this environment ({error}); {user.remedy}"
+    return CellFailure(text)

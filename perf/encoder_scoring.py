@@ -15,11 +15,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import operator
 import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from PIL import Image, ImageChops
 
-from eval_models.encoders.encoder import choose_device, run_batches, to_device
-from eval_models.encoders.pixels import clip_pixels, stretch, to_floats
-from eval_models.encoders.style import StyleEncoder, StyleModel, find_csd, load_csd, load_se
+from eval_models.encoders.encoder import Encoder, to_device
+from eval_models.encoders.pixels import clip_pixels, to_floats
+from eval_models.encoders.style import StyleEncoder, load_csd, style_vectors
 from eval_models.encoders.weights import find
 from imageevalkit.benchmark.question import Encoding, Picture, Question
 from imageevalkit.images import sha256_file
@@ -67,24 +68,17 @@ class Way:
 class Official:
     """Image by image, as the official scripts, with the models and the preprocessing of the toolkit."""
 
-    def __init__(self, weights: Mapping[str, str], references: Mapping[str, Path], folder: Path) -> None:
-        import torch
-
-        device = choose_device("")
-        self._device = device
-        self._csd, self._se = load_csd(find_csd(weights), device), load_se(find("se", weights), device)
-        self._references = {
-            name: torch.load(path, map_location=device, weights_only=True)
-            for name, path in references.items()
-        }
+    def __init__(self, encoder: StyleEncoder, folder: Path) -> None:
+        self._device = encoder.device
+        self._csd, self._se, self._references = encoder.load(())
         self._folder = folder
 
     def style(self, questions: Sequence[Question]) -> Iterator[Sequence[float]]:
         """The products of CSD, of each question."""
         for question in questions:
             (path,) = self._split([question])
-            csd = self._vector(self._csd, clip_pixels(_open(path), _SHAPE["size"], "torchvision"))
-            se = self._vector(self._se, clip_pixels(_open(path), _SHAPE["size"], "transformers"))
+            csd = self._vector(self._csd, *clip_pixels(_open(path), _SHAPE["size"], "torchvision"))
+            se = self._vector(self._se, *clip_pixels(_open(path), _SHAPE["size"], "transformers"))
             (se @ self._references["se"][question.text].T).max().item()
             yield (csd @ self._references["csd"][question.text].T)[0].tolist()
 
@@ -97,10 +91,7 @@ class Official:
     def _similarity(self, first: Path, second: Path) -> float:
         import torch
 
-        vectors = [
-            self._vector(self._csd, to_floats(stretch(_open(path), _SHAPE["size"])))
-            for path in (first, second)
-        ]
+        vectors = [self._vector(self._csd, stretched(_open(path))) for path in (first, second)]
         return float(torch.nn.functional.cosine_similarity(*vectors).item())
 
     def _split(self, questions: Sequence[Question]) -> list[Path]:
@@ -115,40 +106,59 @@ class Official:
         import torch
 
         with torch.no_grad():
-            return encoder.style_vectors(to_device([pixels], self._device))
+            return style_vectors(encoder, to_device([pixels], self._device))
 
 
 def _open(path: Path) -> Image.Image:
     return Image.open(path).convert("RGB")
 
 
-def toolkit_style(encoder: StyleEncoder, questions: Sequence[Question]) -> Iterator[Sequence[float]]:
-    """The products of CSD, of each question."""
+def stretched(image: Image.Image) -> Any:
+    """What the encoder of diversity takes."""
+    size = _SHAPE["size"]
+    return to_floats(image.resize((size, size), Image.Resampling.BICUBIC))
+
+
+class DiversityEncoder(Encoder):
+    """CSD in DreamSim's place."""
+
+    name = "csd"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {}
+
+    def load(self, questions: Sequence[Question]) -> Any:
+        return load_csd(find("csd", self.weights), self.device)
+
+    def prepare(self, image: Image.Image) -> Any:
+        return stretched(image)
+
+    def forward(self, batch: list[Any]) -> Any:
+        return style_vectors(self.models, to_device(batch, self.device)).cpu()
+
+    def measure(self, question: Question, features: Any) -> dict[str, list[float]]:
+        return {"vector": features.tolist()}
+
+
+def answers_of(encoder: Encoder, questions: Sequence[Question]) -> list[dict[str, list[float]]]:
+    """What the encoder says of each question."""
     answers = {answer.question.item: answer for answer in encoder.ask(questions)}
-    for question in questions:
-        answer = answers[question.item]
-        if answer.text is None:
-            raise SystemExit(f"no reply: {answer.error}")
-        yield json.loads(answer.text)["csd"]
+    texts = [answers[question.item].text for question in questions]
+    return [json.loads(text or "") for text in texts]
 
 
-def toolkit_diversity(
-    csd: StyleModel, batch_size: int, questions: Sequence[Question]
-) -> Iterator[Sequence[float]]:
+def toolkit_style(encoder: Encoder, questions: Sequence[Question]) -> Iterator[Sequence[float]]:
+    """The products of CSD, of each question."""
+    return (answer["csd"] for answer in answers_of(encoder, questions))
+
+
+def toolkit_diversity(encoder: Encoder, questions: Sequence[Question]) -> Iterator[Sequence[float]]:
     """The distances of all pairs of images, of each prompt."""
-    device = choose_device("")
-
-    def prepare(image: Image.Image) -> Any:
-        return to_floats(stretch(image, _SHAPE["size"]))
-
-    def forward(batch: list[Any]) -> Any:
-        return csd.style_vectors(to_device(batch, device)).cpu()
-
-    batches = run_batches(questions, prepare, forward, device, batch_size)
-    vectors = {found.question.item: found.values for found in batches}
+    vectors = [answer["vector"] for answer in answers_of(encoder, questions)]
     for start in range(0, len(questions), _PER_PROMPT):
-        found = [vectors[question.item] for question in questions[start : start + _PER_PROMPT]]
-        yield [1 - float(first @ second) for first, second in itertools.combinations(found, 2)]
+        pairs = itertools.combinations(vectors[start : start + _PER_PROMPT], 2)
+        yield [1 - sum(map(operator.mul, first, second)) for first, second in pairs]
 
 
 def make_questions(folder: Path, count: int) -> list[Question]:
@@ -175,15 +185,12 @@ def measure(folder: Path, count: int, batch_size: int) -> list[str]:
     references = save_references(folder)
     weights = {"csd": str(folder / "checkpoint.pth"), "se": str(folder / "se")}
     questions = make_questions(folder, count)
-    official, encoder = (
-        Official(weights, references, folder),
-        StyleEncoder(references, weights=weights, batch_size=batch_size),
-    )
-    device = choose_device("")
-    csd = load_csd(find_csd(weights), device)
+    encoder = StyleEncoder(references, weights=weights, batch_size=batch_size)
+    diversity = DiversityEncoder(weights, batch_size=batch_size)
+    official, device = Official(encoder, folder), encoder.device
     tasks = {
         "style": (Way(official.style), Way(lambda asked: toolkit_style(encoder, asked))),
-        "diversity": (Way(official.diversity), Way(lambda asked: toolkit_diversity(csd, batch_size, asked))),
+        "diversity": (Way(official.diversity), Way(lambda asked: toolkit_diversity(diversity, asked))),
     }
     # whole prompts, both ways in turn: a machine that slows down slows both
     per_turn = -(-count // _PER_PROMPT // _TURNS) * _PER_PROMPT

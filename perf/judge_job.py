@@ -18,7 +18,7 @@ from imageevalkit.benchmark.question import Answer, Message, Picture, Question, 
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.evaluation.engine import evaluate_cell
-from imageevalkit.evaluation.interview import AskOptions
+from imageevalkit.evaluation.interview import EvaluateOptions
 from imageevalkit.jobs import STATUS_OF_STATE
 from imageevalkit.progress import ProgressWriter
 from perf.judge_questions import CELL
@@ -73,7 +73,7 @@ def main() -> int:
     options = parser.parse_args()
     items = items_of(Questions(json.loads(options.questions.read_text())), CELL)
     benchmark = PerfBenchmark()
-    outcome = evaluate_cell(CELL, benchmark, items, None, False, ProgressWriter(), AskOptions(workers=2))
+    outcome = evaluate_cell(CELL, benchmark, items, ProgressWriter(), EvaluateOptions(workers=2))
     print(outcome)
     return int(STATUS_OF_STATE[outcome.state])
 

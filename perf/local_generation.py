@@ -121,6 +121,8 @@ def main() -> int:
     parser.add_argument("--images", type=int, default=80)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    if options.images <= max(_BATCHES):
+        parser.error(f"--images {options.images}: those after the first batch of {max(_BATCHES)} are timed")
     broken = False
     with tempfile.TemporaryDirectory(prefix="local-generation-") as folder:
         bench = Bench(Path(folder), options.images)

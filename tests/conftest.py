@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +11,27 @@ import pytest
 
 from tests.support.image_server import KEY, ImageServer
 
+# On models this small, threads only wait for each other, and for those of the tests beside.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A shell starts a command in the background with these ignored, and every process that a test starts would inherit it.
 for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
     if signal.getsignal(_number) == signal.SIG_IGN:
         signal.signal(_number, _usual)
+
+# The files that take longest, first: the workers of pytest-xdist then end together.
+_LONGEST = """
+oneig_runs eval_sh api_runs judged_runs foreign_benchmarks served_judge api_end_to_end local_launcher keys
+benchmark_discovery env_scripts guest_code requirements native_models cell_folders adoption openai_images
+power_cut open_files openai_judge shared_folders dataset_entries guard guide_benchmarks ocr
+perceptual_encoder model_entries local_judge_runs outside_text kill_resume offline replicas
+transformers_judge gpu_runs
+""".split()  # noqa: SIM905
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {f"test_{name}": place for place, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
 @pytest.fixture(autouse=True)

@@ -26,8 +26,8 @@ from imageevalkit.errors import CellFailure
 from imageevalkit.grids import Grid
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.progress import ProgressWriter
-from imageevalkit.registry import image_finder
-from tests.support.checkout import make_checkout, needs_driver_env, run_eval
+from imageevalkit.registry import ImageFinder
+from tests.support.checkout import find_no_text, make_checkout, needs_driver_env, run_eval
 from tests.support.generation import FakeDataset, FakeModel, generate, items
 
 CELL = Cell("m", "fake")
@@ -43,7 +43,8 @@ def made_elsewhere(folder: Path, count: int, suffix: str = ".png") -> Path:
 def adopt(source: Path, n: int, dataset: Any = None, overwrite: bool = False) -> Outcome:
     dataset = dataset or FakeDataset(n)
     wanted = items(dataset)
-    found = find_images(source, wanted, dataset.data, image_finder(dataset))
+    own = dataset.find_images if isinstance(dataset, ImageFinder) else None
+    found = find_images(source, wanted, dataset.data, own)
     return adopt_cell(CELL, wanted, source, found, ProgressWriter(), overwrite)
 
 
@@ -313,7 +314,7 @@ def test_a_dataset_may_know_a_layout_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_plan_asks_about_the_images_that_are_in_the_folder(tmp_path: Path) -> None:
-    checkout, theirs = make_checkout(tmp_path / "kit"), tmp_path / "theirs/en"
+    checkout, theirs = find_no_text(make_checkout(tmp_path / "kit")), tmp_path / "theirs/en"
     theirs.mkdir(parents=True)
     for n in range(3):
         Image.new("RGB", (64, 64), (n, n, n)).save(theirs / f"{n:02d}.png")
@@ -351,7 +352,7 @@ def test_what_was_cut_out_of_a_grid_before_is_known_until_the_grid_changes(tmp_p
 
 
 def test_through_eval_sh_from_another_folder(tmp_path: Path) -> None:
-    checkout = make_checkout(tmp_path / "kit")
+    checkout = find_no_text(make_checkout(tmp_path / "kit"))
     theirs = tmp_path / "theirs"
     for language in ("en", "zh"):
         (theirs / language).mkdir(parents=True)
@@ -390,7 +391,7 @@ def test_through_eval_sh_from_another_folder(tmp_path: Path) -> None:
 
 @needs_driver_env
 def test_one_benchmark_may_have_its_folder_too_and_what_is_no_image_costs_only_itself(tmp_path: Path) -> None:
-    checkout, theirs = make_checkout(tmp_path / "kit"), tmp_path / "theirs"
+    checkout, theirs = find_no_text(make_checkout(tmp_path / "kit")), tmp_path / "theirs"
     for n, name in enumerate(["en/00", "zh/00", "en/01", "zh/01"]):
         path = theirs / f"quicktext/{name}.png"
         path.parent.mkdir(parents=True, exist_ok=True)

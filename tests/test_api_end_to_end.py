@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.checkout import REPO, environ, make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import REPO, environ, find_no_text, make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import ImageServer
 
 pytestmark = needs_driver_env
@@ -22,7 +23,7 @@ KWARGS = ["--custom_model_kwargses", "size=256x256,quality=low,backoff=0.05"]
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    return make_checkout(tmp_path / "checkout")
+    return find_no_text(make_checkout(tmp_path / "checkout"))
 
 
 def prompts() -> list[str]:
@@ -76,21 +77,11 @@ def test_every_fault_ends_ok_refused_or_failed_and_resume_asks_only_for_failed(c
         assert Counter(r["status"] for r in last_records(checkout).values())["ok"] == 18
 
         server.script(prompts()[8], "ok")
-        asked_before = server.stats()["requests"]
+        asked_before = len(server.requests)
         again = run_eval(checkout, *words(20), **env)
         assert again.returncode == 3, "one item stays refused"
-        assert server.stats()["requests"] == asked_before + 1
+        assert len(server.requests) == asked_before + 1
         assert Counter(r["status"] for r in last_records(checkout).values()) == {"ok": 19, "refused": 1}
-
-
-def test_wrong_key_stops_the_cell_with_one_line(checkout: Path) -> None:
-    with ImageServer(default="401") as server:
-        run = run_eval(checkout, *words(40), API_KEY=SECRET, BASE_URL=server.base_url)
-        assert server.stats()["requests"] <= 8, "not one request per item"
-    assert run.returncode == 1
-    failed = [line for line in run.stdout.splitlines() if "401" in line]
-    assert failed, run.stdout
-    assert SECRET not in run.stdout + run.stderr
 
 
 def test_missing_key_is_told_before_anything_starts(checkout: Path) -> None:
@@ -125,6 +116,7 @@ def test_no_secret_in_ps_logs_results_or_git(checkout: Path) -> None:
             lines |= set(
                 subprocess.run(["ps", "-ewwo", "args"], capture_output=True, check=True).stdout.splitlines()
             )
+            time.sleep(0.1)
         assert process.stdout is not None
         printed = process.stdout.read()
     assert process.returncode == 0, printed.decode()

@@ -33,16 +33,9 @@ MAY_LACK = {
     "imageevalkit/api/uploads.py": "Pillow: only an image that was opened has a file",
     "imageevalkit/benchmark/contract.py": "Pillow: only an image that was opened has a file",
     "imageevalkit/cell/items.py": "a dataset of the user's, and Pillow",
-    "imageevalkit/generation/model.py": "a model of the user's: what the guide lets it have besides",
-    "imageevalkit/prefetch/hub.py": "of the hub's errors only those of HTTP have a response",
     "imageevalkit/images.py": "Pillow: a format of one frame counts none",
     "imageevalkit/machine.py": "Python: a group of errors before 3.11, an event loop before asyncio is there",
-    "imageevalkit/prefetch/code.py": "Python: tarfile before 3.11.4 has no filters",
-    "imageevalkit/registry.py": "a dataset and a benchmark of the user's",
     "eval_models/vlm/model.py": "transformers: attributes differ by model",
-    "infer/custom_models/load_model.py": "a model of the user's: what the guide lets it have besides",
-    "infer/custom_models/model_utils/diffusers_common.py": "diffusers: outputs differ by pipeline",
-    "infer/custom_models/model_utils/diffusers_loading.py": "diffusers: parts differ by pipeline",
 }
 
 SHORTEST = 30
@@ -50,6 +43,8 @@ SHORTEST = 30
 SHORT = {
     "benchmarks/quicktext/benchmark.py": "a benchmark is a file",
     "eval_models/judges.py": "the registry of judges",
+    "eval_models/measurers.py": "the registry of measurers",
+    "infer/custom_datasets/load_dataset.py": "the registry of foreign datasets",
     "infer/worker.py": "a program: what the environment of a model runs",
     "infer/custom_models/model_utils/diffusers_subject.py": "where a class is stands in the records of its images",
     "infer/custom_models/model_utils/hq_edit.py": "where a class is stands in the records of its images",

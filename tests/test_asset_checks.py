@@ -184,7 +184,7 @@ def test_after_a_killed_download_what_is_short_is_named(cache: Path, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("imageevalkit.prefetch.hub.complete_large_files", killed)
+        patch.setattr("imageevalkit.prefetch.hub._complete_large_files", killed)
         with pytest.raises(KeyboardInterrupt):
             fetch(monkeypatch)
     (problem,) = check_asset(ASSET, hashes=False).problems

@@ -19,25 +19,24 @@ from tests.support.mirror import official_source
 def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(authors_code, "CODE", tmp_path)
     (tmp_path / "emu3").mkdir()
-    (tmp_path / "emu3/program.py").write_text('raise SystemExit\nWORDS = " very fine."\nNUMBER = [1]\n')
+    (tmp_path / "emu3/program.py").write_text('raise SystemExit\nWORDS = " very fine."\n')
     return tmp_path
 
 
 def test_text_of_a_program(code: Path) -> None:
-    assert authors_code.text_in("emu3", "program.py", "WORDS") == " very fine."
+    assert authors_examples.set_in_program("emu3", "program.py", "WORDS") == " very fine."
 
 
 @pytest.mark.parametrize(
     ("file", "variable", "says"),
     [
-        ("program.py", "NUMBER", "does not say NUMBER"),
         ("program.py", "OTHER", "does not say OTHER"),
         ("none.py", "WORDS", "cannot be read"),
     ],
 )
 def test_what_is_not_there_is_one_line(code: Path, file: str, variable: str, says: str) -> None:
     with pytest.raises(ModelUnusable, match=says):
-        authors_code.text_in("emu3", file, variable)
+        authors_examples.set_in_program("emu3", file, variable)
 
 
 def test_code_of_several_models_names_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

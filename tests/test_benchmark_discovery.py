@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.checkout import make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import find_no_text, make_checkout, needs_driver_env, run_eval
 
 SIGNS = """
 from dataclasses import dataclass, field
@@ -220,6 +220,7 @@ def test_a_wrong_judge_of_a_class_blocks_its_cells_and_a_typed_one_the_command(c
 
 @needs_driver_env
 def test_a_benchmark_that_can_no_longer_be_read_leaves_the_report_of_all(checkout: Path) -> None:
+    find_no_text(checkout)
     add(checkout, "street_signs", SIGNS)
     run = ("--model_names", "reference-typeset", "--ds_names", "street-signs")
     assert run_eval(checkout, *run).returncode == 0

@@ -15,7 +15,7 @@ import pytest
 from imageevalkit.cell import Cell, lock_cell
 from imageevalkit.errors import UserError
 from tests.support.api_runs import ApiRuns, message, text_of
-from tests.support.checkout import add_model, make_checkout, needs_driver_env
+from tests.support.checkout import add_model, find_no_text, make_checkout, needs_driver_env
 from tests.support.image_server import ImageServer, Received
 
 pytestmark = needs_driver_env
@@ -24,7 +24,7 @@ pytestmark = needs_driver_env
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[ApiRuns]:
     with ImageServer() as server:
-        yield ApiRuns(make_checkout(tmp_path / "checkout"), server)
+        yield ApiRuns(find_no_text(make_checkout(tmp_path / "checkout")), server)
 
 
 # Names

@@ -54,7 +54,7 @@ def test_each_item_has_one_state() -> None:
 
 def test_what_is_left_follows_from_the_settings() -> None:
     def steps(settings: dict[str, object]) -> list[str]:
-        return [state.step for state in survey(CELL, items(FakeDataset(6)), settings).states]
+        return [state.step for state in survey(CELL, items(FakeDataset(6)), settings).states.values()]
 
     assert steps(TODAY) == ["reuse", "refused", "make", "repair", "stale", "make"]
     assert steps(OTHER) == ["stale", "make", "make", "repair", "stale", "make"], "refused by other settings"
@@ -93,8 +93,9 @@ def test_what_cannot_be_read_is_not_paid_for_again() -> None:
     path = CELL.folder / "images/00000.png"
     path.unlink()
     path.symlink_to("/proc/self/mem")  # as of a failing disk: a file that opens and cannot be read
-    with pytest.raises(CellFailure, match=r"00000\.png cannot be read: Input/output error"):
-        survey(CELL, items(FakeDataset(1)), TODAY)
+    for look in (survey, images_to_come):  # a plan says what the run will
+        with pytest.raises(CellFailure, match=r"00000\.png cannot be read: Input/output error"):
+            look(CELL, items(FakeDataset(1)), TODAY)
     [judged] = survey_images(CELL, items(FakeDataset(1))).values()
     assert (judged.status, judged.reason) == ("corrupt", "the image cannot be read: Input/output error")
 

@@ -35,7 +35,7 @@ from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Evaluator, Metric, Result, Score, read_result
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.engine import evaluate_cell
-from imageevalkit.evaluation.interview import AskOptions
+from imageevalkit.evaluation.interview import EvaluateOptions
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.metrics import mean, mean_by, points
 from imageevalkit.progress import ProgressWriter
@@ -45,7 +45,7 @@ from tests.support.generation import picture
 from tests.support.image_server import KEY
 from tests.support.judge_server import ReplyServer
 
-_ASK = AskOptions()
+_ASK = EvaluateOptions()
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReplyServer]:
 
 
 def evaluate(
-    benchmark: Benchmark, model: str = "m", options: AskOptions = _ASK
+    benchmark: Benchmark, model: str = "m", options: EvaluateOptions = _ASK
 ) -> tuple[Outcome, Result, list[dict[str, Any]]]:
     """Images of ``model`` for the benchmark, unless there are some, and what they are worth."""
     cell = Cell(model, benchmark.name)
@@ -68,7 +68,7 @@ def evaluate(
         item.path.parent.mkdir(parents=True, exist_ok=True)
         if not item.path.exists():
             picture(f"{model}{item.id}{item.prompt}", item.seed).save(item.path)
-    outcome = evaluate_cell(cell, benchmark, items, None, False, ProgressWriter(), options)
+    outcome = evaluate_cell(cell, benchmark, items, ProgressWriter(), options)
     scores = [json.loads(line) for line in cell.scores.read_text().splitlines()]
     return outcome, read_result(cell.result), scores
 
@@ -172,7 +172,7 @@ def test_what_no_attempt_answers_is_unparsed_and_asked_in_new_words_if_the_user_
     assert (outcome.state, result.coverage.unparsed, len(judge.requests)) == (INCOMPLETE, 2, 7)
     evaluate(Reworded())
     assert len(judge.requests) == 7
-    evaluate(Reworded(), options=AskOptions(retry_unparsed=True))
+    evaluate(Reworded(), options=EvaluateOptions(retry_unparsed=True))
     asked = [request.prompt for request in judge.requests]
     assert len(asked) == 7 + 2 * 3
     evaluate(Reworded())
@@ -487,7 +487,7 @@ class Spread(Benchmark):
         means = {model: sum(score.values["grade"] for score in of) / len(of) for model, of in scores.items()}
         points = sum(len(score.points) for of in scores.values() for score in of)
         return {
-            "means.json": json.dumps([means, points]),
+            "means.json": json.dumps([means, points, self.settings.rules]),
             "means.png": _png(Image.new("RGB", (len(means), 1))),
         }
 
@@ -514,7 +514,8 @@ from imageevalkit.metrics import mean
 
 def report(checkout: Path) -> str:
     """What the report of the checkout prints about the results of this test."""
-    environment = environ(checkout, IMAGEEVALKIT_OUTPUT=str(output_root()))
+    settings = json.dumps({"spread": {"rules": "corrected"}})
+    environment = environ(checkout, IMAGEEVALKIT_OUTPUT=str(output_root()), IMAGEEVALKIT_DS_KWARGS=settings)
     command = [sys.executable, "-m", "imageevalkit.report"]
     done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=True)
     return done.stdout
@@ -532,7 +533,7 @@ def test_the_report_writes_what_a_benchmark_says_of_models_that_were_measured_al
     assert [evaluate(Spread(), model)[0].state for model in "abc"] == [COMPLETE, COMPLETE, INCOMPLETE]
     report(checkout)
     [folder] = (output_root() / "comparisons/spread").iterdir()
-    assert json.loads((folder / "means.json").read_text()) == [{"a": 1.0, "b": 0.0}, 12]
+    assert json.loads((folder / "means.json").read_text()) == [{"a": 1.0, "b": 0.0}, 12, "corrected"]
     with Image.open(folder / "means.png") as image:
         assert image.size == (2, 1)
     assert not list(output_root().rglob("*.part"))
@@ -703,8 +704,8 @@ def test_a_prompt_that_lacks_what_it_is_grouped_by_is_named_before_anything_is_a
 @pytest.mark.parametrize(
     ("question", "says"),
     [
-        ("Is there {what}?", r"prompts\.json, entry 0 \(counted from 0\) lacks what; a brace"),
-        ('Answer {"yes": 1}', r'prompts\.json, entry 0 \(counted from 0\) lacks "yes"; a brace'),
+        ("Is there {what}?", r"prompts\.json, entry 0 \(counted from 0\) lacks what; in question, a brace"),
+        ('Answer {"yes": 1}', r'prompts\.json, entry 0 \(counted from 0\) lacks "yes"; in question, a brace'),
         ("Is there {prompt?", r"question: expected '}' before end of string; a brace"),
     ],
 )

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from imageevalkit.cell import Cell, output_root
-from imageevalkit.cell.kept_twice import mend
+from imageevalkit.cell.jsonl import mend
 from imageevalkit.cell.records import RECORD
 from imageevalkit.cell.results import Metric
 from imageevalkit.errors import ExitStatus
@@ -126,8 +126,8 @@ def test_a_file_that_cannot_be_read_is_named(
     ("field", "value", "says"),
     [
         ("schema", "imageevalkit.result/2", "schema is"),
-        ("metrics", {"accuracy": {"value": 10**400, "n": 3}}, "metric 'accuracy'"),
-        ("evaluator", {"id": "x", "official": True, "details": [1]}, "'details'"),
+        ("metrics", {"accuracy": {"value": 10**400, "n": 3}}, "'metrics.accuracy.value'"),
+        ("evaluator", {"id": "x", "official": True, "details": [1]}, "'evaluator.details'"),
         ("provenance", json.loads("[" * 200 + "]" * 200), "nested too deep"),
         ("headline", [["accuracy"]], "headline"),
         ("coverage", {"expected": {}}, "coverage"),

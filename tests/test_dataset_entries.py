@@ -213,6 +213,13 @@ def test_a_line_of_the_registry_may_be_a_plain_tuple_and_a_wrong_one_blocks_its_
     assert "nothing in" not in run.stdout, "the table has told why"
 
 
+def test_a_registry_without_its_lines_is_one_line(checkout: Path) -> None:
+    (checkout / "infer/custom_datasets/load_dataset.py").write_text("DATASETS = {}\n")
+    listed = run_eval(checkout, "--list")
+    says = "DATASET_SETTINGS of infer/custom_datasets/load_dataset.py is None, and must be a dict"
+    assert (listed.returncode, listed.stderr.count("\n")) == (2, 1) and says in listed.stderr
+
+
 def test_one_cell_is_no_cells(checkout: Path) -> None:
     words = ["--model_names", "slow-noise", "--ds_names", "quicktext", "--limit", "1", "--eval", "false"]
     assert run_eval(checkout, *words, "--dry_run").stdout.startswith("plan: 1 cell, 2 jobs, ")

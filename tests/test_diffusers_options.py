@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +68,10 @@ def test_every_image_of_a_batch_has_its_own_prompt_and_seed(pipelines: Path) -> 
     assert apart(images[0], images[2]) > 2
 
 
-@pytest.mark.parametrize("prompts", [["a red bus"], ["a red bus", "two cats"]], ids=len)
-def test_refusals_of_a_batch_stand_in_their_places(pipelines: Path, prompts: Sequence[str]) -> None:
+def test_refusals_of_a_batch_stand_in_their_places(pipelines: Path) -> None:
     model = DiffusersT2I(str(pipelines / "sd-prude"), batch_size=2, **FAST)
-    answers = model.generate_batch(prompts, [7] * len(prompts))
-    assert len(answers) == len(prompts)
+    answers = model.generate_batch(["a red bus", "two cats"], [7, 7])
+    assert len(answers) == 2
     assert all(isinstance(answer, Refused) for answer in answers)
 
 
@@ -168,7 +167,7 @@ def test_a_part_has_its_own_type_or_that_of_all_others() -> None:
 @pytest.mark.parametrize("option", ["attention", "compile"])
 def test_option_of_the_denoiser_where_there_is_none_is_one_line(option: str) -> None:
     class Autoregressive:
-        pass
+        components: Mapping[str, Any] = {}
 
     with pytest.raises(ModelUnusable, match=rf"^{option} cannot be set: Autoregressive has neither"):
         _denoiser(Autoregressive(), option)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
-from eval_models.encoders.encoder import choose_device, run_batches
+from eval_models.encoders.encoder import Encoder
 from eval_models.encoders.weights import WEIGHTS, find
+from imageevalkit import registry
 from imageevalkit.benchmark.question import Encoding, Picture, Question
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.images import sha256_file
@@ -23,10 +25,40 @@ def pictures(folder: Path, count: int) -> list[Picture]:
     return [save_image(folder / f"{n}.png", (20 + n, 24), seed=n) for n in range(count)]
 
 
-def run(questions: Sequence[Question], forward: Any, batch_size: int = 2) -> list[tuple[str, Any, str]]:
-    """Item, features and error of each question; what is prepared is the image's size."""
-    found = run_batches(questions, lambda image: image.size, forward, "cpu", batch_size)
-    return [(encoded.question.item, encoded.values, encoded.error) for encoded in found]
+class Model(Encoder):
+    """What is prepared is the image's size, unless said otherwise; the answer is what ``forward`` gives."""
+
+    def __init__(
+        self,
+        forward: Callable[[list[Any]], Sequence[Any]],
+        prepare: Callable[[Image.Image], Any] = lambda image: image.size,
+        device: str = "cpu",
+        batch_size: int = 2,
+    ) -> None:
+        super().__init__({}, device, batch_size)
+        self._forward, self._prepare = forward, prepare
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {}
+
+    def load(self, questions: Sequence[Question]) -> None:
+        return
+
+    def prepare(self, image: Image.Image) -> Any:
+        return self._prepare(image)
+
+    def forward(self, batch: list[Any]) -> Sequence[Any]:
+        return self._forward(batch)
+
+    def measure(self, question: Question, features: Any) -> dict[str, Any]:
+        return {"value": features}
+
+
+def run(questions: Sequence[Question], forward: Any, **model: Any) -> list[tuple[str, Any, str]]:
+    """Item, value and error of each question."""
+    answers = Model(forward, **model).ask(questions)
+    return [(a.question.item, a.text and json.loads(a.text)["value"], a.error) for a in answers]
 
 
 def test_every_image_in_order_in_batches(tmp_path: Path) -> None:
@@ -64,9 +96,9 @@ def test_an_image_that_questions_share_is_read_and_encoded_once(tmp_path: Path) 
         sizes.append(len(batch))
         return batch
 
-    found = list(run_batches(questions, prepare, forward, "cpu", 8))
+    found = list(Model(forward, prepare, batch_size=8).ask(questions))
     assert (len(prepared), sizes) == (2, [2])
-    names = [(e.question.item, e.question.name, e.values) for e in found]
+    names = [(a.question.item, a.question.name, a.text) for a in found]
     shared = names[0][2]
     assert names[:3] == [("0", "q", shared), ("0", "r", shared), ("copy", "q", shared)]
     assert names[3][2] != shared
@@ -78,12 +110,9 @@ def test_the_model_sees_what_the_encoding_leaves(tmp_path: Path) -> None:
     plain = Picture(tmp_path / "noise.png", sha256_file(tmp_path / "noise.png"))
     jpeg = plain._replace(encoding=Encoding("JPEG"))
     noise.save(tmp_path / "default.jpg")
-    found = [
-        encoded.values
-        for encoded in run_batches(
-            [ask_about(plain, "?"), ask_about(jpeg, "?")], Image.Image.tobytes, list, "cpu", 1
-        )
-    ]
+    questions = [ask_about(plain, "?"), ask_about(jpeg, "?")]
+    answers = run(questions, list, batch_size=1, prepare=lambda image: image.tobytes().hex())
+    found = [bytes.fromhex(value) for _, value, _ in answers]
     with Image.open(tmp_path / "default.jpg") as default:
         assert found == [noise.tobytes(), default.tobytes()]
     assert found[0] != found[1]
@@ -140,11 +169,13 @@ def test_a_model_that_cannot_go_on_is_one_line(tmp_path: Path, kind: str, says: 
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("device", "ahead"), [("cpu", 0), ("cuda:0", 2)])
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 def test_only_a_few_batches_are_in_memory_and_nothing_works_on(
-    device: str, ahead: int, tmp_path: Path
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside a GPU the next batches are prepared meanwhile; a model on the CPU has all cores for itself."""
+    """Beside a GPU the next images are prepared meanwhile; a model on the CPU has all cores for itself."""
+    monkeypatch.setattr("eval_models.encoders.encoder.available_cores", lambda: 2)
+    ahead = 0 if device == "cpu" else 5
     prepared = 0
     lock = threading.Lock()
 
@@ -156,27 +187,25 @@ def test_only_a_few_batches_are_in_memory_and_nothing_works_on(
 
     questions = [ask_about(picture, "?") for picture in pictures(tmp_path, 40)]
     threads = threading.active_count()
-    encoded = run_batches(questions, prepare, lambda batch: batch, device, 2)
+    answers = Model(list, prepare, device).ask(questions)
     for done in range(2, 20, 2):
-        next(encoded), next(encoded)
-        assert done <= prepared <= done + 2 * ahead
-    encoded.close()  # type: ignore[attr-defined]  # an interrupted run
+        next(answers), next(answers)
+        assert done <= prepared <= done + ahead
+    answers.close()  # type: ignore[attr-defined]  # an interrupted run
     assert threading.active_count() == threads
     assert prepared < 40
 
 
-def test_a_device_that_is_not_there_is_one_line() -> None:
-    assert choose_device("cpu") == "cpu"
-    with pytest.raises(CellFailure, match="cannot use the device 'gpu'") as error:
-        choose_device("gpu")
-    assert "\n" not in str(error.value)
+def test_a_number_that_is_none_is_an_error(tmp_path: Path) -> None:
+    questions = [ask_about(picture, "?") for picture in pictures(tmp_path, 2)]
+    found = run(questions, lambda batch: [float("nan"), 0.5])
+    assert found == [("0", None, "the encoder gave no finite number"), ("1", 0.5, "")]
 
 
 @pytest.mark.parametrize(
     ("name", "origin"),
     [
         ("csd", "tomg-group-umd/CSD-ViT-L"),
-        ("csd_clip", "/ViT-L-14.pt"),
         ("dreamsim", "dreamsim_ensemble_checkpoint.zip"),
     ],
 )
@@ -222,3 +251,11 @@ def test_weights_are_told_by_content_and_not_by_place(tmp_path: Path) -> None:
     assert str(tmp_path) not in str(identity(first))
     (second / "model.safetensors").write_bytes(b"Weights")
     assert identity(first) != identity(second)
+
+
+def test_missing_reference_vectors_are_told_when_the_run_is_planned(tmp_path: Path) -> None:
+    options = {"references": {"csd": str(tmp_path / "gone.pt")}, "weights": {"csd": __file__, "se": "org/se"}}
+    assert registry.measurer_missing("csd+se", options) == [
+        f"encoders: there is no file of reference vectors for 'csd' at {tmp_path}/gone.pt",
+        "encoders: there is no file of reference vectors for 'se' in references['se']",
+    ]

@@ -13,10 +13,6 @@ from eval_models.encoders.pixels import (
     CLIP_MEAN,
     CLIP_STD,
     clip_pixels,
-    crop_centre,
-    resize_shortest,
-    stretch,
-    to_floats,
 )
 
 # borders of every remainder by four, both ways round, smaller and larger than the encoder's side
@@ -46,7 +42,7 @@ def test_like_the_processor_of_transformers(size: tuple[int, int], side: int) ->
     processor = CLIPImageProcessorPil(size={"shortest_edge": side}, crop_size={"height": side, "width": side})
     image = noise(size)
     theirs = processor(images=image, return_tensors="np").pixel_values[0]
-    ours = clip_pixels(image, side, "transformers")
+    (ours,) = clip_pixels(image, side, "transformers")
     assert ours.shape == (3, side, side)
     assert same(ours, theirs)
 
@@ -57,10 +53,8 @@ def test_its_defaults_are_those_of_clip() -> None:
 
     processor = CLIPImageProcessorPil()
     assert (tuple(processor.image_mean), tuple(processor.image_std)) == (CLIP_MEAN, CLIP_STD)
-    assert same(
-        clip_pixels(noise((300, 411)), 224, "transformers"),
-        processor(images=noise((300, 411)), return_tensors="np").pixel_values[0],
-    )
+    (ours,) = clip_pixels(noise((300, 411)), 224, "transformers")
+    assert same(ours, processor(images=noise((300, 411)), return_tensors="np").pixel_values[0])
 
 
 def torchvision_pixels(image: Image.Image, side: int) -> Any:
@@ -83,7 +77,7 @@ def torchvision_pixels(image: Image.Image, side: int) -> Any:
 @pytest.mark.parametrize("size", _SIZES, ids=str)
 def test_like_the_transforms_of_torchvision(size: tuple[int, int]) -> None:
     image = noise(size)
-    ours = clip_pixels(image, 224, "torchvision")
+    (ours,) = clip_pixels(image, 224, "torchvision")
     assert same(ours, torchvision_pixels(image, 224))
     try:
         transforms: Any = importlib.import_module("torchvision.transforms")
@@ -104,20 +98,5 @@ def test_the_libraries_crop_an_odd_border_differently() -> None:
     """225: half a pixel is rounded to none by both; 227: one and a half to two, or down to one."""
     image = Image.new("RGB", (227, 224))
     image.putpixel((1, 0), (255, 0, 0))
-    assert crop_centre(image, 224, "transformers").getpixel((0, 0)) == (255, 0, 0)
-    assert crop_centre(image, 224, "torchvision").getpixel((0, 0)) == (0, 0, 0)
-
-
-def test_resizing_never_leaves_less_than_the_crop() -> None:
-    for size in _SIZES:
-        assert min(resize_shortest(Image.new("RGB", size), 224).size) == 224
-
-
-def test_stretching_loses_the_aspect_ratio_and_nothing_else() -> None:
-    import numpy as np
-
-    image = noise((300, 200))
-    stretched = stretch(image, 224)
-    assert stretched.tobytes() == image.resize((224, 224), Image.Resampling.BICUBIC).tobytes()
-    plain = to_floats(stretched, mean=(0, 0, 0), std=(1, 1, 1))
-    assert same(plain, (np.asarray(stretched).transpose(2, 0, 1).astype(np.float32) / 255).copy())
+    transformers, torchvision = clip_pixels(image, 224, "transformers", "torchvision")
+    assert transformers[0, 0, 0] > 0 > torchvision[0, 0, 0]

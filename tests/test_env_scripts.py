@@ -18,7 +18,7 @@ from imageevalkit.assets import HubAsset
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
 from imageevalkit.prefetch import hub
-from tests.support.checkout import make_checkout, needs_driver_env
+from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 from tests.support.hub_server import COMMIT, hub_server
 from tests.support.tree import copy_tree, environment, lend_driver_environment, one_error, run
 
@@ -503,6 +503,20 @@ def test_the_evaluation_script_takes_a_benchmark_without_a_link(tmp_path: Path) 
     for words in ((), ("m", "")):
         said = one_error(run("bash", "utils/evaluate.sh", *words, cwd=root), 2)
         assert said.endswith("usage: bash utils/evaluate.sh MODEL_NAME EVAL_ENV BENCHMARK")
+
+
+@needs_driver_env
+def test_a_checkout_without_links_evaluates_all_the_same(tmp_path: Path) -> None:
+    root = make_checkout(tmp_path / "kit")
+    (root / "eval/quicktext.sh").unlink()
+    (root / "eval/quicktext.sh").write_text("../utils/evaluate.sh")
+    words = ["--model_names", "reference-typeset", "--ds_names", "quicktext", "--limit", "1"]
+    ended = run_eval(root, *words, "--judges", "quicktext=ppocr")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    # what a user has put there instead is run
+    (root / "eval/quicktext.sh").write_text("echo $# > own.txt\nexit 1\n")
+    assert run_eval(root, *words, "--judges", "quicktext=ppocr").returncode == 1
+    assert (root / "own.txt").read_text() == "2\n"
 
 
 # --- download_model_hf_home.sh ---

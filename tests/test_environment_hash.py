@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -76,16 +75,6 @@ def test_an_environment_is_the_same_wherever_it_lies(tmp_path: Path) -> None:
     assert hash_with(other, more) != one
 
 
-def test_two_hundred_packages_take_less_than_a_tenth_of_a_second(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = site(tmp_path, [f"package-{n}=={n}.0" for n in range(200)])
-    monkeypatch.setattr(sys, "path", [str(folder)])
-    started = time.process_time()
-    assert len(installed()) == 200
-    assert time.process_time() - started < 0.1
-
-
 def test_the_hash_is_in_the_provenance_of_image_and_score_and_in_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +91,3 @@ def test_the_hash_is_in_the_provenance_of_image_and_score_and_in_the_report(
     cell.result.write_text(json.dumps(raw))
     page = render(collect())
     assert page.count(environment_hash()) == 2
-
-    raw["provenance"]["model_packages"][0]["environment"] = "cafe"
-    cell.result.write_text(json.dumps(raw))
-    assert "provenance: 'environment' is" in collect()[0].problem

@@ -22,6 +22,7 @@ from tests.support.checkout import (
     add_benchmark,
     add_model,
     environ,
+    find_no_text,
     make_checkout,
     needs_driver_env,
     run_eval,
@@ -30,7 +31,7 @@ from tests.support.checkout import (
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    return make_checkout(tmp_path / "checkout")
+    return find_no_text(make_checkout(tmp_path / "checkout"))
 
 
 def outcome_lines(run: subprocess.CompletedProcess[str]) -> str:
@@ -84,6 +85,10 @@ def result_of(checkout: Path, cell: str) -> dict[str, object]:
             "--judges names unknown benchmark 'quicktxt' (did you mean 'quicktext'?)",
         ),
         (["--model_names", "../escaped", "--ds_names", "quicktext", "--use_api", "true"], "cannot be a name"),
+        (
+            ["--model_names", "comparisons", "--ds_names", "quicktext", "--use_api", "true"],
+            "'comparisons' cannot be a name: output/comparisons is a report of the run",
+        ),
         ([], "no models given"),
     ],
 )
@@ -126,7 +131,7 @@ def test_broken_registry_is_one_line(checkout: Path) -> None:
         file.write("MODEL_SETTINGS['t2i']['x'] = {\n")
     run = run_eval(checkout, "--model_names", "reference-noise", "--ds_names", "quicktext")
     assert run.returncode == 2
-    assert "infer/custom_models/load_model.py cannot be read: SyntaxError" in run.stderr
+    assert "infer/custom_models/load_model.py cannot be imported: SyntaxError" in run.stderr
     assert run.stderr.count("\n") == 1
 
 
@@ -156,7 +161,8 @@ def test_local_config_and_environment_precedence(checkout: Path) -> None:
 
 
 @needs_driver_env
-def test_small_run_end_to_end(checkout: Path) -> None:
+def test_small_run_end_to_end(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path / "checkout")
     words = [
         "--model_names",
         "reference-typeset; reference-noise;",

@@ -20,14 +20,14 @@ from imageevalkit.benchmark.contract import Answers, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, measure
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.kept_twice import copy_of
+from imageevalkit.cell.jsonl import copy_of
 from imageevalkit.cell.records import last_records
 from imageevalkit.cell.results import Metric, Result, Score, read_result, standing, validate
 from imageevalkit.cell.states import images_to_come
 from imageevalkit.errors import CellFailure
+from imageevalkit.evaluation.answerers import Answerers
 from imageevalkit.evaluation.engine import evaluate_cell, pictures_of
-from imageevalkit.evaluation.forecast import questions_to_ask
-from imageevalkit.evaluation.interview import Answerers, AskOptions
+from imageevalkit.evaluation.interview import EvaluateOptions, Interview
 from imageevalkit.generation.cell_run import GenerateOptions
 from imageevalkit.generation.model import Refused
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, Outcome
@@ -37,7 +37,7 @@ from tests.support.generation import FakeAsyncModel, FakeDataset, FakeModel, gen
 from tests.support.red_benchmark import RedBenchmark
 
 CELL = Cell("m", "fake")
-_ASK = AskOptions()
+_ASK = EvaluateOptions()
 
 
 class SameQuestion(RedBenchmark):
@@ -47,19 +47,17 @@ class SameQuestion(RedBenchmark):
         return [measure("red", image)]
 
 
-def evaluate(
-    benchmark: RedBenchmark, n: int = 5, official: bool = False, asking: AskOptions = _ASK
-) -> tuple[Outcome, Result]:
-    outcome = evaluate_cell(CELL, benchmark, items(FakeDataset(n)), None, official, ProgressWriter(), asking)
+def evaluate(benchmark: RedBenchmark, n: int = 5, options: EvaluateOptions = _ASK) -> tuple[Outcome, Result]:
+    outcome = evaluate_cell(CELL, benchmark, items(FakeDataset(n)), ProgressWriter(), options)
     return outcome, read_result(CELL.result)
 
 
-def to_ask(benchmark: RedBenchmark, n: int = 5, options: AskOptions = _ASK) -> tuple[int, int]:
+def to_ask(benchmark: RedBenchmark, n: int = 5, options: EvaluateOptions = _ASK) -> tuple[int, int]:
     """What a forecast tells: how many questions there are to ask, of how many."""
     of_cell = items(FakeDataset(n))
     pictures = pictures_of(benchmark, images_to_come(CELL, of_cell, None))
-    known, waiting = questions_to_ask(CELL, benchmark, Answerers(benchmark), of_cell, pictures, options)
-    return len(waiting), known.requests
+    known = Interview(CELL, benchmark, Answerers(benchmark), of_cell, pictures, options)
+    return len(known.open()), known.requests
 
 
 class Interrupting(RedBenchmark):
@@ -117,7 +115,7 @@ def test_blank_placeholders_are_blank_not_generated() -> None:
 
 def test_official_treatment_scores_the_files_it_finds_and_says_so() -> None:
     generate(lossy_model(), FakeDataset(5), GenerateOptions(blank_on_error=True))
-    outcome, result = evaluate(RedBenchmark(), official=True)
+    outcome, result = evaluate(RedBenchmark(), options=EvaluateOptions(official=True))
     assert result.treatment == "official"
     assert result.headline == ["red"]
     assert result.metrics["red"].n == 4, "three images and the white placeholder"
@@ -158,7 +156,7 @@ def test_a_reply_without_a_score_is_asked_for_as_often_as_officially() -> None:
     again = RedBenchmark(tries=3)
     evaluate(again)
     assert again.asked == [], "a fourth reply would be one to choose from"
-    outcome, result = evaluate(again, asking=AskOptions(retry_unparsed=True))
+    outcome, result = evaluate(again, options=EvaluateOptions(retry_unparsed=True))
     assert again.asked == ["images/00000"]
     assert again.answered_before and outcome.state == COMPLETE
     assert result.notes == ["1 questions were asked more often than officially (--retry_unparsed)"]
@@ -232,11 +230,11 @@ class Breaking(RedBenchmark):
     [
         (
             {"questions": lambda questions: [*questions, *questions]},
-            "questions() of item images/00002 has more than one of the name 'red': give each a name of its own",
+            "questions() of item images/00002 has more than one of the name 'red': give each its own",
         ),
         (
             {"questions": lambda questions: ["Is it red?"]},
-            "questions() of item images/00002 has 'Is it red?', which is no Question: give those of ask()",
+            "questions() of item images/00002: one is 'Is it red?', and must be made by ask() or measure()",
         ),
         (
             {"questions": lambda questions: None},
@@ -249,11 +247,11 @@ class Breaking(RedBenchmark):
         ({"parse": lambda value: value / 0}, "parse() of item images/00002, red fails: ZeroDivisionError"),
         (
             {"parse": lambda value: {"red": math.nan}},
-            "parse() of item images/00002, red returns {'red': nan}, and must return a JSON value",
+            "parse() of item images/00002, red is {'red': nan}, and must be a JSON value",
         ),
         (
             {"score": lambda score: None},
-            "score() of item images/00002 returns None, and must return a Score",
+            "score() of item images/00002 is None, and must be a Score",
         ),
         (
             {"score": lambda score: (_ for _ in ()).throw(Unparsed("not red at all"))},
@@ -281,8 +279,8 @@ class Breaking(RedBenchmark):
         ),
         ({"metrics": {"red": Metric(-1.5, 5)}}, "metric 'red' is -1.5 on a scale of 1: "),
         ({"metrics": {"blue": Metric(101.0, 5, scale=100)}}, "metric 'blue' is 101 on a scale of 100: "),
-        ({"metrics": {"red": Metric(math.inf, 5)}}, "metric 'red': 'value' is Infinity"),
-        ({"metrics": {"red": 0.5}}, "metrics() has 'red', which is 0.5, and must be a Metric"),
+        ({"metrics": {"red": Metric(math.inf, 5)}}, "'metrics.red.value' is Infinity"),
+        ({"metrics": {"red": 0.5}}, "metrics(): 'red' is 0.5, and must be a Metric"),
         ({"metrics": None}, "metrics() fails: TypeError: 'NoneType' object is not iterable"),
         (
             {"files": {"a.json": "[]", "../../x.json": "[]"}},
@@ -385,7 +383,7 @@ def test_an_answer_is_kept_when_the_benchmark_cannot_read_it() -> None:
             return math.nan
 
     generate(FakeModel(), FakeDataset(1))
-    with pytest.raises(CellFailure, match=r"parse\(\) of item images/00000, red returns nan"):
+    with pytest.raises(CellFailure, match=r"parse\(\) of item images/00000, red is nan"):
         evaluate(Nan(), n=1)
     mended = RedBenchmark()
     assert evaluate(mended, n=1)[0].state == COMPLETE
@@ -395,7 +393,9 @@ def test_an_answer_is_kept_when_the_benchmark_cannot_read_it() -> None:
 def test_a_trial_with_another_judge_hides_no_full_result() -> None:
     generate(FakeModel(), FakeDataset(5))
     evaluate(RedBenchmark("red-v1"))
-    evaluate_cell(CELL, RedBenchmark("red-v2"), items(FakeDataset(5))[:2], 2, False, ProgressWriter())
+    evaluate_cell(
+        CELL, RedBenchmark("red-v2"), items(FakeDataset(5))[:2], ProgressWriter(), EvaluateOptions(2)
+    )
     assert read_result(CELL.result).evaluator.id == "red-v1"
     assert len(CELL.scores.read_text().splitlines()) == 5
     assert {cell.result.evaluator.id for cell in collect() if cell.result} == {"red-v1", "red-v2"}
@@ -434,10 +434,11 @@ def test_what_holds_the_judge_back_is_told_meanwhile(tmp_path: Path, monkeypatch
     assert not [thread for thread in threading.enumerate() if thread.name == "watch"]
 
 
-def test_a_judge_that_dies_fails_the_cell_and_keeps_what_it_said() -> None:
+def test_a_judge_that_dies_fails_the_cell_and_keeps_what_it_said(capsys: pytest.CaptureFixture[str]) -> None:
     generate(FakeModel(), FakeDataset(5))
     outcome, result = evaluate(RedBenchmark(faults={"images/00003": "judge dies"}))
     assert outcome.state == FAILED
+    assert "\nred-v1 stopped answering: the key is rejected\n" in capsys.readouterr().out
     assert outcome.message == "the key is rejected (3 of 5 judged; run again to go on)"
     assert (result.coverage.judged, result.coverage.judge_failed, result.headline) == (3, 2, [])
     again = RedBenchmark()
@@ -458,7 +459,7 @@ def test_rescoring_asks_nothing_and_parses_anew() -> None:
     generate(FakeModel(), FakeDataset(5))
     _, before = evaluate(RedBenchmark(faults={"images/00004": "judge down"}))
     rescored = Doubling()
-    outcome, result = evaluate(rescored, asking=AskOptions(ask=False))
+    outcome, result = evaluate(rescored, options=EvaluateOptions(ask=False))
     assert rescored.asked == []
     assert before.metrics["red"].value and result.metrics["red"].value
     assert result.metrics["red"].value == pytest.approx(2 * before.metrics["red"].value)
@@ -472,7 +473,7 @@ def test_rescoring_for_a_judge_that_said_nothing_replaces_no_result() -> None:
     generate(FakeModel(), FakeDataset(5))
     evaluate(RedBenchmark("red-v1"))
     with pytest.raises(CellFailure, match="red-v2 has said nothing about these images"):
-        evaluate(RedBenchmark("red-v2"), asking=AskOptions(ask=False))
+        evaluate(RedBenchmark("red-v2"), options=EvaluateOptions(ask=False))
     assert read_result(CELL.result).evaluator.id == "red-v1"
 
 
@@ -482,8 +483,10 @@ def test_what_was_not_asked_replaces_nothing_more_complete() -> None:
     lines = CELL.judgements.read_text().splitlines()
     CELL.judgements.write_text("\n".join(lines[:2]) + "\n")
     copy_of(CELL.judgements).unlink()
-    with pytest.raises(CellFailure, match="3 judge failed; the result of 5 judged items stands"):
-        evaluate(RedBenchmark(), asking=AskOptions(ask=False))
+    with pytest.raises(
+        CellFailure, match=r"3 judge failed \(.*leave --rescore out .*\); the result of 5 judged"
+    ):
+        evaluate(RedBenchmark(), options=EvaluateOptions(ask=False))
     assert read_result(CELL.result).coverage.judged == 5
 
 
@@ -496,7 +499,7 @@ def test_a_trial_that_is_not_judged_says_why_beside_the_result_that_stands() -> 
     with pytest.raises(
         CellFailure, match=r"^1 judge failed \(once: judge down; run again .+\); the result of 5"
     ):
-        evaluate_cell(CELL, benchmark, trial, 2, False, ProgressWriter())
+        evaluate_cell(CELL, benchmark, trial, ProgressWriter(), EvaluateOptions(2))
 
 
 def test_a_machine_without_git_has_results_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -511,7 +514,7 @@ def test_a_trial_replaces_no_complete_result_even_of_an_evaluator_before_the_lat
     for evaluator in ("red-v1", "red-v2"):
         evaluate(RedBenchmark(evaluator))
     trial = items(FakeDataset(5))[:2]
-    outcome = evaluate_cell(CELL, RedBenchmark("red-v1"), trial, 2, False, ProgressWriter())
+    outcome = evaluate_cell(CELL, RedBenchmark("red-v1"), trial, ProgressWriter(), EvaluateOptions(2))
     assert outcome.message.endswith("the result of 5 items stands")
     judged = {cell.result.evaluator.id: cell.result.coverage.judged for cell in collect() if cell.result}
     assert judged == {"red-v1": 5, "red-v2": 5}
@@ -606,7 +609,7 @@ def test_a_result_goes_when_a_placeholder_takes_the_place_of_an_image() -> None:
 def test_a_result_goes_when_an_image_that_it_lacked_is_there_again() -> None:
     generate(FakeModel(), FakeDataset(3))
     (CELL.folder / "images/00001.png").unlink()
-    assert evaluate(RedBenchmark(), n=3, official=True)[1].coverage.judged == 2
+    assert evaluate(RedBenchmark(), n=3, options=EvaluateOptions(official=True))[1].coverage.judged == 2
     generate(FakeModel(), FakeDataset(3))
     assert standing(CELL) == [], "it is the image on record, but not one that was measured"
 
@@ -614,7 +617,7 @@ def test_a_result_goes_when_an_image_that_it_lacked_is_there_again() -> None:
 def test_a_result_goes_when_what_nobody_tried_has_failed() -> None:
     """Official treatments differ between the two."""
     generate(FakeModel(), FakeDataset(2))
-    evaluate(RedBenchmark(), n=3, official=True)
+    evaluate(RedBenchmark(), n=3, options=EvaluateOptions(official=True))
     generate(FakeModel(lambda prompt: (_ for _ in ()).throw(Refused("no"))), FakeDataset(3))
     assert standing(CELL) == []
 
@@ -665,10 +668,10 @@ def test_a_forecast_counts_what_is_asked() -> None:
     assert to_ask(RedBenchmark()) == (5, 5)
     evaluate(RedBenchmark(faults={"images/00001": "hm", "images/00003": "judge down"}))
     for tries, options, count in (
-        (1, AskOptions(), 1),
-        (2, AskOptions(), 2),
-        (1, AskOptions(retry_unparsed=True), 2),
-        (2, AskOptions(ask=False), 0),
+        (1, EvaluateOptions(), 1),
+        (2, EvaluateOptions(), 2),
+        (1, EvaluateOptions(retry_unparsed=True), 2),
+        (2, EvaluateOptions(ask=False), 0),
     ):
         benchmark = RedBenchmark(tries=tries, faults={"images/00001": "hm", "images/00003": "judge down"})
         assert to_ask(benchmark, options=options) == (count, 5)
@@ -688,18 +691,18 @@ def test_a_forecast_knows_the_answers_about_images_made_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("environment", "options"),
     [
-        ({}, AskOptions(workers=3)),
-        ({"IMAGEEVALKIT_RETRY_UNPARSED": "true"}, AskOptions(3, retry_unparsed=True)),
-        ({"IMAGEEVALKIT_RESCORE": "true"}, AskOptions(3, ask=False)),
+        ({}, EvaluateOptions(workers=3)),
+        ({"IMAGEEVALKIT_RETRY_UNPARSED": "true"}, EvaluateOptions(workers=3, retry_unparsed=True)),
+        ({"IMAGEEVALKIT_RESCORE": "true"}, EvaluateOptions(workers=3, ask=False)),
     ],
     ids=str,
 )
 def test_a_job_and_its_forecast_read_their_options_from_the_environment(
-    environment: Mapping[str, str], options: AskOptions, monkeypatch: pytest.MonkeyPatch
+    environment: Mapping[str, str], options: EvaluateOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"IMAGEEVALKIT_CORES": "3", **environment}.items():
         monkeypatch.setenv(name, value)
-    assert AskOptions.from_environment() == options
+    assert EvaluateOptions.from_environment() == options
 
 
 def test_a_new_image_is_judged_anew() -> None:
@@ -845,7 +848,7 @@ def test_flat_images_are_flagged() -> None:
     ("change", "says"),
     [
         ({"schema": "other/1"}, "schema"),
-        ({"metrics": {"red": {"value": float("nan"), "n": 1}}}, "metric 'red': 'value' is NaN"),
+        ({"metrics": {"red": {"value": float("nan"), "n": 1}}}, "'metrics.red.value' is NaN"),
         ({"headline": ["green"]}, "unknown metric 'green'; known: red"),
         ({"headline": []}, "no reason"),
         ({"coverage.judged": 4}, "generated ≠"),

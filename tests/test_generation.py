@@ -95,6 +95,22 @@ def test_a_paid_edit_waits_for_a_free_file_to_note_what_it_was_made_of(
     assert [record["status"] for record in records()] == ["refused" if refuses else "ok"]
 
 
+def test_a_paid_edit_is_kept_when_its_source_goes_away_meanwhile(tmp_path: Path) -> None:
+    source = tmp_path / "source.png"
+    picture("source", 1).save(source)
+    dataset: Any = FakeDataset(1)
+    dataset.dataset_task = "edit"
+    dataset.data = [EDIT | {"input_list": [Image.open(source), "red"]}]
+
+    class Editor:
+        def generate(self, given: Any, seed: int = 42) -> Image.Image:
+            source.unlink()
+            return picture("edited", seed)
+
+    assert generate(Editor(), dataset).state == COMPLETE
+    assert [record["status"] for record in records()] == ["ok"]
+
+
 def test_resume_makes_only_what_is_missing() -> None:
     generate(FakeModel(), FakeDataset(5))
     before = contents()

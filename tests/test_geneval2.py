@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
-import subprocess
 import sys
 import zlib
 from collections import Counter
@@ -16,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from benchmarks.geneval2.analyse import read_score_lists
+from benchmarks.geneval2.analyse import analysis, main
 from benchmarks.geneval2.benchmark import SKILLS, GenEval2, accepted
 from imageevalkit import assets
 from imageevalkit.benchmark.contract import Answers, Scores, Unparsed
@@ -140,12 +138,6 @@ def test_every_atom_is_asked_once_and_the_prompt_once(geneval2: GenEval2) -> Non
 
 def test_braces_in_a_prompt_change_nothing(geneval2: GenEval2) -> None:
     assert questions_of(geneval2, P1._replace(text="{} {0}"))[-1].text == "Is this '{} {0}'?"
-
-
-def test_one_reply_serves_tifa_and_soft_tifa(geneval2: GenEval2) -> None:
-    vars(geneval2)["prompts"] = {**TEMPLATES, "evaluation.py::tifa": "Say: {}"}
-    with pytest.raises(CellFailure, match="differ"):
-        questions_of(geneval2, P1)
 
 
 def test_accepted_answers_of_the_spec() -> None:
@@ -458,7 +450,6 @@ def test_the_whole_benchmark_leaves_the_official_files(
     assert result.metrics["soft_tifa_gm"].value == pytest.approx(
         100 * sum(map(geometric_mean, soft_tifa)) / 800, rel=1e-12
     )
-    assert read_score_lists(CELL.official / "score_lists_soft_tifa.json") == soft_tifa
 
 
 def test_images_of_the_repository_are_named_from_its_root(
@@ -505,63 +496,47 @@ Results for Atomicity=4
 """
 
 
-@pytest.mark.parametrize(
-    "text", ["{}", "[]", "[1]", "[[]]", "[[0.5], [NaN]]", "[[-0.1]]", "[[true]]", '[["0.5"]]', "[[Infinity]]"]
-)
-def test_what_is_no_score_list_is_one_line(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "lists.json"
-    path.write_text(text)
-    with pytest.raises(UserError, match=r"lists\.json") as error:
-        read_score_lists(path)
-    assert "\n" not in str(error.value)
-
-
-def analyse(folder: Path, lists: object, data: object) -> subprocess.CompletedProcess[str]:
-    (folder / "lists.json").write_text(json.dumps(lists))
-    lines = [json.dumps(record) for record in data] if isinstance(data, list) else [str(data)]
-    (folder / "data.jsonl").write_text("\n".join(lines))
-    return subprocess.run(
-        [
-            *[sys.executable, "-m", "benchmarks.geneval2.analyse"],
-            *["--score_data", str(folder / "lists.json"), "--benchmark_data", str(folder / "data.jsonl")],
-        ],
-        cwd=REPO,
-        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def test_analysis_of_score_lists_made_elsewhere(tmp_path: Path) -> None:
-    run = analyse(tmp_path, LISTS, DATA)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.startswith(ANALYSIS)
-    *_, dash, _, total, am, gm = run.stdout.splitlines()
+def test_analysis_of_score_lists_made_elsewhere() -> None:
+    printed = analysis(LISTS, DATA)
+    assert printed.startswith(ANALYSIS)
+    *_, dash, _, total, am, gm = printed.splitlines()
     assert (dash, total) == ("–", "Total over 2 prompts")
     assert float(am.removeprefix("AM: ")) == pytest.approx(76.875)
     assert float(gm.removeprefix("GM: ")) == pytest.approx(69.7343853, abs=5e-8)
 
 
 @pytest.mark.parametrize(
-    ("lists", "data", "says"),
+    ("lists", "says"),
     [
-        (LISTS[:1], DATA, "has scores of 1 prompts, but"),
-        ([LISTS[1], LISTS[0]], DATA, "prompt 0 has 4 scores, but 3 atoms"),
-        ([[0.5], [0.25]], DATA, "one score per prompt, as VQAScore gives"),
-        (LISTS, [*DATA[:1], {"prompt": "b"}], "line 2 has no atom_count"),
-        (LISTS, [*DATA[:1], {**DATA[1], "skills": ["count", "object", "position", "mood"]}], "line 2 has no"),
-        (LISTS, [{**DATA[0], "atom_count": 2}, *DATA[1:]], "line 1 has no atom_count from 3 to 10"),
-        (LISTS, "{", "is not JSON Lines"),
+        ({}, "it is no JSON list with a list of scores"),
+        ([1], "it is no JSON list with a list of scores"),
+        ([[]], "it is no JSON list with a list of scores"),
+        ([[0.5], [math.nan]], "a score is a number that is not"),
+        ([[0.5], [-0.1]], "a score is a number that is not"),
+        ([[0.5], [True]], "a score is a number that is not"),
+        ([[0.5], ["0.5"]], "a score is a number that is not"),
+        (LISTS[:1], "it has scores of 1 prompts, but there are 2"),
+        ([], "it has scores of 0 prompts, but there are 2"),
+        ([LISTS[1], LISTS[0]], "prompt 0 has 4 scores, but 3 atoms"),
+        ([[0.5], [0.25]], "one score per prompt, as VQAScore gives"),
     ],
 )
-def test_lists_and_data_that_do_not_fit_are_one_line(
-    tmp_path: Path, lists: object, data: object, says: str
+def test_score_lists_that_are_none_of_these_prompts(lists: object, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        analysis(lists, DATA)
+
+
+def test_a_file_that_holds_no_score_lists_is_one_line(
+    official: GenEval2, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = analyse(tmp_path, lists, data)
-    assert (run.returncode, run.stdout) == (2, "")
-    assert says in run.stderr
-    assert len(run.stderr.splitlines()) == 1
+    path = tmp_path / "lists.json"
+    monkeypatch.setattr(sys, "argv", ["analyse", "--score_data", str(path)])
+    for text, says in ((None, "cannot be read"), ("{", "Expecting"), ("[[1]]", "scores of 1 prompts")):
+        if text:
+            path.write_text(text)
+        with pytest.raises(UserError, match=rf"lists\.json.* {says}") as caught:
+            main()
+        assert "\n" not in str(caught.value)
 
 
 # ---- the data ------------------------------------------------------------------------------------------------

@@ -48,9 +48,6 @@ def test_visible_gpus(tmp_path: Path, allowed: str | None, names: list[str], key
         ("2,1", ["MIG-c0", "MIG-c1", "1"], ["MIG-c0", "MIG-c1", UUIDS[1]]),
         ("GPU-cccc", ["MIG-c0", "MIG-c1"], None),
         ("MIG-a1,0", ["MIG-a1", "MIG-a0", "MIG-a2"], None),
-        # the name of drivers before R470: <GPU instance>/<compute instance>
-        (f"MIG-{UUIDS[0]}/7/1,MIG-a2", [f"MIG-{UUIDS[0]}/7/1", "MIG-a2"], ["MIG-a1", "MIG-a2"]),
-        (f"MIG-{UUIDS[0]}/8/0,MIG-a2", [f"MIG-{UUIDS[0]}/8/0"], ["MIG-a2"]),
     ],
 )
 def test_mig_devices(tmp_path: Path, allowed: str | None, names: list[str], keys: list[str] | None) -> None:
@@ -79,7 +76,6 @@ def test_mig_devices_of_an_old_driver(tmp_path: Path) -> None:
         ),
         ("0,MIG-a", "names MIG-a, which fits 3 of the devices"),
         (f"MIG-{UUIDS[0]}/3/0", f"names MIG-{UUIDS[0]}/3/0, which is none of the devices"),
-        (f"MIG-{UUIDS[1]}/7/0", "is none of the devices"),
         ("GPU-dddd", "names GPU-dddd, which is none of the devices"),
         ("GPU-", "fits 3 of the devices"),
     ],

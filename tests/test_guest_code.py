@@ -7,13 +7,22 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from imageevalkit.cell import REPO
 from tests.support.api_runs import ApiRuns, message, prompts, text_of
-from tests.support.checkout import SLOW_NOISE, add_benchmark, add_model, make_checkout, needs_driver_env
+from tests.support.checkout import (
+    SLOW_NOISE,
+    add_benchmark,
+    add_model,
+    find_no_text,
+    make_checkout,
+    needs_driver_env,
+)
 from tests.support.image_server import ImageServer, Received
 
 pytestmark = needs_driver_env
@@ -73,7 +82,7 @@ def hostile(checkout: Path, name: str, does: Mapping[str, str], api: bool = True
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[ApiRuns]:
     with ImageServer() as server:
-        yield ApiRuns(make_checkout(tmp_path / "checkout"), server)
+        yield ApiRuns(find_no_text(make_checkout(tmp_path / "checkout")), server)
 
 
 def test_what_one_class_raises_is_its_own_failure(api: ApiRuns) -> None:
@@ -163,6 +172,38 @@ class Exits:
     def data(self):
         sys.exit("no data today")
 """
+
+
+SIGNAL_AT_FORK = """
+import os, signal, sys, time
+from pathlib import Path
+from imageevalkit.errors import ExitStatus
+from imageevalkit.generation.fork import run_apart
+
+fork = os.fork
+
+def fork_with_a_signal():
+    if sys.argv[1] == "parent":
+        os.kill(os.getpid(), signal.SIGTERM)
+    child = fork()
+    if not child and sys.argv[1] == "child":
+        os.kill(os.getpid(), signal.SIGTERM)
+    return child
+
+def work():
+    time.sleep(5)
+    return ExitStatus.COMPLETE
+
+os.fork = fork_with_a_signal
+print(*run_apart(work, Path(os.devnull)))
+"""
+
+
+@pytest.mark.parametrize(("where", "ended"), [("parent", "SIGTERM 143"), ("child", "SIGTERM None")])
+def test_a_signal_while_a_process_of_its_own_begins_is_not_lost(where: str, ended: str) -> None:
+    command = [sys.executable, "-c", SIGNAL_AT_FORK, where]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == ended, done.stderr
 
 
 def test_a_dataset_that_exits_fails_its_cells_alone(api: ApiRuns) -> None:

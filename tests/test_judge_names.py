@@ -96,10 +96,14 @@ def test_judges_and_measurers_are_known_by_name() -> None:
     assert registry.reader_names() == ["ppocr"]
     assert registry.measurer_kind("dreamsim") == "encoder"
     assert registry.find_judge("ppocr") is None and registry.find_judge("openai:gpt-4o") is not None
-    missing = registry.measurer_missing("csd+se", {"weights": {"csd": "/no/csd.pth"}})
+    here = {"csd": __file__, "se": __file__}
+    missing = registry.measurer_missing("csd+se", {"weights": {"csd": "/no/csd.pth"}, "references": here})
     assert len(missing) == 1 and "/no/csd.pth" in missing[0]
+    missing = registry.measurer_missing("csd+se", {"references": {"csd": __file__, "se": "/no/se.pt"}})
+    assert any("/no/se.pt" in line for line in missing)
     whole = registry.measurer_assets("csd+se", {})
-    assert len(whole) == 1 + len(registry.measurer_assets("csd+se", {"weights": {"csd": "/no/csd.pth"}}))
+    own = registry.measurer_assets("csd+se", {"weights": {"csd": "/no/csd.pth"}})
+    assert len(whole) == len(own) == 2 and whole[0] != own[0] and whole[1] == own[1]
 
 
 def test_who_answers_is_known_without_a_heavy_import() -> None:

@@ -36,10 +36,9 @@ from imageevalkit.benchmark.question import (
 from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.cell.states import images_to_come, survey_images
+from imageevalkit.evaluation.answerers import Answerers, request_hash
 from imageevalkit.evaluation.engine import pictures_of
-from imageevalkit.evaluation.forecast import questions_to_ask
-from imageevalkit.evaluation.interview import Answerers, AskOptions
-from imageevalkit.evaluation.judgements import request_hash
+from imageevalkit.evaluation.interview import EvaluateOptions, Interview
 from imageevalkit.grids import Grid
 from imageevalkit.images import CorruptImage, encode, is_plain, sha256_file
 from imageevalkit.judges.api import fitted_size, judge_picture, open_picture, sent_picture
@@ -301,8 +300,8 @@ def test_a_dry_run_knows_the_same_requests_as_the_run(tmp_path: Path) -> None:
     assert [state.plain for state in states.values()] == [True, False]
     benchmark = benchmark_with_texts("longtext")
     pictures = pictures_of(benchmark, images_to_come(cell, wanted, None))
-    _, waiting = questions_to_ask(cell, benchmark, Answerers(benchmark), wanted, pictures, AskOptions())
-    told = [question.pictures[0] for question in waiting]
+    known = Interview(cell, benchmark, Answerers(benchmark), wanted, pictures, EvaluateOptions())
+    told = [question.pictures[0] for question in known.open()]
     assert [picture.plain for picture in told] == [True, False]
 
 

@@ -13,7 +13,14 @@ import pytest
 
 from imageevalkit.asset_checks.code import entries
 from imageevalkit.hashes import git_tree
-from tests.support.checkout import add_benchmark, add_model, make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import (
+    add_benchmark,
+    add_model,
+    find_no_text,
+    make_checkout,
+    needs_driver_env,
+    run_eval,
+)
 from tests.support.fake_vllm import install
 from tests.support.judge_server import JudgeServer
 from tests.support.served_benchmark import add_served_benchmark
@@ -67,7 +74,7 @@ class Run:
     """Runs in a checkout where every Python process leaves the names of the keys that it has."""
 
     def __init__(self, folder: Path) -> None:
-        self.checkout = make_checkout(folder / "checkout")
+        self.checkout = find_no_text(make_checkout(folder / "checkout"))
         self.folder, self.file = folder, folder / "seen.jsonl"
         (folder / "probe").mkdir()
         (folder / "probe" / "sitecustomize.py").write_text(PROBE)
@@ -246,7 +253,7 @@ def test_a_key_that_others_may_read_is_told(tmp_path: Path, mode: int, text: str
 
 @needs_driver_env
 def test_it_is_told_once_in_a_run_of_many_jobs(tmp_path: Path) -> None:
-    checkout = make_checkout(tmp_path / "checkout")
+    checkout = find_no_text(make_checkout(tmp_path / "checkout"))
     (checkout / "config.local.sh").write_text("API_KEY=sk-something\n")
     (checkout / "config.local.sh").chmod(0o644)
     words = ["--model_names", "reference-noise;reference-blank", "--ds_names", "quicktext", "--limit", "1"]

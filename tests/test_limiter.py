@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from imageevalkit.api.clients import Attempt, RetryPolicy, retry
+from imageevalkit.api.engine import Attempt, RequestSettings, retry
 from imageevalkit.api.failures import Failure, Kind
 from imageevalkit.api.limiter import Limiter
 from tests.support.simulated_clock import run_simulated
@@ -73,7 +73,7 @@ def serve(server: Server, limiter: Limiter, items: int) -> Run:
 
         async def work() -> None:
             for item in queue:
-                tried[item] = await retry(functools.partial(server.ask, item), RetryPolicy(), limiter)
+                tried[item] = await retry(functools.partial(server.ask, item), RequestSettings(), limiter)
 
         await asyncio.gather(*(work() for _ in range(max(4, 2 * limiter.ceiling))))
         return Run(asyncio.get_running_loop().time(), [tried[item] for item in sorted(tried)])
@@ -210,6 +210,7 @@ def test_requests_per_minute_are_a_bound_for_every_minute() -> None:
     run = serve(server, Limiter(64, per_minute=120), 300)
     starts = sorted(now for now, _, _ in server.arrivals)
     assert all(later - earlier >= 60.0 - 1e-6 for earlier, later in zip(starts, starts[120:], strict=False))
+    assert min(later - earlier for earlier, later in itertools.pairwise(starts)) >= 0.5 - 1e-6
     assert run.seconds == pytest.approx(300 * 0.5, rel=0.02), "and it is used"
 
 
@@ -217,7 +218,7 @@ def test_two_models_share_what_is_in_flight() -> None:
     limiter, server = Limiter(8), Server()
 
     async def main() -> None:
-        asked = [retry(functools.partial(server.ask, n), RetryPolicy(), limiter) for n in range(100)]
+        asked = [retry(functools.partial(server.ask, n), RequestSettings(), limiter) for n in range(100)]
         await asyncio.gather(*asked)
 
     run_simulated(main())
@@ -248,6 +249,21 @@ def test_failures_here_and_there_are_no_outage(share: float, median: float) -> N
     assert run.ok >= 798
     undisturbed = serve(Server(latency=latency()), Limiter(64), 800).seconds
     assert run.seconds < 1.25 * undisturbed + (6 if share < 0.3 else 62), "the tail waits for its backoff"
+
+
+def test_a_wait_beyond_the_bound_of_an_item_is_not_begun() -> None:
+    server = Server(lambda item, attempt, now: "ok" if item else "500")
+    policy = RequestSettings(max_attempts=100, max_elapsed=60.0, backoff=30.0)
+
+    async def seconds() -> float:
+        limiter = Limiter(2)
+        await retry(functools.partial(server.ask, 1), policy, limiter)  # the endpoint is not down
+        began = asyncio.get_running_loop().time()
+        failed = await retry(functools.partial(server.ask, 0), policy, limiter)
+        assert isinstance(failed.result, Failure) and not failed.down
+        return asyncio.get_running_loop().time() - began
+
+    assert all(run_simulated(seconds()) < 61 for _ in range(20))
 
 
 def test_an_endpoint_that_stays_down_ends_the_run_at_the_bound() -> None:
@@ -326,7 +342,7 @@ def test_what_is_cancelled_gives_its_slot_back() -> None:
     async def main() -> int:
         limiter, server = Limiter(2), Server(latency=lambda: 100.0)
         tasks = [
-            asyncio.create_task(retry(functools.partial(server.ask, n), RetryPolicy(), limiter))
+            asyncio.create_task(retry(functools.partial(server.ask, n), RequestSettings(), limiter))
             for n in range(6)
         ]
         await asyncio.sleep(1)

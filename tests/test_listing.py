@@ -64,6 +64,12 @@ def test_an_environment_is_built_by_the_entry_that_names_it(key: str) -> None:
     assert line.endswith(f"needs its environment: bash utils/make_env.sh --benchmark {key}")
 
 
+def test_encoders_keep_their_environment_where_a_map_of_the_user_s_own_does_not_name_it() -> None:
+    lines = listing(Config(maps={"EVAL_ENV_MAP": {"transformers": "judges"}})).splitlines()
+    [line] = [line for line in lines if line.split()[:1] == ["oneig"]]
+    assert line.endswith("needs its environment: bash utils/make_env.sh --benchmark encoders")
+
+
 def test_wrong_settings_are_told() -> None:
     assert "'steps' is no name=value" in state_of_wise("openai:m", "steps")
 

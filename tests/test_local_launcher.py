@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from imageevalkit.errors import ExitStatus, UserError
+from imageevalkit.errors import ExitStatus
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch import local
 from imageevalkit.launch.local import run_plan
@@ -151,17 +151,6 @@ def test_outcomes_of_an_earlier_run_of_the_plan_do_not_count(tmp_path: Path) -> 
     assert run(tmp_path, [done_job(tmp_path, "generate:m", ["m/a"])]).status is ExitStatus.COMPLETE
     again = run(tmp_path, [python_job(tmp_path, "generate:m", "", ["m/a"])])
     assert again.status is ExitStatus.FAILED
-
-
-def test_a_plan_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
-    late = [
-        done_job(tmp_path, "evaluate:m/a", ["m/a"], after=["generate:m"]),
-        done_job(tmp_path, "generate:m", ["m/a"]),
-    ]
-    with pytest.raises(UserError, match="must run after 'generate:m'"):
-        run(tmp_path, late)
-    with pytest.raises(UserError, match="two jobs 'generate:m'"):
-        run(tmp_path, [late[1], late[1]])
 
 
 # Retries

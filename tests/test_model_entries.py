@@ -19,9 +19,21 @@ from tests.support.checkout import (
 )
 
 WITHOUT_GENERATE = """
+from imageevalkit.generation.model import ImageModel
+
 class Mute:
     def __init__(self, model_path):
         self.model_name = "mute"
+
+class MuteModel(ImageModel):
+    def __init__(self, model_path):
+        self.model_name = "mute"
+
+class MuteHeir(MuteModel):
+    pass
+
+class MuteAsync(MuteModel):
+    is_async = True
 """
 FOUND = """
 from .slow_noise import SlowNoise as Imported
@@ -55,6 +67,7 @@ def blocked(run: subprocess.CompletedProcess[str]) -> dict[str, str]:
 
 
 ENTRY = {"model_path": "", "module": ".model_utils.slow_noise", "class": "SlowNoise", "gpus": 0}
+MUTE = {**ENTRY, "module": ".model_utils.mute", "class": "Mute"}
 WRONG: dict[str, tuple[object, str]] = {
     "no-module": ({k: v for k, v in ENTRY.items() if k != "module"}, "lacks 'module'"),
     "no-class": ({k: v for k, v in ENTRY.items() if k != "class"}, "lacks 'class'"),
@@ -86,12 +99,18 @@ WRONG: dict[str, tuple[object, str]] = {
     "patterns": ({**ENTRY, "patterns": "*.json"}, "'patterns' is '*.json', and must be a list"),
     "globs": ({**ENTRY, "patterns": [7]}, "'patterns' is [7], and must be a list of strings"),
     "assets": ({**ENTRY, "assets": 3}, "'assets' is 3, and must be a list"),
+    "mute": (
+        MUTE,
+        "class 'Mute' in infer/custom_models/model_utils/mute.py has no method generate(prompt, seed",
+    ),
+    "mute-model": ({**MUTE, "class": "MuteModel"}, "mute.py has no method generate(prompt, seed=42)"),
     "asset": ({**ENTRY, "assets": ["org/weights"]}, "'assets', entry 0: lacks 'licence'"),
 }
 
 
 @needs_driver_env
 def test_each_wrong_entry_is_a_line_and_blocks_its_cells_alone(checkout: Path) -> None:
+    (checkout / "infer/custom_models/model_utils/mute.py").write_text(WITHOUT_GENERATE)
     for name, (entry, _) in WRONG.items():
         register(checkout, name, entry)
     names = ";".join([*list(WRONG)[:5], "slow-noise", *list(WRONG)[5:]])
@@ -114,8 +133,8 @@ def test_each_wrong_entry_is_a_line_and_blocks_its_cells_alone(checkout: Path) -
 
 @needs_driver_env
 def test_what_only_the_environment_shows_is_a_line_when_it_loads(checkout: Path) -> None:
-    add_model(checkout, "mute", "Mute", WITHOUT_GENERATE)
-    add_model(checkout, "mute-api", "Mute", WITHOUT_GENERATE, api=True)
+    add_model(checkout, "mute", "MuteHeir", WITHOUT_GENERATE)
+    add_model(checkout, "mute-api", "MuteAsync", WITHOUT_GENERATE, api=True)
     register(checkout, "elsewhere", {**ENTRY, "module": "no_such_package.models"})
     base = ["--ds_names", "quicktext", "--limit", "2", "--eval", "false"]
     for words in (["mute;slow-noise;elsewhere"], ["mute-api;slow-noise", "--use_api", "true"]):
@@ -123,7 +142,12 @@ def test_what_only_the_environment_shows_is_a_line_when_it_loads(checkout: Path)
             checkout, "--model_names", *words, *base, API_KEY="EMPTY", BASE_URL="http://127.0.0.1:9/v1"
         )
         assert run.returncode == 1, run.stdout + run.stderr
-        assert "model does not load: class Mute has no method generate(prompt, seed=42)" in run.stdout
+        has_no = (
+            "MuteAsync has no method generate_async"
+            if "--use_api" in words
+            else "MuteHeir has no method generate"
+        )
+        assert f"model does not load: class {has_no}(prompt, seed=42)" in run.stdout
         if "elsewhere" in words[0]:
             assert "model does not load: ModuleNotFoundError: No module named 'no_such_package'" in run.stdout
             assert "2 of 2 images" in run.stdout

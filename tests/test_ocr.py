@@ -131,12 +131,10 @@ def test_settings_of_the_identity_are_those_of_the_engine(ppocr: PPOCR) -> None:
     assert settings["det_limit_type"] == engine.text_det.limit_type
 
 
-def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    path = save_text(tmp_path / "a.png", "text")
-    for ask in (lambda: PPOCR().evaluator, lambda: PPOCR().read(path.read_bytes())):
-        with pytest.raises(CellFailure, match=r"pip install -r requirements/benchmark/t2i/longtext\.txt"):
-            ask()
+    with pytest.raises(CellFailure, match=r"pip install -r requirements/benchmark/t2i/longtext\.txt"):
+        _ = PPOCR().evaluator
 
 
 def test_unknown_reader_gets_a_suggestion() -> None:

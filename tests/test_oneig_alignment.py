@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from benchmarks.oneig import scores
 from benchmarks.oneig.data import CHINESE, ENGLISH, Edition, Prompt
-from benchmarks.oneig.scores import ScoredPrompt, filtered, image_values, is_yes
+from benchmarks.oneig.scores import ScoredPrompt, filtered, parsed_answer
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem
 from tests.support.oneig_scored import BLACK, GONE, RULES, image, real_prompts
 
@@ -27,7 +28,7 @@ def answers(*given: str) -> Answers:
 
 
 def image_score(prompt: Prompt, answers: Answers, rules: Rules) -> float:
-    return image_values(prompt, answers, rules, "en")["alignment"]
+    return scores.image_score(prompt, answers, rules, "en").values["alignment"]
 
 
 def score(prompt: Prompt, images: Sequence[ScoredItem], rules: Rules) -> float | None:
@@ -58,8 +59,8 @@ def test_worked_example(rules: Rules, expected: float) -> None:
     ],
 )
 def test_what_counts_as_yes(answer: str, official: bool, corrected: bool) -> None:
-    assert is_yes(answer, "official") is official
-    assert is_yes(answer, "corrected") is corrected
+    assert (parsed_answer(answer, "official") == "Yes") is official
+    assert (parsed_answer(answer, "corrected") == "Yes") is corrected
 
 
 @pytest.mark.parametrize("rules", RULES)

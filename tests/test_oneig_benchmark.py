@@ -13,7 +13,6 @@ from PIL import Image
 
 from benchmarks.oneig.benchmark import PIXELS, OneIG, OneIGSettings
 from benchmarks.oneig.data import CHINESE, ENGLISH
-from eval_models.encoders.dreamsim import embedding_text
 from imageevalkit import registry
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import JUDGE, Answers, ScoredItem, Scores, Unparsed
@@ -22,10 +21,10 @@ from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.evaluation.interview import Answerers
-from imageevalkit.evaluation.judgements import request_hash
+from imageevalkit.evaluation.answerers import Answerers, request_hash
+from imageevalkit.grids import Grid
 from imageevalkit.judges.api import judge_picture
-from tests.support.oneig_scored import RULES, real_benchmark, real_prompts
+from tests.support.oneig_scored import RULES, embedding_text, real_benchmark, real_prompts
 
 STYLED = "081"  # an anime prompt with the style minimalism
 
@@ -295,7 +294,7 @@ def test_the_name_of_a_score_tells_rules_tasks_and_number_of_images(asked: list[
         evaluators[2].details.items()
     )
     question = questions_of(benchmarks[0], item("anime", "000"))[0]
-    hashes = {request_hash(question, Answerers(one).evaluator_of(question)) for one in benchmarks}
+    hashes = {request_hash(question, Answerers(one).of(question).evaluator) for one in benchmarks}
     assert len(hashes) == 1, "what was answered once is not asked again for other rules"
     assert not real_benchmark(ENGLISH, weights={"se": "/mine"}).is_official
 
@@ -376,43 +375,36 @@ def test_who_may_judge_what() -> None:
     [
         {},
         {"tasks": "style; text", "batch_size": 4},
-        {"tasks": ["text"], "images_per_prompt": 1},
+        {"tasks": "text", "images_per_prompt": 1},
         {"grid": "1,4"},
-        {"grid": 2},
-        {"grid": [3, 3], "images_per_prompt": 9},
+        {"grid": "3,3", "images_per_prompt": 9},
         {"grid": {"a": "2,2", "b": "1,4"}, "rules": "corrected", "weights": {"se": "/mine"}},
     ],
 )
 def test_settings_that_were_checked_are_taken_again(given: Mapping[str, Any]) -> None:
     settings = OneIGSettings(**given)
     assert OneIGSettings(**json.loads(json.dumps(asdict(settings)))) == settings
-    for name, value in given.items():
-        if name not in ("tasks", "grid"):
-            assert getattr(settings, name) == value
 
 
-def test_the_grid_of_each_model() -> None:
-    settings = OneIGSettings(grid={"a": "2,2", "b": [1, 4]})
-    assert [str(settings.grid_of(model)) for model in ("a", "b")] == ["2,2", "1,4"]
-    assert settings.images_per_prompt == 4
-    assert OneIGSettings(grid="3").images_per_prompt == 9
-    assert str(OneIGSettings(grid="1,4").grid_of("any")) == "1,4"
-    assert OneIGSettings().grid_of("any") is None
-    with pytest.raises(CellFailure, match=r"grid names a, b, but not ab \(did you mean 'a'\?\)|but not ab"):
-        settings.grid_of("ab")
+def test_the_grid_of_each_model(tmp_path: Path) -> None:
+    settings = OneIGSettings(grid={"a": "2,2", "b": "1,4"})
+    assert settings.grids == {"a": Grid(2, 2), "b": Grid(1, 4)}
+    assert settings.count == OneIGSettings().count == 4
+    assert OneIGSettings(grid="3").count == 9
+    with pytest.raises(CellFailure, match=r"the setting grid names a, b, but not org/m"):
+        OneIG(settings).find_images(tmp_path, [item("text", "000")])
 
 
 @pytest.mark.parametrize(
     ("given", "line"),
     [
         ({"tasks": "alignement"}, r"no task 'alignement' \(did you mean 'alignment'\?\)"),
-        ({"tasks": ""}, r"tasks are '': name some of"),
-        ({"images_per_prompt": 0}, r"images_per_prompt is 0: use a whole number of at least 1"),
-        ({"batch_size": 0}, r"batch_size is 0: use a whole number"),
+        ({"images_per_prompt": 0}, r"images_per_prompt and batch_size are whole numbers of at least 1"),
+        ({"batch_size": 0}, r"images_per_prompt and batch_size are whole numbers"),
         ({"grid": "2x2"}, r"grid '2x2' is not rows,cols"),
-        ({"grid": "2,2", "images_per_prompt": 9}, r"grid has 4 cells, but images_per_prompt is 9"),
-        ({"grid": {"a": "2,2", "b": "1,2"}}, r"another number of cells for one model"),
-        ({"images_per_prompt": 1}, r"choose other tasks \(tasks='alignment,text,reasoning,style'\)"),
+        ({"grid": "2,2", "images_per_prompt": 9}, r"grid must have 9 cells, the images_per_prompt"),
+        ({"grid": {"a": "2,2", "b": "1,2"}}, r"grid must have 4 cells.* of all models"),
+        ({"images_per_prompt": 1}, r"no diversity where images_per_prompt is 1"),
     ],
 )
 def test_settings_that_say_nothing_are_one_line(given: Mapping[str, Any], line: str) -> None:

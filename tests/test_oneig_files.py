@@ -21,7 +21,7 @@ from benchmarks.oneig.summary import summary_files
 from benchmarks.oneig.text import max_tokens
 from imageevalkit.benchmark.contract import Rules
 from imageevalkit.cell import Cell
-from imageevalkit.cell.results import Coverage, Evaluator, Metric, Result, write_result
+from imageevalkit.cell.results import Coverage, Evaluator, Metric, Result, as_object
 from imageevalkit.errors import ExitStatus, UserError
 from tests.support.oneig_official_runs import MODEL, TASKS_OF, OfficialRun, official_runs, scored_prompts
 from tests.support.oneig_scored import GONE, RULES, TEXTS, PromptImages, image_of, real_prompts, run_of
@@ -446,7 +446,7 @@ def write(
     )
     path = cell.folder / below / "result.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_result(path, result)
+    path.write_text(json.dumps(as_object(result)))
 
 
 @pytest.fixture
@@ -471,7 +471,7 @@ def test_the_command_prints_several_models(summarise: Callable[..., list[str]]) 
     assert header.split() == ["dataset", "version", "metric", "mode", "a", "b", "c"]
     assert rows[1].split() == ["oneig_text", "oneig-41b4983", "accuracy", "gen", "80.79", "10.00", "-"]
     assert len(rows) == 14
-    assert by == "oneig, measured by qwen3-vl-8b"
+    assert by == "oneig@qwen3-vl-8b oneig-41b4983"
     assert reason == "withheld: c: incomplete: 3 failed"
 
 
@@ -494,10 +494,10 @@ def test_missing_items_treated_officially_show_what_the_programs_print(
             ("--model_names", "qwen-imagee"),
             r"qwen-imagee has no result of oneig in .*did you mean 'qwen-image'",
         ),
-        (("--model_names", "a;b"), r"a and b cannot .* their evaluator is qwen3-vl-8b and ppocr"),
-        (("--model_names", "a;c"), r"a and c cannot .* their limit is all items and 4"),
+        (("--model_names", "a;b"), r"not measured alike: a is oneig@qwen3-vl-8b .*; b is oneig@ppocr .*"),
+        (("--model_names", "a;c"), r"not measured alike: a is .*41b4983; c is oneig@.* \(first 4 items\)"),
         (("--model_names", ";"), r"--model_names is empty"),
-        (("--model_names", "a", "--ds_name", "oneig_zh"), r"oneig_zh is no OneIG .*did you mean 'oneig-zh'"),
+        (("--model_names", "a", "--ds_name", "oneig_zh"), r"invalid choice: 'oneig_zh' .*oneig-zh"),
         (("--model_names", "a", "--ds_name", "oneig-zh"), r"evaluate it: bash eval.sh --model_names \"a\""),
         ((), r"--model_names \(see python -m benchmarks.oneig.summary --help\)"),
     ],

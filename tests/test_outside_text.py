@@ -19,6 +19,7 @@ from tests.support.checkout import (
     add_benchmark,
     add_model,
     environ,
+    find_no_text,
     make_checkout,
     needs_driver_env,
     run_eval,
@@ -32,7 +33,7 @@ NO_UTF8 = os.fsdecode(b"caf\xe9")
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[ApiRuns]:
     with ImageServer() as server:
-        yield ApiRuns(make_checkout(tmp_path / "checkout"), server)
+        yield ApiRuns(find_no_text(make_checkout(tmp_path / "checkout")), server)
 
 
 def test_text_is_written_so_that_json_gives_it_back() -> None:

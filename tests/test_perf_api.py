@@ -63,6 +63,13 @@ def test_job_length_is_all_requests_up_to_the_first_image() -> None:
     assert job_lengths(["a", "b", "never sent"], log) == [3.0, 9.0, 0.0]
 
 
+def test_images_that_leave_none_to_time_are_refused() -> None:
+    command = [sys.executable, "perf/local_generation.py", "--images", "4"]
+    ended = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "--images 4: those after the first batch of 4 are timed" in ended.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("program", "options"),
     [

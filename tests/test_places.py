@@ -50,7 +50,7 @@ def test_kinds_of_addresses(kind: str, addresses: list[str]) -> None:
 def check(base_url: str, url: str) -> str:
     """Why ``url`` is not fetched for an endpoint that nothing was asked of yet; empty if it is."""
     try:
-        asyncio.run(Places(base_url).check(httpx2.URL(url)))
+        asyncio.run(Places(base_url).guard(httpx2.Request("GET", url)))
     except NotAllowed as error:
         return str(error)
     return ""

@@ -312,7 +312,6 @@ class TestEvaluators:
         for named in (
             "Qwen/Qwen2.5-VL-7B-Instruct at cc59489",
             "eval_models/weights/csd/checkpoint.pth",
-            "eval_models/weights/csd/ViT-L-14.pt",
             "xingpng/OneIG-StyleEncoder",
             "microsoft/LLM2CLIP-Openai-L-14-336",
             "microsoft/LLM2CLIP-Llama-3-8B-Instruct-CC-Finetuned",

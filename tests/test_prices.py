@@ -262,9 +262,12 @@ def test_a_local_entry_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("[]", "is no price table"),
         ('{"models": {"m": 1}}', "is no price table"),
         ('{"models": {"m": {}}}', "m: needs either per_image or per_million_tokens"),
-        ('{"models": {"m": {"per_image": "a"}}}', "m: per_image must be USD"),
+        ('{"models": {"m": {"per_image": "a"}}}', "m: per_image must be USD per image"),
         ('{"models": {"m": {"per_million_tokens": {"image_output": -1}}}}', "m: image_output must be USD"),
-        ('{"models": {"m": {"per_image": 1, "image_estimate": "x"}}}', "m: image_estimate must be USD"),
+        (
+            '{"models": {"m": {"per_image": 1, "image_estimate": "x"}}}',
+            "m: estimate must be USD per image",
+        ),
     ],
 )
 def test_a_malformed_local_table_is_one_clear_line(

@@ -13,7 +13,7 @@ from imageevalkit import assets, registry
 from imageevalkit.assets import BenchmarkFiles, github
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
-from imageevalkit.evaluation.interview import Answerers
+from imageevalkit.evaluation.answerers import Answerers
 from imageevalkit.prefetch.__main__ import report
 from imageevalkit.prefetch.benchmark_files import fetch, texts_in_program
 from tests.support.manifest import COMMIT

@@ -195,7 +195,7 @@ def test_a_result_with_a_wrong_metric_is_broken_not_shown(field: str, value: obj
     cell.result.write_text(json.dumps(raw))
     (report,) = collect()
     assert report.result is None
-    assert "metric 'accuracy'" in report.problem
+    assert "'metrics.accuracy." in report.problem
 
 
 def test_half_written_records_and_wrong_types_do_not_break_the_report() -> None:

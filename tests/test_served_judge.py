@@ -218,7 +218,7 @@ def test_server_that_runs_already_is_asked_without_a_key(tree: Tree) -> None:
         (
             ["--judge_kwargs", "serve_args=--port 8000"],
             "",
-            "serve_args: --port is set by the run, leave it out",
+            "serve_args: --port: the run sets it: leave it out",
         ),
         (["--judge_kwargs", "serve_args=--hf-token hf_hunter22"], "", "a token is read from HF_TOKEN"),
         (["--judge_kwargs", "base_url=http://me:hunter22@gpu1/v1"], "", "a URL with a user name or password"),

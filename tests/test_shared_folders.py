@@ -16,7 +16,7 @@ import pytest
 
 from imageevalkit.cell import Cell, lock_cell
 from imageevalkit.errors import UserError
-from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import environ, find_no_text, make_checkout, needs_driver_env, run_eval
 
 # ---- two users of one group ----------------------------------------------------------------------------------
 
@@ -30,7 +30,7 @@ def team() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir="/tmp") as place:  # pytest's folders are closed to others
         os.chown(place, ALICE, GROUP)
         Path(place).chmod(0o2775)
-        checkout = make_checkout(Path(place, "checkout"))
+        checkout = find_no_text(make_checkout(Path(place, "checkout")))
         for path in (checkout, *checkout.rglob("*")):
             os.chown(path, ALICE, GROUP, follow_symlinks=False)
             if not path.is_symlink():

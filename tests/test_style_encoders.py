@@ -9,7 +9,7 @@ import shutil
 import sys
 import types
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,8 @@ import pytest
 from PIL import Image
 
 from eval_models.encoders import style
-from eval_models.encoders.style import StyleEncoder, find_csd, load_csd
+from eval_models.encoders.style import StyleEncoder, load_csd, style_vectors
+from eval_models.encoders.weights import find
 from imageevalkit.benchmark.question import Answer, Encoding, Picture, Question
 from imageevalkit.errors import CellFailure
 from imageevalkit.images import sha256_file
@@ -29,7 +30,6 @@ from tests.support.tiny_encoders import (
     CSD_WIDTH,
     STYLES,
     csd_state,
-    save_clip_archive,
     save_csd,
     save_references,
     save_se,
@@ -173,24 +173,13 @@ def official_csd(visual: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-@pytest.mark.parametrize("kept", ["all", "without the style head", "half of the backbone", "plain archive"])
-def test_like_the_official_class(kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It loads the archive, casts it to float32, and lays the checkpoint over it without being strict."""
+def test_like_the_official_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It loads OpenAI's archive, casts it to float32, and lays the checkpoint over it."""
     import torch
 
-    keep: Mapping[str, Callable[[str], bool]] = {
-        "all": lambda name: True,
-        "without the style head": lambda name: name != "last_layer_style",
-        "half of the backbone": lambda name: "resblocks.1.mlp" not in name and "ln_post" not in name,
-        "plain archive": lambda name: not name.startswith("backbone.transformer"),
-    }
-    checkpoint, archive = tmp_path / "checkpoint.pth", tmp_path / "ViT-L-14.pt"
-    save_csd(checkpoint, keep=keep[kept])
+    checkpoint = tmp_path / "checkpoint.pth"
+    save_csd(checkpoint)
     visual = openai_visual(projection=CSD_WIDTH, seed=5).half()
-    if kept == "plain archive":
-        torch.save({f"visual.{name}": tensor for name, tensor in visual.state_dict().items()}, archive)
-    else:
-        save_clip_archive(archive, openai_visual(projection=CSD_WIDTH, seed=5))
     official = official_csd(visual.float(), monkeypatch)
     model = official.CSD_CLIP("vit_large", "default")
     saved = torch.load(checkpoint, map_location="cpu", weights_only=False)
@@ -199,26 +188,18 @@ def test_like_the_official_class(kept: str, tmp_path: Path, monkeypatch: pytest.
     with torch.no_grad():
         _, _, expected = model(pixels)
 
-    weights = find_csd({"csd": str(checkpoint), "csd_clip": str(archive)})
-    assert (weights.clip is None) == (kept == "all")
     with torch.inference_mode():
-        found = load_csd(weights, "cpu").style_vectors(pixels)
+        found = style_vectors(load_csd(find("csd", {"csd": str(checkpoint)}), "cpu"), pixels)
     assert torch.allclose(found, expected, atol=_CLOSE, rtol=0)
 
 
-def test_the_archive_is_not_looked_for_where_the_checkpoint_is_whole(tiny: Tiny, tmp_path: Path) -> None:
-    weights = {**tiny.weights, "csd_clip": str(tmp_path / "nowhere")}
-    identity = StyleEncoder(tiny.references, weights=weights).identity
-    assert identity["weights"]["csd_clip"] == "unused"
-    save_csd(tmp_path / "part.pth", keep=lambda name: "ln_pre" not in name)
-    partial = {**weights, "csd": str(tmp_path / "part.pth")}
-    with pytest.raises(
-        CellFailure, match=r"'csd_clip'.* are not at .*nowhere; bash .* gets it from https://openaipublic"
-    ):
-        _ = StyleEncoder(tiny.references, weights=partial).identity
-    save_clip_archive(tmp_path / "nowhere", openai_visual(projection=CSD_WIDTH))
-    identity = StyleEncoder(tiny.references, weights=partial).identity
-    assert set(identity["weights"]["csd_clip"]) == {"weights"}
+@pytest.mark.parametrize("lacking", ["last_layer_style", "resblocks.1.mlp.c_fc.bias", "conv1.weight"])
+def test_a_checkpoint_without_all_weights_is_one_line(lacking: str, tiny: Tiny, tmp_path: Path) -> None:
+    path = tmp_path / "part.pth"
+    save_csd(path, keep=lambda name: lacking not in name)
+    with pytest.raises(CellFailure, match=r"encoders: .*part\.pth does not") as error:
+        list(StyleEncoder(tiny.references, weights={**tiny.weights, "csd": str(path)}).ask(tiny.questions))
+    assert "\n" not in str(error.value)
 
 
 class _Harmful:
@@ -230,7 +211,7 @@ def test_a_checkpoint_never_runs_code(tiny: Tiny, tmp_path: Path, capsys: pytest
     path = tmp_path / "checkpoint.pth"
     save_csd(path, training={"args": _Harmful()})
     with pytest.raises(CellFailure, match=r"checkpoint\.pth does not load") as error:
-        find_csd({"csd": str(path)})
+        load_csd(find("csd", {"csd": str(path)}), "cpu")
     assert "\n" not in str(error.value)
     assert "code of" not in capsys.readouterr().out
 
@@ -239,8 +220,7 @@ def test_a_checkpoint_never_runs_code(tiny: Tiny, tmp_path: Path, capsys: pytest
 def test_what_is_no_checkpoint_is_one_line(content: str, tiny: Tiny, tmp_path: Path) -> None:
     import torch
 
-    path, archive = tmp_path / "checkpoint.pth", tmp_path / "ViT-L-14.pt"
-    save_clip_archive(archive, openai_visual(projection=CSD_WIDTH))
+    path = tmp_path / "checkpoint.pth"
     whole = Path(tiny.weights["csd"]).read_bytes()
     if content == "other tensors":
         torch.save({"state_dict": csd_state()}, path)
@@ -250,7 +230,7 @@ def test_what_is_no_checkpoint_is_one_line(content: str, tiny: Tiny, tmp_path: P
         save_csd(path, keep=lambda name: "ln_pre" not in name, width=64)
     else:
         path.write_bytes({"nothing": b"", "no zip": b"<html>", "cut": whole[:2000]}[content])
-    weights = {**tiny.weights, "csd": str(path), "csd_clip": str(archive)}
+    weights = {**tiny.weights, "csd": str(path)}
     with pytest.raises(CellFailure, match=r"checkpoint\.pth") as error:
         list(StyleEncoder(tiny.references, weights=weights).ask(tiny.questions))
     assert str(error.value).startswith("encoders: ") and "\n" not in str(error.value)
@@ -265,7 +245,9 @@ def test_an_se_folder_without_all_weights_is_one_line(tiny: Tiny, tmp_path: Path
     del tensors["visual_projection.weight"]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     weights = {**tiny.weights, "se": str(folder)}
-    with pytest.raises(CellFailure, match="lacks 1 of its weights") as error:
+    with pytest.raises(
+        CellFailure, match=r"se does not hold .*: it lacks visual_projection\.weight; download"
+    ) as error:
         list(StyleEncoder(tiny.references, weights=weights).ask(tiny.questions))
     assert "\n" not in str(error.value)
 
@@ -281,11 +263,10 @@ def test_an_image_that_does_not_decode_costs_only_itself(tiny: Tiny, tmp_path: P
     assert answers["broken"].error == "unreadable image: no image of a known format"
 
 
-def test_a_style_without_references_is_an_error(tiny: Tiny) -> None:
+def test_a_style_without_references_is_told_before_an_image_is_encoded(tiny: Tiny) -> None:
     odd = ask_about(tiny.questions[0].pictures[0], "manga", name="odd")
-    answers = list(tiny.encoder().ask([odd, tiny.questions[1]]))
-    errors = {answer.question.name: answer.error for answer in answers}
-    assert errors == {"odd": "there are no reference vectors of the style 'manga'", "q": ""}
+    with pytest.raises(CellFailure, match=r"CSD_embed\.pt has no .* the style 'manga'"):
+        next(tiny.encoder().ask([tiny.questions[1], odd]))
 
 
 def test_numbers_that_are_none_are_no_measurement(tiny: Tiny, tmp_path: Path) -> None:
@@ -303,14 +284,12 @@ def test_numbers_that_are_none_are_no_measurement(tiny: Tiny, tmp_path: Path) ->
 def test_references_of_another_encoder_are_one_line(tiny: Tiny, tmp_path: Path) -> None:
     other = save_references(tmp_path, csd_width=CSD_WIDTH + 8)
     encoder = StyleEncoder(other, weights=tiny.weights)
-    with pytest.raises(CellFailure, match=r"CSD_embed\.pt have 32 numbers, those of the encoder 24"):
+    with pytest.raises(CellFailure, match=r"CSD_embed\.pt has no reference vectors of 24 numbers"):
         list(encoder.ask(tiny.questions))
     other["se"].write_bytes(b"")
+    encoder = StyleEncoder({**tiny.references, "se": other["se"]}, weights=tiny.weights)
     with pytest.raises(CellFailure, match=r"SE_embed\.pt does not load"):
         list(encoder.ask(tiny.questions))
-    other["se"].unlink()
-    with pytest.raises(CellFailure, match=r"SE_embed\.pt cannot be read"):
-        _ = StyleEncoder(other, weights=tiny.weights).identity
 
 
 def test_it_is_official_and_its_requests_are_those_on_record(tiny: Tiny) -> None:

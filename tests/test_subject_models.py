@@ -77,9 +77,9 @@ def blip_diffusion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     signature = inspect.signature(diffusers.BlipDiffusionPipeline.__call__)
     calls: list[dict[str, Any]] = []
 
-    def pipeline(**arguments: Any) -> SimpleNamespace:
+    def pipeline(**arguments: Any) -> Any:
         calls.append(signature.bind(None, **arguments).arguments)
-        return SimpleNamespace(images=[Image.new("RGB", (512, 512))])
+        return diffusers.ImagePipelineOutput(images=[Image.new("RGB", (512, 512))])
 
     def pipeline_class(*_: Any) -> Any:
         return diffusers.BlipDiffusionPipeline

@@ -21,7 +21,7 @@ from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.items import items_of
 from imageevalkit.cell.results import Metric, Result, standing
 from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.evaluation.interview import Answerers
+from imageevalkit.evaluation.answerers import Answerers
 from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
 from imageevalkit.launch.kwargs import checked
 from imageevalkit.report import __main__ as report
@@ -30,6 +30,11 @@ from tests.support.mirror import use_official_data
 
 EDITIONS: dict[str, type[Wise]] = {cls.name: cls for cls in (Wise, WiseVerified, WiseRewrite)}
 NAMES = list(Wise.categories)
+DOMAINS = {
+    "cultural_common_sense": ("culture",),
+    "spatio-temporal_reasoning": ("time", "space"),
+    "natural_science": ("biology", "physics", "chemistry"),
+}
 SYSTEM = "You judge."
 USER = 'Protocol.\nPROMPT: "{Prompt}"\nEXPLANATION: "{Explanation}"\nAnswer.'
 THREE = "Consistency: {}\nRealism: 1\nAesthetic Quality: 0"
@@ -49,7 +54,7 @@ def wise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeWise:
         data = assets.data_folder(name)
         if not data.exists():
             data.mkdir(parents=True)
-            for domain in {category.domain for category in cls.categories.values()}:
+            for domain in DOMAINS:
                 (data / f"{domain}{cls.suffix}.json").write_text(json.dumps(records(cls, domain)))
         benchmark = registry.make_benchmark(name, settings, judge)
         assert isinstance(benchmark, cls)
@@ -68,12 +73,12 @@ def records(cls: type[Wise], domain: str) -> list[dict[str, object]]:
             "Explanation": f"it means {prompt_id}",
             "Category": name.title(),
             # sorted by subcategory, as the official files partly are
-            "Subcategory": f"{name} {5 * n // len(category.ids)}",
+            "Subcategory": f"{name} {5 * n // len(ids)}",
             "prompt_id": prompt_id,
         }
-        for name, category in cls.categories.items()
-        if category.domain == domain
-        for n, prompt_id in enumerate(category.ids)
+        for name, ids in cls.categories.items()
+        if name in DOMAINS[domain]
+        for n, prompt_id in enumerate(ids)
     ]
 
 
@@ -260,9 +265,9 @@ FLUX_REWRITE = {  # tables 6-8
 def replies_with_sums(sums: Mapping[str, tuple[list[int], float]]) -> dict[int, str | None]:
     """A reply about every prompt, whose scores of 0-2 add up to ``sums``."""
     replies: dict[int, str | None] = {}
-    for n, category in enumerate(Wise.categories.values()):
-        size = len(category.ids)
-        for k, prompt_id in enumerate(category.ids):
+    for n, ids in enumerate(Wise.categories.values()):
+        size = len(ids)
+        for k, prompt_id in enumerate(ids):
             parts = {part: (k + 1) * of[n] // size - k * of[n] // size for part, (of, _) in sums.items()}
             replies[prompt_id] = "\n".join(f"{part.replace('_', ' ')}: {p}" for part, p in parts.items())
     return replies
@@ -272,8 +277,8 @@ def replies_with_correct(counts: Sequence[int]) -> dict[int, str | None]:
     """Verified replies with ``counts`` of 1 per category."""
     return {
         prompt_id: f"Score: {int(k < count)}"
-        for category, count in zip(WiseVerified.categories.values(), counts, strict=True)
-        for k, prompt_id in enumerate(category.ids)
+        for ids, count in zip(WiseVerified.categories.values(), counts, strict=True)
+        for k, prompt_id in enumerate(ids)
     }
 
 
@@ -359,7 +364,7 @@ def test_without_one_score_the_official_program_gives_none(wise: MakeWise) -> No
 
 def test_category_without_scores_leaves_no_overall(wise: MakeWise) -> None:
     benchmark = wise("wise")
-    space = dict.fromkeys(Wise.categories["space"].ids)
+    space = dict.fromkeys(Wise.categories["space"])
     found = benchmark.metrics(scores(benchmark, {**replies_with_sums(FLUX), **space}.get))
     assert found["overall"] == Metric(None, 867)
     assert "space" not in found and "consistency_sum" not in found and "consistency_sum/space" not in found
@@ -620,7 +625,7 @@ def test_items(edition: Wise) -> None:
         assert item.seed == 42
         assert item.prompt == f"prompt {prompt_id}"
         assert item.data["explanation"] == f"it means {prompt_id}"
-        assert prompt_id in edition.categories[item.data["category"]].ids
+        assert prompt_id in edition.categories[item.data["category"]]
 
 
 def test_any_first_items_stand_for_all(edition: Wise) -> None:
@@ -629,8 +634,8 @@ def test_any_first_items_stand_for_all(edition: Wise) -> None:
     of_category: Counter[str] = Counter()
     for n, item in enumerate(made, start=1):
         of_category[item.data["category"]] += 1
-        for name, category in edition.categories.items():
-            assert abs(of_category[name] - n * len(category.ids) / 1000) < 2
+        for name, ids in edition.categories.items():
+            assert abs(of_category[name] - n * len(ids) / 1000) < 2
     assert len({item.data["subcategory"] for item in made[:50]}) == 30
 
 
@@ -640,12 +645,8 @@ def test_spread() -> None:
 
 
 @pytest.mark.parametrize("cls", EDITIONS.values())
-def test_weights_are_whole(cls: type[Wise]) -> None:
-    categories = cls.categories.values()
-    assert [category.weight for category in categories] == [
-        pytest.approx(len(category.ids) / 1000) for category in categories
-    ]
-    assert [i for category in categories for i in category.ids] == list(range(1, 1001))
+def test_every_prompt_has_a_category(cls: type[Wise]) -> None:
+    assert [i for ids in cls.categories.values() for i in ids] == list(range(1, 1001))
 
 
 @pytest.fixture
@@ -664,7 +665,7 @@ def test_official_ids_categories_and_labels(official: dict[str, dict[int, Mappin
         assert sorted(entries) == list(range(1, 1001))
         categories = EDITIONS[name].categories
         counts = Counter(entry["category"] for entry in entries.values())
-        assert counts == {key: len(category.ids) for key, category in categories.items()}
+        assert counts == {key: len(ids) for key, ids in categories.items()}
         if expected := SUBCATEGORIES.get(name):
             assert len({entry["subcategory"] for entry in entries.values()}) == expected
             # a label belongs to one category
@@ -672,7 +673,7 @@ def test_official_ids_categories_and_labels(official: dict[str, dict[int, Mappin
             assert len(keys) == expected
         odd = [
             (record["prompt_id"], record["Category"])
-            for domain in {category.domain for category in categories.values()}
+            for domain in DOMAINS
             for record in EDITIONS[name]().read_json(f"{domain}{EDITIONS[name].suffix}.json")
             if record["Category"] != LABELS[entries[record["prompt_id"]]["category"]]
         ]
@@ -698,14 +699,6 @@ def test_the_editions_are_not_one_another(official: dict[str, dict[int, Mapping[
     [
         (None, "cannot be read"),
         ("[{", "is not what it should be"),
-        ("{}", "is no list of prompts"),
-        ("[]", "holds 0 prompts, not those with the ids 1 to 400"),
-        ('[{"prompt_id": "1"}]', "no whole number as prompt_id in entry 0"),
-        ('[{"prompt_id": 1.0}]', "no whole number as prompt_id in entry 0"),
-        (
-            '[{"prompt_id": 1, "Prompt": "x", "Explanation": ""}]',
-            "no text Explanation in the entry of prompt 1",
-        ),
     ],
 )
 def test_wrong_data_file_is_one_line(wise: MakeWise, content: str | None, says: str) -> None:

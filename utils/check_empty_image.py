@@ -135,8 +135,10 @@ def check_images(
         name = path.relative_to(folder).as_posix()
         if kind == "blank":
             report.blank.append(name)
+        elif kind == "corrupt":
+            report.corrupt[name] = reason
         elif kind:
-            getattr(report, kind)[name] = reason
+            report.unreadable[name] = reason
     return report
 
 

@@ -14,11 +14,10 @@ from typing import Any
 
 from imageevalkit.assets import file_table, github
 from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, ScoredItem, Scores, Unparsed, grouped
-from imageevalkit.benchmark.question import TRANSFORMERS, Answer, Message, Picture, Question, Sampling
+from imageevalkit.benchmark.question import TRANSFORMERS, Answer, Picture, Question, ask
 from imageevalkit.cell import portable_path
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
-from imageevalkit.errors import CellFailure
 from imageevalkit.metrics import arithmetic_mean, geometric_mean, mean, mean_by, points
 
 PROMPTS = 800
@@ -31,7 +30,6 @@ _UPPER = ("soft_tifa_gm_upper", "soft_tifa_am_upper", "vqascore_upper")
 
 _POINT = ("p", "p_corrected", "correct")
 
-_SOFT_TIFA, _TIFA, _VQA = (f"evaluation.py::{name}" for name in ("soft_tifa", "tifa", "vqa_score"))
 _VQASCORE = "vqascore"
 
 _YES = ("Yes", "yes", " yes", " Yes")
@@ -54,14 +52,12 @@ _TOKEN_IDS = {
 class GenEval2(Benchmark):
     """Asks the questions of a prompt about its image, and once whether the image shows the prompt.
 
-    The eight atomicities take turns, so that any first N prompts cover all evenly; the data file is ordered by them. An
-    image is named after its prompt's line there, from 0.
+    The eight atomicities take turns, so that any first N prompts cover all evenly. An image is named after its prompt's
+    line in the data file, from 0.
     """
 
     name = "geneval2"
-    version = (
-        "facebookresearch-a6e82d2"  # data, prompts and rules are those of facebookresearch/GenEval2 there
-    )
+    version = "facebookresearch-a6e82d2"  # data, prompts and rules are those of facebookresearch/GenEval2
     judge = "transformers:qwen3-vl-8b"
     assets = github(
         "facebookresearch/GenEval2",
@@ -91,27 +87,23 @@ class GenEval2(Benchmark):
                 yield Sample(f"images/{index:03d}.png", record["prompt"], data={**data, "index": index})
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
-        if self.prompts[_SOFT_TIFA] != self.prompts[_TIFA]:
-            raise CellFailure(
-                "benchmark geneval2: the judge prompts of TIFA and Soft-TIFA differ, but one reply serves both"
-            )
-        for n, (question, answer) in enumerate(item.data["vqa_list"]):
-            text = self.prompts[_SOFT_TIFA].format(question)
-            yield self._question(f"vqa/{n}", image, text, accepted(question, answer))
-        yield self._question(_VQASCORE, image, self.prompts[_VQA].format(item.prompt), _YES)
-
-    def _question(self, name: str, image: Picture, text: str, choices: tuple[str, ...]) -> Question:
-        ids = _TOKEN_IDS.get(choices[0], ()) if self.is_official_judge else ()
-        return Question(name, (Message("user", (image, text)),), Sampling(1, temperature=0.0), choices, ids)
+        atom, whole = (self.prompts[f"evaluation.py::{name}"] for name in ("soft_tifa", "vqa_score"))
+        # TIFA asks in the same words as Soft-TIFA, and one reply serves both
+        asked = [
+            (f"vqa/{n}", atom.format(question), accepted(question, answer))
+            for n, (question, answer) in enumerate(item.data["vqa_list"])
+        ]
+        asked.append((_VQASCORE, whole.format(item.prompt), _YES))
+        for name, text, choices in asked:
+            ids = _TOKEN_IDS.get(choices[0], ()) if self.is_official_judge else ()
+            yield replace(ask(name, image, text, choices=choices), choice_ids=ids)
 
     def parse(self, question: Question, answer: Answer) -> dict[str, Any]:
         """Soft score ``p``, ``p_corrected`` without the bare space, and whether the likeliest token is right.
 
         The sums are neither clipped nor deduplicated (quirk): where two strings begin with one token, it counts twice.
         """
-        found, choices = answer.probabilities, question.choices
-        if found is None:
-            raise Unparsed("the judge gave no probabilities")
+        found, choices = answer.probabilities or {}, question.choices
         for string in choices:
             if not math.isfinite(found.get(string, math.nan)):
                 raise Unparsed(f"the judge gave no probability of {string!r}")
@@ -128,51 +120,35 @@ class GenEval2(Benchmark):
         }
 
     def score(self, item: Item, answers: Answers) -> Score:
-        """The four methods' scores of the image, 0-100; the replies to read."""
         score = _exact(item, answers)
-        questions = item.data["vqa_list"]
+        asked = [(f"vqa/{n}", *pair) for n, pair in enumerate(item.data["vqa_list"])]
         detail = {
-            question: f"{answer}: {_shown(answers[f'vqa/{n}'])}"
-            for n, (question, answer) in enumerate(questions)
+            question: f"{wanted}: {value['p']:.4f}, said {json.dumps(value['argmax'], ensure_ascii=False)}"
+            for name, question, wanted in [*asked, (_VQASCORE, "VQAScore", "Yes")]
+            if (value := answers[name].value)
         }
-        return Score(
-            {name: 100.0 * score.values[name] for name in METHODS},
-            score.keys,
-            {**detail, "VQAScore": f"Yes: {_shown(answers[_VQASCORE])}"},
-        )
+        return Score({name: 100.0 * score.values[name] for name in METHODS}, score.keys, detail)
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
-        """By name, on a scale of 100; ``n`` counts prompts.
+        """The methods, 0-100, the same ``_corrected``, by skill (Soft-TIFA AM) and by atomicity (Soft-TIFA GM).
 
-        The methods, the same ``_corrected``, by skill (Soft-TIFA AM) and by atomicity (Soft-TIFA GM), groups without
-        prompts left out; ``_official``: without value unless all 800 prompts are there. Where the judge's backend saw
-        only the top tokens, ``_upper`` bounds and ``outside_mass`` (mean and largest over all questions, 0-1).
+        ``_official``: without value unless all 800 prompts are there. Where the judge's backend saw only the top
+        tokens, ``_upper`` bounds and ``outside_mass`` (mean and largest over all questions, 0-1).
         """
-        exact = self._exact(scores)
+        exact = _all_exact(scores)
         found = {name: mean(exact, name, percent=True) for name in (*METHODS, *_CORRECTED)}
         found |= by_skill(exact) | by_atomicity(exact)
-        for name in METHODS:
-            whole = len(exact) == PROMPTS
-            found[f"{name}_official"] = found[name] if whole else Metric(None, len(exact), scale=100.0)
-        unseen = self._unseen(scores)
+        incomplete = None if len(exact) == PROMPTS else Metric(None, len(exact), scale=100.0)
+        found |= {f"{name}_official": incomplete or found[name] for name in METHODS}
+        unseen = _unseen(scores)
         if any(unseen):
             found |= {name: mean(exact, name, percent=True) for name in _UPPER}
             found["outside_mass"] = Metric(arithmetic_mean(unseen), len(exact))
             found["outside_mass_max"] = Metric(max(unseen), len(exact))
         return found
 
-    def _exact(self, scores: Scores) -> list[Score]:
-        """Those of the prompts, 0-1."""
-        return [_exact(one.item, one.answers) for one in _in_file_order(scores) if one.score]
-
-    def _unseen(self, scores: Scores) -> list[float]:
-        """The probability that was not seen, of every question."""
-        done = [one.answers.values() for one in _in_file_order(scores) if one.score]
-        return [answer.value["outside"] or 0.0 for answers in done for answer in answers]
-
     def notes(self, scores: Scores) -> Sequence[str]:
-        """How much probability was outside what the judge's backend could see, if it was not all of it."""
-        unseen = self._unseen(scores)
+        unseen = _unseen(scores)
         if not any(unseen):
             return ()
         return [
@@ -188,7 +164,7 @@ class GenEval2(Benchmark):
         """
         paths = {one.item.prompt: portable_path(one.image) for one in _in_file_order(scores) if one.image}
         files = {"image_filepaths.json": json.dumps(paths, indent=1, ensure_ascii=False) + "\n"}
-        exact = self._exact(scores)
+        exact = _all_exact(scores)
         if len(exact) == PROMPTS:
             lists = {
                 "soft_tifa": [[point.values["p"] for point in one.points] for one in exact],
@@ -241,6 +217,16 @@ def _in_file_order(scores: Scores) -> list[ScoredItem]:
     return sorted(scores.items, key=lambda one: one.item.data["index"])
 
 
+def _all_exact(scores: Scores) -> list[Score]:
+    return [_exact(one.item, one.answers) for one in _in_file_order(scores) if one.score]
+
+
+def _unseen(scores: Scores) -> list[float]:
+    """The probability that was not seen, of every question."""
+    done = [one.answers.values() for one in _in_file_order(scores) if one.score]
+    return [answer.value["outside"] or 0.0 for answers in done for answer in answers]
+
+
 def _exact(item: Item, answers: Answers) -> Score:
     """The scores of one image, 0-1: by method, without the bare space, and as large as they could be."""
     atoms = [answers[f"vqa/{n}"].value for n in range(len(item.data["vqa_list"]))]
@@ -261,7 +247,3 @@ def _exact(item: Item, answers: Answers) -> Score:
 def _upper(answer: Mapping[str, Any]) -> float:
     score: float = answer["p"]
     return max(score, min(1.0, score + (answer["outside"] or 0.0)))
-
-
-def _shown(answer: Answer) -> str:
-    return f"{answer.value['p']:.4f}, said {json.dumps(answer.value['argmax'], ensure_ascii=False)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +12,7 @@ from typing import Any
 from benchmarks.oneig import official, summary
 from benchmarks.oneig.data import (
     CHINESE,
-    CHINESE_ASSETS,
     ENGLISH,
-    ENGLISH_ASSETS,
     QUESTION_TEXT,
     READING_TEXT,
     TASKS,
@@ -28,12 +26,11 @@ from benchmarks.oneig.scores import (
     TOTAL,
     Run,
     ScoredPrompt,
-    image_score,
-    in_order,
-    is_black,
+    is_padding,
     metrics,
+    shown_score,
 )
-from benchmarks.oneig.text import check_package, max_tokens
+from benchmarks.oneig.text import max_tokens
 from imageevalkit.benchmark.contract import (
     JUDGE,
     Answers,
@@ -60,15 +57,10 @@ from imageevalkit.benchmark.question import (
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure, UserError, suggest
-from imageevalkit.grids import Grid
-from imageevalkit.grids import is_black as is_black_image
+from imageevalkit.grids import Grid, is_black
 
-IMAGES_PER_PROMPT = 4
-"""What the official README recommends."""
-
-_JUDGE = "transformers:qwen2.5-vl-7b"
+IMAGES_PER_PROMPT = 4  # as the official README recommends
 _SEED = 42  # of the official code and of AISBench, whose judge draws its answers
-_ALIGNMENT_TOKENS = 128
 # the official splitter saves every image with Pillow's defaults, a single one too: all models see those losses
 _JPEG = Encoding("JPEG")
 PIXELS = PixelRule("oneig", turned=False, multiple=QWEN_VL_UTILS.multiple)
@@ -78,92 +70,53 @@ _UPRIGHT = PIXELS._replace(name="oneig upright", turned=True)
 
 @dataclass(frozen=True)
 class OneIGSettings(Settings):
-    """``tasks`` are some of :data:`~benchmarks.oneig.data.TASKS`, also in one text ("text,style"). ``rules`` "official"
-    gives the official numbers, quirks included, "corrected" those without (README, "OneIG-Bench"). ``grid`` is how
-    images made elsewhere are pasted together, "rows,cols": one for all models, or one by model; it says
-    ``images_per_prompt`` too (4 where neither is given). ``weights``, by their names, and ``batch_size`` are those of
-    the encoders.
-    """
+    """See README, "OneIG-Bench". ``grid`` is one for all models, or one by model; it says ``images_per_prompt``, where
+    that is not given. ``weights`` are those of the encoders, by name."""
 
-    tasks: str | Sequence[str] = TASKS
+    tasks: str = ",".join(TASKS)
     images_per_prompt: int | None = None
-    grid: str | int | Sequence[int] | Mapping[str, str | int | Sequence[int]] | None = field(
-        default=None, metadata={"images_elsewhere": True}
-    )
+    grid: str | Mapping[str, str] | None = field(default=None, metadata={"images_elsewhere": True})
     weights: Mapping[str, str] = field(default_factory=dict)
     batch_size: int = 32
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tasks", _tasks(self.tasks))
-        cells = IMAGES_PER_PROMPT
-        if self.grid is not None:
-            grid = _grid(self.grid)
-            object.__setattr__(self, "grid", grid)
-            of_grids = {Grid.parse(one).cells for one in ([grid] if isinstance(grid, str) else grid.values())}
-            if len(of_grids) != 1:  # results with several numbers of images do not compare
-                raise UserError(
-                    "OneIG's grid has another number of cells for one model than for another: run them apart"
-                )
-            cells = of_grids.pop()
-        count = cells if self.images_per_prompt is None else self.images_per_prompt
-        for name, number in (("images_per_prompt", count), ("batch_size", self.batch_size)):
-            if number < 1:
-                raise UserError(f"OneIG's {name} is {number}: use a whole number of at least 1")
-        if self.grid is not None and count != cells:
-            raise UserError(
-                f"OneIG's grid has {cells} cells, but images_per_prompt is {count}: leave that out"
-            )
-        if count == 1 and "diversity" in self.tasks:
-            others = ",".join(task for task in self.tasks if task != "diversity")
-            raise UserError(
-                "OneIG's diversity compares the images of a prompt, but images_per_prompt is 1: choose other tasks "
-                f"(tasks='{others or 'alignment'}')"
-            )
-        object.__setattr__(self, "images_per_prompt", count)
+        if min(self.count, self.batch_size) < 1:
+            raise UserError("OneIG's images_per_prompt and batch_size are whole numbers of at least 1")
+        if any(grid.cells != self.count for grid in self.grids.values()):  # their results would not compare
+            raise UserError(f"OneIG's grid must have {self.count} cells, the images_per_prompt of all models")
+        if "diversity" in self.chosen and self.count == 1:
+            raise UserError("OneIG has no diversity where images_per_prompt is 1: choose other tasks")
 
-    def grid_of(self, model: str) -> Grid | None:
-        """How the images of ``model`` that were made elsewhere are pasted together; None: nobody said.
+    @property
+    def chosen(self) -> tuple[Task, ...]:
+        """The tasks in the official order. Raises UserError: one is no task."""
+        words = self.tasks.replace(",", " ").replace(";", " ").split()
+        for word in words:
+            if word not in TASKS:
+                raise UserError(f"OneIG has no task {word!r}{suggest(word, TASKS)}, only {', '.join(TASKS)}")
+        return tuple(task for task in TASKS if task in words)
 
-        Raises:
-            CellFailure: it was said of other models only.
-        """
-        if not isinstance(self.grid, Mapping):
-            return None if self.grid is None else Grid.parse(str(self.grid))
-        if model not in self.grid:
-            raise CellFailure(
-                f"the setting grid names {', '.join(self.grid)}, but not {model}{suggest(model, self.grid)}"
-            )
-        return Grid.parse(str(self.grid[model]))
+    @property
+    def count(self) -> int:
+        """Images of a prompt."""
+        of_grids = next((grid.cells for grid in self.grids.values()), IMAGES_PER_PROMPT)
+        return of_grids if self.images_per_prompt is None else self.images_per_prompt
 
-
-def _tasks(given: str | Sequence[str]) -> tuple[Task, ...]:
-    """In the official order. Raises UserError: there are none, or one is no task."""
-    words = given.replace(",", " ").replace(";", " ").split() if isinstance(given, str) else given
-    if not words:
-        raise UserError(f'OneIG\'s tasks are {given!r}: name some of {", ".join(TASKS)} (tasks="text,style")')
-    for word in words:
-        if word not in TASKS:
-            raise UserError(f"OneIG has no task {word!r}{suggest(word, TASKS)}; it has {', '.join(TASKS)}")
-    return tuple(task for task in TASKS if task in words)
-
-
-def _grid(given: Any) -> Any:
-    """As "rows,cols", of several models by model. Raises UserError: it is none."""
-    if isinstance(given, Mapping):
-        return {model: _grid(grid) for model, grid in given.items()}
-    return str(Grid.parse(str(given) if isinstance(given, str | int) else ",".join(map(str, given))))
+    @property
+    def grids(self) -> Mapping[str, Grid]:
+        """By model; "" is any. Raises UserError: one is none."""
+        by_model = self.grid if isinstance(self.grid, Mapping) else {"": self.grid} if self.grid else {}
+        return {model: Grid.parse(grid) for model, grid in by_model.items()}
 
 
 class OneIG(Benchmark):
     """The English edition. Only prompts that a chosen task looks at are made, ``images_per_prompt`` images of each."""
 
     name = "oneig"
-    version = (
-        "oneig-41b4983"  # data, prompts and rules are those of OneIG-Bench/OneIG-Benchmark at this commit
-    )
-    assets = ENGLISH_ASSETS
-    judge = _JUDGE
-    official_judges = (_JUDGE,)
+    # data, prompts and rules are those of OneIG-Bench/OneIG-Benchmark at this commit
+    version = "oneig-41b4983"
+    assets = ENGLISH.assets
+    judge = "transformers:qwen2.5-vl-7b"
     pixels = PIXELS
     # a cosine distance is up to 2, and characters are counted beyond what changes a score
     unbounded = ("diversity*", "text/*ED", f"{TOTAL}*")
@@ -177,34 +130,27 @@ class OneIG(Benchmark):
 
     def __init__(self, settings: OneIGSettings | None = None, judge: str = "") -> None:
         super().__init__(settings, judge)
-        self.tasks = _tasks(self.settings.tasks)
-        self.images_per_prompt = self.settings.images_per_prompt or IMAGES_PER_PROMPT
+        self.rules, self.tasks = self.settings.rules, self.settings.chosen
+        self.images_per_prompt = self.settings.count
         if not {"alignment", "text"} & set(self.tasks):
             self.judge = ""
         self.headline = (*self.tasks, *([TOTAL] if self.tasks == TASKS else []))
-        if self.settings.rules == "official":
+        if self.rules == "official":
             # they differ where the official programs have taken another prompt's readings, or stopped
             self.official_headline = tuple(OFFICIAL.get(name, name) for name in self.headline)
 
     def check(self) -> None:
-        """Raises UserError: a text reader is to answer questions, or there are no weights of a name."""
-        from eval_models.encoders.weights import WEIGHTS
+        from eval_models.encoders.weights import check_names
 
-        for name in self.settings.weights:
-            if name not in WEIGHTS:
-                raise UserError(
-                    f"{self.name}: unknown weights '{name}'{suggest(name, WEIGHTS)}; known: {', '.join(WEIGHTS)}"
-                )
+        check_names(self.settings.weights)
         if self.judge and not self.backend and "alignment" in self.tasks:
-            others = ",".join(task for task in self.tasks if task != "alignment")
             raise UserError(
                 f"{self.name}: '{self.judge}' reads text, but alignment needs a judge that answers questions: choose "
-                f"one, or tasks without alignment (--ds_kwargs \"tasks='{others or 'text'}'\")"
+                "one, or tasks without alignment (--ds_kwargs \"tasks='text'\")"
             )
 
     @cached_property
     def measurers(self) -> Mapping[str, Measurer]:
-        """The encoders, and the judge for alignment and text."""
         options = {"weights": dict(self.settings.weights), "batch_size": self.settings.batch_size}
         references = {"csd": str(self.data / "CSD_embed.pt"), "se": str(self.data / "SE_embed.pt")}
         of_tasks = {
@@ -218,32 +164,26 @@ class OneIG(Benchmark):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """The rules and the number of images."""
-        return {"rules": self.settings.rules, "images_per_prompt": self.images_per_prompt}
+        return {"rules": self.rules, "images_per_prompt": self.images_per_prompt}
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """The same, and the tasks, in the order that results have had."""
-        return {
-            "rules": self.settings.rules,
-            "tasks": list(self.tasks),
-            "images_per_prompt": self.images_per_prompt,
-        }
+        # in the order that results have had
+        return {"rules": self.rules, "tasks": list(self.tasks), "images_per_prompt": self.images_per_prompt}
 
     @property
     def is_official(self) -> bool:
-        """Whether rules, number of images and weights are the official ones."""
         plain = self.images_per_prompt == IMAGES_PER_PROMPT and not self.settings.weights
-        return plain and self.settings.rules == "official"
+        return plain and self.rules == "official"
 
     def samples(self) -> Iterator[Sample]:
-        """The images of a prompt follow each other, so that any first N are of N / images_per_prompt prompts.
-
-        These hold each class in its share, and within a class each style, subject or scene.
-        """
-        prompts = self._prompts_of_tasks
-        classes = grouped(prompts, lambda prompt: prompt.class_item)
-        for prompt in spread(_spread_labels(classes.get(name, [])) for name in self.edition.sizes):
+        """The images of a prompt follow each other; its class, and style, subject or scene, is spread over all."""
+        classes = list[list[Prompt]]()
+        for of_class in grouped(self._prompts_of_tasks, lambda prompt: prompt.class_item).values():
+            of_labels = grouped(of_class, lambda prompt: prompt.label)
+            # half of the anime prompts have none
+            classes.append(spread([of_labels.pop("", []), spread(of_labels.values())]))
+        for prompt in spread(classes):
             for repetition in range(1, self.images_per_prompt + 1):
                 data = {
                     "class_item": prompt.class_item,
@@ -254,12 +194,17 @@ class OneIG(Benchmark):
                 file = f"images/{prompt.class_item}/{prompt.id}_{repetition}.png"
                 yield Sample(file, prompt.text, repetition, data)
 
-    def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any]:
-        """See :func:`benchmarks.oneig.layout.find_images`."""
-        from benchmarks.oneig import layout  # the driver reads this module before any package is there
+    def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
+        # the driver reads this module before any package is there
+        from benchmarks.oneig.grids import find_grids
 
-        model = items[0].model
-        return layout.find_images(source, items, self.settings.grid_of(model), model, self.images_per_prompt)
+        model, grids = items[0].model, self.settings.grids
+        grid = grids.get(model) or grids.get("")
+        if grids and not grid:
+            raise CellFailure(
+                f"the setting grid names {', '.join(grids)}, but not {model}{suggest(model, grids)}"
+            )
+        return find_grids(source, items, grid, self.images_per_prompt)
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterator[Question]:
         """All at once, named like their task, in alignment with their number ("alignment/3").
@@ -268,8 +213,8 @@ class OneIG(Benchmark):
         """
         from imageevalkit.images import decode  # the driver reads this module before any package is there
 
-        is_official = self.settings.rules == "official"
-        if is_official and image.flat and is_black_image(decode(image.read())):
+        is_official = self.rules == "official"
+        if is_official and image.flat and is_black(decode(image.read())):
             return
         prompt = self._prompt(item)
         picture = image._replace(encoding=_JPEG, pixels=PIXELS if is_official else _UPRIGHT)
@@ -277,16 +222,14 @@ class OneIG(Benchmark):
         for task in self.tasks:
             if task not in prompt.tasks:
                 continue
-            if task == "text":
-                check_package(self.name)
             if task == "alignment":
                 for number, question in prompt.questions.items():
                     words = self.prompts[QUESTION_TEXT].format(question=question)
-                    yield self._judged(f"alignment/{number}", picture, words, _ALIGNMENT_TOKENS)
+                    yield self._judged(f"alignment/{number}", picture, words, 128)
             elif task != "text":
                 yield measure(task, picture, *texts[task])
             elif self.backend:
-                tokens = max_tokens(prompt, self.settings.rules, self.edition.language)
+                tokens = max_tokens(prompt, self.rules, self.edition.language)
                 yield self._judged(task, picture, self.prompts[READING_TEXT], tokens)
             else:
                 yield measure(task, image)  # a reader gets the file as it is
@@ -306,71 +249,61 @@ class OneIG(Benchmark):
 
         Of an embedding it is only the length. Raises Unparsed: an encoder's numbers are none.
         """
-        value = super().parse(question, answer)
-        if self.measurers[question.group] == JUDGE:
+        value, task = super().parse(question, answer), question.group
+        if self.measurers[task] == JUDGE:
             return value
         try:
-            if question.group == "diversity":
+            if task == "diversity":
                 from eval_models.encoders.dreamsim import read_embedding  # the driver lacks its packages
 
                 return len(_finite(read_embedding(answer.text or "")))
-            if question.group == "reasoning":
+            if task == "reasoning":
                 return _finite([float(value["official"]), float(value["exact"])])
             return [_finite([float(n) for n in value[name]]) for name in ("csd", "se", "se_exact")]
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise Unparsed(f"the record holds no numbers of an encoder ({type(error).__name__})") from None
 
     def score(self, item: Item, answers: Answers) -> Score:
-        """What one image is worth in each task that scores single images, and what was said of it."""
-        return image_score(self._prompt(item), answers, self.settings.rules, self.edition.language)
+        return shown_score(self._prompt(item), answers, self.rules, self.edition.language)
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
-        """See :func:`benchmarks.oneig.scores.metrics`."""
         return metrics(self._run(scores))
 
     def notes(self, scores: Scores) -> list[str]:
-        """The rules, and what they took out."""
-        rules, count = self.settings.rules, self.images_per_prompt
-        other = "corrected" if rules == "official" else "official"
+        other = "corrected" if self.rules == "official" else "official"
+        count = self.images_per_prompt
         images = f"{count} images per prompt" if count > 1 else "one image per prompt"
-        notes = [f"scored by the {rules} rules (the other choice is {other}), {images}"]
-        if black := sum(map(is_black, scores.items)):
+        notes = [f"scored by the {self.rules} rules (the other choice is {other}), {images}"]
+        if black := sum(map(is_padding, scores.items)):
             left_out = "image is" if black == 1 else "images are"
             notes.append(f"{black} {left_out} entirely black: left out, as the official splitter does")
         return notes
 
     def official_files(self, scores: Scores) -> dict[str, str]:
-        """The official CSV files, AISBench's details of each task and, where none is missing, its summary.
-
-        That one has no place to say what is missing.
-        """
+        """A summary only where no item is missing: it has no place to say so."""
         run = self._run(scores)
         files = official.score_files(run) | official.analysis_files(run)
         files |= official.sample_files(run, self.prompts)
         if all(one.score for one in scores.items):
             count, whole = len(run.prompts), len(self._prompts_of_tasks)
             part = "" if count == whole else f"-{count}-of-{whole}-prompts"
-            version = f"{self.version}-{self.settings.rules}{part}"
+            version = f"{self.version}-{self.rules}{part}"
             files |= summary.summary_files(version, {run.model: metrics(run)}, self.edition)
         return files
 
     def _run(self, scores: Scores) -> Run:
-        by_repetition = sorted(scores.items, key=lambda one: one.item.data["repetition"])
-        of_prompts = grouped(by_repetition, lambda one: self._prompt(one.item).key)
-        rules, language = self.settings.rules, self.edition.language
+        of_prompts = grouped(scores.items, lambda one: self._prompt(one.item).key)
+        items = {key: mine if any(one.attempted for one in mine) else [] for key, mine in of_prompts.items()}
+        # the order of the file is that of the official programs, on which a mean's last digit depends
         prompts = [
-            ScoredPrompt(
-                self._prompts[key], mine if any(one.attempted for one in mine) else (), rules, language
-            )
-            for key, mine in of_prompts.items()
+            ScoredPrompt(prompt, items[key], self.rules, self.edition.language)
+            for key, prompt in self._prompts.items()
+            if key in items
         ]
-        return Run(in_order(prompts), self.tasks, rules, self.edition, scores.items[0].item.model)
+        return Run(prompts, self.tasks, self.rules, self.edition, scores.items[0].item.model)
 
     def _prompt(self, item: Item) -> Prompt:
-        key = item.data["class_item"], item.data["id"]
-        if key not in self._prompts:
-            raise CellFailure(f"benchmark {self.name} has no prompt {'/'.join(key)}")
-        return self._prompts[key]
+        return self._prompts[item.data["class_item"], item.data["id"]]
 
     @cached_property
     def _prompts(self) -> dict[tuple[str, str], Prompt]:
@@ -385,15 +318,8 @@ class OneIGZh(OneIG):
     """The Chinese edition: the same tasks and rules, 200 multilingual prompts more."""
 
     name = "oneig-zh"
-    assets = CHINESE_ASSETS
+    assets = CHINESE.assets
     edition = CHINESE
-
-
-def _spread_labels(prompts: Iterable[Prompt]) -> list[Prompt]:
-    """``prompts`` of one class; those without a label, half of the anime prompts, alternate with those with one."""
-    groups = grouped(prompts, lambda prompt: prompt.label)
-    without = groups.pop("", [])
-    return spread([without, spread(groups.values())])
 
 
 def _finite(numbers: Sequence[float]) -> Sequence[float]:

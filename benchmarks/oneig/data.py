@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -11,7 +10,6 @@ from typing import Literal, NamedTuple
 
 from imageevalkit.assets import LocalAsset, file_table, github
 from imageevalkit.benchmark.contract import Benchmark
-from imageevalkit.errors import CellFailure
 
 Task = Literal["alignment", "text", "reasoning", "style", "diversity"]
 TASKS: tuple[Task, ...] = ("alignment", "text", "reasoning", "style", "diversity")
@@ -40,7 +38,6 @@ scripts/style/SE_embed.pt 231149 c53719b72b40ea997547fad1a001150350337bf69039965
 
 
 def _assets(table: str) -> tuple[LocalAsset, ...]:
-    """The files of an edition's ``table`` and of both, and the texts that a judge is asked with."""
     upstream = partial(github, "OneIG-Bench/OneIG-Benchmark", "41b49831e79e6dde5323618c164da1c4cf0f699d")
     texts = {
         QUESTION_TEXT: "343786ab3658cc4314408d0cba87e593d1feed7031bcfdc15a45110e7cee9c7c",
@@ -49,25 +46,6 @@ def _assets(table: str) -> tuple[LocalAsset, ...]:
     licence = "CC-BY-NC-4.0 (dataset card of OneIG-Bench/OneIG-Bench; the repository states none)"
     files = upstream(file_table(table + _BOTH), licence=licence)
     return files + upstream(prompts=texts, licence="none stated (OneIG-Bench/OneIG-Benchmark)")
-
-
-ENGLISH_ASSETS = _assets("""
-OneIG-Bench.csv 378082 e06c65b32252d82406fb1a27f13022b38d432c899a2486eb49ab0c100f83b3e1
-scripts/alignment/Q_D/anime.json 240912 21ea3d0360e69d72bc5f4cbb93b203d293d16f5c2f626634a52b990119e0a6e3
-scripts/alignment/Q_D/human.json 233346 0e92b25c6bc4091cac05fa0f4269b3b37465a7cd43ca2768f55f56149cdbf13b
-scripts/alignment/Q_D/object.json 179650 350dfdf72c2da143c78a7544d4c554faf6698c1ba4fcd27c7a9cc9199d487e0e
-scripts/text/text_content.csv 97314 ffbf0b588c617b77caf1e9a733496ff5b4704b6534df5fba13201a83f21e0512
-scripts/reasoning/gt_answer.json 141383 e46733770fc0b99632e77e54f59316bcc7f170752680dd0c24d43c722bae402b
-""")
-CHINESE_ASSETS = _assets("""
-OneIG-Bench-ZH.csv 375669 8fc4ae1403db32dbb1203cc457361c3215500b34e741194a53f5002c9d824700
-scripts/alignment/Q_D/anime_zh.json 250389 171740d2d7158f0da2d907481b5cd97380398e4a45b53f0976ad4d91e01151d4
-scripts/alignment/Q_D/human_zh.json 248770 819f13b1efab67bdfba9ca633a37e009013350d148323f5d65b2a467f1789c64
-scripts/alignment/Q_D/object_zh.json 185005 19f69cfdf17119ff5400919341c930468a0de5ee06b9c91d8f16ba2365f51498
-scripts/alignment/Q_D/multilingualism_zh.json 148469 63614e72dbd86f1e56ed625a55f73d509323d34b68fb27d8fed0f87a49f69db9
-scripts/text/text_content_zh.csv 89199 6250b3be96e9c4fd4c9cb858dd36b5b2dc4fc8fccb8e4ed0317f5da392db9a1a
-scripts/reasoning/gt_answer_zh.json 94881 faaf0849de1fb62829ed49ec5de7f582562847fb01f390b7a4bb106e48f0c116
-""")
 
 
 class Edition(NamedTuple):
@@ -80,16 +58,30 @@ class Edition(NamedTuple):
     prompt_file: str
     suffix: str
     sizes: Mapping[str, int]
+    assets: Sequence[LocalAsset]
 
 
 _COMMON = {"anime": 245, "human": 244, "object": 206, "text": 200, "reasoning": 225}
-
-ENGLISH = Edition("oneig", "en", "EN", "prompt_en", "OneIG-Bench.csv", "", _COMMON)
-CHINESE = Edition(
-    "oneig-zh", "zh", "ZH", "prompt_cn", "OneIG-Bench-ZH.csv", "_zh", {**_COMMON, "multilingualism": 200}
-)
-CLASSES = tuple(CHINESE.sizes)
-"""The classes of prompts in the official order; English has no multilingualism."""
+_CHINESE = {**_COMMON, "multilingualism": 200}
+_ENGLISH_FILES = _assets("""
+OneIG-Bench.csv 378082 e06c65b32252d82406fb1a27f13022b38d432c899a2486eb49ab0c100f83b3e1
+scripts/alignment/Q_D/anime.json 240912 21ea3d0360e69d72bc5f4cbb93b203d293d16f5c2f626634a52b990119e0a6e3
+scripts/alignment/Q_D/human.json 233346 0e92b25c6bc4091cac05fa0f4269b3b37465a7cd43ca2768f55f56149cdbf13b
+scripts/alignment/Q_D/object.json 179650 350dfdf72c2da143c78a7544d4c554faf6698c1ba4fcd27c7a9cc9199d487e0e
+scripts/text/text_content.csv 97314 ffbf0b588c617b77caf1e9a733496ff5b4704b6534df5fba13201a83f21e0512
+scripts/reasoning/gt_answer.json 141383 e46733770fc0b99632e77e54f59316bcc7f170752680dd0c24d43c722bae402b
+""")
+_CHINESE_FILES = _assets("""
+OneIG-Bench-ZH.csv 375669 8fc4ae1403db32dbb1203cc457361c3215500b34e741194a53f5002c9d824700
+scripts/alignment/Q_D/anime_zh.json 250389 171740d2d7158f0da2d907481b5cd97380398e4a45b53f0976ad4d91e01151d4
+scripts/alignment/Q_D/human_zh.json 248770 819f13b1efab67bdfba9ca633a37e009013350d148323f5d65b2a467f1789c64
+scripts/alignment/Q_D/object_zh.json 185005 19f69cfdf17119ff5400919341c930468a0de5ee06b9c91d8f16ba2365f51498
+scripts/alignment/Q_D/multilingualism_zh.json 148469 63614e72dbd86f1e56ed625a55f73d509323d34b68fb27d8fed0f87a49f69db9
+scripts/text/text_content_zh.csv 89199 6250b3be96e9c4fd4c9cb858dd36b5b2dc4fc8fccb8e4ed0317f5da392db9a1a
+scripts/reasoning/gt_answer_zh.json 94881 faaf0849de1fb62829ed49ec5de7f582562847fb01f390b7a4bb106e48f0c116
+""")
+ENGLISH = Edition("oneig", "en", "EN", "prompt_en", "OneIG-Bench.csv", "", _COMMON, _ENGLISH_FILES)
+CHINESE = Edition("oneig-zh", "zh", "ZH", "prompt_cn", "OneIG-Bench-ZH.csv", "_zh", _CHINESE, _CHINESE_FILES)
 
 
 @dataclass(frozen=True)
@@ -126,23 +118,18 @@ class Prompt:
 
     @cached_property
     def tasks(self) -> tuple[Task, ...]:
-        """Those that score its images."""
-        theirs = {
-            "alignment": self.class_item not in ("text", "reasoning"),
-            "text": self.class_item == "text",
-            "reasoning": self.class_item == "reasoning",
-            "style": bool(self.style),
-            "diversity": True,
+        """Those that score its images: diversity compares any, the others need something to hold them against."""
+        references: Mapping[Task, object] = {
+            "alignment": self.questions,
+            "text": self.expected_text,
+            "reasoning": self.answer,
+            "style": self.style,
         }
-        return tuple(task for task in TASKS if theirs[task])
+        return tuple(task for task in TASKS if references.get(task, True))
 
 
 def read_prompts(benchmark: Benchmark, edition: Edition) -> dict[tuple[str, str], Prompt]:
-    """The prompts of ``edition`` by key, in the order of its file.
-
-    Raises:
-        CellFailure: the files cannot be read, are not what upstream publishes, or do not belong together.
-    """
+    """The prompts of ``edition`` by key, in the order of its file. Raises CellFailure: a file cannot be read."""
     suffix = edition.suffix
     # every class but those two is asked about
     questions = {
@@ -150,39 +137,23 @@ def read_prompts(benchmark: Benchmark, edition: Edition) -> dict[tuple[str, str]
         for name in edition.sizes
         if name not in ("text", "reasoning")
     }
-    texts = benchmark.read_csv(f"text_content{suffix}.csv")
+    texts = {row["id"]: row["text_content"] for row in benchmark.read_csv(f"text_content{suffix}.csv")}
     answers = benchmark.read_json(f"gt_answer{suffix}.json")
-    rows = benchmark.read_csv(edition.prompt_file)
-    prompts: dict[tuple[str, str], Prompt] = {}
-    try:
-        expected = {row["id"]: row["text_content"] for row in texts}
-        for row in rows:
-            if None in row or None in row.values():
-                raise ValueError(f"a row of {edition.prompt_file} has another number of columns")
-            class_item, prompt_id = FOLDERS[row["category"]], row["id"]
-            entry = questions[class_item][prompt_id] if class_item in questions else {}
-            asked = json.loads(entry.get("question", "{}"))  # JSON within JSON
-            parents = json.loads(entry.get("dependency", "{}"))
-            prompts[class_item, prompt_id] = Prompt(
-                class_item,
-                prompt_id,
-                text=row[edition.prompt_column],
-                type=row.get("type", ""),
-                length=row.get("prompt_length", ""),
-                label=row["class"],
-                questions={int(n): question for n, question in asked.items()},
-                parents={int(n): [parent for parent in of_n if parent] for n, of_n in parents.items()},
-                expected_text=expected[prompt_id] if class_item == "text" else "",
-                answer=answers[prompt_id] if class_item == "reasoning" else "",
-            )
-        if len(rows) != len(prompts) or Counter(key[0] for key in prompts) != edition.sizes:
-            raise ValueError(f"{edition.prompt_file} does not hold the {edition.name} prompts")
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        problem = str(error)
-        if not isinstance(error, ValueError):
-            problem = f"they do not belong together ({type(error).__name__}: {error})"
-        raise CellFailure(
-            f"the files of {benchmark.name} in {benchmark.data}: {problem}; "
-            f"run: bash utils/prefetch.sh --ds_names {benchmark.name}"
-        ) from None
+    prompts = {}
+    for row in benchmark.read_csv(edition.prompt_file, count=sum(edition.sizes.values())):
+        class_item, prompt_id = FOLDERS[row["category"]], row["id"]
+        entry = questions[class_item][prompt_id] if class_item in questions else {}
+        parents = json.loads(entry.get("dependency", "{}"))  # JSON within JSON
+        prompts[class_item, prompt_id] = Prompt(
+            class_item,
+            prompt_id,
+            text=row[edition.prompt_column],
+            type=row.get("type", ""),
+            length=row.get("prompt_length", ""),
+            label=row["class"],
+            questions={int(n): question for n, question in json.loads(entry.get("question", "{}")).items()},
+            parents={int(n): [parent for parent in of_n if parent] for n, of_n in parents.items()},
+            expected_text=texts[prompt_id] if class_item == "text" else "",
+            answer=answers[prompt_id] if class_item == "reasoning" else "",
+        )
     return prompts

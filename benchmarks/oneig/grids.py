@@ -1,30 +1,30 @@
-"""The official combined files of a cell's images: all images of a prompt in one, for the official scripts.
+"""The official combined files: all images of a prompt in one, as the official scripts read them.
 
     python -m benchmarks.oneig.grids --model_name MODEL --ds_name oneig-zh --grid 1,4
 
-They go to ``output/MODEL/DS/official_grids/images/<class_item>/MODEL/<id>.webp``. The official scripts read the numbers
-of a grid the other way round (:class:`Grid`): ours of 1,4 is ``--image_grid 4,1`` there.
+writes those of a cell to ``output/MODEL/DS/official_grids/images/<class_item>/MODEL/<id>.webp``. The official scripts
+read the numbers of a grid the other way round (:class:`Grid`): ours of 1,4 is ``--image_grid 4,1`` there.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from PIL import Image
 from tqdm import tqdm
 
+from imageevalkit.adoption.places import Place, only_one
 from imageevalkit.atomic import write_atomic
+from imageevalkit.benchmark.contract import grouped
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.items import Item, items_of
-from imageevalkit.cell.records import OK, last_records
+from imageevalkit.cell.records import CORRUPT, GENERATED
+from imageevalkit.cell.states import ImageState, survey
 from imageevalkit.errors import Arguments, CellFailure, ExitStatus, UserError, run_main, say, suggest
-from imageevalkit.grids import NO_IMAGE_SIZE, Grid
-from imageevalkit.images import CorruptImage, decode, map_threads, opened
+from imageevalkit.grids import Grid
+from imageevalkit.images import IMAGE_SUFFIXES, CorruptImage, decode, map_threads
 from imageevalkit.launch.config import check_name
 from imageevalkit.machine import available_cores
 from imageevalkit.registry import load_dataset
@@ -32,61 +32,99 @@ from imageevalkit.registry import load_dataset
 # Lossless, or black cells are not black any more (spec quirk G2). Of the lossless settings the fastest: a tenth of the
 # time of the default effort for files that are a tenth larger.
 _WEBP: dict[str, Any] = {"lossless": True, "quality": 0, "method": 0}
-_LONGEST_SIDE = 16383
+
+
+def find_grids(
+    source: Path, items: Sequence[Item], grid: Grid | None, images_per_prompt: int
+) -> Mapping[str, Place] | None:
+    """The images of ``items`` by item id, each a cell of the file of its prompt; None where there are no such files.
+
+    They are in ``source`` or in ``source/images``, wherever most are: the official ``<class_item>/<model>/<id>….webp``,
+    where the first three characters of a name are the id, or ``<class_item>/<id>.webp``; any suffix of an image will
+    do. Of several files for one prompt none is taken (the official alignment and text scores skip such prompts).
+
+    Raises CellFailure: the grid is not given; or there is nothing but folders of other models.
+    """
+    roots, model = (source, source / "images"), items[0].model
+    found = max((_grid_files(items, root, below) for below in ("", model) for root in roots), key=len)
+    if not found:
+        classes = {item.data["class_item"] for item in items}
+        below = [path for root in roots for name in classes for path in (root / name).glob("*")]
+        if below and all(path.is_dir() for path in below):
+            models = sorted({path.name for path in below})
+            raise CellFailure(
+                f"{source} has folders of {', '.join(models[:5])}, none of {model}{suggest(model, models)}: "
+                "--model_names takes the name of one of them"
+            )
+        return None
+    if grid is None and images_per_prompt > 1:
+        raise CellFailure(
+            f"{source} holds one file for each prompt, which has {images_per_prompt} images: say how they are laid "
+            f"out, rows,cols: --ds_kwargs \"grid='{Grid.nearest_square(images_per_prompt)}'\""
+        )
+    cells = {item.id: int(item.data["repetition"]) - 1 for item in items}
+    return {item: only_one(files, grid or Grid(1, 1), cells[item]) for item, files in found.items()}
+
+
+def _grid_files(items: Sequence[Item], root: Path, below: str) -> dict[str, list[Path]]:
+    """The files in ``root/<class_item>/below``, by the id of each item that is of their prompt."""
+    files: dict[tuple[str, str], list[Path]] = {}
+    for class_item in {item.data["class_item"] for item in items}:
+        for path in sorted((root / class_item / below).glob("*")):
+            if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
+                prompt = path.name[:3] if below else path.stem
+                files.setdefault((class_item, prompt), []).append(path)
+    keys = {item.id: (item.data["class_item"], item.data["id"]) for item in items}
+    return {item: files[key] for item, key in keys.items() if key in files}
 
 
 def main() -> ExitStatus:
     """Write the files; INCOMPLETE when some of their cells are black."""
-    parser = Arguments(
-        "python -m benchmarks.oneig.grids", "Write a cell's images as the official grid files."
-    )
+    parser = Arguments("python -m benchmarks.oneig.grids", "Write a cell's images as official grid files.")
     parser.add_argument("--model_name", required=True)
     parser.add_argument("--ds_name", default="oneig", choices=("oneig", "oneig-zh"))
     parser.add_argument(
-        "--grid", type=Grid.parse, help="rows,cols (default: 2,2, for the usual four images of a prompt)"
+        "--grid", type=Grid.parse, help="rows,cols (default: 2,2 for four images of a prompt)"
     )
     parser.add_argument("--as_model", help="the name of the folders of images (default: the model's own)")
-    parser.add_argument("--out", type=Path, help="holds images/ (default: output/MODEL/DS/official_grids)")
     args = parser.parse_args()
     # a grid says how many images a prompt has, too
     dataset = load_dataset(args.ds_name, {"grid": str(args.grid)} if args.grid else {})
     cell = Cell(args.model_name, args.ds_name)
-    out = args.out or cell.folder / "official_grids"
-    items = items_of(dataset, cell)
     name = cell.model if args.as_model is None else check_name(args.as_model)
-    return write_grids(cell, items, args.grid, out, name)
+    return write_grids(cell, items_of(dataset, cell), args.grid, cell.folder / "official_grids", name)
 
 
 def write_grids(cell: Cell, items: Sequence[Item], grid: Grid | None, out: Path, name: str) -> ExitStatus:
-    """Write the grid file of every prompt of which an image was made or tried; those up to date are left.
+    """Write ``out/images/<class_item>/name/<id>.webp`` of every prompt of which an image was made or tried.
 
-    They go to ``out/images/<class_item>/name/``.
-
-    Raises:
-        UserError: there are more images for a prompt than ``grid`` has cells.
-        CellFailure: there are no images; some files could not be made, all others are; or the disk is full.
+    Raises UserError: ``grid`` has not enough cells; CellFailure: there are no images, or some files cannot be made.
     """
     repetitions = max(int(item.data["repetition"]) for item in items)
     grid = grid or Grid.nearest_square(repetitions)
     if grid.cells < repetitions:
         raise UserError(f"--grid {grid} has {grid.cells} cells, but a prompt has {repetitions} images")
-    prompts = _tried_prompts(cell, items, out / "images", name)
-    if not any(place.made for places in prompts.values() for place in places):
+    states = sorted(survey(cell, items).states.values(), key=lambda state: int(state.item.data["repetition"]))
+    if not any(state.status == GENERATED for state in states):
         others = [path.parent.name for path in output_root().glob(f"*/{cell.benchmark}")]
         raise CellFailure(
             f"{cell.key} has no images{suggest(cell.model, others)}: make them with "
             f"bash eval.sh --model_names {cell.model} --ds_names {cell.benchmark}"
         )
-    results = map_threads(lambda prompt: _write(*prompt, grid), list(prompts.items()), available_cores())
-    written = list(tqdm(results, total=len(prompts), desc="grids", unit="file", disable=None))
-    problems = [one.problem for one in written if one.problem]
-    new = sum(one.new for one in written)
-    say(
-        f"{new} grids of {grid} written to {out / 'images'}, {len(written) - new - len(problems)} were up to date"
-    )
+
+    def target(state: ImageState) -> Path:
+        data = state.item.data
+        return out / "images" / data["class_item"] / name / f"{data['id']}.webp"
+
+    prompts = [(file, of) for file, of in grouped(states, target).items() if any(s.attempted for s in of)]
+    written = map_threads(lambda prompt: _write(*prompt, grid), prompts, available_cores())
+    problems = [
+        one for one in tqdm(written, total=len(prompts), desc="grids", unit="file", disable=None) if one
+    ]
+    say(f"{len(prompts) - len(problems)} grids of {grid} written to {out / 'images'}")
     if grid.rows != grid.cols:
         say(f"the official scripts read these as --image_grid {grid.cols},{grid.rows}")
-    missing = sum(one.missing for one in written)
+    missing = sum(state.status not in (GENERATED, CORRUPT) for _, of_prompt in prompts for state in of_prompt)
     if missing:
         say(f"{missing} cells are black: their images were not made")
     if problems:
@@ -95,93 +133,21 @@ def write_grids(cell: Cell, items: Sequence[Item], grid: Grid | None, out: Path,
     return ExitStatus.INCOMPLETE if missing else ExitStatus.COMPLETE
 
 
-class _Place(NamedTuple):
-    """One image of a prompt, as it is on record.
-
-    ``made``: a whole image is to be there. ``sha256`` is None where nothing says how it was made. ``time`` is when it
-    was last made or tried, in seconds since 1970; 0 for never.
-    """
-
-    path: Path
-    made: bool
-    sha256: str | None
-    time: float
-
-
-class _GridFile(NamedTuple):
-    """What became of one file: ``missing`` counts its black cells, ``problem`` says why there is none."""
-
-    new: bool = False
-    missing: int = 0
-    problem: str = ""
-
-
-def _tried_prompts(cell: Cell, items: Sequence[Item], images: Path, name: str) -> dict[Path, list[_Place]]:
-    """The places of each prompt by its grid file."""
-    records = last_records(cell)
-    prompts: dict[Path, list[_Place]] = {}
-    for item in sorted(items, key=lambda item: int(item.data["repetition"])):
-        record = records.get(item.id)
-        changed = item.path.stat().st_mtime if item.path.is_file() else 0.0
-        place = _Place(item.path, bool(changed), None, changed)
-        if record:
-            noted = datetime.fromisoformat(record.time).timestamp() if record.time else 0.0
-            made = record.status == OK and record.size is not None  # one made elsewhere may not decode
-            place = _Place(item.path, made, record.image_sha256, max(changed, noted))
-        target = images / item.data["class_item"] / name / f"{item.data['id']}.webp"
-        prompts.setdefault(target, []).append(place)
-    return {target: places for target, places in prompts.items() if any(place.time for place in places)}
-
-
-def _write(target: Path, places: Sequence[_Place], grid: Grid) -> _GridFile:
-    missing = sum(not place.made for place in places)
-    if _is_current(target, places, grid):
-        return _GridFile(missing=missing)
-    try:
-        images = [_image(place) if place.made else None for place in places]
-        whole = grid.combine([*images, *[None] * (grid.cells - len(images))])
-        if max(whole.size) > _LONGEST_SIDE:
-            raise ValueError(
-                f"its {whole.width}×{whole.height} px are more than the {_LONGEST_SIDE} px a side that WebP holds; "
-                "another --grid may fit"
-            )
-    except ValueError as error:
-        target.unlink(missing_ok=True)  # one of images that are no more
-        return _GridFile(problem=f"no {target}: {error}")
+def _write(target: Path, states: Sequence[ImageState], grid: Grid) -> str:
+    """Write one file; why there is none, or an empty text."""
     buffer = io.BytesIO()
-    whole.save(buffer, "WEBP", **_WEBP)
+    try:
+        for state in states:
+            if state.status == CORRUPT:
+                raise ValueError(f"{state.path.name}: {state.reason}; the command that made it repairs it")
+        images = [decode(one.path.read_bytes()) if one.status == GENERATED else None for one in states]
+        whole = grid.combine([*images, *[None] * (grid.cells - len(images))])
+        whole.save(buffer, "WEBP", **_WEBP)
+    except (ValueError, CorruptImage) as error:
+        target.unlink(missing_ok=True)  # one of images that are no more
+        return f"no {target}: {error}"
     write_atomic(target, buffer.getvalue())
-    return _GridFile(new=True, missing=missing)
-
-
-def _is_current(target: Path, places: Sequence[_Place], grid: Grid) -> bool:
-    """Whether the file is newer than all its images, and laid out as ``grid``."""
-    try:
-        if target.stat().st_mtime <= max(place.time for place in places):
-            return False
-        first = next((place.path for place in places if place.made), None)
-        width, height = _size(first) if first else NO_IMAGE_SIZE
-        return _size(target) == (grid.cols * width, grid.rows * height)
-    except (OSError, CorruptImage):
-        return False  # not there, or no image: what is wrong shows when all are read in full
-
-
-def _size(path: Path) -> tuple[int, int]:
-    with opened(path) as image:
-        return image.size
-
-
-def _image(place: _Place) -> Image.Image:
-    """The image. Raises ValueError: it is gone, does not decode, or is not the one that was recorded."""
-    try:
-        data = place.path.read_bytes()
-        if place.sha256 in (None, hashlib.sha256(data).hexdigest()):
-            return decode(data)
-    except (OSError, CorruptImage):
-        pass
-    raise ValueError(
-        f"{place.path.name} is gone, damaged or not the one that was made; the command that made it repairs it"
-    )
+    return ""
 
 
 if __name__ == "__main__":

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import itertools
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from benchmarks.oneig.data import CLASSES, TASKS, Edition, Language, Prompt, Task
+from benchmarks.oneig.data import TASKS, Edition, Language, Prompt, Task
 from benchmarks.oneig.text import LARGEST_DISTANCE, compare, text_score
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem
 from imageevalkit.cell.results import Metric, Score
-from imageevalkit.metrics import arithmetic_mean, groups, mean, mean_by, points
+from imageevalkit.metrics import arithmetic_mean, mean, mean_by, points
 
 TOTAL = "oneig_total"
 OFFICIAL = {name: f"{name}_official" for name in ("text", "reasoning", TOTAL)}
@@ -34,22 +34,19 @@ STYLE_GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 STYLES = tuple(style for styles in STYLE_GROUPS.values() for style in styles)
 """All 29, in the official order."""
-LENGTHS = ("short", "middle", "long")
-_FORMS = {"type": ("NP", "T, P"), "length": LENGTHS}
+TEXT_PARTS = ("ED", "CR", "WAC")
+_LENGTHS = [("length", "short"), ("length", "middle"), ("length", "long")]
+_FORMS = [("type", "NP"), ("type", "T, P"), *_LENGTHS]
 _SUBJECTS = (
     *("geography", "computer science", "biology", "mathematics", "physics", "chemistry", "common sense"),
 )
-GROUPS: Mapping[Task, Mapping[str, Sequence[str]]] = {
-    "alignment": _FORMS,
-    "diversity": _FORMS,
-    "reasoning": {"label": _SUBJECTS},
-    "text": {"length": LENGTHS},
+COLUMNS: Mapping[Task, Mapping[str, tuple[str, str, str]]] = {
+    "alignment": {group: ("alignment", key, group) for key, group in _FORMS},
+    "diversity": {group: ("diversity", key, group) for key, group in _FORMS},
+    "reasoning": {subject: ("reasoning", "label", subject) for subject in _SUBJECTS},
+    "text": {f"{group}_{part}": (part, key, group) for part in TEXT_PARTS for key, group in _LENGTHS},
 }
-"""By which keys of a prompt's score the official analysis breaks a task down, and their values in its order."""
-TEXT_PARTS = ("ED", "CR", "WAC")
-
-_YES = "Yes"
-_ALSO_YES = frozenset({"yes", "是", "是的"})
+"""The official fine-grained analysis but for style: each column is the mean of a value of the prompts with a key."""
 
 
 def parsed_answer(answer: str, rules: Rules) -> str:
@@ -62,12 +59,7 @@ def parsed_answer(answer: str, rules: Rules) -> str:
     stripped = answer.strip()
     while stripped and unicodedata.category(stripped[-1]).startswith(("P", "Z")):
         stripped = stripped[:-1]
-    return _YES if stripped.lower() in _ALSO_YES else stripped
-
-
-def is_yes(answer: str, rules: Rules) -> bool:
-    """Whether ``answer`` counts as yes."""
-    return parsed_answer(answer, rules) == _YES
+    return "Yes" if stripped.lower() in ("yes", "是", "是的") else stripped
 
 
 def filtered(yes: Mapping[int, bool], parents: Mapping[int, Sequence[int]], rules: Rules) -> dict[int, bool]:
@@ -84,106 +76,86 @@ def filtered(yes: Mapping[int, bool], parents: Mapping[int, Sequence[int]], rule
         lost |= children
 
 
-def replies(prompt: Prompt, answers: Answers) -> dict[int, str]:
-    """The judge's words to the questions of ``prompt``, as far as there are answers, by number."""
-    return {n: answers[f"alignment/{n}"].value for n in prompt.questions if f"alignment/{n}" in answers}
-
-
-def counted_questions(prompt: Prompt, answers: Answers, rules: Rules) -> dict[int, bool]:
-    """Which questions about an image count; there is an answer to each."""
-    yes = {number: is_yes(answer, rules) for number, answer in replies(prompt, answers).items()}
-    return filtered(yes, prompt.parents, rules)
-
-
-def style_similarities(answers: Answers, rules: Rules) -> tuple[float, float]:
-    """CSD's and SE's similarity with the nearest reference of the style, negative ones as 0.
-
-    They are dot products: of the CSD encoder in float32, of the SE encoder in the official bfloat16 and, for corrected
-    rules, from the same features in float32.
-    """
-    csd, se, se_exact = answers["style"].value
-    return max(0.0, *csd), max(0.0, *(se if rules == "official" else se_exact))
-
-
-def is_answered(prompt: Prompt, answers: Answers, task: Task) -> bool:
-    """Whether all was said of an image that ``task`` asks about it."""
-    if task == "alignment":
-        return 0 < len(prompt.questions) == len(replies(prompt, answers))
-    return task in answers
-
-
-def image_values(prompt: Prompt, answers: Answers, rules: Rules, language: Language) -> dict[str, float]:
-    """What one image is worth in alignment, reasoning and style, by task, and in text, by the names of a Comparison.
-
-    Of reasoning it is the cosine of image and reference answer: in the official precision, corrected in float32.
-    Nothing of a task without all of its answers. Diversity is one of pairs.
-    """
-    values: dict[str, float] = {}
-    for task in prompt.tasks:
-        if not is_answered(prompt, answers, task):
-            continue
-        if task == "alignment":
-            counted = counted_questions(prompt, answers, rules)
-            values[task] = sum(counted.values()) / len(counted)
-        elif task == "text":
-            values |= compare(prompt.expected_text, answers[task].value, rules, language)._asdict()
-        elif task == "reasoning":
-            official, exact = answers[task].value
-            values[task] = float(official if rules == "official" else exact)
-        elif task == "style":
-            values[task] = sum(style_similarities(answers, rules)) / 2
-    return values
-
-
 def image_score(prompt: Prompt, answers: Answers, rules: Rules, language: Language) -> Score:
-    """The score of an image: its values, and what was said of it; without answers it is black."""
+    """What an image is worth, by task but for text, which has its parts; diversity is one of pairs. Its detail is what
+    was said of it, by task, in AISBench's fields; of alignment that of each question, and whether it counts.
+
+    Nothing of a task without all of its answers. Reasoning is the cosine of image and reference answer: in the official
+    precision, corrected in float32. Style is the mean similarity with the nearest reference, negative ones as 0: dot
+    products, of the CSD encoder in float32, of the SE encoder in the official bfloat16, corrected in float32.
+    """
+    values, details = dict[str, float](), dict[str, Any]()
+    said = {n: answers[f"alignment/{n}"].value for n in prompt.questions if f"alignment/{n}" in answers}
+    if said and len(said) == len(prompt.questions):
+        parsed = {n: parsed_answer(answer, rules) for n, answer in said.items()}
+        yes = {n: answer == "Yes" for n, answer in parsed.items()}
+        counted = filtered(yes, prompt.parents, rules)
+        details["alignment"] = {
+            n: ({"raw_output": said[n], "parsed_answer": parsed[n], "score": float(yes[n])}, float(counts))
+            for n, counts in counted.items()
+        }
+        values["alignment"] = sum(counted.values()) / len(counted)
+    if "text" in answers:
+        details["text"] = text = compare(prompt.expected_text, answers["text"].value, rules, language)
+        values |= {name: text[name] for name in (*TEXT_PARTS, "match", "total")}
+    if "reasoning" in answers:
+        official, exact = answers["reasoning"].value
+        values["reasoning"] = float(official if rules == "official" else exact)
+        details["reasoning"] = {"similarity": values["reasoning"]}
+    if "style" in answers:
+        csds, se_official, se_exact = answers["style"].value
+        csd, se = max(0.0, *csds), max(0.0, *(se_official if rules == "official" else se_exact))
+        values["style"] = (csd + se) / 2
+        details["style"] = {"csd_sim": csd, "se_sim": se, "style_score": values["style"]}
+    if "diversity" in answers:
+        details["diversity"] = answers["diversity"].text
+    return Score(values, detail=details)
+
+
+def shown_score(prompt: Prompt, answers: Answers, rules: Rules, language: Language) -> Score:
+    """The score of an image with the keys and the detail that are for reading; without answers it is black."""
     keys = {"class_item": prompt.class_item, **({"label": prompt.label} if prompt.label else {})}
     if not answers:
         return Score({}, keys, {"left out": "entirely black: padding to the official splitter"})
-    detail = {
-        prompt.questions[number]: answer
-        for number, answer in replies(prompt, answers).items()
-        if not is_yes(answer, rules)
-    }
-    if "text" in answers:
-        detail |= {"expected": prompt.expected_text, "read": answers["text"].value}
-    if "style" in answers:
-        csd, se = style_similarities(answers, rules)
-        detail |= {"style": prompt.style, "CSD": f"{csd:.4f}", "SE": f"{se:.4f}"}
-    values = image_values(prompt, answers, rules, language)
-    shown = (*TASKS, *TEXT_PARTS)
-    return Score({name: value for name, value in values.items() if name in shown}, keys, detail)
+    score = image_score(prompt, answers, rules, language)
+    questions = score.detail.get("alignment", {}).items()
+    shown = {prompt.questions[n]: said["raw_output"] for n, (said, _) in questions if not said["score"]}
+    if text := score.detail.get("text"):
+        shown |= {"expected": prompt.expected_text, "read": text["ocr_raw"]}
+    if style := score.detail.get("style"):
+        shown |= {"style": prompt.style, "CSD": f"{style['csd_sim']:.4f}", "SE": f"{style['se_sim']:.4f}"}
+    values = {name: value for name, value in score.values.items() if name not in ("match", "total")}
+    return Score(values, keys, shown)
 
 
-def is_black(item: ScoredItem) -> bool:
-    """Whether there is an image about which nothing was asked: to the official splitter black is padding."""
+def is_padding(item: ScoredItem) -> bool:
+    """Whether there is an image about which nothing was asked: a black one, to the official splitter."""
     return item.score is not None and not item.answers
 
 
 @dataclass(frozen=True)
 class ScoredPrompt:
-    """A prompt with its ``items``, as many as were to be made, in the order of their repetition.
-
-    Without items nobody has tried to make one: officially there is no file of the prompt, else one with black cells.
-    """
+    """A prompt with its ``items``, as many as were to be made, in the order of their repetition; without any where
+    nobody has tried to make one. Officially there is no file of such a prompt, else one with black cells."""
 
     prompt: Prompt
     items: Sequence[ScoredItem]
     rules: Rules
     language: Language
 
-    def counted(self, task: Task) -> dict[int, Answers]:
-        """The answers about the images that count in ``task``, those of which all was said, by their place from 0."""
-        return {
-            place: item.answers
-            for place, item in enumerate(self.items)
-            if is_answered(self.prompt, item.answers, task)
-        }
+    @cached_property
+    def images(self) -> Sequence[Score]:
+        """The :func:`image_score` of its items."""
+        return [image_score(self.prompt, one.answers, self.rules, self.language) for one in self.items]
+
+    def counted(self, task: Task) -> dict[int, Any]:
+        """The details in ``task`` of the images that count, those of which all was said, by their place from 0."""
+        return {place: one.detail[task] for place, one in enumerate(self.images) if task in one.detail}
 
     @property
     def has_failed(self) -> bool:
         """Whether the official grid is black all over: of the images none was made, or each one black."""
-        return bool(self.items) and all(item.image is None or is_black(item) for item in self.items)
+        return bool(self.items) and all(item.image is None or is_padding(item) for item in self.items)
 
     @cached_property
     def pairs(self) -> Sequence[tuple[int, int, float]]:
@@ -193,7 +165,7 @@ class ScoredPrompt:
         counted = self.counted("diversity")
         if len(counted) < 2:
             return []
-        found = distances([read_embedding(answers["diversity"].text or "") for answers in counted.values()])
+        found = distances([read_embedding(text) for text in counted.values()])
         pairs = itertools.combinations(enumerate(counted), 2)
         return [(i, j, found[row][column]) for (row, i), (column, j) in pairs]
 
@@ -203,24 +175,14 @@ class ScoredPrompt:
 
         In diversity it is over all pairs of them; nothing where none count. Its points are the images, in their order.
         """
-        prompt = self.prompt
-        images = [image_values(prompt, item.answers, self.rules, self.language) for item in self.items]
-        of_pairs = [{"diversity": distance} for _, _, distance in self.pairs]
+        known = [*(image.values for image in self.images), *({"diversity": pair[2]} for pair in self.pairs)]
         values = {
-            name: arithmetic_mean(known)
+            name: arithmetic_mean(of_name)
             for name in (*TASKS, *TEXT_PARTS)
-            if (known := [one[name] for one in (*images, *of_pairs) if name in one])
+            if (of_name := [values[name] for values in known if name in values])
         }
-        keys = {
-            "class_item": prompt.class_item,
-            "id": prompt.id,
-            "type": prompt.type or None,
-            "length": prompt.length or None,
-            "label": prompt.label,
-            "style": prompt.style,
-            "has_file": bool(self.items),
-        }
-        return Score(values, keys, points=[Score(image) for image in images]).of_item("/".join(prompt.key))
+        keys = {**vars(self.prompt), "style": self.prompt.style, "has_file": bool(self.items)}
+        return Score(values, keys, points=self.images).of_item("/".join(self.prompt.key))
 
 
 class Run(NamedTuple):
@@ -236,18 +198,14 @@ class Run(NamedTuple):
         """The prompts that ``task`` looks at."""
         return [one for one in self.prompts if task in one.prompt.tasks]
 
-    def scores(self, task: Task) -> list[Score]:
-        """The scores of these prompts."""
-        return [one.score for one in self.of(task)]
-
     def printed(self, task: Task) -> list[Score] | None:
-        """The scores of these prompts that the official program of ``task`` works with; None where it stops.
+        """The scores that the official program of ``task`` works with, of the prompts it lists; None where it stops.
 
-        It stops when nothing was read in any image (quirk T6). Official rules only: the reasoning program stops at a
-        grid that is black all over (quirk R1). The text program scores such a prompt with what was read in the images
-        of the prompt before it; when that is the first, there is nothing to take, and it stops (quirk T3).
+        It stops when nothing was read in any image (quirk T6). Officially reasoning stops at a grid that is black all
+        over (quirk R1). Text scores it with what was read for the prompt before; at the first one it stops (quirk T3).
         """
-        prompts, scores = self.of(task), self.scores(task)
+        prompts = self.of(task)
+        scores = [one.score for one in prompts]
         if self.rules == "official" and task == "reasoning" and any(one.has_failed for one in prompts):
             return None
         if self.rules == "official" and task == "text":
@@ -259,12 +217,9 @@ class Run(NamedTuple):
                     scores[n] = replace(one, items=before.items).score
                 elif one.counted(task):
                     before = one
-        return scores if task != "text" or any(is_scored(score, task) for score in scores) else None
-
-
-def in_order(prompts: Iterable[ScoredPrompt]) -> list[ScoredPrompt]:
-    """In the order of the official programs, on which a mean's last digit depends."""
-    return sorted(prompts, key=lambda one: (CLASSES.index(one.prompt.class_item), one.prompt.id))
+        if task == "text" and not any(is_scored(score, task) for score in scores):
+            return None
+        return [score for score in scores if is_listed(score, task)]
 
 
 def is_scored(score: Score, task: Task) -> bool:
@@ -286,57 +241,20 @@ def value(name: str) -> Callable[[Score], float | None]:
 
 
 def metrics(run: Run) -> dict[str, Metric]:
-    """Every metric of a run by name, 0-1 (ED in characters); ``n`` counts prompts with a score.
-
-    A prompt's score is the mean over its images that can be scored (see :class:`ScoredPrompt`); a prompt without such
-    images is in no mean. To the official programs the grid of a prompt whose images all failed is black; a prompt
-    without items is one whose file is missing.
-
-    * each task, and ``oneig_total``, their mean, when all five are asked for; None without a score
-    * official rules only: ``text_official``, ``reasoning_official``, ``oneig_total_official``: the text program scores
-      a prompt that failed with the readings of another, or stops (quirk T3), the reasoning program stops (quirk R1)
-    * ``text/ED``, ``text/CR``, ``text/WAC`` over all images, ``diversity/<class>``, ``style/<style>``
-    * the groups of the official ``fine_grained_analysis.py``: ``alignment/NP``, ``diversity/short``,
-      ``text/short_ED``, …, ``reasoning/<subject>``, ``style/traditional``, ``style/media``, ``style/anime``
-
-    Officially a group has no value when one of its prompts is listed without a score, and the script stops in the text
-    task then. Corrected, such prompts are left out. A group none of whose prompts is in the run is left out under both.
-
-    Intervals (95 %, of other prompts) are of means over prompts or images.
-    """
-    scores = {task: run.scores(task) for task in TASKS if task in run.tasks}
-    language = run.edition.language
-    result: dict[str, Metric] = {task: headline(of_task, task, language) for task, of_task in scores.items()}
+    """First each task, 0-1, and of all five ``oneig_total``, their mean; under official rules then the same of what the
+    official programs work with (:data:`OFFICIAL`); then the parts of each task."""
+    of_tasks = {task: task_metrics([one.score for one in run.of(task)], task, run) for task in run.tasks}
+    result = {str(task): found[task] for task, found in of_tasks.items()}
     count = sum(bool(one.score.values) for one in run.prompts)
     result |= _total(result, TOTAL, count)
     if run.rules == "official":
-        printed = {
-            task: headline(run.printed(task) or [], task, language) for task in scores if task in OFFICIAL
-        }
+        differ: list[Task] = [task for task in run.tasks if task in OFFICIAL]
+        printed = {str(task): task_metrics(run.printed(task) or [], task, run)[task] for task in differ}
         result |= {OFFICIAL[task]: metric for task, metric in printed.items()}
         result |= _total(result | printed, OFFICIAL[TOTAL], count)
-    for task, of_task in scores.items():
-        result |= _details(of_task, task, run)
+    for found in of_tasks.values():
+        result |= found
     return result
-
-
-def headline(scores: Sequence[Score], task: Task, language: Language) -> Metric:
-    """The score of ``task``, None where no prompt has one."""
-    if task != "text":
-        return mean(scores, value(task))
-    ed, cr, wac = text_parts(scores, language).values()
-    whole = None if wac.value is None else text_score(ed.value or 0, cr.value or 0, wac.value, language)
-    return Metric(whole, ed.n)
-
-
-def text_parts(scores: Sequence[Score], language: Language) -> dict[str, Metric]:
-    """ED, CR and WAC over all images; long texts weigh more in WAC."""
-    images, top = points(scores), LARGEST_DISTANCE[language]
-    return {
-        "ED": mean(images, value("ED"), top=top),
-        "CR": mean(images, value("CR")),
-        "WAC": mean(images, value("match"), weight=value("total")),
-    }
 
 
 def _total(of_tasks: Mapping[str, Metric], name: str, count: int) -> dict[str, Metric]:
@@ -346,41 +264,44 @@ def _total(of_tasks: Mapping[str, Metric], name: str, count: int) -> dict[str, M
     return {name: Metric(arithmetic_mean(known) if len(known) == len(TASKS) else None, count)}
 
 
-def analysed(scores: Sequence[Score], task: Task) -> dict[str, tuple[str, list[Score]]]:
-    """The columns of the official analysis, but of style: the name of the values whose mean it is, and their scores."""
-    parts = TEXT_PARTS if task == "text" else (task,)
-    columns = {}
-    for key, names in GROUPS[task].items():
-        of_groups = groups(scores, key)
-        for part, name in itertools.product(parts, names):
-            columns[f"{name}_{part}" if task == "text" else name] = part, of_groups.get(name, [])
-    return columns
+def task_metrics(scores: Sequence[Score], task: Task, run: Run) -> dict[str, Metric]:
+    """The metric of ``task``, None where no prompt has a score, and its parts.
 
-
-def _details(scores: Sequence[Score], task: Task, run: Run) -> dict[str, Metric]:
-    """By the keys of the official script, and what it has not; always of the prompts that have a score."""
+    ED, CR and WAC are over all images; long texts weigh more in WAC. Classes and styles are as in the official tables,
+    the :data:`COLUMNS` and :data:`STYLE_GROUPS` as in the fine-grained analysis: officially one has no value when one
+    of its prompts is listed without a score (the script stops at such a text). Corrected, such prompts are left out.
+    Left out under both is a group none of whose prompts is in the run.
+    """
+    result = {str(task): mean(scores, value(task))}
     if task == "style":
-        return _style_details(scores, run.rules)
-    result: dict[str, Metric] = {}
+        return result | _style_metrics(scores, run.rules)
+    language = run.edition.language
+    # beyond its top a larger ED changes no score
+    tops = {"ED": LARGEST_DISTANCE[language]}
     if task == "text":
-        result = {f"text/{part}": metric for part, metric in text_parts(scores, run.edition.language).items()}
+        images = points(scores)
+        ed, cr = (mean(images, value(part), top=tops.get(part, 1.0)) for part in ("ED", "CR"))
+        wac = mean(images, value("match"), weight=value("total"))
+        whole = None if wac.value is None else text_score(ed.value or 0, cr.value or 0, wac.value, language)
+        result = {task: Metric(whole, ed.n), "text/ED": ed, "text/CR": cr, "text/WAC": wac}
     if task == "diversity":
-        result = mean_by(scores, value(task), "class_item", prefix="diversity/", order=CLASSES)
-    for name, (part, of_group) in analysed(scores, task).items():
-        if not of_group:
-            continue
-        # beyond its top a larger ED changes no score
-        top = LARGEST_DISTANCE[run.edition.language] if part == "ED" else 1.0
-        metric = mean(of_group, value(part), top=top)
-        listed = [one for one in (scores if task == "text" else of_group) if is_listed(one, task)]
-        if run.rules == "official" and not all(is_scored(one, task) for one in listed):
-            metric = replace(metric, value=None, interval=None)
-        # "alignment/T,P", "reasoning/computer_science"
-        result[f"{task}/{name.replace(', ', ',').replace(' ', '_')}"] = metric
+        result |= mean_by(scores, value(task), "class_item", prefix="diversity/")
+    for column, (part, key, group) in COLUMNS[task].items():
+        if of_group := [score for score in scores if score.keys[key] == group]:
+            metric = mean(of_group, value(part), top=tops.get(part, 1.0))
+            listed = [one for one in (scores if task == "text" else of_group) if is_listed(one, task)]
+            if run.rules == "official" and not all(is_scored(one, task) for one in listed):
+                metric = replace(metric, value=None, interval=None)
+            result[metric_of(task, column)] = metric
     return result
 
 
-def _style_details(scores: Sequence[Score], rules: Rules) -> dict[str, Metric]:
+def metric_of(task: Task, column: str) -> str:
+    """The metric in a ``column`` of the analysis: "alignment/T,P", "reasoning/computer_science"."""
+    return f"{task}/{column.replace(', ', ',').replace(' ', '_')}"
+
+
+def _style_metrics(scores: Sequence[Score], rules: Rules) -> dict[str, Metric]:
     """The three groups of styles, each the mean of its styles' scores, then each style."""
     styles = mean_by(scores, value("style"), "style", prefix="style/", order=STYLES)
     result = {}

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.oneig.data import CHINESE, ENGLISH, Edition
+from benchmarks.oneig.data import CHINESE, ENGLISH, TASKS, Edition
 from benchmarks.oneig.official import csv_text
 from benchmarks.oneig.scores import OFFICIAL, TEXT_PARTS, TOTAL
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.results import Metric, Result, standing
 from imageevalkit.errors import Arguments, ExitStatus, UserError, run_main, show, suggest
 from imageevalkit.text import columns_of
-
-_EDITIONS: Mapping[str, Edition] = {edition.name: edition for edition in (ENGLISH, CHINESE)}
-_NONE = "-"
 
 
 def summary_files(
@@ -37,32 +34,26 @@ def summary_table(
     "-" where a model has no value. A part of another row has no version.
     """
     rows = [  # as AISBench calls it, and our name of the metric
-        ("oneig_alignment", version, "accuracy", "alignment"),
-        ("oneig_text", version, "accuracy", "text"),
-        *(("oneig_text", version, part, f"text/{part}") for part in TEXT_PARTS),
-        ("oneig_reasoning", version, "accuracy", "reasoning"),
-        ("oneig_style", version, "accuracy", "style"),
-        ("oneig_diversity", version, "accuracy", "diversity"),
-        ("oneig_total", _NONE, "accuracy", TOTAL),
-        *((f"oneig_diversity_{name}", _NONE, "accuracy", f"diversity/{name}") for name in edition.sizes),
+        *((f"oneig_{task}", version, "accuracy", task) for task in TASKS),
+        ("oneig_total", "-", "accuracy", TOTAL),
+        *((f"oneig_diversity_{name}", "-", "accuracy", f"diversity/{name}") for name in edition.sizes),
     ]
+    rows[2:2] = [("oneig_text", version, part, f"text/{part}") for part in TEXT_PARTS]
     table = [["dataset", "version", "metric", "mode", *models]]
     for dataset, its_version, shown, name in rows:
         factor = 100.0 if shown == "accuracy" else 1.0
         found = [metrics[name].value if name in metrics else None for metrics in models.values()]
-        values = [_NONE if value is None else f"{factor * value:.2f}" for value in found]
+        values = ["-" if value is None else f"{factor * value:.2f}" for value in found]
         table.append([dataset, its_version, shown, "gen", *values])
     return table
 
 
 def _markdown(table: Sequence[Sequence[str]]) -> str:
     header, *rows = ([cell.replace("|", "\\|") for cell in row] for row in table)
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return "".join(f"| {' | '.join(line)} |\n" for line in [header, ["---"] * len(header), *rows])
 
 
 def _aligned(table: Sequence[Sequence[str]]) -> str:
-    """The columns of ``table`` two spaces apart."""
     widths = [max(map(columns_of, column)) for column in zip(*table, strict=True)]
     lines = (
         "  ".join(cell + " " * (width - columns_of(cell)) for cell, width in zip(row, widths, strict=True))
@@ -72,84 +63,51 @@ def _aligned(table: Sequence[Sequence[str]]) -> str:
 
 
 def main() -> ExitStatus:
-    """Print the summary of models that were evaluated.
+    """Print it. Raises UserError: a model has no result, or the models have none that were measured alike."""
+    # of the driver: an evaluating process has no use for them
+    from imageevalkit.launch.config import split_names
+    from imageevalkit.report.leaderboard import Column, board_of, coverage_text
 
-    Raises:
-        UserError: a model has no result, or the models have none that were measured alike.
-    """
+    editions = {edition.name: edition for edition in (ENGLISH, CHINESE)}
     parser = Arguments("python -m benchmarks.oneig.summary", "The summary of several models, side by side.")
     parser.add_argument("--model_names", required=True, help='names, as in eval.sh: "a;b"')
-    parser.add_argument("--ds_name", default=ENGLISH.name, help=f"{' or '.join(_EDITIONS)}")
+    parser.add_argument("--ds_name", default=ENGLISH.name, choices=editions)
     args = parser.parse_args()
-    if args.ds_name not in _EDITIONS:
-        raise UserError(
-            f"--ds_name {args.ds_name} is no OneIG benchmark{suggest(args.ds_name, _EDITIONS)}; "
-            f"there are {', '.join(_EDITIONS)}"
-        )
-    models = list(dict.fromkeys(name.strip() for name in args.model_names.split(";") if name.strip()))
-    if not models:
-        raise UserError('--model_names is empty; name models that were evaluated: "a;b"')
-    results = _comparable([_results(model, args.ds_name) for model in models])
-    first = results[0]
-    columns = {result.model: _column(result) for result in results}
-    show(
-        _aligned(summary_table(first.benchmark_version, columns, _EDITIONS[args.ds_name])).removesuffix("\n")
-    )
-    limit = f", the first {first.limit} items only" if first.limit else ""
-    show(f"{args.ds_name}, measured by {first.evaluator.id}{limit}")
-    for result in results:
-        coverage = result.coverage
-        if result.withheld:
-            show(f"withheld: {result.model}: {result.withheld}")
-        elif not coverage.complete:
-            show(
-                f"{result.model}: {coverage.judged} of {coverage.expected} items, the others treated officially"
+    of_models: dict[str, dict[str, Result]] = {}
+    for model in split_names(args.model_names):
+        cell = Cell(model, args.ds_name)
+        # by how it was measured, the latest first
+        of_models[model] = {
+            Column(board_of(result), "").label(with_version=True): result for result in standing(cell)
+        }
+        if not of_models[model]:
+            known = [path.parent.parent.name for path in output_root().glob(f"*/{args.ds_name}/result.json")]
+            raise UserError(
+                f"{model} has no result of {args.ds_name} in {cell.folder} that can be read{suggest(model, known)}; "
+                f'evaluate it: bash eval.sh --model_names "{model}" --ds_names "{args.ds_name}"'
             )
+    if not of_models:
+        raise UserError('--model_names is empty; name models that were evaluated: "a;b"')
+    first, *others = of_models.values()
+    alike = next((label for label in first if all(label in results for results in others)), None)
+    if alike is None:
+        measured = "; ".join(f"{model} is {next(iter(results))}" for model, results in of_models.items())
+        raise UserError(f"the models were not measured alike: {measured}; evaluate them alike")
+    columns = {model: _column(results[alike]) for model, results in of_models.items()}
+    show(_aligned(summary_table(first[alike].benchmark_version, columns, editions[args.ds_name])) + alike)
+    for model, results in of_models.items():
+        result = results[alike]
+        if result.withheld:
+            show(f"withheld: {model}: {result.withheld}")
+        elif not result.coverage.complete:
+            show(f"{model}: {coverage_text(result.coverage)}, the others treated officially")
     return ExitStatus.COMPLETE
 
 
-def _results(model: str, benchmark: str) -> list[Result]:
-    """One by each evaluator, the latest first."""
-    cell = Cell(model, benchmark)
-    found = standing(cell)
-    if not found:
-        known = [path.parent.parent.name for path in output_root().glob(f"*/{benchmark}/{cell.result.name}")]
-        raise UserError(
-            f"{model} has no result of {benchmark} in {cell.folder} that can be read{suggest(model, known)}; "
-            f'evaluate it: bash eval.sh --model_names "{model}" --ds_names "{benchmark}"'
-        )
-    return found
-
-
-def _comparable(of_models: Sequence[Sequence[Result]]) -> list[Result]:
-    """One result of each model, all measured alike."""
-    # of the driver: an evaluating process has no use for it
-    from imageevalkit.report.leaderboard import board_of
-
-    for one in of_models[0]:
-        alike = [[other for other in results if board_of(other) == board_of(one)] for results in of_models]
-        if all(alike):
-            return [results[0] for results in alike]
-    latest = [(results[0].model, board_of(results[0])) for results in of_models]
-    (model, board), (other, its_board) = latest[0], next(pair for pair in latest if pair[1] != latest[0][1])
-    what, here, there = next(
-        (name, mine, its)
-        for name, mine, its in zip(board._fields, board, its_board, strict=True)
-        if mine != its
-    )
-    shown = [number or "all items" for number in (here, there)] if what == "limit" else [here, there]
-    raise UserError(
-        f"{model} and {other} cannot stand side by side: their {what} is {shown[0]} and {shown[1]}; evaluate both alike"
-    )
-
-
 def _column(result: Result) -> Mapping[str, Metric]:
-    if result.withheld:
-        return {}
-    if result.treatment != "official":
-        return result.metrics
-    printed = {name: result.metrics[other] for name, other in OFFICIAL.items() if other in result.metrics}
-    return {**result.metrics, **printed}
+    stand_in = OFFICIAL if result.treatment == "official" else {}
+    printed = {name: result.metrics[other] for name, other in stand_in.items() if other in result.metrics}
+    return {} if result.withheld else {**result.metrics, **printed}
 
 
 if __name__ == "__main__":

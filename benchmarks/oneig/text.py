@@ -1,22 +1,15 @@
-"""OneIG-Bench's text task: how a reading of an image compares with the text that was asked for.
-
-Under the rules "official" these are the official definitions, quirks included; "corrected" mends what ``quirk``
-comments name.
-"""
+"""OneIG-Bench's text task: how a reading of an image compares with the text that was asked for."""
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any
 
 from benchmarks.oneig.data import Language, Prompt
 from imageevalkit.benchmark.contract import Rules
-from imageevalkit.errors import CellFailure
 
 _ACCENTED = "àâäéèêëîïôöùûüç"
 _IGNORED = re.compile(rf"[^\u4e00-\u9fa5a-zA-Z0-9\s{_ACCENTED}{_ACCENTED.upper()}]")
@@ -35,32 +28,11 @@ LARGEST_DISTANCE: Mapping[Language, float] = {"en": 100.0, "zh": 50.0}
 _TOKENS_PER_UNIT: Mapping[Language, int] = {"en": 3, "zh": 2}
 
 
-class Comparison(NamedTuple):
-    """One reading against the expected text: the edit distance in characters, 1 when every character is right (else 0),
-    and the share, 0-1, of the expected units that were read: ``match`` of ``total``."""
-
-    ED: int
-    CR: int
-    WAC: float
-    match: int
-    total: int
-
-
 def text_score(ed: float, cr: float, wac: float, language: Language) -> float:
     """0-1, of the means over all images: ``ed`` in characters (lower is better), ``cr`` and ``wac`` 0-1."""
     top = LARGEST_DISTANCE[language]
     # in the official order of operations, for the same last digit
     return 1 - min(top, ed) * (1 - cr) * (1 - wac) / top
-
-
-@functools.cache
-def check_package(benchmark: str) -> None:
-    """Before a reading is paid for. Raises CellFailure: rapidfuzz, which compares them, is not there."""
-    if not importlib.util.find_spec("rapidfuzz"):
-        raise CellFailure(
-            f"{benchmark}: package rapidfuzz is missing in this environment; bring it up to date with "
-            "bash utils/make_env.sh"
-        )
 
 
 def clean_reading(reading: str, rules: Rules) -> str:
@@ -87,19 +59,22 @@ def preprocess_expected(raw: str, rules: Rules, language: Language) -> str:
     return preprocess(raw if rules == "official" else raw.replace("\\n", " "), rules, language)
 
 
-def compare(raw: str, reading: str, rules: Rules, language: Language) -> Comparison:
-    """What the judge read against the ``raw`` expected text.
+def compare(raw: str, reading: str, rules: Rules, language: Language) -> dict[str, Any]:
+    """What the judge read against the ``raw`` expected text, in AISBench's fields.
 
-    Units are words, or characters where the expected text has a Chinese one; order is ignored and surplus units cost
-    nothing.
+    ED is the edit distance in characters, CR 1 when it is 0 (else 0), and WAC the share, 0-1, of the expected units
+    that were read: ``match`` of ``total``. Units are words, or characters where the expected text has a Chinese one;
+    order is ignored and surplus units cost nothing.
     """
     from rapidfuzz.distance import Levenshtein
 
-    expected = preprocess_expected(raw, rules, language)
-    read = preprocess(clean_reading(reading, rules), rules, language)
+    cleaned, expected = clean_reading(reading, rules), preprocess_expected(raw, rules, language)
+    read = preprocess(cleaned, rules, language)
     wanted, found = (Counter(_units(one, expected, rules, language)) for one in (expected, read))
     distance, match, total = Levenshtein.distance(read, expected), (wanted & found).total(), wanted.total()
-    return Comparison(distance, int(distance == 0), match / total if total else 0.0, match, total)
+    texts = {"ocr_raw": reading, "ocr_cleaned": cleaned, "ocr_preprocessed": read}
+    ratios = {"CR": int(distance == 0), "WAC": match / total if total else 0.0}
+    return {**texts, "ED": distance, **ratios, "match": match, "total": total}
 
 
 def _units(text: str, expected: str, rules: Rules, language: Language) -> Sequence[str]:

@@ -9,22 +9,42 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain
-from typing import Any, ClassVar, NamedTuple
+from itertools import accumulate, chain
 
 from imageevalkit.assets import file_table, github
-from imageevalkit.benchmark.contract import Answers, Benchmark, Sample, Scores, Unparsed, grouped, spread
+from imageevalkit.benchmark.contract import (
+    Answers,
+    Benchmark,
+    Sample,
+    Scores,
+    Settings,
+    Unparsed,
+    grouped,
+    spread,
+)
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
-from imageevalkit.errors import CellFailure
-from imageevalkit.metrics import mean_by, total, weighted, weighted_sum
+from imageevalkit.metrics import groups, mean_by, total, weighted, weighted_sum
 from imageevalkit.secrets import one_line
 
 _QUESTION = "score"
 _PROMPTS = 1000
 _FUNCTION = "build_evaluation_messages"
-_TEXTS = ("Prompt", "Explanation", "Subcategory")
+_DOMAINS: Mapping[str, Sequence[str]] = {
+    "cultural_common_sense": ("culture",),
+    "spatio-temporal_reasoning": ("time", "space"),
+    "natural_science": ("biology", "physics", "chemistry"),
+}
+"""The categories of each data file, by its stem."""
+
+
+def _categories(*sizes: int) -> dict[str, range]:
+    """The ids of the prompts of each category, which alone decide about it; they follow one another."""
+    names = chain.from_iterable(_DOMAINS.values())
+    ends = zip(names, sizes, accumulate(sizes), strict=True)
+    return {name: range(end - size + 1, end + 1) for name, size, end in ends}
+
 
 _assets = partial(
     github,
@@ -38,16 +58,6 @@ _LEGACY_TEXTS = {
     f"{_LEGACY}::{_FUNCTION}#user": "3ceb48e6447a7b973dd7a9d10e3ab9fffb0cec9a8c3ecbbd3308e094def0c77c",
 }
 
-
-class Category(NamedTuple):
-    """``ids`` is the range of its prompt ids, which alone decide; ``domain`` the stem of the file that holds them."""
-
-    domain: str
-    ids: range
-    weight: float
-
-
-_CULTURE, _SPACE_TIME, _SCIENCE = "cultural_common_sense", "spatio-temporal_reasoning", "natural_science"
 
 # quirk: between name and digit only this may stand, so "**Score:** 1" and a full-width colon are no score
 _BETWEEN = r"\*{0,2}\s*(?::\s*)?"
@@ -84,68 +94,45 @@ natural_science.json 117085 b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be2
 
     suffix = ""
     program = _LEGACY
+    # the legacy README calls one domain's files otherwise, and its command for the total expects that
+    short_named = "spatio-temporal_reasoning"
     sampling = Sampling(max_tokens=2000, temperature=0.0)
     parts: Sequence[str] = ("consistency", "realism", "aesthetic_quality")
-    categories: ClassVar[Mapping[str, Category]] = {
-        "culture": Category(_CULTURE, range(1, 401), 0.4),
-        "time": Category(_SPACE_TIME, range(401, 568), 0.167),
-        "space": Category(_SPACE_TIME, range(568, 701), 0.133),
-        "biology": Category(_SCIENCE, range(701, 801), 0.1),
-        "physics": Category(_SCIENCE, range(801, 901), 0.1),
-        "chemistry": Category(_SCIENCE, range(901, 1001), 0.1),
-    }
+    categories = _categories(400, 167, 133, 100, 100, 100)
 
-    @property
-    def official_headline(self) -> Sequence[str]:  # type: ignore[override]
-        return ("overall_official",) if self.settings.rules == "official" else ()
-
-    @property
-    def unbounded(self) -> Sequence[str]:  # type: ignore[override]
-        """The official parser takes any digit for a score."""
-        return ("*",) if self.settings.rules == "official" and self.parts else ()
+    def __init__(self, settings: Settings | None = None, judge: str = "") -> None:
+        super().__init__(settings, judge)
+        if self.settings.rules == "official":
+            self.official_headline = ("overall_official",)
+            self.unbounded = ("*",) if self.parts else ()  # the official parser takes any digit for a score
 
     def samples(self) -> Iterable[Sample]:
-        """In an order in which any first N hold each category in its share of the benchmark (by less than two entries;
-        all six from 7 on), and within a category each subcategory."""
-        samples = chain.from_iterable(self._domain(domain) for domain in self._domains())
-        of_category = grouped(samples, lambda sample: sample.data["category"])
+        """Any first N hold each category in its share, and within a category each subcategory."""
+        of_category: dict[str, list[Sample]] = {name: [] for name in self.categories}
+        for domain, names in _DOMAINS.items():
+            category_of = {n: name for name in names for n in self.categories[name]}
+            for record in self.read_json(f"{domain}{self.suffix}.json"):
+                n = record["prompt_id"]
+                keys = {"category": category_of[n], "subcategory": record["Subcategory"], "prompt_id": n}
+                data = {**keys, "explanation": record["Explanation"]}
+                of_category[category_of[n]].append(Sample(f"images/{n}.png", record["Prompt"], data=data))
         return spread(
-            spread(grouped(of_category[name], lambda sample: sample.data["subcategory"]).values())
-            for name in self.categories
+            spread(grouped(samples, lambda sample: sample.data["subcategory"]).values())
+            for samples in of_category.values()
         )
-
-    def _domains(self) -> dict[str, list[str]]:
-        """The categories of each domain."""
-        return grouped(self.categories, lambda name: self.categories[name].domain)
-
-    def _domain(self, domain: str) -> Iterable[Sample]:
-        path = self.data / f"{domain}{self.suffix}.json"
-        category_of = {n: name for name in self._domains()[domain] for n in self.categories[name].ids}
-        records = self.read_json(path.name)
-        if problem := _problem(records, list(category_of)):
-            raise CellFailure(f"{path} {problem}; run: bash utils/prefetch.sh --ds_names {self.name}")
-        for record in records:
-            n = record["prompt_id"]
-            keys = {"category": category_of[n], "subcategory": record["Subcategory"], "prompt_id": n}
-            data = {**keys, "explanation": record["Explanation"]}
-            yield Sample(f"images/{n}.png", record["Prompt"], data=data)
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
         system, user = (self.prompts[f"{self.program}::{_FUNCTION}#{role}"] for role in ("system", "user"))
         text = user.format(Prompt=item.prompt, Explanation=item.data["explanation"])
         # the official evaluators declare every file a PNG
-        messages = (
-            Message("system", (system,)),
-            Message("user", (text, image._replace(media_type="image/png"))),
-        )
-        return [Question(_QUESTION, messages, self.sampling)]
+        shown = Message("user", (text, image._replace(media_type="image/png")))
+        return [Question(_QUESTION, (Message("system", (system,)), shown), self.sampling)]
 
     def clean(self, reply: str) -> str:
         """The text of a reply that is parsed and kept."""
         return reply
 
     def parse(self, question: Question, answer: Answer) -> dict[str, float]:
-        """The scores by the names they have in the official records."""
         text = self.clean(answer.text or "")
         scores, needed = self.scores_in(text), self.parts or ("score",)
         if missing := [name for name in needed if name not in scores]:
@@ -185,18 +172,13 @@ natural_science.json 117085 b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be2
         )
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
-        """By name; ``n`` counts images.
+        """Means of WiScores, by category and subcategory; ``overall``: Σ weight · mean of a category.
 
-        * ``overall``: Σ weight · mean WiScore of a category, without value until every category has a score.
-        * ``overall_official`` (official rules): the same, without value unless each of the 1000 prompts has a score:
-          the official program prints nothing else. ``overall_missing_as_0``: the same when what has no score counts
-          as 0.
-        * ``culture``, ``time``, …: mean WiScore of a category; ``subcategory/<label>``: of a label of the data file.
-        * for each part: ``<part>`` (weighted like ``overall``) and ``<part>/<category>``: means on the scale 0-2;
-          ``<part>_sum`` and ``<part>_sum/<category>``: the sums of the paper's tables 3-8, whose overall is the same
-          weighted sum of sums; only of categories with a score for every prompt.
+        ``overall_official`` has no value unless each of the 1000 prompts has a score: the official program prints
+        nothing else. For each part means on the scale 0-2; ``<part>_sum``: the sums of the paper's tables 3-8, whose
+        overall is the same weighted sum of sums; only of categories with a score for every prompt.
         """
-        weights = {name: category.weight for name, category in self.categories.items()}
+        weights = {name: len(ids) / _PROMPTS for name, ids in self.categories.items()}
         # a float sum depends on the order
         ordered = sorted(scores, key=lambda score: score.keys["prompt_id"])
         zeros = [Score({"wiscore": 0}, one.item.data) for one in scores.items if not one.score]
@@ -210,16 +192,16 @@ natural_science.json 117085 b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be2
         )
         found |= mean_by(ordered, "wiscore", "category", order=self.categories)
         found |= mean_by(ordered, "wiscore", "subcategory", prefix="subcategory/")
-        of_category = grouped(ordered, lambda score: score.keys["category"])
+        of_category = groups(ordered, "category", self.categories)
         for part in self.parts:
             found[part] = weighted(ordered, part, "category", weights, top=2.0, interval=False)
             found |= mean_by(
                 ordered, part, "category", prefix=f"{part}/", order=self.categories, top=2.0, interval=False
             )
             sums = {
-                name: total(of_category[name], part, top=2.0)
-                for name, category in self.categories.items()
-                if len(of_category.get(name, ())) == len(category.ids)
+                name: total(mine, part, top=2.0)
+                for name, mine in of_category.items()
+                if len(mine) == len(self.categories[name])
             }
             if len(sums) == len(weights):
                 top = weighted_sum({name: metric.scale for name, metric in sums.items()}, weights)
@@ -229,54 +211,38 @@ natural_science.json 117085 b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be2
         return found
 
     def notes(self, scores: Scores) -> Sequence[str]:
-        """On the scores that count though the judge was told to give no such ones."""
         beyond = [
             f"{words} of {one.item.id.removeprefix('images/')}"
             for one in scores.items
             if one.score and (words := self.beyond_scale(self.clean(one.replies[_QUESTION])))
         ]
-        if not beyond:
-            return ()
         return [
             f"{len(beyond)} of the judge's verdicts are beyond its scale of 0 to 2 and count as the official "
-            f"program reads them (the first: {beyond[0]}); rules=corrected asks again"
+            f"program reads them (the first: {first}); rules=corrected asks again"
+            for first in beyond[:1]
         ]
 
     def official_files(self, scores: Scores) -> dict[str, str]:
-        """Replies (``….json``) and scores (``….jsonl``) of each domain, sorted by prompt id.
-
-        As there, an item without a score has no record. ``image_path`` is relative to the folder of the cell.
-        """
+        """Replies and scores of each domain, sorted by prompt id; ``image_path`` is relative to the cell's folder."""
         done = sorted((one for one in scores.items if one.score), key=lambda one: one.item.data["prompt_id"])
         files = {}
-        for domain, names in self._domains().items():
-            replies, records = [], []
-            for one in done:
-                item, data = one.item, one.item.data
-                if data["category"] not in names:
-                    continue
-                replies.append(
-                    {
-                        "prompt_id": data["prompt_id"],
-                        "prompt": item.prompt,
-                        "key": data["explanation"],
-                        "image_path": f"{item.id}{item.path.suffix}",
-                        "evaluation": self.clean(one.replies[_QUESTION]),
-                    }
-                )
-                record = {"prompt_id": data["prompt_id"], "Subcategory": data["subcategory"]}
-                records.append(json.dumps(record | one.answers[_QUESTION].value, ensure_ascii=False) + "\n")
-            full, lines = self.result_files(domain)
-            files[full] = json.dumps(replies, ensure_ascii=False, indent=2)
-            files[lines] = "".join(records)
+        for domain, names in _DOMAINS.items():
+            replies, records = [], ""
+            for one in (one for one in done if one.item.data["category"] in names):
+                data, number = one.item.data, {"prompt_id": one.item.data["prompt_id"]}
+                reply = {
+                    "prompt": one.item.prompt,
+                    "key": data["explanation"],
+                    "image_path": f"{one.item.id}{one.item.path.suffix}",
+                    "evaluation": self.clean(one.replies[_QUESTION]),
+                }
+                record = {"Subcategory": data["subcategory"], **one.answers[_QUESTION].value}
+                replies.append(number | reply)
+                records += json.dumps(number | record, ensure_ascii=False) + "\n"
+            full, lines = ("", "") if domain == self.short_named else ("_full", "_scores")
+            files[f"{domain}{full}_results.json"] = json.dumps(replies, ensure_ascii=False, indent=2)
+            files[f"{domain}{lines}_results.jsonl"] = records
         return files
-
-    def result_files(self, domain: str) -> tuple[str, str]:
-        """The official names of a domain's replies and scores."""
-        # the legacy README calls one domain's files otherwise, and its command for the total expects that
-        if domain == _SPACE_TIME:
-            return f"{domain}_results.json", f"{domain}_results.jsonl"
-        return f"{domain}_full_results.json", f"{domain}_scores_results.jsonl"
 
 
 class WiseRewrite(Wise):
@@ -324,16 +290,10 @@ natural_science_verified.json 177868 6f346c336f16f611e5c73e0fcacdccb336c200d534c
 
     suffix = "_verified"
     program = "vllm_eval.py"
+    short_named = ""
     sampling = Sampling(500, 0.0, extra={"chat_template_kwargs": {"enable_thinking": False}})
     parts = ()
-    categories: ClassVar[Mapping[str, Category]] = {
-        "culture": Category(_CULTURE, range(1, 401), 0.4),
-        "time": Category(_SPACE_TIME, range(401, 521), 0.12),
-        "space": Category(_SPACE_TIME, range(521, 641), 0.12),
-        "biology": Category(_SCIENCE, range(641, 761), 0.12),
-        "physics": Category(_SCIENCE, range(761, 881), 0.12),
-        "chemistry": Category(_SCIENCE, range(881, 1001), 0.12),
-    }
+    categories = _categories(400, 120, 120, 120, 120, 120)
 
     def clean(self, reply: str) -> str:
         """Without whole think blocks and stray closing tags, stripped; an unclosed block stays."""
@@ -354,24 +314,6 @@ natural_science_verified.json 177868 6f346c336f16f611e5c73e0fcacdccb336c200d534c
     def wiscore(self, scores: Mapping[str, float]) -> float:
         """The score itself."""
         return scores["score"]
-
-    def result_files(self, domain: str) -> tuple[str, str]:
-        return f"{domain}_full_results.json", f"{domain}_scores_results.jsonl"
-
-
-def _problem(records: Any, ids: Sequence[int]) -> str:
-    """What is wrong with the content of a data file of the prompts ``ids``; empty if nothing is."""
-    if not isinstance(records, list):
-        return "is no list of prompts"
-    for n, record in enumerate(records):
-        if not isinstance(record, dict) or type(record.get("prompt_id")) is not int:
-            return f"has no whole number as prompt_id in entry {n}"
-        for key in _TEXTS:
-            if not isinstance(record.get(key), str) or not record[key]:
-                return f"has no text {key} in the entry of prompt {record['prompt_id']}"
-    if sorted(record["prompt_id"] for record in records) != ids:
-        return f"holds {len(records)} prompts, not those with the ids {ids[0]} to {ids[-1]}"
-    return ""
 
 
 def _labelled(scores: re.Pattern[str], text: str) -> dict[str, float]:

@@ -7,8 +7,9 @@ Both are done here with Pillow and numpy, so that no version of either decides a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from PIL import Image
 
@@ -17,36 +18,8 @@ if TYPE_CHECKING:
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
-
-Library = Literal["torchvision", "transformers"]
-
-
-def resize_shortest(image: Image.Image, size: int) -> Image.Image:
-    """``image`` with a shorter side of ``size`` pixels and its aspect ratio, bicubic.
-
-    torchvision's ``Resize(size)`` and transformers' ``{"shortest_edge": size}``: the longer side is rounded down.
-    """
-    longer = int(size * max(image.size) / min(image.size))
-    width, height = (size, longer) if image.width <= image.height else (longer, size)
-    return image.resize((width, height), Image.Resampling.BICUBIC)
-
-
-def crop_centre(image: Image.Image, size: int, library: Library) -> Image.Image:
-    """The ``size`` × ``size`` pixels in the middle of ``image``, which is at least as large.
-
-    Of an odd border torchvision gives the left and top half to the nearest even number, transformers rounds down.
-    """
-
-    def border(side: int) -> int:
-        return round((side - size) / 2) if library == "torchvision" else (side - size) // 2
-
-    left, top = border(image.width), border(image.height)
-    return image.crop((left, top, left + size, top + size))
-
-
-def stretch(image: Image.Image, size: int) -> Image.Image:
-    """``image`` as ``size`` × ``size`` pixels whatever its aspect ratio, bicubic: torchvision's ``Resize((s, s))``."""
-    return image.resize((size, size), Image.Resampling.BICUBIC)
+# half of an odd border, at the left and top: to the nearest even number, or down
+_ROUNDED: dict[str, Callable[[float], int]] = {"torchvision": round, "transformers": math.floor}
 
 
 def to_floats(
@@ -63,9 +36,16 @@ def to_floats(
     return np.ascontiguousarray(values.transpose(2, 0, 1))
 
 
-def clip_pixels(image: Image.Image, size: int, library: Library) -> np.ndarray:
-    """What CLIP takes of ``image`` (RGB): shortest side to ``size``, centre crop, CLIP's normalisation.
+def clip_pixels(image: Image.Image, size: int, *libraries: str) -> list[np.ndarray]:
+    """What CLIP takes of ``image`` (RGB), prepared as by each of ``libraries``: float32, (3, size, size).
 
-    float32, (3, size, size). ``library`` is the one that the encoder's authors prepared its images with.
+    The shorter side becomes ``size``, bicubic; the centre is cropped, and CLIP's normalisation applied.
     """
-    return to_floats(crop_centre(resize_shortest(image, size), size, library))
+    longer = int(size * max(image.size) / min(image.size))
+    shape = (size, longer) if image.width <= image.height else (longer, size)
+    resized = image.resize(shape, Image.Resampling.BICUBIC)
+    found = []
+    for library in libraries:
+        left, top = (_ROUNDED[library]((side - size) / 2) for side in shape)
+        found.append(to_floats(resized.crop((left, top, left + size, top + size))))
+    return found

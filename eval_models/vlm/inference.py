@@ -1,40 +1,57 @@
-"""What a model of transformers answers to prepared prompts: the likeliest first token, or a reply of several.
+"""What a model of transformers answers to questions: the likeliest first token, or a reply of several.
 
 Questions about one image share its pass through the model: what their prompts have in common goes through by itself;
 what differs, in few tokens for each, and the tokens of the replies continue from its keys and values.
+
+What a question's sampling means: ``temperature`` None: the checkpoint's ``generation_config.json`` decides everything.
+0.0: the most probable token each time, the checkpoint's ``do_sample``, ``temperature``, ``top_p``, ``top_k`` and
+``repetition_penalty`` put aside. Above 0: drawn at that temperature, with the checkpoint's ``top_p`` and ``top_k`` but
+without its ``repetition_penalty``. A ``repetition_penalty`` in ``extra`` applies in every case; as transformers does,
+it counts the tokens of the prompt too. Stop tokens, and what else the checkpoint sets, are always the checkpoint's.
+
+Probabilities of choices are the model's own (softmax of its last logits), whatever the temperature; only the repetition
+penalty is applied before, where the rules above keep one.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import io
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from eval_models.vlm.prompts import (
-    Inputs,
-    PromptPenalty,
-    generate_options,
-    is_seeded,
-    penalty_of,
-    prompt_lengths,
-    reply_groups,
-)
-from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
-from imageevalkit.errors import say
+from PIL import Image
+
+from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question, Sampling, ask
+from imageevalkit.errors import say, suggest
+from imageevalkit.images import CorruptImage
+from imageevalkit.judges.api import judge_picture
+from imageevalkit.secrets import one_line
 
 if TYPE_CHECKING:
     import torch
 
+Inputs = Mapping[str, "torch.Tensor"]
 # tests/test_transformers_judge.py compares them with one ``generate`` call for each question
 _PROVEN = ("qwen2_5_vl", "qwen3_vl")
 # Largest difference of a probability between the two ways. Float32 leaves no doubt; half precision rounds by
 # about this much, and a class that fails for that reason is slow, not wrong.
-_TOLERANCE = {"float32": 1e-5}
+_TOLERANCE = {"torch.float32": 1e-5}
 _TOLERANCE_HALF = 0.02
-_CHECKED = 2  # prompts
-_FIRST_TOKENS = 4  # of each
+_TRIAL = ("Is it red?", "What is in the image, and how many are there?")
 _BY_TOKEN = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
+_EXTRA = ("repetition_penalty", "chat_template_kwargs")
+
+
+class UnfitPrompt(Exception):
+    """The model cannot take it: one line why."""
 
 
 class Prefix(NamedTuple):
@@ -44,48 +61,122 @@ class Prefix(NamedTuple):
     while a prefix is in use.
     """
 
-    ids: list[int]
+    ids: torch.Tensor
     cache: Any
 
     def rows(self, count: int) -> Any:
-        """The cache as one of ``count`` rows that may grow, without a copy: a dynamic layer copies when it grows.
+        """A copy of the cache with ``count`` rows, which may grow."""
+        cache = copy.deepcopy(self.cache)
+        cache.batch_repeat_interleave(count)
+        return cache
 
-        Raises:
-            TypeError: the model keeps something else than keys and values of all tokens.
+    def before(self, suffixes: Sequence[torch.Tensor]) -> Inputs:
+        """Whole prompts for ``generate``: padding stands between the prefix and the shorter ``suffixes``."""
+        import torch
+        from torch.nn.utils.rnn import pad_sequence
+
+        ids = self.ids.expand(len(suffixes), -1)
+        masks = [torch.ones_like(suffix) for suffix in suffixes]
+        left = {"batch_first": True, "padding_side": "left"}
+        return {
+            "input_ids": torch.cat([ids, pad_sequence(suffixes, **left)], dim=1),
+            "attention_mask": torch.cat([torch.ones_like(ids), pad_sequence(masks, **left)], dim=1),
+        }
+
+
+@dataclass
+class LocalModel:
+    """``model`` in evaluation mode and its ``processor``; ``positions``: the longest context, None if unknown."""
+
+    model: Any
+    processor: Any
+    positions: int | None
+
+    @functools.cached_property
+    def shares(self) -> bool:
+        """Whether :meth:`shared_answers` is right: tests tell it of some classes, a trial with an image of others.
+
+        It is not where an image's tokens see the question, or a model or its positions do not go on from a cache.
         """
-        from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+        name = self.model.config.model_type
+        if name in _PROVEN:
+            return True
+        drawn = io.BytesIO()
+        Image.effect_noise((256, 192), 90).convert("RGB").save(drawn, "PNG")
+        picture = Picture(Path("noise.png"), "", data=drawn.getvalue())
+        questions = [ask(f"choice/{text}", picture, text, choices=("Yes", "No", "1")) for text in _TRIAL]
+        questions += [ask(f"reply/{text}", picture, text, max_tokens=8) for text in _TRIAL]
+        tolerance = _TOLERANCE.get(str(self.model.dtype), _TOLERANCE_HALF)
+        try:
+            prompts = self.prompts([[question] for question in questions])
+            shared = {one.question.name: one for one in self.shared_answers(questions, prompts, len(prompts))}
+            plain = [self.answers([q], prompt)[0] for q, prompt in zip(questions, prompts, strict=True)]
+            if all(_is_close(one, shared[one.question.name], tolerance) for one in plain):
+                return True
+            reason = "answers would differ"
+        except Exception as error:  # classes fail in their own ways where they cannot go on from a cache
+            reason = type(error).__name__
+        say(f"judge: {name} cannot share an image between questions ({reason}): each is asked with its own")
+        return False
 
-        repeated = copy.copy(self.cache)
-        repeated.layers = [copy.copy(layer) for layer in self.cache.layers]
-        for layer in repeated.layers:
-            if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
-                raise TypeError(f"the model keeps a {type(layer).__name__}")
-            layer.keys = layer.keys.expand(count, -1, -1, -1)
-            layer.values = layer.values.expand(count, -1, -1, -1)
-        return repeated
+    def prompts(self, groups: Iterable[Sequence[Question]]) -> list[Inputs]:
+        """A batch of each group of questions, which have equal sampling, padded on the left.
 
+        A picture that several ask about is opened once. Raises UnfitPrompt: one of the questions cannot be put.
+        """
+        images: dict[Picture, Image.Image] = {}
+        try:
+            return [self._batch(questions, images) for questions in groups]
+        except UnfitPrompt:
+            raise
+        except Exception as error:  # a processor's own limits, or Pillow's, such as an extreme aspect ratio
+            raise UnfitPrompt(f"cannot be prepared: {one_line(error)}") from error
 
-class _Row(NamedTuple):
-    """``suffix``: the tokens of ``prompt`` (a batch of one row) after the common prefix."""
+    def _batch(self, questions: Sequence[Question], images: dict[Picture, Image.Image]) -> Inputs:
+        conversations = [
+            [
+                {"role": message.role, "content": [_content(part, images) for part in message.parts]}
+                for message in question.messages
+            ]
+            for question in questions
+        ]
+        sampling = questions[0].sampling
+        template = str(self.processor.chat_template)  # or several by name
+        # variables that the template does not have mean nothing to it, as in vLLM
+        variables = {
+            name: value
+            for name, value in sampling.extra.get("chat_template_kwargs", {}).items()
+            if re.search(rf"\b{re.escape(name)}\b", template)
+        }
+        inputs: Inputs = self.processor.apply_chat_template(
+            conversations,
+            tokenize=True,
+            add_generation_prompt=True,
+            return_dict=True,
+            return_tensors="pt",
+            # a checkpoint may have no padding token, which one row does not need
+            processor_kwargs={"padding": True} if len(questions) > 1 else {},
+            **variables,
+        )
+        length = max(_lengths(inputs))
+        if self.positions is not None and length + sampling.max_tokens > self.positions:
+            raise UnfitPrompt(
+                f"context too long: {length} tokens of prompt and {sampling.max_tokens} of reply, the model has "
+                f"{self.positions} positions; the judge's max_pixels makes images smaller"
+            )
+        return inputs
 
-    question: Question
-    prompt: Inputs
-    suffix: list[int]
+    def batches(self, questions: Sequence[Question]) -> list[list[int]]:
+        """The numbers of the ``questions`` that may go through the model together, those with choices first.
 
-
-# the first tokens of a reply, the most probable each time, and the probabilities of (tokens, vocabulary)
-_Beginning = tuple[list[int], "torch.Tensor"]
-
-
-class Inference:
-    """``model`` with its ``tokenizer``; at most ``batch_size`` questions go through it at once."""
-
-    def __init__(self, model: Any, tokenizer: Any, batch_size: int) -> None:
-        self._model = model
-        self._tokenizer = tokenizer
-        self._batch_size = batch_size
-        self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
-        self._shares: bool | None = True if model.config.model_type in _PROVEN else None
+        Replies are of equal sampling. One that is drawn with a seed is alone: it must not depend on what else is asked.
+        """
+        groups: dict[Any, list[int]] = {}
+        for n, question in enumerate(questions):
+            sampling = json.dumps(asdict(question.sampling), sort_keys=True)
+            alone = n if self._is_seeded(question.sampling) else None
+            groups.setdefault(None if question.choices else (sampling, alone), []).append(n)
+        return sorted(groups.values(), key=lambda group: not questions[group[0]].choices)
 
     def answers(self, questions: Sequence[Question], inputs: Inputs) -> list[Answer]:
         """The answer to each of ``questions``, the rows of ``inputs``: one with choices, or some of equal sampling.
@@ -96,243 +187,168 @@ class Inference:
 
         with torch.inference_mode():
             if not questions[0].choices:
-                return self._replies(questions, self._moved(inputs))
-            (question,) = questions
-            end = torch.tensor([inputs["input_ids"].shape[1] - 1])
-            logits, _ = self._forward(inputs, end, use_cache=False)
-            return [self._choice(question, inputs, logits[0, 0].float())]
+                return self._replies(questions, inputs)
+            (question,), (ids,) = questions, inputs["input_ids"]
+            logits, _ = self._forward(inputs, torch.tensor([len(ids) - 1]), use_cache=False)
+            return [self._choice(question, ids, logits[0, 0])]
 
-    def may_share(self, prompts: Sequence[Inputs]) -> bool:
-        """Whether :meth:`shared_answers` is right for the model; found out with these, two at least.
-
-        For the classes of :data:`_PROVEN` it is. Any other is tried on its first image: where the probabilities are
-        not those of the plain way (an image whose tokens see the question, positions that a cache does not continue),
-        or the model cannot go on from a cache, it is not.
-        """
+    def shared_answers(
+        self, questions: Sequence[Question], prompts: Sequence[Inputs], batch_size: int
+    ) -> list[Answer]:
+        """The answer to each of ``questions``, in any order; ``prompts``, batches of one row, have the same images."""
         import torch
 
-        if self._shares is None:
-            with torch.inference_mode():
-                self._shares = self._try(prompts[:_CHECKED])
-        return self._shares
-
-    def shared_answers(self, questions: Sequence[Question], prompts: Sequence[Inputs]) -> list[Answer]:
-        """The answer to each of ``questions``, in any order; ``prompts`` are batches of one row.
-
-        They have the same images, and the same tokens up to the last of them.
-        """
-        import torch
-
+        answers: list[Answer] = []
         with torch.inference_mode():
             prefix, suffixes = self._prefix(prompts)
-            rows = [_Row(*row) for row in zip(questions, prompts, suffixes, strict=True)]
-
-            def choices(batch: Sequence[_Row]) -> list[Answer]:
-                logits = self._logits_after(prefix, [row.suffix for row in batch])
-                return [
-                    self._choice(row.question, row.prompt, found)
-                    for row, found in zip(batch, logits, strict=True)
-                ]
-
-            def replies(batch: Sequence[_Row]) -> list[Answer]:
-                inputs = self._continued(prefix, [row.suffix for row in batch])
-                return self._replies([row.question for row in batch], inputs)
-
-            answers = self._in_batches([row for row in rows if row.question.choices], choices)
-            others = (row for row in rows if not row.question.choices)
-            for group in reply_groups(
-                others, lambda row: row.question.sampling, self._model.generation_config
-            ):
-                answers += self._in_batches(group, replies)
-            return answers
+            for group in self.batches(questions):
+                for start in range(0, len(group), batch_size):
+                    numbers = group[start : start + batch_size]
+                    batch, tails = [questions[n] for n in numbers], [suffixes[n] for n in numbers]
+                    if batch[0].choices:
+                        ids = [prompts[n]["input_ids"][0] for n in numbers]
+                        answers += map(self._choice, batch, ids, self._logits_after(prefix, tails))
+                    else:
+                        answers += self._replies(batch, prefix.before(tails), prefix.rows(len(tails)))
+        return answers
 
     def _moved(self, inputs: Inputs) -> Inputs:
         """``inputs`` on the model's device, pixels in its precision."""
         return {
-            name: value.to(self._model.device, self._model.dtype if value.is_floating_point() else None)
+            name: value.to(self.model.device, self.model.dtype if value.is_floating_point() else None)
             for name, value in inputs.items()
         }
 
     def _forward(self, inputs: Inputs, at: torch.Tensor, **options: Any) -> tuple[torch.Tensor, Any]:
-        """The logits at token positions ``at`` (one-dimensional), (batch, positions, vocabulary), and the cache.
+        """The float32 logits at token positions ``at``, (batch, positions, vocabulary), and the cache.
 
         Only these logits: those of a whole prompt are gigabytes.
         """
-        if self._keeps:
-            options["logits_to_keep"] = at.to(self._model.device)
-        out = self._model(**self._moved(inputs), **options)
-        return out.logits if self._keeps else out.logits[:, at], out.get("past_key_values")
+        keeps = "logits_to_keep" in inspect.signature(self.model.forward).parameters
+        if keeps:
+            options["logits_to_keep"] = at.to(self.model.device)
+        out = self.model(**self._moved(inputs), **options)
+        return (out.logits if keeps else out.logits[:, at]).float(), out.get("past_key_values")
 
-    def _choice(self, question: Question, prompt: Inputs, logits: torch.Tensor) -> Answer:
-        """The answer that ``logits`` (float32, shape (vocabulary,)) after ``prompt`` (a batch of one row) hold."""
-        penalty = penalty_of(question.sampling, self._model.generation_config)
-        if penalty != 1.0:
-            mask = prompt["attention_mask"].to(logits.device)
-            logits = PromptPenalty(penalty, mask)(prompt["input_ids"].to(logits.device), logits[None])[0]
-        tokens = choice_tokens(question.choices, self._tokenizer)
-        probabilities: list[float] = logits.softmax(dim=-1)[tokens].tolist()
+    def _choice(self, question: Question, ids: torch.Tensor, logits: torch.Tensor) -> Answer:
+        """The answer that ``logits`` (float32, shape (vocabulary,)) after the prompt ``ids`` hold."""
+        from transformers import RepetitionPenaltyLogitsProcessor
+
+        penalise = RepetitionPenaltyLogitsProcessor(self._penalty(question.sampling))
+        (logits,) = penalise(ids[None].to(logits.device), logits[None])
+        tokens = self.first_tokens(question.choices)
+        probabilities = logits.softmax(dim=-1)[tokens].tolist()
         (text,) = self._texts(logits.argmax()[None, None])
         return Answer(
             question,
             text,
             probabilities=dict(zip(question.choices, probabilities, strict=True)),
             outside=0.0,
-            tokens={"input": prompt_lengths(prompt)[0], "output": 1},
+            tokens={"input": len(ids), "output": 1},
         )
 
     def _texts(self, tokens: torch.Tensor) -> list[str]:
-        texts: list[str] = self._tokenizer.batch_decode(
+        texts: list[str] = self.processor.tokenizer.batch_decode(
             tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         return texts
 
-    def _replies(self, questions: Sequence[Question], inputs: Mapping[str, Any]) -> list[Answer]:
+    def _replies(self, questions: Sequence[Question], inputs: Inputs, cache: Any = None) -> list[Answer]:
         import torch
 
-        sampling, checkpoint = questions[0].sampling, self._model.generation_config
-        if is_seeded(sampling, checkpoint):
+        sampling = questions[0].sampling
+        if self._is_seeded(sampling):
             torch.manual_seed(sampling.seed)
-        options = generate_options(sampling, checkpoint, inputs["attention_mask"])
-        tokens = self._model.generate(**inputs, **options)[:, inputs["input_ids"].shape[1] :]
-        stop = checkpoint.eos_token_id
+        options = {"max_new_tokens": sampling.max_tokens, "repetition_penalty": self._penalty(sampling)}
+        if sampling.temperature is not None:
+            options["do_sample"] = sampling.temperature > 0
+        if sampling.temperature:
+            options["temperature"] = float(sampling.temperature)
+        ids = inputs["input_ids"]
+        # transformers' repetition penalty counts padding too: so that is a token that counts anyway
+        padded = {**inputs, "input_ids": ids.where(inputs["attention_mask"].bool(), ids[:, -1:])}
+        tokens = self.model.generate(**self._moved(padded), **options, past_key_values=cache)
+        tokens = tokens[:, ids.shape[1] :]
+        stop = self.model.generation_config.eos_token_id
         stops = {stop} if isinstance(stop, int) else set(stop or ())
         answers = []
-        rows = zip(questions, self._texts(tokens), tokens.tolist(), prompt_lengths(inputs), strict=True)
+        rows = zip(questions, self._texts(tokens), tokens.tolist(), _lengths(inputs), strict=True)
         for question, text, row, prompt in rows:
             # up to the one that ended the reply, if one did; padding follows where others are longer
             length = next((n for n, token in enumerate(row, start=1) if token in stops), 0)
             counts = {"input": prompt, "output": length or len(row)}
-            answers.append(Answer(question, text, tokens=counts, cut=not length))
+            answers.append(Answer(question, text, tokens=counts))
         return answers
 
-    def _prefix(self, prompts: Sequence[Inputs]) -> tuple[Prefix, list[list[int]]]:
+    def _prefix(self, prompts: Sequence[Inputs]) -> tuple[Prefix, list[torch.Tensor]]:
         """The common beginning of ``prompts`` (batches of one row), and what follows in each: one token at least."""
         import torch
 
-        rows = [prompt["input_ids"][0].tolist() for prompt in prompts]
-        columns = enumerate(zip(*(row[:-1] for row in rows), strict=False))
-        length = next((n for n, tokens in columns if len(set(tokens)) > 1), min(map(len, rows)) - 1)
+        rows = [prompt["input_ids"][0] for prompt in prompts]
+        columns = zip(*(row[:-1].tolist() for row in rows), strict=False)
+        length = sum(1 for _ in takewhile(lambda tokens: len(set(tokens)) == 1, columns))
         inputs = {
             name: value[:, :length] if name in _BY_TOKEN else value for name, value in prompts[0].items()
         }
         _, cache = self._forward(inputs, torch.tensor([length - 1]), use_cache=True)
         return Prefix(rows[0][:length], cache), [row[length:] for row in rows]
 
-    def _logits_after(self, prefix: Prefix, suffixes: Sequence[list[int]]) -> torch.Tensor:
+    def _logits_after(self, prefix: Prefix, suffixes: Sequence[torch.Tensor]) -> torch.Tensor:
         """Float32 logits after ``prefix`` and each of ``suffixes``, shape (suffixes, vocabulary)."""
         import torch
+        from torch.nn.utils.rnn import pad_sequence
 
-        width = max(map(len, suffixes))
+        ends, columns = torch.tensor([len(suffix) - 1 for suffix in suffixes]).unique(return_inverse=True)
         # Padded with any token on the right, where no other sees it: no mask is needed, positions go on
-        padded = [suffix + [0] * (width - len(suffix)) for suffix in suffixes]
-        ends = sorted({len(suffix) - 1 for suffix in suffixes})
-        logits, _ = self._forward(
-            {"input_ids": torch.tensor(padded)},
-            torch.tensor(ends),
-            past_key_values=prefix.rows(len(suffixes)),
-            use_cache=True,
-        )
-        columns = [ends.index(len(suffix) - 1) for suffix in suffixes]
-        return logits[range(len(suffixes)), columns].float()
+        inputs = {"input_ids": pad_sequence(suffixes, batch_first=True)}
+        cache = prefix.rows(len(suffixes))
+        logits, _ = self._forward(inputs, ends, past_key_values=cache, use_cache=True)
+        return logits[range(len(suffixes)), columns]
 
-    def _continued(self, prefix: Prefix, suffixes: Sequence[list[int]]) -> dict[str, Any]:
-        """What ``generate`` takes to go on from ``prefix``: padding stands between it and the shorter suffixes."""
-        import torch
+    def _penalty(self, sampling: Sampling) -> float:
+        own = self.model.generation_config.repetition_penalty if sampling.temperature is None else None
+        return float(sampling.extra.get("repetition_penalty") or own or 1.0)
 
-        width = max(map(len, suffixes))
-        ids, mask = [], []
-        for suffix in suffixes:
-            gap = [0] * (width - len(suffix))  # masked, so that any token will do
-            ids.append([*prefix.ids, *gap, *suffix])
-            mask.append([1] * len(prefix.ids) + gap + [1] * len(suffix))
-        return {
-            "input_ids": torch.tensor(ids, device=self._model.device),
-            "attention_mask": torch.tensor(mask, device=self._model.device),
-            "past_key_values": prefix.rows(len(suffixes)),
-        }
+    def _is_seeded(self, sampling: Sampling) -> bool:
+        """Whether the reply is drawn, and the same each time."""
+        drawn = sampling.temperature
+        if drawn is None:
+            drawn = self.model.generation_config.do_sample
+        return bool(drawn) and sampling.seed is not None
 
-    def _in_batches(
-        self, rows: Sequence[_Row], answer: Callable[[Sequence[_Row]], Sequence[Answer]]
-    ) -> list[Answer]:
-        """The ``answer`` to all ``rows``, a batch at once; smaller ones from where memory runs out."""
-        import torch
-
-        answers: list[Answer] = []
-        while len(answers) < len(rows):
-            batch = rows[len(answers) : len(answers) + self._batch_size]
-            try:
-                answers += answer(batch)
-            except torch.OutOfMemoryError:
-                if len(batch) == 1:
-                    raise
-                self._batch_size = len(batch) // 2
-                say(f"judge: out of GPU memory; from now on {self._batch_size} questions in one forward pass")
-                torch.cuda.empty_cache()
-        return answers
-
-    def _try(self, prompts: Sequence[Inputs]) -> bool:
-        """Whether the first tokens after ``prompts`` have the same probabilities both ways."""
-        import torch
-
-        plain = [row for prompt in prompts for row in self._beginnings(self._moved(prompt))]
-        try:
-            prefix, suffixes = self._prefix(prompts)
-            shared = self._beginnings(self._continued(prefix, suffixes))
-            next_tokens = self._logits_after(prefix, suffixes).softmax(-1)
-            at_once = [(ids[:1], row[None]) for (ids, _), row in zip(plain, next_tokens, strict=True)]
-            found = max(map(_difference, plain + plain, shared + at_once))
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # classes fail in their own ways where they cannot go on from a cache
-            reason = type(error).__name__
-        else:
-            if found <= _TOLERANCE.get(str(self._model.dtype).removeprefix("torch."), _TOLERANCE_HALF):
-                return True
-            reason = f"probabilities would differ by {found:.1g}"
-        say(
-            f"judge: {self._model.config.model_type} cannot share an image between questions ({reason}): "
-            "each is asked with its own"
-        )
-        return False
-
-    def _beginnings(self, inputs: Mapping[str, Any]) -> list[_Beginning]:
-        import torch
-
-        out = self._model.generate(
-            **inputs,
-            max_new_tokens=_FIRST_TOKENS,
-            do_sample=False,
-            repetition_penalty=1.0,
-            output_logits=True,
-            return_dict_in_generate=True,
-        )
-        probabilities = torch.stack(out.logits, dim=1).float().softmax(dim=-1)
-        ids = out.sequences[:, inputs["input_ids"].shape[1] :].tolist()
-        return list(zip(ids, probabilities, strict=True))
+    def first_tokens(self, texts: Sequence[str]) -> list[int]:
+        """The id of the first token of each of ``texts``, as if a reply began with it."""
+        return [self.processor.tokenizer.encode(text, add_special_tokens=False)[0] for text in texts]
 
 
-def _difference(one: _Beginning, other: _Beginning) -> float:
-    """The largest difference of a probability (0-1) while the replies are the same."""
-    largest = 0.0
-    for token, its, mine, theirs in zip(one[0], other[0], one[1], other[1], strict=False):
-        largest = max(largest, (mine - theirs).abs().max().item())
-        if token != its:
-            break
-    return largest
+def _is_close(one: Answer, other: Answer, tolerance: float) -> bool:
+    ours, theirs = one.probabilities or {}, other.probabilities or {}
+    return one.text == other.text and all(abs(ours[name] - theirs[name]) <= tolerance for name in ours)
 
 
-def check_choice_ids(questions: Sequence[Question], tokenizer: Any) -> None:
-    """Raises JudgeUnusable when ``tokenizer`` gives a choice another first token than its question says."""
-    expected = {q.choices: q.choice_ids for q in questions if q.choice_ids}
-    for choices, ids in expected.items():
-        for choice, id, found in zip(choices, ids, choice_tokens(choices, tokenizer), strict=True):
-            if id != found:
-                raise JudgeUnusable(
-                    f"judge: its tokenizer begins {choice!r} with token {found} instead of {id}: these are not the "
-                    "weights that the official scores come from; choose another judge by name"
-                )
+def _content(part: str | Picture, images: dict[Picture, Image.Image]) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    try:
+        # the processor knows by its identity an image that it has seen
+        images[part] = images.get(part) or judge_picture(part)
+    except (OSError, CorruptImage) as error:
+        raise UnfitPrompt(f"unreadable image {part.path.name}: {one_line(error)}") from error
+    return {"type": "image", "image": images[part]}
 
 
-def choice_tokens(choices: Sequence[str], tokenizer: Any) -> list[int]:
-    """The id of the first token of each of ``choices``, as if the reply began with it."""
-    return [tokenizer.encode(choice, add_special_tokens=False)[0] for choice in choices]
+def _lengths(inputs: Inputs) -> list[int]:
+    """Tokens of each row, padding left out."""
+    lengths: list[int] = inputs["attention_mask"].sum(dim=1).tolist()
+    return lengths
+
+
+def check_sampling(question: Question) -> None:
+    """Raises JudgeUnusable: ``question`` wants what this backend cannot do."""
+    for name in question.sampling.extra:
+        if name not in _EXTRA:
+            raise JudgeUnusable(
+                f"question '{question.name}' of item {question.item}: a transformers judge cannot honour "
+                f"'{name}'{suggest(name, _EXTRA)}; it knows {' and '.join(_EXTRA)}; leave it out, or use an openai or "
+                "vllm judge"
+            )

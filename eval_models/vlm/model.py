@@ -9,11 +9,10 @@ way the same numbers in half precision.
 
 from __future__ import annotations
 
-import importlib.util
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
-from PIL import Image
-
+from eval_models.vlm.inference import LocalModel
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.judges.answerer import WEIGHTS_USER
 from imageevalkit.judges.settings import TransformersSettings
@@ -21,35 +20,20 @@ from imageevalkit.weights import WeightsSource, missing_package, why_not_loaded
 
 PREPARED_BY = "transformers' Pillow variants; Qwen: resized as by torchvision"
 """What stands in the name of scores for the pixels of this module."""
-_OUT_OF_MEMORY = (
-    "does not fit into GPU memory; give the job more GPUs (EVAL_GPU_MAP), "
-    "set dtype=bfloat16, or choose a smaller judge"
-)
-
-
-class LocalModel(NamedTuple):
-    """``model`` in evaluation mode and its ``processor``; ``positions``: the longest context, None if unknown."""
-
-    model: Any
-    processor: Any
-    positions: int | None
 
 
 def load_model(source: WeightsSource, settings: TransformersSettings) -> LocalModel:
     """Load the weights and the processor. Raises CellFailure: one line why that is not possible here."""
+    path, commit = source.model_path, source.commit
     try:
         import torch
         import transformers
         from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
         from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
-    except ImportError as error:
-        raise missing_package(WEIGHTS_USER, error) from error
 
-    # its bars and its advice to programmers would garble the log of the job
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
-    path, commit = source.model_path, source.commit
-    try:
+        # its bars and its advice to programmers would garble the log of the job
+        transformers.utils.logging.disable_progress_bar()
+        transformers.utils.logging.set_verbosity_error()
         config = transformers.AutoConfig.from_pretrained(path, revision=commit)
         if type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING or type(config) not in PROCESSOR_MAPPING:
             raise CellFailure(
@@ -60,32 +44,28 @@ def load_model(source: WeightsSource, settings: TransformersSettings) -> LocalMo
         model = _weights(path, commit, settings)
     except CellFailure:
         raise
-    except torch.OutOfMemoryError as error:
-        raise CellFailure(f"judge: {path} {_OUT_OF_MEMORY}") from error
     except ImportError as error:
         raise missing_package(WEIGHTS_USER, error) from error
+    except torch.OutOfMemoryError as error:
+        raise CellFailure(
+            f"judge: {path} does not fit into GPU memory; give the job more GPUs (EVAL_GPU_MAP), "
+            "set dtype=bfloat16, or choose a smaller judge"
+        ) from error
     except Exception as error:  # the hub, a damaged file, a device that torch does not have
         raise CellFailure(f"judge: {why_not_loaded(path, error)}") from error
-    text = config.get_text_config()
-    return LocalModel(model, processor, getattr(text, "max_position_embeddings", None))
+    return LocalModel(model, processor, getattr(config.get_text_config(), "max_position_embeddings", None))
 
 
 def _weights(path: str, commit: str | None, settings: TransformersSettings) -> Any:
     import torch
     from transformers import AutoModelForImageTextToText
 
-    device_map = settings.device_map
-    if not device_map and torch.cuda.is_available():
-        device_map = "auto" if importlib.util.find_spec("accelerate") else "cuda"
-    elif not device_map:
-        device_map = "mps" if torch.backends.mps.is_available() else "cpu"
-    spread = device_map in ("auto", "balanced", "balanced_low_0", "sequential")
     model, loading = AutoModelForImageTextToText.from_pretrained(
         path,
         output_loading_info=True,
         revision=commit,
         dtype=settings.dtype,
-        device_map=device_map if spread else None,
+        device_map=settings.device_map or ("auto" if torch.accelerator.is_available() else "cpu"),
         attn_implementation=settings.attn_implementation,
     )
     # transformers only warns, and a judge with random weights answers all the same
@@ -94,11 +74,9 @@ def _weights(path: str, commit: str | None, settings: TransformersSettings) -> A
         raise CellFailure(
             f"judge: {path} lacks {len(missing)} of its weights (first: {missing[0]}); download it anew"
         )
-    if not spread:
-        model = model.to(device_map)
     # there is no map where one device holds all
     outside = {str(place) for place in getattr(model, "hf_device_map", {}).values()} & {"cpu", "disk"}
-    if spread and outside:
+    if outside and model.device.type != "cpu":
         say(
             f"judge: parts of {path} do not fit into GPU memory and are on {', '.join(sorted(outside))}: slow"
         )
@@ -108,12 +86,9 @@ def _weights(path: str, commit: str | None, settings: TransformersSettings) -> A
 def load_processor(
     processor_class: Any, model_path: str, revision: str | None, settings: TransformersSettings
 ) -> Any:
-    """The processor of the checkpoint, its tokenizer padding on the left.
-
-    Raises:
-        CellFailure: it has no chat template, or no such pixel limits; and what transformers raises.
-    """
+    """The processor of the checkpoint, padding on the left. Raises CellFailure: it lacks what the judge needs of it."""
     from transformers import AutoImageProcessor
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     class ImagesOnly(processor_class):
         """Without its video processor: no judge sees a video, and loading one needs torchvision."""
@@ -129,71 +104,45 @@ def load_processor(
         raise CellFailure(
             f"judge: {model_path} has no chat template, so it is no chat model; choose an instruction-tuned one"
         )
-    # the area of images; in the Qwen family it goes by the names of edges
-    edges = dict(images.size) if settings.min_pixels or settings.max_pixels else {}
     known = getattr(getattr(images, "valid_kwargs", None), "__annotations__", {})
+    # the area of images, which in the Qwen family goes by the names of edges
     for name, edge in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
         pixels = getattr(settings, name)
         if pixels is None:
             continue
-        if name not in known or edge not in edges:
+        if name not in known or edge not in dict(images.size):
             raise CellFailure(f"judge: the image processor of {model_path} takes no {name}; leave it out")
-        edges[edge] = pixels
-    if edges:
-        images.size = edges
+        images.size = {**dict(images.size), edge: pixels}
+    if isinstance(images, Qwen2VLImageProcessorPil):
+        images.resize = _resized
+    images.preprocess = _once(images.preprocess)
     processor.tokenizer.padding_side = "left"
-    processor.image_processor = ImagesOnce(images)
+    processor.image_processor = images
     return processor
 
 
-class ImagesOnce:
-    """Stands in for an image processor: the same images again, as in the next question, cost nothing.
+def _once(preprocess: Callable[..., Any]) -> Callable[..., Any]:
+    """``preprocess`` of an image processor, to which the same images again, as in the next question, cost nothing."""
+    from transformers.image_utils import make_flat_list_of_images
 
-    The Qwen family's gets them in the size that it wants, and leaves them so.
-    """
+    images, given = list[Any](), ""
+    prepared: Any = None
 
-    def __init__(self, image_processor: Any) -> None:
-        self._image_processor = image_processor
-        self._images: list[Any] = []
-        self._options = ""
-        self._prepared: Any = None
+    def preprocess_once(pictures: Any, *args: Any, **options: Any) -> Any:
+        nonlocal images, given, prepared
+        flat, now = make_flat_list_of_images(pictures), repr(options)
+        if (list(map(id, flat)), now) != (list(map(id, images)), given):
+            images, given, prepared = flat, now, preprocess(pictures, *args, **options)
+        return type(prepared)(dict(prepared))  # a processor may take things out of it
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._image_processor, name)
-
-    def __call__(self, images: Any, **options: Any) -> Any:
-        """What the image processor makes of ``images``, Pillow's, which may be in nested lists."""
-        from transformers.image_utils import make_flat_list_of_images
-        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-
-        flat = make_flat_list_of_images(images)
-        same = len(flat) == len(self._images) and all(a is b for a, b in zip(flat, self._images, strict=True))
-        if not same or repr(options) != self._options:
-            if isinstance(self._image_processor, Qwen2VLImageProcessorPil):
-                images = [_resized(image, self._image_processor) for image in flat]
-            self._prepared = self._image_processor(images, **options)
-            self._images, self._options = flat, repr(options)
-        # a processor may take things out of it
-        return type(self._prepared)(dict(self._prepared))
+    return preprocess_once
 
 
-def _resized(image: Image.Image, image_processor: Any) -> Image.Image:
-    """``image`` (RGB) in the size that a Qwen ``image_processor`` wants, with the pixels of torchvision's bicubic."""
+def _resized(image: Any, size: Any, resample: Any, factor: int) -> Any:
+    """The array of a Qwen ``image``, colours first, in the size that it wants, as torchvision's bicubic does it."""
     import torch
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
-    edges = dict(image_processor.size)
-    height, width = smart_resize(
-        image.height,
-        image.width,
-        factor=image_processor.patch_size * image_processor.merge_size,
-        min_pixels=edges["shortest_edge"],
-        max_pixels=edges["longest_edge"],
-    )
-    if (width, height) == image.size:
-        return image
-    rows = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(image.height, image.width, 3)
-    resized = torch.nn.functional.interpolate(
-        rows.permute(2, 0, 1)[None], (height, width), mode="bicubic", antialias=True
-    )
-    return Image.frombytes("RGB", (width, height), resized[0].permute(1, 2, 0).numpy().tobytes())
+    new = smart_resize(*image.shape[1:], factor, size.shortest_edge, size.longest_edge)
+    pixels = torch.tensor(image)[None]
+    return torch.nn.functional.interpolate(pixels, new, mode="bicubic", antialias=True)[0].numpy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import zlib
@@ -14,11 +15,10 @@ from typing import Any
 
 from PIL import Image
 
-from imageevalkit.adoption.places import Places, nowhere
+from imageevalkit.adoption.places import Place, Places
 from imageevalkit.cell import Cell
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import Tell, tell_nobody
 from imageevalkit.cell.records import CORRUPT, FAILED, OK, Record, RecordWriter, last_records, whole_image
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.grids import Grid, is_black
@@ -33,7 +33,6 @@ STAGE = "adopt"
 # (Flat graphics are three times as large, but small all the same.)
 FAST_PNG = {"compress_level": 1, "compress_type": zlib.Z_RLE}
 _MOST_THREADS = 8
-_COMMIT_EVERY = 64  # images; what is lost of them is copied again
 
 
 def adopt_cell(
@@ -45,100 +44,80 @@ def adopt_cell(
     overwrite: bool = False,
     log: Callable[[str], None] = say,
 ) -> Outcome:
-    """Make the images of ``cell`` those at ``places`` (below ``source``).
+    """Make the images of ``cell`` those at ``places`` (below ``source``); what is the same as before is left alone.
 
-    Files are copied byte for byte, cells of a file as PNG. What is the same as before is left alone; an item without an
-    image, with a black cell, or with a file that is no whole image (which coverage counts as corrupt), is recorded as
-    failed, never as blank. Images of another source are replaced only with ``overwrite``. Raises CellFailure: nothing
-    was found, or the cell holds images that nobody said to replace, or the disk is full.
+    Files are copied byte for byte, cells of a file as PNG. An item without an image, with a black cell, or with a file
+    that is no whole image is recorded as failed. Raises CellFailure: as :func:`check_cell`, or the disk is full.
     """
-    settings = check_cell(cell, items, source, places, overwrite, log)
-    key = fp.remember(cell.fingerprints, settings, {})
-    before = {id: record for id, record in last_records(cell).items() if record.fingerprint == key}
+    key = fp.remember(cell.fingerprints, check_cell(cell, items, source, places, overwrite), {})
+    # earlier versions took what is no image too, and said nothing of its colours
+    known = [one for one in last_records(cell).values() if one.status != OK or one.flat is not None]
+    before = {record.item: record for record in known if record.fingerprint == key}
     copied, uneven, lost = 0, 0, dict[str, Record]()
-    writer = RecordWriter(cell, key)
-    try:
+    with contextlib.closing(RecordWriter(cell, key)) as writer:
         for n, (item, record, data) in enumerate(_copies(items, source, places, before), 1):
-            is_new = record is not before.get(item.id)
-            if is_new:
+            if is_new := record is not before.get(item.id):
                 writer.save(item, record, data)
-                if n % _COMMIT_EVERY == 0:
-                    writer.commit()
             if record.status == OK:
                 copied += is_new
                 uneven += bool(record.uneven)
             else:
                 lost[item.id] = record
             progress.report(Progress(cell.key, STAGE, n, len(items), n - copied, len(lost)), n == len(items))
-    finally:
-        writer.close()
     log(f"{cell.key}: {copied} images copied from {source}, {len(items) - len(lost) - copied} were here")
     problems = []
-    for word, what in (
-        ("missing", "images are not to be had"),
-        ("corrupt", "images are corrupt and not taken"),
-    ):
-        records = {id: one for id, one in lost.items() if (one.outcome == CORRUPT) == (word == "corrupt")}
-        for id, record in records.items():
-            log(f"{word}: {id}: {record.reason}")
-        if lacking := [item for item in items if item.id in records]:
-            names = [item.id.removeprefix("images/") + item.path.suffix for item in lacking[:3]]
-            named = ", ".join(names) + (", …" if len(lacking) > 3 else "")
-            first = records[lacking[0].id].reason
-            problems.append(f"{len(lacking)} of {len(items)} {what}: {named} (the first: {first})")
+    for word, what in (("missing", "not to be had"), ("corrupt", "corrupt and not taken")):
+        records = [lost[item.id] for item in items if item.id in lost]
+        records = [one for one in records if (one.outcome == CORRUPT) == (word == "corrupt")]
+        for record in records:
+            log(f"{word}: {record.item}: {record.reason}")
+        if records:
+            names = ", ".join(one.path.removeprefix("images/") for one in records[:3])
+            more = ", …" if len(records) > 3 else ""
+            first = f"(the first: {records[0].reason})"
+            problems.append(f"{len(records)} of {len(items)} images are {what}: {names}{more} {first}")
     doubt = f"; {uneven} are of grids that do not divide evenly: is the grid right?" if uneven else ""
-    if problems:
-        return Outcome(INCOMPLETE, "; ".join(problems) + doubt)
-    return Outcome(COMPLETE, f"{len(items)} images of {source}{doubt}")
+    said = "; ".join(problems) or f"{len(items)} images of {source}"
+    return Outcome(INCOMPLETE if problems else COMPLETE, f"{said}{doubt}")
 
 
 def check_cell(
-    cell: Cell, items: Sequence[Item], source: Path, places: Places, overwrite: bool, tell: Tell = tell_nobody
+    cell: Cell, items: Sequence[Item], source: Path, places: Places, overwrite: bool
 ) -> dict[str, Any]:
-    """The settings that ``cell`` gets with the images at ``places``; what is no record of it is told.
-
-    Raises CellFailure: ``source`` holds no image of the benchmark, or the cell images that nobody said to replace.
-    """
-    _check_source(cell, items, source, places)
+    """The settings that ``cell`` gets with the images at ``places``. Raises CellFailure: it may not have them."""
+    if not any(place.path for place in places.values()):
+        raise CellFailure(_why_nothing(cell, items, source, places))
     # in the place of a model's settings: images of two places, or cut in two ways, are never one score
     settings = {"images": "made elsewhere", "source": str(source.absolute())}
     if grids := sorted({str(place.grid) for place in places.values() if place.grid}):
         settings["grid"] = "; ".join(grids)
-    known, records = fp.known(cell.fingerprints, tell), last_records(cell, tell)
+    known, records = fp.known(cell.fingerprints), last_records(cell)
+    unrecorded = sum(item.id not in records and item.path.exists() for item in items)
+    there = f"{unrecorded} images that were put there by hand" if unrecorded else ""
     for record in records.values():
         before = known.get(record.fingerprint, {})
-        if record.status != OK or before == settings:
-            continue
-        if "source" not in before:
-            raise CellFailure(
-                f"{cell.key} holds images that were generated here; give the images of --images a model name of "
-                "their own"
-            )
-        if not overwrite:
+        if record.status == OK and before != settings:
+            if "source" not in before:
+                raise CellFailure(
+                    f"{cell.key} holds images that were generated here; give the images of --images a model name of "
+                    "their own"
+                )
             cut = f" cut as grid={before['grid']}" if "grid" in before else ""
-            raise CellFailure(
-                f"{cell.key} holds the images of {before['source']}{cut}; --overwrite replaces them, another model "
-                "name keeps both"
-            )
-    unrecorded = sum(item.id not in records and item.path.exists() for item in items)
-    if unrecorded and not overwrite:
+            there = f"the images of {before['source']}{cut}"
+    if there and not overwrite:
         raise CellFailure(
-            f"{cell.key} holds {unrecorded} images that were put there by hand; --overwrite replaces them, another "
-            "model name keeps both"
+            f"{cell.key} holds {there}; --overwrite replaces them, another model name keeps both"
         )
     return settings
 
 
-def _check_source(cell: Cell, items: Sequence[Item], source: Path, places: Places) -> None:
-    reasons = [place.reason for place in places.values() if not place.path]
-    if len(reasons) < len(places):
-        return
-    if reasons:
-        raise CellFailure(reasons[0])
+def _why_nothing(cell: Cell, items: Sequence[Item], source: Path, places: Places) -> str:
+    if places:
+        return next(iter(places.values())).reason
     if source.is_file():
-        raise CellFailure(f"no prompt of {cell.benchmark} is in {source}")
+        return f"no prompt of {cell.benchmark} is in {source}"
     names = ", ".join(str(item.path.relative_to(cell.folder / "images")) for item in items[:3])
-    raise CellFailure(
+    return (
         f"no image of {cell.benchmark} is in {source}: {IMAGE_FORMATS} files are taken, named as in the official "
         f"layout; the {len(items)} items of this run begin with {names}"
     )
@@ -154,33 +133,25 @@ def _copies(
     """What is to be kept of each item, in the order of the files: each is read once for all of its cells."""
     nothing, files = list[_Copy](), defaultdict[tuple[Path, Grid | None], list[Item]](list)
     for item in items:
-        place = places.get(item.id) or nowhere(f"there is no image of it in {source.absolute()}")
-        old = before.get(item.id)
+        place = places.get(item.id) or Place(reason=f"there is no image of it in {source.absolute()}")
         if place.path:
             files[place.path, place.grid].append(item)
-        elif old and old.status != OK and (old.reason, old.source) == (one_line(place.reason), ""):
-            nothing.append((item, old, None))
-        else:
-            # an empty source: the survey tells what is not there from what failed
-            record = replace(Record.of(item, OK), source="")
-            nothing.append((item, _lost(record, "ItemFailed", place.reason), None))
-
-    def read(file: tuple[tuple[Path, Grid | None], list[Item]]) -> list[_Copy]:
-        (path, grid), items = file
-        return _read(path, grid, items, places, before)
+            continue
+        # an empty source: the survey tells what is not there from what failed
+        record = _lost(replace(Record.of(item, OK), source=""), "ItemFailed", place.reason)
+        old = before.get(item.id)
+        is_known = old and (old.status, old.reason, old.source) == (FAILED, record.reason, "")
+        nothing.append((item, old if old and is_known else record, None))
 
     threads = min(_MOST_THREADS, available_cores())
-    return chain(nothing, chain.from_iterable(map_threads(read, files.items(), threads)))
+    copies = map_threads(lambda file: _read(*file[0], file[1], places, before), files.items(), threads)
+    return chain(nothing, chain.from_iterable(copies))
 
 
 def _read(
     path: Path, grid: Grid | None, items: Sequence[Item], places: Places, before: Mapping[str, Record]
 ) -> list[_Copy]:
-    """The images of ``items`` in ``path``: its bytes as they are, or its cells as RGB PNG where it is a ``grid``.
-
-    A file that is as it was at the last time is not decoded. Touches nothing, so that threads do it side by side.
-    Raises CellFailure: the file cannot be read.
-    """
+    """The images of ``items`` in ``path``: its bytes, or its cells as RGB PNG; what is as it was is not decoded."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -189,45 +160,36 @@ def _read(
     copies, fresh = list[_Copy](), list[tuple[Item, Record]]()
     for item in items:
         old, n = before.get(item.id), places[item.id].index
-        if old and is_of(old, path, n, sha256) and _stands(old, item):
+        is_there = old and (old.status != OK or whole_image(item.path, old, mend=True))
+        if old and is_there and is_of(old, path, n, sha256):
             copies.append((item, old, None))
         else:
             record = replace(Record.of(item, OK), source=str(path.absolute()), source_sha256=sha256, cell=n)
             fresh.append((item, record))
-    if not fresh:
-        return copies
     try:
-        if not grid:
+        if fresh and not grid:
+            _, size, flat = facts(data)
             # nobody knows how, and with which seed, it was made
-            known = facts(data)
-            for item, record in fresh:
-                record = replace(record, seed=None, source_sha256=None, size=known.size, flat=known.flat)
-                copies.append((item, record, data))
-            return copies
-        whole = decode(data)
-        cells = grid.split(whole)
+            known: dict[str, Any] = {"seed": None, "source_sha256": None, "size": size, "flat": flat}
+            copies += [(item, replace(record, **known), data) for item, record in fresh]
+        elif fresh and grid:
+            whole = decode(data)
+            cells = grid.split(whole)
+            uneven = bool(whole.width % grid.cols or whole.height % grid.rows) or None
+            fresh = [(item, replace(record, uneven=uneven)) for item, record in fresh]
+            copies += [(item, *_cell(record, cells[record.cell or 0])) for item, record in fresh]
     except ValueError as error:
-        kind, text = "ItemFailed", f"{path}: {error}"
+        copies += [(item, _lost(record, "ItemFailed", f"{path}: {error}"), None) for item, record in fresh]
     except CorruptImage as error:
-        kind, text = CorruptImage.__name__, f"{path} does not decode ({error})"
-    else:
-        uneven = bool(whole.width % grid.cols or whole.height % grid.rows) or None
-        return copies + [
-            (item, *_cell(replace(record, uneven=uneven), cells[record.cell or 0])) for item, record in fresh
-        ]
-    return copies + [(item, _lost(record, kind, text), None) for item, record in fresh]
+        text = f"{path} does not decode ({error})"
+        copies += [(item, _lost(record, CorruptImage.__name__, text), None) for item, record in fresh]
+    return copies
 
 
 def is_of(record: Record, path: Path, n: int | None, sha256: str) -> bool:
     """Whether ``record`` tells of the cell ``n`` of the file ``path`` (None: of all of it) with these bytes."""
     original = record.source_sha256 or record.image_sha256
     return (record.source, record.cell, original) == (str(path.absolute()), n, sha256)
-
-
-def _stands(record: Record, item: Item) -> bool:
-    # earlier versions took what is no image too, and said nothing of its colours
-    is_known = record.flat is not None and whole_image(item.path, record, mend=True) is not None
-    return record.status != OK or is_known
 
 
 def _lost(record: Record, kind: str, text: str) -> Record:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from imageevalkit.adoption.copies import check_cell, is_of
-from imageevalkit.adoption.places import Place, Places, places_of_job
+from imageevalkit.adoption.places import Places, places_of_job
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.records import OK, last_records
-from imageevalkit.cell.states import ImageState, recorded, to_come
+from imageevalkit.cell.records import GENERATED, OK
+from imageevalkit.cell.states import ImageState, survey, to_come
 from imageevalkit.errors import ExitStatus, run_main
 from imageevalkit.forecast import Datasets, Forecast, tell_forecasts
 from imageevalkit.images import CorruptImage, opened, sha256_file
@@ -33,32 +34,25 @@ def forecast_of(options: Mapping[str, Any], datasets: Datasets) -> Forecast:
 
 
 def images_to_come(cell: Cell, items: Sequence[Item], places: Places) -> dict[str, ImageState]:
-    """The images that there will be, by item id, after those at ``places`` were taken; only reads.
-
-    Black cells of a new grid, which hold no image, are among them. Of a new file only the header is read: one that ends
-    early counts.
-    """
-    records = last_records(cell)
+    """The images that there will be, by item id; new ones of files that end early, and black cells, count too."""
     sha256_of = functools.cache(sha256_file)
     states = {}
-    for item in items:
-        place, record = places.get(item.id, Place(None)), records.get(item.id)
-        if place.path is None:
+    for state in survey(cell, items, pixels=True, tolerant=True).states.values():
+        item, place, record = state.item, places.get(state.item.id), state.record
+        if place is None or place.path is None:
             continue
-        if not record or not is_of(record, place.path, place.index, sha256_of(place.path)):
-            if place.grid or _is_image(place.path):
-                states[item.id] = to_come(item)
-        elif record.status == OK and record.size is not None:
-            states[item.id] = recorded(item, record)
+        is_known = record and is_of(record, place.path, place.index, sha256_of(place.path))
+        if is_known and state.status == GENERATED:
+            states[item.id] = state
+        elif not (is_known and record and record.status != OK) and (place.grid or _is_image(place.path)):
+            states[item.id] = to_come(item)
     return states
 
 
 def _is_image(path: Path) -> bool:
-    try:
-        opened(path).close()
-    except (OSError, CorruptImage):
-        return False
-    return True
+    with contextlib.suppress(OSError, CorruptImage), opened(path):
+        return True
+    return False
 
 
 def main() -> ExitStatus:

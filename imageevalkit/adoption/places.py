@@ -4,43 +4,33 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import parse
+from imageevalkit.cell.jsonl import read_json
 from imageevalkit.errors import CellFailure
 from imageevalkit.forecast import Datasets
 from imageevalkit.grids import Grid
 from imageevalkit.images import IMAGE_FORMATS, IMAGE_SUFFIXES
-from imageevalkit.registry import image_finder
-from imageevalkit.secrets import one_line
+from imageevalkit.registry import ImageFinder
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the image of an item is: a file, or its cell ``index`` (from 0, row by row) where it is a ``grid``.
+    """Where an image is: a file, or its cell ``index`` (from 0, by row) of a ``grid``; or a ``reason`` why nowhere."""
 
-    Without a ``path`` it is nowhere, for a ``reason``: there are files, but none of them can be taken.
-    """
-
-    path: Path | None
+    path: Path | None = None
     grid: Grid | None = None
     index: int | None = None
     reason: str = ""
 
 
 Places = Mapping[str, Place]
-Finder = Callable[[Path, Sequence[Item]], Places | None]
 """By item id; an item without a place has no image either."""
-
-
-def nowhere(reason: str) -> Place:
-    """The place of an image that cannot be taken."""
-    return Place(None, reason=reason)
 
 
 def only_one(files: Sequence[Path], grid: Grid | None = None, index: int | None = None) -> Place:
@@ -48,27 +38,25 @@ def only_one(files: Sequence[Path], grid: Grid | None = None, index: int | None 
     if len(files) == 1:
         return Place(files[0], grid, index)
     names = ", ".join(path.name for path in files[:3]) + (", …" if len(files) > 3 else "")
-    return nowhere(f"{len(files)} files in {files[0].parent} may be it ({names}): leave one")
+    return Place(reason=f"{len(files)} files in {files[0].parent} may be it ({names}): leave one")
 
 
 def places_of_job(
     cell: Cell, options: Mapping[str, Any], datasets: Datasets
 ) -> tuple[list[Item], Path, dict[str, Place]]:
-    """The items of ``cell``, where a job with ``options`` looks for their images, and what it finds there.
-
-    Raises CellFailure: as :func:`find_images`; or an entry of the benchmark breaks the contract.
-    """
-    items, dataset = datasets.own_items(cell, options["limit"]), datasets[cell.benchmark]
+    """The items of ``cell``, where a job with ``options`` looks for their images, and what it finds there."""
+    items, dataset = datasets.items(cell, options["limit"]), datasets[cell.benchmark]
     source = Path(options["sources"][cell.benchmark])
     among = Path(options["among"]) if options["among"] else None
-    return items, source, find_images(source, items, dataset.data, image_finder(dataset), among)
+    own = dataset.find_images if isinstance(dataset, ImageFinder) else None
+    return items, source, find_images(source, items, dataset.data, own, among)
 
 
 def find_images(
     source: Path,
     items: Sequence[Item],
     entries: Sequence[Mapping[str, Any]],
-    find: Finder | None = None,
+    find: Callable[[Path, Sequence[Item]], Mapping[str, Any] | None] | None = None,
     among: Path | None = None,
 ) -> dict[str, Place]:
     """The places of the images of ``items`` in ``source``, by item id; items without one are left out.
@@ -76,35 +64,45 @@ def find_images(
     ``find`` knows the benchmark's own layouts. Else a file is a JSON of paths by prompt, and of a folder the official
     layout counts: the item's path below ``images/``, with any suffix of an image, in ``source`` or in
     ``source/images``, whichever holds more of them. ``entries`` are all of the benchmark, whatever the limit. ``among``
-    holds the images of several models: then each has a folder of its own somewhere on the way to its files. Raises
-    CellFailure: ``source`` is there but cannot be read as what it seems to be; or the images may be another model's.
+    holds the images of several models, each in a folder of its own. Raises CellFailure: ``source`` cannot be read as
+    what it seems to be; or the images may be another model's.
     """
     own = find(source, items) if find else None
+    images, others = dict[str, list[Path]](), dict[str, Path]()
+    for path in sorted(path for path in source.rglob("*") if path.is_file()):
+        stem = PurePosixPath(path.relative_to(source)).with_suffix("").as_posix()
+        if path.suffix.lower() in IMAGE_SUFFIXES:
+            images.setdefault(stem, []).append(path)
+        else:
+            others.setdefault(stem.removeprefix("images/"), path)
     if source.is_file() and not own:
         places = _listed(source, items, Counter(entry.get("prompt") for entry in entries))
     elif own is not None:
         places = {id: place if isinstance(place, Place) else Place(place) for id, place in own.items()}
     else:
-        places = max((_in_layout(root, items) for root in (source, source / "images")), key=len)
-    places |= _instead(source, [item for item in items if item.id not in places], places)
-    if among is not None:
-        _check_model(places, items[0].model, among)
+        names = {item.id: item.id.removeprefix("images/") for item in items}
+        layouts = [{id: images.get(below + name) for id, name in names.items()} for below in ("", "images/")]
+        places = max(
+            ({id: only_one(files) for id, files in layout.items() if files} for layout in layouts), key=len
+        )
+    places |= _instead([item for item in items if item.id not in places], places, images, others)
+    model = f"/{items[0].model}/"
+    for path in [place.path for place in places.values() if place.path and among]:
+        if model not in path.as_posix().removeprefix(str(among)):
+            raise CellFailure(
+                f"{path} is in no folder of its model: with several models in --model_names, each has a folder below "
+                f"{among} ({model[1:]})"
+            )
     return places
 
 
 def read_filepaths(path: Path) -> dict[str, Path]:
-    """The image of each prompt, from a JSON file ``{prompt: path}`` (as GenEval 2's official script reads it).
+    """The image of each prompt, there or not, from a JSON file ``{prompt: path}`` as GenEval 2's official script reads.
 
     A relative path is relative to the folder of the file; if nothing is there, to the working directory, as the
-    official script takes it. Whether an image is there at all is not looked at. Raises CellFailure: the file cannot be
-    read, or is no JSON object of texts.
+    official script takes it. Raises CellFailure: the file cannot be read, or is no JSON object of texts.
     """
-    try:
-        raw = parse(path.read_bytes())
-    except OSError as error:
-        raise CellFailure(f"{path} cannot be read ({error.strerror})") from None
-    except ValueError as error:
-        raise CellFailure(f"{path} is no JSON ({one_line(error)})") from None
+    raw = read_json(path)
     if not isinstance(raw, dict) or not raw or not all(isinstance(p, str) and p for p in raw.values()):
         raise CellFailure(
             f'{path} is no JSON object of image paths by prompt: {{"a red dog": "images/0.png", …}}'
@@ -117,78 +115,36 @@ def _listed(source: Path, items: Sequence[Item], sharing: Mapping[str | None, in
     """The images that the JSON file ``source`` names; ``sharing`` counts the entries that have a prompt."""
     path_of, places = read_filepaths(source), dict[str, Place]()
     for item in items:
-        if item.prompt is None or item.prompt not in path_of:
+        path = path_of.get(item.prompt or "")
+        if path is None:
             continue
-        path = path_of[item.prompt]
         if sharing[item.prompt] > 1:
-            places[item.id] = nowhere(
-                f"{source} names one image for a prompt that {sharing[item.prompt]} images are made of: give a "
-                "folder in the official layout"
-            )
+            reason = f"{source} names one image for a prompt that {sharing[item.prompt]} images are made of"
+            places[item.id] = Place(reason=f"{reason}: give a folder in the official layout")
+        elif path.is_file():
+            places[item.id] = Place(path)
         else:
-            there = path.is_file()
-            places[item.id] = Place(path) if there else nowhere(f"{path}, named in {source}, is not there")
+            places[item.id] = Place(reason=f"{path}, named in {source}, is not there")
     return places
 
 
-def _in_layout(root: Path, items: Sequence[Item]) -> dict[str, Place]:
-    there = dict[str, list[Path]]()
-    for path, stem in _files(root):
-        if _is_image(path):
-            there.setdefault(stem, []).append(path)
-    return {item.id: only_one(there[_name(item)]) for item in items if _name(item) in there}
-
-
-def _instead(source: Path, items: Sequence[Item], places: Places) -> dict[str, Place]:
-    """What is in ``source`` in place of the images of ``items``, which have none among ``places``.
-
-    That is: files of their names with the suffix of another format, or image files of nearly their names.
-    """
-    if not items:
-        return {}
-    used = {place.path for place in places.values()}
-    others, alike = dict[str, Path](), dict[str, Path]()
-    for path, stem in _files(source):
-        name = stem.removeprefix("images/")
-        if not _is_image(path):
-            others.setdefault(name, path)
-        elif path not in used:
-            alike.setdefault(_loosely(name), path)
-    instead = dict[str, Place]()
+def _instead(
+    items: Sequence[Item], places: Places, images: Mapping[str, Sequence[Path]], others: Mapping[str, Path]
+) -> dict[str, Place]:
+    """Why ``items`` have no place: a file has the suffix of another format, or nearly the name."""
+    used, alike, instead = {place.path for place in places.values()}, dict[str, Path](), dict[str, Place]()
+    for stem, path in ((stem, path) for stem, paths in images.items() for path in paths if items):
+        if path not in used:
+            alike.setdefault(_loosely(stem.removeprefix("images/")), path)
     for item in items:
-        name = _name(item)
-        if name in others:
-            instead[item.id] = nowhere(f"there is {others[name]}, but only {IMAGE_FORMATS} files are taken")
+        name = item.id.removeprefix("images/")
+        if other := others.get(name):
+            instead[item.id] = Place(reason=f"there is {other}, but only {IMAGE_FORMATS} files are taken")
         elif near := alike.get(_loosely(name)):
-            instead[item.id] = nowhere(f"there is {near}, nearly {name}: rename it if it is the image")
+            instead[item.id] = Place(reason=f"there is {near}, nearly {name}: rename it if it is the image")
     return instead
-
-
-def _check_model(places: Places, model: str, among: Path) -> None:
-    for path in filter(None, (place.path for place in places.values())):
-        below = path.relative_to(among) if path.is_relative_to(among) else path
-        if f"/{model}/" not in f"/{below.as_posix()}":
-            raise CellFailure(
-                f"{path} is in no folder of its model: with several models in --model_names, each has a folder below "
-                f"{among} ({model}/)"
-            )
 
 
 def _loosely(stem: str) -> str:
     """``stem`` without what is easily mistaken: zeros before a number, upper case, kinds of separators."""
     return re.sub(r"(?<!\d)0+(?=\d)", "", re.sub(r"[\s_-]+", "_", stem.casefold()))
-
-
-def _name(item: Item) -> str:
-    return item.id.removeprefix("images/")
-
-
-def _files(root: Path) -> Iterator[tuple[Path, str]]:
-    """All files below ``root``, each with its path there without suffix."""
-    for path in sorted(root.rglob("*")):
-        if path.is_file():
-            yield path, PurePosixPath(path.relative_to(root)).with_suffix("").as_posix()
-
-
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in IMAGE_SUFFIXES

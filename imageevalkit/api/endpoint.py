@@ -18,8 +18,6 @@ from imageevalkit.secrets import SHORTEST
 if TYPE_CHECKING:
     import httpx2
 
-_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
 _PUBLIC = "public"
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 # what proxies such as Clash give out for every name (a block for benchmarks, RFC 2544)
@@ -34,7 +32,13 @@ class NotAllowed(Exception):
 
 def kind_of(address: str) -> str:
     """What kind of place ``address`` is: "public", "loopback", "link-local", "private", "stand-in" or "special"."""
-    ip = _reached(ipaddress.ip_address(address.partition("%")[0]))
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    site_local = False
+    if isinstance(ip, ipaddress.IPv6Address):
+        site_local = ip.is_site_local
+        # those that only wrap another one
+        inner = ipaddress.IPv4Address(int(ip) % 2**32) if ip in _NAT64 else ip.ipv4_mapped or ip.sixtofour
+        ip = inner or (ip.teredo[1] if ip.teredo else ip)
     if ip.is_loopback or ip.is_unspecified:  # 0.0.0.0 is this machine too
         return "loopback"
     if ip.is_link_local:
@@ -43,26 +47,15 @@ def kind_of(address: str) -> str:
         return "stand-in"
     if ip.is_multicast or ip.is_reserved:
         return "special"
-    site_local = isinstance(ip, ipaddress.IPv6Address) and ip.is_site_local
     return _PUBLIC if ip.is_global and not site_local and ip not in _PROTOCOL else "private"
-
-
-def _reached(ip: _Address) -> _Address:
-    """The address that is reached by way of one that only wraps it."""
-    if isinstance(ip, ipaddress.IPv4Address):
-        return ip
-    if ip in _NAT64:
-        return ipaddress.IPv4Address(int(ip) % 2**32)
-    return ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else ip)
 
 
 class Places:
     """The kind of place that the endpoint at ``base_url`` is, and with it where its replies may point.
 
-    A reply names the URL of its image. Whoever wrote it must not make this machine ask its own services or those of its
-    network: such an address is asked only where the endpoint itself is at one of the same kind. What counts is the
-    address of the very connection; names are looked up before, so that none is opened in vain, and for a proxy, which
-    looks them up itself.
+    Whoever wrote a reply must not make this machine ask its own services or those of its network: such an address is
+    asked only where the endpoint itself is at one of the same kind. What counts is the address of the very connection;
+    names are looked up before, so that none is opened in vain, and for a proxy, which looks them up itself.
     """
 
     def __init__(self, base_url: str) -> None:
@@ -73,44 +66,42 @@ class Places:
 
     def learning(self) -> dict[str, Any]:
         """The extensions of a request to the endpoint, whose connection shows where that is."""
-        return {} if self._connected else _on_connection(self._host, self._learn)
 
-    async def _learn(self, address: str, stream: Any) -> None:
-        self._connected = kind_of(address)
+        async def learn(address: str, stream: Any) -> None:
+            self._connected = kind_of(address)
 
-    async def check(self, url: httpx2.URL) -> None:
-        """Raises NotAllowed where ``url`` leads to what must not be asked, as far as its name is known here."""
-        for address in await _addresses(url.raw_host.decode("ascii")):
-            await self._check(url.host, address)
+        return {} if self._connected else _on_connection(self._host, learn)
 
-    def guarding(self, url: httpx2.URL) -> dict[str, Any]:
-        """The extensions of a request for ``url``: its connection is closed, with NotAllowed, where it must not be."""
+    async def guard(self, request: httpx2.Request) -> None:
+        """Raises NotAllowed where ``request`` leads to what must not be asked; so does its connection, later."""
+        url = request.url
+        host = url.raw_host.decode("ascii")
 
-        async def guard(address: str, stream: Any) -> None:
+        async def look(address: str, stream: Any) -> None:
             try:
                 await self._check(url.host, address)
             except NotAllowed:
                 await stream.aclose()
                 raise
 
-        return _on_connection(url.raw_host.decode("ascii"), guard)
+        for address in await _addresses(host):
+            await self._check(url.host, address)
+        request.extensions = {**request.extensions, **_on_connection(host, look)}
 
     async def _check(self, host: str, address: str) -> None:
-        kind = kind_of(address)
-        if kind == _PUBLIC or kind == (own := await self._kind()):
+        kind, own = kind_of(address), self._connected
+        if kind == _PUBLIC:
             return
-        where = host if host == address else f"{host} ({address})"
-        raise NotAllowed(
-            f"the image from {where} is not fetched: that is a {kind} address, and the endpoint is at a {own} one "
-            "(response_format=b64_json asks many endpoints for the image itself)"
-        )
-
-    async def _kind(self) -> str:
-        if self._connected:
-            return self._connected
-        # through a proxy: what its name says here, if it says anything
-        kinds = {kind_of(address) for address in await _addresses(self._host)}
-        return kinds.pop() if len(kinds) == 1 else _PUBLIC
+        if not own:
+            # through a proxy: what its name says here, if it says anything
+            kinds = {kind_of(each) for each in await _addresses(self._host)}
+            own = kinds.pop() if len(kinds) == 1 else _PUBLIC
+        if kind != own:
+            where = host if host == address else f"{host} ({address})"
+            raise NotAllowed(
+                f"the image from {where} is not fetched: that is a {kind} address, and the endpoint is at a {own} one "
+                "(response_format=b64_json asks many endpoints for the image itself)"
+            )
 
 
 def _on_connection(host: str, look: Callable[[str, Any], Awaitable[None]]) -> dict[str, Any]:
@@ -129,7 +120,6 @@ def _on_connection(host: str, look: Callable[[str, Any], Awaitable[None]]) -> di
 
 
 async def _addresses(host: str) -> list[str]:
-    """Those of ``host``; none where its name is not known here."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -164,12 +154,9 @@ class Endpoint:
 
     @classmethod
     def of(cls, model_kwargs: Mapping[str, Any]) -> Endpoint:
-        """The endpoint of a model: ``BASE_URL`` (empty: OpenAI's own) and ``API_KEY`` of the environment.
+        """``BASE_URL`` (empty: OpenAI's own) and ``API_KEY`` of the environment. Raises UserError: one is malformed.
 
         ``base_url`` and ``api_key_env`` (the name of another variable) among ``model_kwargs`` replace them.
-
-        Raises:
-            UserError: a missing or malformed value.
         """
         variable = str(model_kwargs.get("api_key_env") or _KEY_VARIABLE)
         if not re.fullmatch(r"([A-Za-z_]\w*_)?API_KEY", variable):
@@ -187,20 +174,16 @@ class Endpoint:
             raise UserError(
                 f"{variable} holds a blank or a character that no key has: correct it in config.local.sh"
             )
-        base_url = str(model_kwargs.get("base_url") or "").strip()
-        name, where = ("base_url", "its kwargs") if base_url else ("BASE_URL", "config.sh")
-        base_url = base_url or os.environ.get("BASE_URL", "").strip() or DEFAULT_BASE_URL
+        given = str(model_kwargs.get("base_url") or "").strip()
+        base_url = given or os.environ.get("BASE_URL", "").strip() or DEFAULT_BASE_URL
         if not _is_http_url(base_url):
+            name, where = ("base_url", "its kwargs") if given else ("BASE_URL", "config.sh")
             raise UserError(f"{name} must look like https://host/v1: correct it in {where}")
         return cls(base_url.rstrip("/"), key, variable)
 
     @classmethod
     def without_key(cls, base_url: str, where: str) -> Endpoint:
-        """The endpoint of a server that asks for no key; ``where`` says where ``base_url`` is from.
-
-        Raises:
-            UserError: a malformed ``base_url``.
-        """
+        """That of a server that asks for no key. Raises UserError: ``where`` holds a malformed ``base_url``."""
         if not _is_http_url(base_url):
             raise UserError(f"{where} must hold a URL like http://host:8000/v1")
         return cls(base_url.rstrip("/"), "EMPTY", "the variable that api_key_env names")

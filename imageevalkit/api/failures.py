@@ -25,7 +25,7 @@ content policy, by its words alone: 400, 422,
 a reply or an image beyond its bounds, an
 image at a place that is not allowed         ITEM         the same
 400, 422 after another item has succeeded    ITEM         the parameters are the same for all items
-400, 422 before that, blaming no parameter   PERMANENT    the same, but ``doubtful``: a judge asks others first
+400, 422 before that, blaming no parameter   PERMANENT    the same, but in ``doubt``: a judge asks others first
 403 without a code of content policy; 401,
 402, 404, 405, 3xx, quota used up            PERMANENT    the cell stops with one line
 any other 4xx (a bad parameter)              PERMANENT    the same
@@ -36,6 +36,7 @@ An HTML page comes from something in between (proxy, firewall), so its words are
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -52,8 +53,8 @@ from imageevalkit.secrets import beginning, one_line
 # the IETF draft on RateLimit header fields: ratelimit-{remaining,reset}.
 _RESET = re.compile(r"(?:x-)?ratelimit-reset(-[a-z-]+)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
-_RETRY_DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_RETRY_DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?s)"')
 # Larger numbers are points in time, in seconds or milliseconds since 1970, not durations.
 _EPOCH, _EPOCH_MS = 1e9, 1e12
 
@@ -64,67 +65,49 @@ LONGEST_WAIT = 120.0
 def asked_wait(headers: Mapping[str, str], body: str = "", now: datetime | None = None) -> float | None:
     """Seconds after which a failed request may be made again, or None when the reply does not say.
 
-    ``headers`` is case-insensitive (httpx's). ``Retry-After`` (RFC 9110 §10.2.3) wins over the reset of a
-    window that is used up, and that over ``retryDelay`` of google.rpc.RetryInfo in ``body``.
+    ``Retry-After`` (RFC 9110 §10.2.3) wins over the reset of a window that is used up, and that over ``retryDelay`` of
+    google.rpc.RetryInfo in ``body``. ``headers`` is case-insensitive (httpx's).
     """
-    now = now or datetime.now(timezone.utc)
-    asked = _retry_after(headers, now)
-    if asked is None:
-        asked = used_up_for(headers, now)
-    if asked is None and (delay := _RETRY_DELAY.search(body)):
-        asked = float(delay[1])
-    return asked
+    delay = _RETRY_DELAY.search(body)
+    for asked in (
+        _wait(headers.get("retry-after-ms", ""), now, unit=0.001),
+        _wait(headers.get("retry-after", ""), now),
+        used_up_for(headers, now),
+        _wait(delay[1], now) if delay else None,
+    ):
+        if asked is not None:
+            return asked
+    return None
 
 
 def used_up_for(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
     """Seconds until the window that a reply calls used up (``remaining`` is 0) ends; None when none is."""
+    waits = [
+        _wait(value.strip(), now)
+        for name, value in headers.items()
+        if _RESET.fullmatch(name.lower())
+        and headers.get(name.lower().replace("reset", "remaining"), "").strip() in ("0", "0.0")
+    ]
+    return max((wait for wait in waits if wait is not None), default=None)
+
+
+def _wait(text: str, now: datetime | None, unit: float = 1.0) -> float | None:
+    """Seconds until what a header says: a number of ``unit`` seconds, "1m6.5s", a date of HTTP or ISO 8601."""
     now = now or datetime.now(timezone.utc)
-    waits = []
-    for name, value in headers.items():
-        if _RESET.fullmatch(name.lower()):
-            remaining = headers.get(name.lower().replace("reset", "remaining"), "")
-            wait = _seconds(value.strip(), now)
-            if remaining.strip() in ("0", "0.0") and wait is not None:
-                waits.append(wait)
-    return max(waits, default=None)
-
-
-def _retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            seconds = float(headers.get(name, "")) * unit
-        except ValueError:
-            continue
-        if math.isfinite(seconds):
-            return max(0.0, seconds)
+    if not _DURATION.sub("", text):
+        return sum(float(n) * _UNITS[unit] for n, unit in _DURATION.findall(text)) if text else None
     try:
-        date = parsedate_to_datetime(headers.get("retry-after", ""))
+        seconds = float(text) * unit
     except ValueError:
+        for read in (parsedate_to_datetime, datetime.fromisoformat):
+            with contextlib.suppress(ValueError):
+                date = read(text.replace("Z", "+00:00"))
+                date = date if date.tzinfo else date.replace(tzinfo=timezone.utc)
+                return max(0.0, (date - now).total_seconds())
         return None
-    return _until(date, now)
-
-
-def _seconds(text: str, now: datetime) -> float | None:
-    if _DURATION.fullmatch(text):
-        return sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text))
-    try:
-        number = float(text)
-    except ValueError:
-        try:
-            return _until(datetime.fromisoformat(text.replace("Z", "+00:00")), now)
-        except ValueError:
-            return None
-    if not math.isfinite(number) or number < 0:
-        return None
-    if number >= _EPOCH:
-        number = (number / 1000 if number >= _EPOCH_MS else number) - now.timestamp()
-    return max(0.0, number)
-
-
-def _until(date: datetime, now: datetime) -> float:
-    if date.tzinfo is None:
-        date = date.replace(tzinfo=timezone.utc)
-    return max(0.0, (date - now).total_seconds())
+    if seconds >= _EPOCH:
+        seconds = (seconds / 1000 if seconds >= _EPOCH_MS else seconds) - now.timestamp()
+    return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
 class Kind(Enum):
@@ -147,8 +130,8 @@ class Failure(NamedTuple):
     """One failed request: its class, one line about it, and the seconds the server asks to wait.
 
     ``maybe_billed``: the provider may have made an image (a reply that was lost, late or broken on its way).
-    ``doubtful``: nothing in it says that it is not about the item, only that no other item has succeeded yet.
     ``tokens`` and ``reported_cost`` (USD) are those of a reply that says what it cost (see ``ImageReply``).
+    ``doubt``: its text if it is about its item after all: only that none has succeeded speaks against that.
     """
 
     kind: Kind
@@ -157,14 +140,11 @@ class Failure(NamedTuple):
     maybe_billed: bool = False
     tokens: Mapping[str, int] = MappingProxyType({})
     reported_cost: float | None = None
-    doubtful: bool = False
+    doubt: str = ""
 
 
 class ErrorBody(NamedTuple):
-    """What an error reply says: its words, its machine-readable codes, and the parameter it blames.
-
-    ``page``: the words are, or hold, an HTML page.
-    """
+    """What an error reply says, its codes, the parameter it blames; ``page``: it is an HTML page."""
 
     message: str
     codes: tuple[str, ...] = ()
@@ -294,8 +274,7 @@ def in_words(text: str) -> ErrorBody:
 def refuses(status: int, error: ErrorBody) -> bool:
     """Whether ``error`` speaks of content policy: by its codes, or by its words where ``status`` fits.
 
-    The words of a 403 or 429 may as well quote a policy on accounts or rates, so only a code counts there;
-    a 5xx is never a refusal. Where the words blame a parameter other than the item's, they are about that.
+    The words of a 403 or 429 may quote a policy on accounts or rates, those on a parameter are about that.
     """
     if not (status == 200 or 400 <= status < 500):
         return False
@@ -313,10 +292,9 @@ def refuses(status: int, error: ErrorBody) -> bool:
 def classify_status(
     status: int, headers: Mapping[str, str], body: str, proven: bool, key: str = "API_KEY"
 ) -> Failure:
-    """The failure that an HTTP reply with ``status`` (not 2xx) means.
+    """The failure that an HTTP reply with ``status`` (not 2xx) means; ``key`` names the variable of the key.
 
-    ``headers`` is case-insensitive (httpx's). ``proven``: an earlier item succeeded with the very same
-    parameters, so a 400 now is about the item. ``key`` names the variable of the key.
+    ``proven``: an earlier item succeeded with the very same parameters, so a 400 now is about the item.
     """
     error = parse_error(body)
     text = f"HTTP {status}: {error.words}" if error.words else f"HTTP {status}"
@@ -342,7 +320,6 @@ def classify_error_in_200(error: ErrorBody) -> Failure:
 
 
 def _status_meant(codes: Iterable[str]) -> int:
-    """The HTTP status that the first telling one of ``codes`` is or stands for; 0 when none does."""
     for code in codes:
         if re.fullmatch(r"[45]\d\d", code):
             return int(code)
@@ -374,7 +351,8 @@ def _classified(
     if status in (400, 413, 422) and (proven or status == 413 or _blames_item(error)):
         return Failure(Kind.ITEM, text)
     doubtful = status in (400, 422) and bool(_CONTENT_PARAM.search(error.param))
-    return Failure(Kind.PERMANENT, f"{text}; check its kwargs and the account's rights", doubtful=doubtful)
+    doubt = text if doubtful else ""
+    return Failure(Kind.PERMANENT, f"{text}; check its kwargs and the account's rights", doubt=doubt)
 
 
 def _blames_item(error: ErrorBody) -> bool:

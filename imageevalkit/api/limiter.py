@@ -25,36 +25,32 @@ class RecentRequests:
 
     def __init__(self, kept: int) -> None:
         self._kept = kept
-        self._let_through: dict[float, bool | None] = {}
+        self._served: dict[float, bool | None] = {}
         self._refusal_time = 0.0
 
     def started(self, sent: float) -> None:
         """A request starts."""
-        if len(self._let_through) >= 2 * self._kept:
-            self._let_through = dict(islice(self._let_through.items(), self._kept, None))
-        self._let_through[sent] = None
+        if len(self._served) >= 2 * self._kept:
+            self._served = dict(islice(self._served.items(), self._kept, None))
+        self._served[sent] = None
 
-    def let_through(self, sent: float) -> None:
-        """It got an answer that is no 429."""
-        if sent in self._let_through:
-            self._let_through[sent] = True
-
-    def refused(self, sent: float, now: float) -> None:
-        """It got a 429."""
-        self._refusal_time = max(now - sent, self._refusal_time / 2)
-        if sent in self._let_through:
-            self._let_through[sent] = False
+    def ended(self, sent: float, refused_at: float | None = None) -> None:
+        """It got an answer: a 429 where it was ``refused_at`` some time."""
+        if refused_at is not None:
+            self._refusal_time = max(refused_at - sent, self._refusal_time / 2)
+        if sent in self._served:
+            self._served[sent] = refused_at is None
 
     def forget(self) -> None:
         """What comes now has nothing to do with what was."""
-        self._let_through.clear()
+        self._served.clear()
 
     def are_limited(self, now: float) -> bool:
         """Whether the last requests whose fate is known were refused in a row, or too many of them for chance."""
         trusted = now - max(_TRUSTED_AFTER, _TRUSTED_TIMES * self._refusal_time)
         fates = (
-            bool(fate) if fate is not None else True
-            for sent, fate in reversed(self._let_through.items())
+            fate is not False
+            for sent, fate in reversed(self._served.items())
             if fate is not None or sent <= trusted
         )
         latest = list(islice(fates, _OF))
@@ -64,25 +60,19 @@ class RecentRequests:
 _WITNESSES = 3
 _LONGEST_WAIT = 30.0  # seconds between two questions: how late the return of an endpoint may be noticed
 _jitter = random.Random()
-
-
 _NEVER = float("-inf")
 
 
 class Trial:
-    """The attempts at one item, as evidence on who is to blame for its failures."""
+    """The attempts at one item; ``times_blamed``: it failed, a later request was served, it failed again."""
 
     def __init__(self) -> None:
-        self.blamed = False
-        """It failed, a request that started later was served, and it failed again."""
         self.times_blamed = 0
         self._failed = float("inf")
 
     def note_failure(self, now: float, last_served: float) -> None:
         """A failure at ``now``; ``last_served`` is the latest start of a request that was served."""
-        if last_served > self._failed:
-            self.blamed = True
-            self.times_blamed += 1
+        self.times_blamed += last_served > self._failed
         self._failed = now
 
 
@@ -100,23 +90,17 @@ class Outage:
     """
 
     def __init__(self) -> None:
-        self.began: float | None = None
-        """Since when the endpoint is down, or None."""
+        self.began: float | None = None  # since when the endpoint is down
         self.reason = ""
-        self._last_served = _NEVER
+        self.last_served = _NEVER
         self._witnesses: dict[Trial, float] = {}
         self._asking: float | None = None
         self._asked = 0
         self._ask_next = 0.0
 
-    @property
-    def has_served(self) -> bool:
-        """Whether the endpoint has ever answered as one that works."""
-        return self._last_served > _NEVER
-
     def served(self, sent: float) -> bool:
         """A request was answered as it should be; whether that ended an outage."""
-        self._last_served = max(self._last_served, sent)
+        self.last_served = max(self.last_served, sent)
         # what was accepted before a failure says nothing about what came after
         self._witnesses = {trial: failed for trial, failed in self._witnesses.items() if failed > sent}
         if self.began is None or sent < self.began:
@@ -127,26 +111,19 @@ class Outage:
     def failed(
         self, trial: Trial, sent: float, now: float, reason: str, in_flight: int, untried: bool
     ) -> bool:
-        """A request failed for a reason that passes; whether its item is to blame.
-
-        Others are ``in_flight``; ``untried``: an item that has not failed yet is waiting, and can ask.
-        """
-        trial.note_failure(now, self._last_served)
+        trial.note_failure(now, self.last_served)
         self.reason = reason
         if self.began is not None:
             self.ended(sent, now)
-            return trial.blamed
-        if not trial.blamed:
+            return trial.times_blamed > 0
+        if not trial.times_blamed:
             self._witnesses[trial] = now
-        if untried and self.has_served and len(self._witnesses) >= max(_WITNESSES, in_flight + 1):
+        has_served = self.last_served > _NEVER
+        if untried and has_served and len(self._witnesses) >= max(_WITNESSES, in_flight + 1):
             self.began, self._asked = now, 0
             self._ask_later(now)
             return False
         return True
-
-    def limited(self, trial: Trial, now: float) -> None:
-        """A request got a 429: no sign of an outage, but perhaps of an item that is always refused."""
-        trial.note_failure(now, self._last_served)
 
     def wait(self, now: float) -> float:
         """Seconds until a request may start; infinite while the one that asks is under way."""
@@ -185,16 +162,6 @@ class EndpointDown(Exception):
     """The endpoint has served nothing for longer than the user wants to wait; the text says why."""
 
 
-class _Pace(NamedTuple):
-    """Requests per second, learnt at the time ``since``."""
-
-    rate: float
-    since: float
-
-    def gap(self, now: float) -> float:
-        return 1.0 / (self.rate * (1.0 + ((now - self.since) / _PACE_DOUBLES) ** 3))
-
-
 class _Waiter(NamedTuple):
     """Sorted so that repeated requests come first: their items have waited longest."""
 
@@ -217,24 +184,18 @@ class Limiter:
       since a limit may have been a passing one. A 429 while paced is the next such moment, and needs no pause.
     * The first requests start a few milliseconds apart, so that the first 429 is there before all of them are spent.
 
-    Args:
-        ceiling: requests in flight at most.
-        per_minute: requests started per minute at most, evenly spaced; None for no bound.
-        max_outage: seconds for which everything may fail before all waiting requests are given up.
-        lowered: why the ceiling is lower than the user asked for; empty where it is not.
+    At most ``ceiling`` requests are in flight (``lowered`` says why fewer than asked for), and ``per_minute`` started,
+    evenly spaced. When all has failed for ``max_outage`` seconds, waiting requests are given up.
     """
 
     def __init__(
         self, ceiling: int, per_minute: float | None = None, max_outage: float = 1800.0, lowered: str = ""
     ) -> None:
-        self.ceiling = ceiling
+        self.ceiling, self.max_outage, self._lowered = ceiling, max_outage, lowered
         self.in_flight = 0
-        self.cuts = 0
-        """Episodes so far."""
+        self.cuts = 0  # episodes so far
         self._limit = float(ceiling)
         self._least_gap = 60.0 / per_minute if per_minute else 0.0
-        self.max_outage = max_outage
-        self._lowered = lowered
         self._ramp = ceiling
         self._waiters: list[_Waiter] = []
         self._order = itertools.count()
@@ -246,7 +207,7 @@ class Limiter:
         self._limited_since: float | None = None
         self._let_through = 0
         self._counting_since: float | None = None
-        self._pace: _Pace | None = None
+        self._rate, self._learnt = 0.0, _NEVER  # requests per second; 0 while none is known
         self._outage = Outage()
         self._expected: dict[object, int] = {}
         self._given_up = ""
@@ -271,11 +232,7 @@ class Limiter:
 
     @asynccontextmanager
     async def slot(self, attempts: int = 0) -> AsyncIterator[float]:
-        """Wait for a slot and hold it; gives the time of the start. ``attempts`` were made at the item before.
-
-        Raises:
-            EndpointDown: nothing was served for ``max_outage`` seconds.
-        """
+        """Hold a slot, since the time that is given. Raises EndpointDown: nothing was served for ``max_outage`` s."""
         granted: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiters, _Waiter(not attempts, next(self._order), attempts, granted))
         self._pump()
@@ -292,10 +249,7 @@ class Limiter:
 
     @contextmanager
     def returning(self) -> Iterator[None]:
-        """While one who sees that the endpoint is being started again waits for that: it is not given up.
-
-        How long it may be down counts from the end of that.
-        """
+        """While somebody waits for the endpoint to start again it is not given up; an outage counts from then."""
         self._awaited += 1
         try:
             yield
@@ -309,7 +263,7 @@ class Limiter:
         if self._outage.served(sent):
             self._ramp = self.ceiling
         self._limited_since = None
-        self._recent.let_through(sent)
+        self._recent.ended(sent)
         if sent >= self._paused_until:
             self._pauses_in_a_row = 0
         # what was under way at the cut says nothing about the new limit, and one that nobody reaches grows on paper
@@ -330,28 +284,26 @@ class Limiter:
     def limited(self, trial: Trial, sent: float, asked: float | None) -> None:
         """A request of ``trial`` got a 429; the server ``asked`` for so many seconds, if any."""
         now = _now()
-        self._outage.limited(trial, now)
+        # no sign of an outage, but perhaps of an item that is always refused
+        trial.note_failure(now, self._outage.last_served)
         self._let_through -= 1
         self._limited_since = self._limited_since or now
-        self._recent.refused(sent, now)
+        self._recent.ended(sent, refused_at=now)
         if sent < self._paused_until:
             return  # it was under way when the pause began: nothing new
         if self._recent.are_limited(now):
-            self._cut(now, asked)
+            if now >= self._episode_ends:
+                self._limit = max(1.0, self._limit * _CUT)
+                self.cuts += 1
+                self._episode_began = now
+                self._episode_ends = now + max(_COOLDOWN, min(asked or 0.0, LONGEST_WAIT))
             self._learn(now)
             self._pauses_in_a_row += 1
             unasked = min(2.0 ** (self._pauses_in_a_row - 1), _LONGEST_UNASKED)
             self._pause(now + (min(asked, LONGEST_WAIT) if asked else unasked))
-        elif self._pace and now - self._pace.since > _LEAST_PACED:
+        elif self._rate and now - self._learnt > _LEAST_PACED:
             # paced, so the server has run dry just now; a pause would let its tokens go to waste
             self._learn(now)
-
-    def _cut(self, now: float, asked: float | None) -> None:
-        if now >= self._episode_ends:
-            self._limit = max(1.0, self._limit * _CUT)
-            self.cuts += 1
-            self._episode_began = now
-            self._episode_ends = now + max(_COOLDOWN, min(asked or 0.0, LONGEST_WAIT))
 
     def window_used_up(self, reset: float) -> None:
         """The server says that nothing is left of its window, which ends in ``reset`` seconds."""
@@ -362,7 +314,7 @@ class Limiter:
         if self._counting_since is None:
             self._counting_since, self._let_through = now, 0
         elif self._let_through >= _LEAST_LET_THROUGH:
-            self._pace = _Pace(self._let_through / (now - self._counting_since), now)
+            self._rate, self._learnt = self._let_through / (now - self._counting_since), now
             self._counting_since, self._let_through = now, 0
 
     def _pause(self, until: float) -> None:
@@ -390,9 +342,13 @@ class Limiter:
                 continue
             if self.in_flight >= self.limit:
                 break  # a release comes back here
-            wait = self._seconds_to_wait(now)
+            wait = max(self._outage.wait(now), self._paused_until - now, self._next_start - now)
             if wait > 0:
-                self._pump_at(now + wait)
+                when = now + wait
+                if self._outage.began is not None and not self._awaited:
+                    when = min(when, max(self._outage.began, self._returned) + self.max_outage)
+                if when < float("inf"):
+                    self._timer = asyncio.get_running_loop().call_at(when, self._pump)
                 return
             granted = self._next_waiter().granted
             if not granted.done():
@@ -408,12 +364,6 @@ class Limiter:
         heapq.heapify(self._waiters)
         return waiter
 
-    def _pump_at(self, when: float) -> None:
-        if self._outage.began is not None and not self._awaited:
-            when = min(when, max(self._outage.began, self._returned) + self.max_outage)
-        if when < float("inf"):
-            self._timer = asyncio.get_running_loop().call_at(when, self._pump)
-
     def _is_given_up(self, now: float) -> bool:
         if self._awaited:
             return False
@@ -425,15 +375,14 @@ class Limiter:
                 self._given_up = f"for {now - since:.0f} s the endpoint {what}"
         return bool(self._given_up)
 
-    def _seconds_to_wait(self, now: float) -> float:
-        return max(self._outage.wait(now), self._paused_until - now, self._next_start - now)
-
     def _start(self, now: float) -> None:
         self.in_flight += 1
         self._let_through += 1
         self._recent.started(now)
         self._outage.started(now)
-        gap = max(self._least_gap, self._pace.gap(now) if self._pace else 0.0)
+        gap = self._least_gap
+        if self._rate:
+            gap = max(gap, 1.0 / (self._rate * (1.0 + ((now - self._learnt) / _PACE_DOUBLES) ** 3)))
         if self._ramp:
             self._ramp -= 1
             gap = max(gap, min(_RAMP, _RAMP_ALL / self.ceiling))
@@ -445,10 +394,7 @@ def _now() -> float:
 
 
 class Traffic:
-    """``workers`` and ``per_minute`` bound the requests to each endpoint with one key, ``max_cost`` (USD) all.
-
-    ``lowered`` says why ``workers`` are fewer than the user asked for.
-    """
+    """``workers`` and ``per_minute`` bound the requests to each endpoint, ``max_cost`` (USD) all."""
 
     def __init__(
         self,

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-import math
 import re
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,33 +16,48 @@ from imageevalkit.text import dollars
 
 
 def positive(name: str, value: Any, whole: bool = False) -> float:
-    """``value`` of the setting ``name``, which must be a finite number above 0; ``whole``: an integer.
-
-    Raises:
-        UserError: it is not.
-    """
+    """``value`` of the setting ``name``. Raises UserError: it is no finite (``whole``) number above 0."""
     kinds = (int,) if whole else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < float("inf"):
         raise UserError(f"{name} must be a positive {'whole ' * whole}number, not {value!r}")
     return value
 
 
+def check_numbers(settings: Any) -> None:
+    """Raises UserError: one of the numbers in a dataclass of settings is not above 0, or ``gpus`` is below."""
+    for each in fields(settings):
+        value, kind = getattr(settings, each.name), str(each.type).removesuffix(" | None")
+        if value is None or kind not in ("int", "float"):
+            continue
+        if each.name != "gpus":
+            positive(each.name, value, whole=kind == "int")
+        elif value < 0:
+            raise UserError(f"gpus must be a whole number from 0, not {value}")
+
+
 PRICES = Path(__file__).resolve().parents[2] / "infer" / "custom_models" / "prices.json"
 LOCAL_PRICES = PRICES.with_name("prices.local.json")
 
-KINDS = (
-    "text_input",
-    "cached_text_input",
-    "image_input",
-    "cached_image_input",
-    "text_output",
-    "image_output",
-)
+
+class Tokens(NamedTuple):
+    """Tokens of a reply as they are billed: cached ones are apart, those of an untold kind are ``any_input``."""
+
+    text_input: int = 0
+    image_input: int = 0
+    any_input: int = 0
+    cached_text_input: int = 0
+    cached_image_input: int = 0
+    text_output: int = 0
+    image_output: int = 0
+
+
+KINDS = tuple(kind for kind in Tokens._fields if kind != "any_input")
 # A snapshot of a listed model costs what the model costs: "-2025-12-16", "-12-2025", "-20251216", "-251128".
 _SNAPSHOT = re.compile(
     r"-(20\d\d-(0[1-9]|1[0-2])-\d\d|(0[1-9]|1[0-2])-20\d\d|(20)?\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01]))$"
 )
 _DEFAULT = "default"
+_TOO_MUCH = 1e15  # USD; a reply may hold a number of hundreds of digits
 _EXAMPLES = 'price=0.04 (USD per image) or price={"text_input":5,"image_output":40} (USD per 1M tokens)'
 _TEXT_EXAMPLE = 'price={"text_input":5,"text_output":15} (USD per 1M tokens)'
 
@@ -62,6 +75,7 @@ class Price:
     estimates: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
     date: str = ""
+    provider: str = ""
 
     @property
     def is_users(self) -> bool:
@@ -71,11 +85,8 @@ class Price:
     @property
     def basis(self) -> str:
         """Whose word it is, for a reader."""
-        return (
-            "the price given"
-            if self.is_users
-            else f"list prices{f' of {self.date[:7]}' if self.date else ''}"
-        )
+        listed = f"list prices{f' of {self.date[:7]}' if self.date else ''}"
+        return "the price given" if self.is_users else listed
 
     def estimate(self, quality: Any = None) -> float | None:
         """USD of one image of that ``quality`` (a request parameter; None: not asked for), or None."""
@@ -91,33 +102,25 @@ class Price:
         if self.per_image is not None:
             return self.per_image
         tokens = billed_tokens(counts)
-        return None if tokens is None else self._of(tokens)
-
-    def _of(self, tokens: Tokens) -> float:
-        output = max(self.rates.get("text_output", 0.0), self.rates.get("image_output", 0.0))
-        inputs = max(self.rates.get("text_input", 0.0), self.rates.get("image_input", 0.0))
-        text = self.rates.get("text_input", inputs)
-        image = self.rates.get("image_input", inputs)
-        parts = (
-            (tokens.text_input, text),
-            (tokens.image_input, image),
-            (tokens.any_input, inputs),
-            (tokens.cached_text_input, self.rates.get("cached_text_input", text)),
-            (tokens.cached_image_input, self.rates.get("cached_image_input", image)),
-            (tokens.text_output, self.rates.get("text_output", output)),
-            (tokens.image_output, self.rates.get("image_output", output)),
-        )
-        return sum(count * rate for count, rate in parts) / 1e6
+        if tokens is None:
+            return None
+        dearest = {
+            side: max(self.rates.get(f"text_{side}", 0.0), self.rates.get(f"image_{side}", 0.0))
+            for side in ("input", "output")
+        }
+        rates = {"any_input": dearest["input"]}
+        for kind in KINDS:
+            plain = kind.removeprefix("cached_")
+            rates[kind] = self.rates.get(kind, self.rates.get(plain, dearest[kind.rpartition("_")[2]]))
+        return sum(count * rates[kind] for kind, count in tokens._asdict().items()) / 1e6
 
 
 def cost_of_reply(price: Price | None, counts: Mapping[str, int], reported: float | None) -> float | None:
-    """USD of one reply, by the first of these that is known; ``reported`` is :func:`reported_cost`.
+    """USD of one reply, by the first that is known; what none of them knows is unknown (None), never 0.
 
     1. the user's ``price`` (a model kwarg): it is a contract we cannot see;
-    2. the cost that the gateway reports with the reply: it is who sends the bill;
+    2. the cost that the gateway ``reported`` with the reply: it is who sends the bill;
     3. ``prices.local.json``, then ``prices.json``.
-
-    What none of them knows is unknown (None), never 0.
     """
     if reported is not None and not (price and price.is_users):
         return reported
@@ -125,15 +128,11 @@ def cost_of_reply(price: Price | None, counts: Mapping[str, int], reported: floa
 
 
 def price_of(model_id: str, override: Any = None, makes: str = "image_output") -> Price | None:
-    """The price of ``model_id``; ``override`` is the model's ``price`` kwarg, if the user gave one.
-
-    ``makes`` is the kind of token that the model is asked for, whose rate an object of rates must have.
+    """The price of ``model_id``; ``override`` is the user's. Raises UserError: that, or a price file, is malformed.
 
     A listed id is found as it is, as a dated snapshot of it, and behind the name of its own provider
-    (``openai/gpt-image-1.5``): nothing else is near enough, a wrong price is worse than none.
-
-    Raises:
-        UserError: a malformed ``override`` or price file, on one line.
+    (``openai/gpt-image-1.5``): nothing else is near enough, a wrong price is worse than none. An object of rates must
+    have that of the tokens that the model ``makes``.
     """
     if override is not None:
         return _of_user(override, makes)
@@ -141,54 +140,41 @@ def price_of(model_id: str, override: Any = None, makes: str = "image_output") -
     for whole in (model_id, _SNAPSHOT.sub("", model_id)):
         provider, slash, name = whole.partition("/")
         if whole in listed:
-            return listed[whole].price
+            return listed[whole]
         if slash and name in listed and listed[name].provider == provider:
-            return listed[name].price
+            return listed[name]
     return None
 
 
 def price_and_estimate(model_id: str, kwargs: Mapping[str, Any]) -> tuple[Price | None, float | None]:
-    """The price of a model with these ``kwargs`` and the USD that one image of it may cost; None if not known.
-
-    Raises:
-        UserError: a malformed ``price`` among ``kwargs`` or price file.
-    """
+    """The price of a model and the USD that one image may cost, None if not known. Raises as :func:`price_of`."""
     parameters = {**kwargs, **(kwargs.get("extra_body") or {})}
     # the image tool of /responses is billed by its own model
     price = price_of(parameters.get("image_model") or model_id, kwargs.get("price"))
     return price, price.estimate(parameters.get("quality")) if price else None
 
 
-class _ListedPrice(NamedTuple):
-    provider: str
-    price: Price
-
-
 def _of_user(given: Any, makes: str) -> Price:
-    if makes == "text_output" and not isinstance(given, Mapping):
-        raise UserError(f"price must be an object of rates, not {given!r}: give {_TEXT_EXAMPLE}")
-    if _is_amount(given):
+    in_words = makes == "text_output"
+    if _is_amount(given) and not in_words:
         return Price(per_image=float(given))
     if not isinstance(given, Mapping):
-        raise UserError(f"price must be an amount or an object of rates, not {given!r}: give {_EXAMPLES}")
-    rates = dict(given)
-    estimate = rates.pop("estimate", None)
-    _check_rates(rates, "price", makes)
-    if estimate is not None and not _is_amount(estimate):
-        raise UserError(f"price: estimate must be USD per image, not {estimate!r}")
-    return Price(rates=rates, estimates={} if estimate is None else {_DEFAULT: float(estimate)})
+        kinds, example = ("", _TEXT_EXAMPLE) if in_words else ("an amount or ", _EXAMPLES)
+        raise UserError(f"price must be {kinds}an object of rates, not {given!r}: give {example}")
+    rates = {kind: rate for kind, rate in given.items() if kind != "estimate"}
+    estimates = {} if given.get("estimate") is None else {_DEFAULT: given["estimate"]}
+    return _checked(Price(rates, estimates=estimates), "price", makes)
 
 
 @functools.cache
-def _listed(table: Path, local: Path) -> dict[str, _ListedPrice]:
-    """The entries of both files by model id."""
+def _listed(table: Path, local: Path) -> dict[str, Price]:
     return {**_read(table), **(_read(local) if local.exists() else {})}
 
 
-def _read(path: Path) -> dict[str, _ListedPrice]:
+def _read(path: Path) -> dict[str, Price]:
     try:
         models = json.loads(path.read_text(encoding="utf-8"))["models"]
-        entries = {name: _entry(name, entry, path) for name, entry in models.items()}
+        entries = {name: _entry(entry, path, f"{path.name}: {name}") for name, entry in models.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path.name} is no price table ({error}): it needs the form of {PRICES.name}"
@@ -199,52 +185,36 @@ def _read(path: Path) -> dict[str, _ListedPrice]:
     return {**aliases, **entries}
 
 
-def _entry(name: str, entry: Mapping[str, Any], path: Path) -> _ListedPrice:
-    where = f"{path.name}: {name}"
-    per_image, rates = entry.get("per_image"), entry.get("per_million_tokens")
+def _entry(entry: Mapping[str, Any], path: Path, where: str) -> Price:
+    per_image, rates, estimate = map(entry.get, ("per_image", "per_million_tokens", "image_estimate"))
     if (per_image is None) == (rates is None):
         raise UserError(f"{where}: needs either per_image or per_million_tokens")
-    if rates is not None:
-        # a model that answers in words has no rate for images
-        _check_rates(rates, where, "text_output" if entry.get("makes") == "text" else "image_output")
-    elif not _is_amount(per_image):
-        raise UserError(f"{where}: per_image must be USD, not {per_image!r}")
-    estimate = entry.get("image_estimate", {})
-    estimates = estimate if isinstance(estimate, Mapping) else {_DEFAULT: estimate}
-    if not all(map(_is_amount, estimates.values())):
-        raise UserError(f"{where}: image_estimate must be USD, alone or by quality")
-    price = Price(rates or {}, per_image, estimates, entry.get("source", path.name), entry.get("date", ""))
-    return _ListedPrice(entry.get("provider", ""), price)
+    if not isinstance(estimate, Mapping):
+        estimate = {} if estimate is None else {_DEFAULT: estimate}
+    about = (entry.get(name, "") for name in ("date", "provider"))
+    price = Price(rates or {}, per_image, estimate, entry.get("source", path.name), *about)
+    # a model that answers in words has no rate for images
+    return _checked(price, where, "text_output" if entry.get("makes") == "text" else "image_output")
 
 
-def _check_rates(rates: Mapping[str, Any], where: str, makes: str) -> None:
-    for kind, rate in rates.items():
-        if kind not in KINDS:
-            raise UserError(f"{where}: unknown kind of token '{kind}', known are {', '.join(KINDS)}")
-        if not _is_amount(rate):
-            raise UserError(f"{where}: {kind} must be USD per 1M tokens, not {rate!r}")
-    if makes not in rates:
+def _checked(price: Price, where: str, makes: str) -> Price:
+    """``price``, whose numbers are from outside. Raises UserError."""
+    amounts = [(kind, rate, "1M tokens") for kind, rate in price.rates.items()]
+    amounts += [("estimate", amount, "image") for amount in price.estimates.values()]
+    if price.per_image is not None:
+        amounts.append(("per_image", price.per_image, "image"))
+    for name, amount, unit in amounts:
+        if not _is_amount(amount):
+            raise UserError(f"{where}: {name} must be USD per {unit}, not {amount!r}")
+    for kind in price.rates.keys() - set(KINDS):
+        raise UserError(f"{where}: unknown kind of token '{kind}', known are {', '.join(KINDS)}")
+    if price.per_image is None and makes not in price.rates:
         raise UserError(f"{where}: {makes} is missing (USD per 1M tokens)")
+    return price
 
 
 def _is_amount(value: Any) -> bool:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and value >= 0
-
-
-class Tokens(NamedTuple):
-    """The tokens of one reply by what they are billed as; cached ones are not in ``text_input`` or ``image_input``.
-
-    A count whose kind the reply does not tell is in ``any_input``.
-    """
-
-    text_input: int = 0
-    image_input: int = 0
-    any_input: int = 0
-    cached_text_input: int = 0
-    cached_image_input: int = 0
-    text_output: int = 0
-    image_output: int = 0
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _TOO_MUCH
 
 
 _TOOL = "tool_usage.image_gen."  # of /responses, beside the text model's own usage
@@ -272,36 +242,32 @@ def billed_tokens(counts: Mapping[str, int]) -> Tokens | None:
     """
     tool = {name.removeprefix(_TOOL): n for name, n in counts.items() if name.startswith(_TOOL)}
     counts = tool or counts
-    prompt = _most(counts, "input_tokens", "prompt_tokens", "promptTokenCount")
-    output = _most(counts, "output_tokens", "completion_tokens", "candidatesTokenCount")
-    # Gemini, and Google's own chat endpoint, count thinking beside the output
-    beside = _most(counts, "total_tokens", "totalTokenCount") - prompt - output if prompt else 0
-    if "candidatesTokenCount" in counts:
-        beside = max(beside, counts.get("thoughtsTokenCount", 0))
+
+    def most(*names: str) -> int:
+        return max(0, *(counts.get(name, 0) for name in names))
+
+    def inputs(name: str) -> int:
+        return most(f"input_tokens_details.{name}", f"prompt_tokens_details.{name}")
+
+    def outputs(name: str) -> int:
+        return most(f"output_tokens_details.{name}", f"completion_tokens_details.{name}")
+
+    prompt = most("input_tokens", "prompt_tokens", "promptTokenCount")
+    output = most("output_tokens", "completion_tokens", "candidatesTokenCount")
     if output <= 0:
         return None
-    image_output = _image_output(counts, output, thinking_is_in_it=beside <= 0)
-    return _with_input(counts, prompt)._replace(
-        text_output=output - image_output + max(0, beside), image_output=image_output
-    )
-
-
-def _image_output(counts: Mapping[str, int], output: int, thinking_is_in_it: bool) -> int:
-    image = _most(counts, *_details("output", "image_tokens"))
-    if image:
-        return min(image, output)
-    text = _most(counts, *_details("output", "text_tokens"))
-    thinking = _most(counts, *_details("output", "reasoning_tokens")) if thinking_is_in_it else 0
-    return max(0, output - text - thinking)
-
-
-def _with_input(counts: Mapping[str, int], prompt: int) -> Tokens:
-    text = min(_most(counts, *_details("input", "text_tokens")), prompt)
-    image = min(_most(counts, *_details("input", "image_tokens")), prompt - text)
+    # Gemini, and Google's own chat endpoint, count thinking beside the output
+    beside = most("total_tokens", "totalTokenCount") - prompt - output if prompt else 0
+    if "candidatesTokenCount" in counts:
+        beside = max(beside, counts.get("thoughtsTokenCount", 0))
+    thinking = outputs("reasoning_tokens") if beside <= 0 else 0
+    image_output = min(outputs("image_tokens"), output) or max(0, output - outputs("text_tokens") - thinking)
+    text = min(inputs("text_tokens"), prompt)
+    image = min(inputs("image_tokens"), prompt - text)
     if image and not text:
         text = prompt - image
-    cached = min(_most(counts, *_details("input", "cached_tokens"), "cachedContentTokenCount"), prompt)
-    cached_image = min(_most(counts, *_details("input", "cached_tokens_details.image_tokens")), image, cached)
+    cached = min(max(inputs("cached_tokens"), most("cachedContentTokenCount")), prompt)
+    cached_image = min(inputs("cached_tokens_details.image_tokens"), image, cached)
     # text first: an image token saves more, and which of the two were cached is told by few
     cached_text = min(cached - cached_image, text)
     cached_image = min(cached - cached_text, image)
@@ -311,16 +277,9 @@ def _with_input(counts: Mapping[str, int], prompt: int) -> Tokens:
         any_input=prompt - text - image,
         cached_text_input=cached_text,
         cached_image_input=cached_image,
+        text_output=output - image_output + max(0, beside),
+        image_output=image_output,
     )
-
-
-def _details(side: str, name: str) -> tuple[str, str]:
-    chat = {"input": "prompt", "output": "completion"}[side]
-    return f"{side}_tokens_details.{name}", f"{chat}_tokens_details.{name}"
-
-
-def _most(counts: Mapping[str, int], *names: str) -> int:
-    return max(0, *(counts.get(name, 0) for name in names))
 
 
 def reported_cost(usage: Any) -> float | None:
@@ -334,17 +293,12 @@ def reported_cost(usage: Any) -> float | None:
     """
     if not isinstance(usage, Mapping):
         return None
-    cost = _amount(usage.get("cost"))
+    details = usage.get("cost_details")
+    bill = details.get("upstream_inference_cost") if isinstance(details, Mapping) else None
+    cost = float(usage["cost"]) if _is_amount(usage.get("cost")) else 0.0
     if usage.get("is_byok") is True:
-        details = usage.get("cost_details")
-        bill = _amount(details.get("upstream_inference_cost")) if isinstance(details, Mapping) else 0.0
-        cost = cost + bill if bill else 0.0
+        cost = cost + float(bill) if bill and _is_amount(bill) else 0.0
     return cost or None
-
-
-def _amount(value: Any) -> float:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) and value > 0 else 0.0
 
 
 class BudgetSpent(Exception):
@@ -353,11 +307,7 @@ class BudgetSpent(Exception):
 
 @dataclass
 class Bill:
-    """The cost of all requests of one item, in USD; None while no price is known.
-
-    ``tokens`` are those that replies told. ``maybe_billed`` counts requests whose reply was lost: they are in
-    ``cost`` with the estimate of one image.
-    """
+    """The USD of an item's requests (None: unknown), with the estimate for each of the ``maybe_billed`` ones."""
 
     cost: float | None = None
     tokens: dict[str, int] = field(default_factory=dict)
@@ -373,67 +323,31 @@ class Bill:
 
 
 class Budget:
-    """What a run has spent, in USD, and may spend; shared by all its requests. Belongs to one event loop.
-
-    A request in flight holds what it may cost, so that the bound is kept however many there are.
-    """
+    """What a run has spent, in USD. A request in flight holds what it may cost, so that ``max_cost`` is kept."""
 
     def __init__(self, max_cost: float | None = None) -> None:
         self.max_cost = max_cost
         self.spent = 0.0
         self._held = 0.0
-        self._waiters: deque[tuple[float, asyncio.Future[None]]] = deque()
+        self._settled = asyncio.Event()
 
     async def hold(self, amount: float) -> None:
-        """Wait until ``amount`` fits beside what is in flight, and hold it.
-
-        Raises:
-            BudgetSpent: it does not fit beside what is spent.
-        """
+        """Wait until ``amount`` fits beside what is in flight. Raises BudgetSpent: it never will."""
         if self.max_cost is None:
             return
-        if self._waiters or not self._fits(amount):
-            self._refuse(amount)
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append((amount, waiter))
-            try:
-                await waiter
-            except asyncio.CancelledError:
-                if waiter.done() and not waiter.cancelled() and not waiter.exception():
-                    self.settle(amount, 0.0)
-                raise
-            return
+        bound = self.max_cost + 1e-9
+        while self.spent + self._held + amount > bound:
+            if self.spent + amount > bound:
+                raise BudgetSpent(
+                    f"--max_cost {self.max_cost:g} is used up: {dollars(self.spent)} spent, "
+                    f"the next image may cost {dollars(amount)}"
+                )
+            await self._settled.wait()
         self._held += amount
 
     def settle(self, amount: float, cost: float) -> None:
         """A request that held ``amount`` has ended and cost ``cost``."""
         self.spent += cost
-        if self.max_cost is None:
-            return
         self._held -= amount
-        while self._waiters:
-            wanted, waiter = self._waiters[0]
-            if waiter.done():
-                self._waiters.popleft()
-                continue
-            try:
-                self._refuse(wanted)
-            except BudgetSpent as error:
-                self._waiters.popleft()
-                waiter.set_exception(error)
-                continue
-            if not self._fits(wanted):
-                return
-            self._waiters.popleft()
-            self._held += wanted
-            waiter.set_result(None)
-
-    def _fits(self, amount: float) -> bool:
-        return self.max_cost is None or self.spent + self._held + amount <= self.max_cost + 1e-9
-
-    def _refuse(self, amount: float) -> None:
-        if self.max_cost is not None and self.spent + amount > self.max_cost + 1e-9:
-            raise BudgetSpent(
-                f"--max_cost {self.max_cost:g} is used up: {dollars(self.spent)} spent, "
-                f"the next image may cost {dollars(amount)}"
-            )
+        self._settled.set()
+        self._settled = asyncio.Event()

@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
 import binascii
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from imageevalkit import images
-from imageevalkit.api.clients import OUT_OF_FILES, Clients, Patience, RetryPolicy, retry
+from imageevalkit.api.clients import in_time, read_body
 from imageevalkit.api.endpoint import NotAllowed
+from imageevalkit.api.engine import Engine, retry
 from imageevalkit.api.failures import (
     LONGEST_MESSAGE,
     Failure,
     Kind,
     asked_wait,
-    classify_connection,
     classify_error_in_200,
     error_of,
     in_words,
     refuses,
 )
 from imageevalkit.api.limiter import Limiter
-from imageevalkit.api.money import reported_cost
 from imageevalkit.images import CorruptImage, TooLarge
-from imageevalkit.machine import are_used_up, on_cpu
+from imageevalkit.machine import on_cpu
 from imageevalkit.secrets import beginning, one_line
 
 if TYPE_CHECKING:
     import httpx2
+
+T = TypeVar("T")
 
 _LOOKED_AT = 10_000  # bytes of what is no JSON
 _MOST_TOKENS = 10**12  # more are no count, and no float either where they have hundreds of digits
@@ -43,29 +45,30 @@ _LONGEST_NAME = 200
 _POLICY = re.compile(r"content_?filter|safety|prohibited|blocklist|spii|recitation", re.IGNORECASE)
 
 
-def json_object(content: bytes) -> dict[str, Any] | Failure:
-    """The body of a 200 as the JSON object that it should be."""
+def read_json(content: bytes, read: Callable[[dict[str, Any]], T | Failure]) -> T | Failure:
+    """What ``read`` makes of the JSON object that the body of a 200 should be."""
     try:
-        reply = json.loads(content)
-    except ValueError:
-        said = in_words(content[:_LOOKED_AT].decode(errors="replace")).message
-        return Failure(Kind.TRANSIENT, f"the reply is not JSON but {said or 'empty'}")
-    if not isinstance(reply, dict):
-        return Failure(Kind.TRANSIENT, "the reply is not a JSON object")
-    return reply
+        try:
+            reply = json.loads(content)
+        except ValueError:
+            words = in_words(content[:_LOOKED_AT].decode(errors="replace")).message
+            return Failure(Kind.TRANSIENT, f"the reply is not JSON but {words or 'empty'}")
+        if not isinstance(reply, dict):
+            return Failure(Kind.TRANSIENT, "the reply is not a JSON object")
+        return read(reply)
+    except RecursionError:
+        return Failure(Kind.TRANSIENT, "the reply is JSON nested too deep to be read")
 
 
-def error_in(holder: Mapping[str, Any]) -> Failure | None:
-    """The failure that the ``error`` of a 200 means; None when there is none."""
-    if not holder.get("error"):
-        return None
-    return classify_error_in_200(error_of(holder))
-
-
-def refusal(said: Any) -> Failure | None:
-    """The refusal that a ``refusal`` field holds; None when it holds no words."""
-    if isinstance(said, str) and said.strip():
-        return Failure(Kind.REFUSAL, one_line(said, LONGEST_MESSAGE))
+def failure_in(*holders: Mapping[str, Any]) -> Failure | None:
+    """What the first ``error`` among ``holders`` means, else the first ``refusal``; None when there is none."""
+    for holder in holders:
+        if holder.get("error"):
+            return classify_error_in_200(error_of(holder))
+    for holder in holders:
+        words = holder.get("refusal")
+        if isinstance(words, str) and words.strip():
+            return Failure(Kind.REFUSAL, one_line(words, LONGEST_MESSAGE))
     return None
 
 
@@ -89,11 +92,14 @@ def list_of(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def objects_in(value: Any) -> list[dict[str, Any]]:
+    """The objects in the list ``value``, if it is one."""
+    return [each for each in list_of(value) if isinstance(each, dict)]
+
+
 def strings_of(holder: Mapping[str, Any], *names: str) -> dict[str, str]:
-    """Those of the fields ``names`` of ``holder`` that are strings, or their beginnings: they are for the record."""
-    return {
-        name: beginning(holder[name]) for name in names if isinstance(holder.get(name), str) and holder[name]
-    }
+    """Those of the fields ``names`` that are strings, or their beginnings: they are for the record."""
+    return {name: beginning(holder[name]) for name in names if isinstance(holder.get(name) or None, str)}
 
 
 def finish_reasons(reply: Mapping[str, Any], choice: Mapping[str, Any]) -> tuple[str, str]:
@@ -117,106 +123,82 @@ _MAY_PASS = frozenset({408, 425, 429})
 _MOST_REDIRECTS = 20
 
 
-async def download_image(
-    clients: Clients, url: httpx2.URL, headers: dict[str, str], timeout: float, policy: RetryPolicy
-) -> bytes | Failure:
-    """The bytes at ``url``, proven to be a whole image; each try takes at most ``timeout`` seconds.
+async def download_image(engine: Engine, link: str) -> bytes | Failure:
+    """The bytes at ``link``, as a reply of the endpoint has it, proven to be a whole image.
 
-    A failure is a LOST, or an ITEM where a new image would be no better. Redirects are followed, to allowed places
-    only; an ``Authorization`` among ``headers`` is dropped where one leaves the origin.
+    A failure is a LOST, or an ITEM where a new image would be no better; TRANSIENT: it is no link. Redirects are
+    followed, to allowed places only; the key is dropped where one leaves the origin.
     """
+    import httpx2
+
+    base, timeout = httpx2.URL(engine.endpoint.base_url), engine.settings.timeout
+    try:
+        url = base.join(link)
+    except httpx2.InvalidURL:
+        return Failure(Kind.TRANSIENT, "the reply holds an image URL that is no URL")
+    if url.scheme not in ("http", "https"):
+        return Failure(Kind.TRANSIENT, f"the reply holds an image URL of scheme '{url.scheme}'")
+    # some gateways guard the files they serve themselves; nobody else may see the key
+    same_origin = (url.scheme, url.host, url.port) == (base.scheme, base.host, base.port)
+    headers = {"Authorization": f"Bearer {engine.endpoint.key}"} if same_origin else {}
+
+    async def fetch() -> bytes | Failure:
+        files = engine.clients.files
+        request = files.build_request("GET", url, headers=headers)
+        try:
+            for _ in range(_MOST_REDIRECTS):  # by hand: the client would read the body of each, however long
+                response = await files.send(request, stream=True)
+                try:
+                    if response.next_request is None:
+                        return await _image_in(response)
+                    request = response.next_request
+                finally:
+                    await response.aclose()
+        except NotAllowed as error:
+            return Failure(Kind.ITEM, str(error))
+        return Failure(Kind.TRANSIENT, "too many redirects")
 
     async def attempt() -> bytes | Failure:
-        patience = Patience()
-        try:
-            return await asyncio.wait_for(patience.connected(lambda: _fetch(clients, url, headers)), timeout)
-        except asyncio.TimeoutError:
-            if patience.in_vain:
-                return Failure(Kind.TRANSIENT, f"the image from {url.host} could not be had: {OUT_OF_FILES}")
-            return Failure(Kind.TRANSIENT, f"the image from {url.host} did not arrive within {timeout:g} s")
+        result = await in_time(fetch, timeout)
+        if isinstance(result, Failure) and result.kind is not Kind.ITEM:
+            # messages name the host only: the query of a signed URL is a secret
+            return result._replace(text=f"the image from {url.host} could not be had: {result.text}")
+        return result
 
     # a limiter of its own: the file host's troubles are not the endpoint's
-    tried = await retry(
-        attempt, policy._replace(max_attempts=_TRIES), Limiter(1, max_outage=policy.max_elapsed)
-    )
+    policy = replace(engine.settings, max_attempts=_TRIES)
+    tried = await retry(attempt, policy, Limiter(1, max_outage=policy.max_elapsed))
     result = tried.result
     if isinstance(result, Failure) and result.kind is not Kind.ITEM:
         return Failure(Kind.LOST, result.text)
     return result
 
 
-async def _fetch(clients: Clients, url: httpx2.URL, headers: dict[str, str]) -> bytes | Failure:
-    """Messages name the host only: the query of a signed URL is a secret."""
-    import httpx2
-
-    client = clients.files
-    request: httpx2.Request | None = client.build_request("GET", url, headers=headers)
-    redirects = 0
-    try:
-        while request and redirects <= _MOST_REDIRECTS:
-            await clients.places.check(request.url)
-            request.extensions = {**request.extensions, **clients.places.guarding(request.url)}
-            response = await client.send(request, stream=True)
-            try:
-                request = response.next_request
-                if request is None:
-                    return await _image_in(response)
-            finally:
-                await response.aclose()
-            redirects += 1
-    except NotAllowed as error:
-        return Failure(Kind.ITEM, str(error))
-    except httpx2.ConnectError as error:
-        if are_used_up(error):
-            raise
-        return _unreachable(url, error)
-    except httpx2.HTTPError as error:
-        return _unreachable(url, error)
-    return Failure(Kind.TRANSIENT, f"the image from {url.host} could not be had: too many redirects")
-
-
-def _unreachable(url: httpx2.URL, error: httpx2.HTTPError) -> Failure:
-    # the endpoint itself answered, so a dead file host is never UNREACHABLE
-    text = f"the image from {url.host} could not be had: {classify_connection(error).text}"
-    return Failure(Kind.TRANSIENT, text)
-
-
 async def _image_in(response: httpx2.Response) -> bytes | Failure:
-    from imageevalkit.api.body import read_body
-
-    status, host = response.status_code, response.url.host
+    status = response.status_code
     if status != 200:
         gone = 400 <= status < 500 and status not in _MAY_PASS
-        return Failure(
-            Kind.PERMANENT if gone else Kind.TRANSIENT,
-            f"the image from {host} could not be had: HTTP {status}",
-            asked_wait(response.headers),
-        )
+        text, wait = f"HTTP {status}", asked_wait(response.headers)
+        return Failure(Kind.PERMANENT if gone else Kind.TRANSIENT, text, wait)
     image, whole = await read_body(response, LARGEST_IMAGE)
     if not whole:
+        host = response.url.host
         return Failure(Kind.ITEM, f"the image from {host} is larger than {LARGEST_IMAGE >> 20} MiB")
-    return await on_cpu(prove, image) or image
+    return await on_cpu(_proven, image)
 
 
 class ImageReply(NamedTuple):
-    """A reply: the bytes of a whole image, or the ``url`` to get them from.
+    """An image in a reply: in base64 (perhaps a data URL) until it is ``image``, or the ``url`` it can be had from.
 
-    ``tokens`` are the counts of ``usage``, nested ones with a dotted name; ``extra`` is what the server says
-    that it did. ``reported_cost``: USD, by the gateway's own account.
+    ``tokens`` are the counts of ``usage``, ``extra`` what the server says it did, ``reported_cost`` (USD) its account.
     """
-
-    image: bytes | None
-    url: str | None
-    tokens: dict[str, int]
-    extra: dict[str, Any]
-    reported_cost: float | None = None
-
-
-class ImageSource(NamedTuple):
-    """An image in a reply: base64 (perhaps a data URL), or the ``url`` it can be had from."""
 
     encoded: Any = None
     url: str | None = None
+    extra: Mapping[str, Any] = MappingProxyType({})
+    image: bytes | None = None
+    tokens: Mapping[str, int] = MappingProxyType({})
+    reported_cost: float | None = None
 
 
 LARGEST_IMAGE = 100 * 2**20
@@ -235,61 +217,30 @@ _MOST_WORDS = 10**6  # characters of a reply in which a refusal is looked for
 _LEAST_WORDS = 200  # what a short string counts as: it is searched as often as a long one
 _PASSES = re.compile(r"overload|\b(later|again|quota|capacity|busy|rates?)\b|rate_?limit", re.IGNORECASE)
 # the user's words, the request's settings, and what a model thinks on its way: none is the provider's answer
-_NOT_SAID = frozenset(
-    {
-        "revised_prompt",
-        "prompt",
-        "input",
-        "instructions",
-        "tools",
-        "metadata",
-        "user",
-        "model",
-        "reasoning",
-        "reasoning_content",
-        "reasoning_details",
-    }
+_NOT_SAID = re.compile(
+    r"revised_prompt|prompt|input|instructions|tools|metadata|user|model|reasoning(_content|_details)?"
 )
 
 
-def found_in(value: Any) -> ImageSource | None:
+def found_in(value: Any) -> ImageReply | None:
     """The image in ``value``: a URL, or an object that holds one in one of the ways servers do."""
     if isinstance(value, str):
         if not value:
             return None
-        return ImageSource(encoded=value) if _DATA_URL.match(value) else ImageSource(url=value)
+        return ImageReply(encoded=value) if _DATA_URL.match(value) else ImageReply(url=value)
     if not isinstance(value, dict):
         return None
     if value.get("b64_json"):
-        return ImageSource(encoded=value["b64_json"])
+        return ImageReply(encoded=value["b64_json"])
     inline = value.get("inline_data") or value.get("inlineData")
     if isinstance(inline, dict) and inline.get("data"):
         mime_type = str(inline.get("mime_type") or inline.get("mimeType") or "image/")
-        return ImageSource(encoded=inline["data"]) if mime_type.lower().startswith("image/") else None
+        return ImageReply(encoded=inline["data"]) if mime_type.lower().startswith("image/") else None
     return found_in(value.get("image_url") or value.get("imageUrl") or value.get("url"))
 
 
-def replied(found: ImageSource, reply: Mapping[str, Any], extra: dict[str, Any]) -> ImageReply | Failure:
-    """What was ``found`` in ``reply``, an image proven whole. Takes CPU time.
-
-    The tools of ``/responses`` are counted beside the model, under ``tool_usage.``.
-    """
-    image = None if found.url is not None else _image_of(found.encoded)
-    if isinstance(image, Failure):
-        return image
-    return ImageReply(image, found.url, _token_counts(reply), extra, reported_cost(reply.get("usage")))
-
-
-def with_usage(failure: Failure, reply: Mapping[str, Any]) -> Failure:
-    """``failure`` with what ``reply`` says that it was billed: a refusal has its price too."""
-    return failure._replace(tokens=_token_counts(reply), reported_cost=reported_cost(reply.get("usage")))
-
-
-def _token_counts(reply: Mapping[str, Any]) -> dict[str, int]:
-    return tokens_of(reply.get("usage")) | tokens_of(reply.get("tool_usage"), "tool_usage.")
-
-
-def _image_of(encoded: Any) -> bytes | Failure:
+def decoded(encoded: Any) -> bytes | Failure:
+    """The bytes of a whole image in base64, perhaps as a data URL. Takes CPU time."""
     import pybase64  # base64 of the standard library holds the interpreter lock for 5 ms an image
 
     try:
@@ -301,11 +252,10 @@ def _image_of(encoded: Any) -> bytes | Failure:
         data = pybase64.b64decode(payload)
     except (binascii.Error, TypeError, ValueError):
         return Failure(Kind.TRANSIENT, "the image is not base64")
-    return prove(data) or data
+    return _proven(data)
 
 
-def prove(data: bytes) -> Failure | None:
-    """None when ``data`` is a whole image, to its last row, else the failure."""
+def _proven(data: bytes) -> bytes | Failure:
     try:
         images.prove(data)
     except TooLarge as error:
@@ -313,7 +263,7 @@ def prove(data: bytes) -> Failure | None:
     except CorruptImage as error:
         text = f"the image ({len(data)} bytes) does not decode: {error}"
         return Failure(Kind.TRANSIENT, one_line(text, LONGEST_MESSAGE))
-    return None
+    return data
 
 
 def refusal_in_words(reply: Any) -> Failure | None:
@@ -348,7 +298,7 @@ def _strings(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, dict):
         for key, item in value.items():
-            if key not in _NOT_SAID:
+            if not _NOT_SAID.fullmatch(key):
                 yield from _strings(item)
     elif isinstance(value, list):
         for item in value:

@@ -11,21 +11,21 @@ from typing import Any, ClassVar, NamedTuple
 
 from imageevalkit.api.clients import Request
 from imageevalkit.api.failures import LONGEST_MESSAGE, Failure, Kind
+from imageevalkit.api.money import reported_cost
 from imageevalkit.api.replies import (
     ImageReply,
-    ImageSource,
-    error_in,
+    decoded,
+    failure_in,
     finish_reasons,
     found_in,
-    json_object,
     list_of,
     no_image,
-    refusal,
+    objects_in,
+    read_json,
     refusal_in_words,
-    replied,
     stopped_by_policy,
     strings_of,
-    with_usage,
+    tokens_of,
 )
 from imageevalkit.api.uploads import Inputs, Upload
 from imageevalkit.errors import UserError, suggest
@@ -34,11 +34,7 @@ from imageevalkit.text import to_bytes
 
 
 class Route(ABC):
-    """One wire format: how an item becomes a request, and a reply an image.
-
-    ``defaults`` are request parameters that a user's None takes back; ``reserved`` are those a user cannot
-    give, with the reason.
-    """
+    """One wire format. A user's None takes back one of ``defaults``; ``reserved``: what is not given, and why."""
 
     name: ClassVar[str]
     path: ClassVar[str]
@@ -47,14 +43,10 @@ class Route(ABC):
     defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     reserved: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
-    def parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What is sent besides the item: ``given`` over the defaults, without those that are None."""
-        return {name: value for name, value in {**self.defaults, **given}.items() if value is not None}
-
     def prepare(self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any]) -> Request:
         """The request, which may be sent again and again. Takes CPU time with images."""
         body = json.dumps(self.body(model_id, inputs, parameters), separators=(",", ":")).encode()
-        return Request(self.path, body, "application/json")
+        return Request(self.path, (body,))
 
     @abstractmethod
     def body(self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,14 +54,17 @@ class Route(ABC):
 
     def read(self, content: bytes) -> ImageReply | Failure:
         """Parse the body of a 200 and prove its image whole. Takes CPU time: call it off the event loop."""
-        try:
-            reply = json_object(content)
-            if isinstance(reply, Failure):
-                return reply
-            result = self.image_in(reply)
-            return with_usage(result, reply) if isinstance(result, Failure) else result
-        except RecursionError:
-            return Failure(Kind.TRANSIENT, "the reply is JSON nested too deep to be read")
+        return read_json(content, self._read)
+
+    def _read(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
+        found = self.image_in(reply)
+        if isinstance(found, ImageReply) and found.url is None:
+            image = decoded(found.encoded)
+            found = image if isinstance(image, Failure) else found._replace(image=image, encoded=None)
+        # /responses counts its tools beside the model
+        tokens = tokens_of(reply.get("usage")) | tokens_of(reply.get("tool_usage"), "tool_usage.")
+        # a refusal has its price too
+        return found._replace(tokens=tokens, reported_cost=reported_cost(reply.get("usage")))
 
     @abstractmethod
     def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
@@ -79,7 +74,7 @@ class Route(ABC):
 class Content(NamedTuple):
     """The images in their order, and the words around them."""
 
-    images: list[ImageSource]
+    images: list[ImageReply]
     words: str
 
 
@@ -101,7 +96,7 @@ _NOTHING_BUT_A_URL = re.compile(r"\s*(https?://\S+)\s*")
 
 def read_content(content: Any) -> Content:
     """Take ``content`` apart. Text parts may hold images too: gateways put them there as Markdown."""
-    images: list[ImageSource] = []
+    images: list[ImageReply] = []
     words: list[str] = []
     for part in content if isinstance(content, list) else [content]:
         text = part.get("text") if isinstance(part, dict) else part
@@ -112,10 +107,10 @@ def read_content(content: Any) -> Content:
     return Content(images, " ".join(" ".join(words).split()))
 
 
-def _take_apart(text: str, images: list[ImageSource]) -> Iterator[str]:
+def _take_apart(text: str, images: list[ImageReply]) -> Iterator[str]:
     """The words of ``text``; its images are added to ``images``. One pass: it may be megabytes long."""
     if alone := _NOTHING_BUT_A_URL.fullmatch(text):
-        images.append(ImageSource(url=alone[1]))
+        images.append(ImageReply(url=alone[1]))
         return
     end = looked_at = 0
     while match := _IMAGE.search(text, looked_at):
@@ -123,9 +118,7 @@ def _take_apart(text: str, images: list[ImageSource]) -> Iterator[str]:
         if on_its_own and not _OF_AN_IMAGE.search(on_its_own):
             looked_at = match.start() + 1  # the pattern of a line of its own begins no second time in it
             continue
-        images.append(
-            ImageSource(encoded=data_url) if data_url else ImageSource(url=in_markdown or on_its_own)
-        )
+        images.append(ImageReply(encoded=data_url) if data_url else ImageReply(url=in_markdown or on_its_own))
         yield text[end : match.start()]
         end = looked_at = match.end()
     yield text[end:]
@@ -145,7 +138,7 @@ def form(path: str, fields: Mapping[str, Any], files: Sequence[tuple[str, Upload
         data=data,
         files=[(name, (file.name, file.data, file.mime_type)) for name, file in files],
     )
-    return Request(path, request.read(), request.headers["content-type"])
+    return Request(path, (request.read(),), request.headers["content-type"])
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, bytes]]:
@@ -185,18 +178,11 @@ class Images(Route):
         return form(_EDITS, self.body(model_id, inputs, parameters), files)
 
     def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
-        data = reply.get("data")
-        entry = data[0] if isinstance(data, list) and data and isinstance(data[0], dict) else {}
+        entry = next(iter(objects_in(list_of(reply.get("data"))[:1])), {})
         if found := found_in(entry):
             extra = strings_of(reply, *_SAID_ABOUT_REPLY) | strings_of(entry, "revised_prompt")
-            return replied(found, reply, extra)
-        return (
-            error_in(reply)
-            or refusal(reply.get("refusal"))
-            or refusal(entry.get("refusal"))
-            or refusal_in_words(reply)
-            or no_image()
-        )
+            return found._replace(extra=extra)
+        return failure_in(reply, entry) or refusal_in_words(reply) or no_image()
 
 
 _MOST_CHOICES = 100  # that are looked at: one was asked for
@@ -224,38 +210,24 @@ class Chat(Route):
         return {"model": model_id, "messages": [{"role": "user", "content": content}], **parameters}
 
     def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
-        choices = [
-            choice for choice in list_of(reply.get("choices"))[:_MOST_CHOICES] if isinstance(choice, dict)
-        ]
+        choices = objects_in(list_of(reply.get("choices"))[:_MOST_CHOICES])
         messages = [choice["message"] for choice in choices if isinstance(choice.get("message"), dict)]
         contents = [read_content(message.get("content")) for message in messages]
         words = one_line(" ".join(content.words for content in contents if content.words), LONGEST_MESSAGE)
-        listed = (list_of(message.get("images")) or [message.get("image")] for message in messages)
-        for images in (*map(_found, listed), *(content.images for content in contents), _found_beside(reply)):
+        listed = [list_of(message.get("images")) or [message.get("image")] for message in messages]
+        # a gateway that answers a chat in the shape of the image API has it in `data`
+        listed.append(list_of(reply.get("data"))[:1])
+        in_fields = [[found for value in values if (found := found_in(value))] for values in listed]
+        for images in (*in_fields[:-1], *(content.images for content in contents), in_fields[-1]):
             if images:
                 extra = strings_of(reply, "model", "id", "provider") | ({"text": words} if words else {})
-                return replied(images[-1], reply, extra)
+                return images[-1]._replace(extra=extra)
         return (
-            error_in(reply)
-            or _first(error_in(choice) for choice in choices)
-            or _first(refusal(message.get("refusal")) for message in messages)
-            or _first(stopped_by_policy(reply, choice, words) for choice in choices)
+            failure_in(reply, *choices, *messages)
+            or next(filter(None, (stopped_by_policy(reply, choice, words) for choice in choices)), None)
             or refusal_in_words([*messages, {**reply, "choices": None}])
             or no_image(words, _why(reply, choices))
         )
-
-
-def _found(values: Iterable[Any]) -> list[ImageSource]:
-    return [found for value in values if (found := found_in(value))]
-
-
-def _found_beside(reply: Mapping[str, Any]) -> list[ImageSource]:
-    """The image of a gateway that answers a chat in the shape of the image API."""
-    return _found(list_of(reply.get("data"))[:1])
-
-
-def _first(failures: Iterator[Failure | None]) -> Failure | None:
-    return next((failure for failure in failures if failure), None)
 
 
 def _why(reply: Mapping[str, Any], choices: Iterable[Mapping[str, Any]]) -> str:
@@ -265,20 +237,9 @@ def _why(reply: Mapping[str, Any], choices: Iterable[Mapping[str, Any]]) -> str:
 
 
 # settings of the tool (openai 3: ImageGeneration in tool_param.py); `model` is its image model there
-_OF_TOOL = frozenset(
-    {
-        "action",
-        "background",
-        "complexity",
-        "input_fidelity",
-        "moderation",
-        "output_compression",
-        "output_format",
-        "quality",
-        "size",
-    }
+_OF_TOOL = re.compile(
+    "action|background|complexity|input_fidelity|moderation|output_compression|output_format|quality|size"
 )
-_IMAGE_MODEL = "image_model"
 _SAID_ABOUT_IMAGE = ("revised_prompt", "size", "quality", "background", "output_format", "action")
 # codes of a failed response (openai 3: ResponseError) that are about policy, and about the item
 _POLICY_CODE = re.compile(r"_policy(_violation)?$")
@@ -298,9 +259,9 @@ class Responses(Route):
 
     def body(self, model_id: str, inputs: Inputs, parameters: Mapping[str, Any]) -> dict[str, Any]:
         tool: dict[str, Any] = {"type": "image_generation"}
-        tool.update((name, value) for name, value in parameters.items() if name in _OF_TOOL)
-        if _IMAGE_MODEL in parameters:
-            tool["model"] = parameters[_IMAGE_MODEL]
+        tool.update((name, value) for name, value in parameters.items() if _OF_TOOL.fullmatch(name))
+        if "image_model" in parameters:
+            tool["model"] = parameters["image_model"]
         if inputs.mask:
             tool["input_image_mask"] = {"image_url": inputs.mask.data_url()}
         asked: str | list[dict[str, Any]] = inputs.prompt
@@ -309,24 +270,27 @@ class Responses(Route):
             asked = [
                 {"role": "user", "content": [{"type": "input_text", "text": inputs.prompt}, *images]},
             ]
-        rest = {n: v for n, v in parameters.items() if n not in _OF_TOOL and n != _IMAGE_MODEL}
+        rest = {n: v for n, v in parameters.items() if not _OF_TOOL.fullmatch(n) and n != "image_model"}
         return {"model": model_id, "input": asked, "tools": [tool], **rest}
 
     def image_in(self, reply: Mapping[str, Any]) -> ImageReply | Failure:
-        output = [item for item in list_of(reply.get("output")) if isinstance(item, dict)]
+        output = objects_in(reply.get("output"))
         calls = [item for item in output if item.get("type") == "image_generation_call"]
-        parts = [part for item in output for part in list_of(item.get("content")) if isinstance(part, dict)]
+        parts = [part for item in output for part in objects_in(item.get("content"))]
         texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
         words = one_line(" ".join(texts), LONGEST_MESSAGE)
         done = [call for call in calls if call.get("result") and call.get("status") != "failed"]
         if done:
-            return _image(reply, done[-1], words)
+            extra = strings_of(reply, "model", "id") | strings_of(done[-1], *_SAID_ABOUT_IMAGE)
+            result = done[-1]["result"]
+            is_link = isinstance(result, str) and result.startswith(("http://", "https://"))
+            found = ImageReply(url=result) if is_link else ImageReply(encoded=result)
+            return found._replace(extra=extra | ({"text": words} if words else {}))
         for holder in (*calls, reply):
             if failure := _error(holder):
                 return failure
-        for part in parts:
-            if failure := refusal(part.get("refusal")):
-                return failure
+        if failure := failure_in(*parts):
+            return failure
         cut = reply.get("incomplete_details")
         reason = str(cut.get("reason") or "") if isinstance(cut, dict) else ""
         if reason == "content_filter":
@@ -336,17 +300,8 @@ class Responses(Route):
         return refusal_in_words(output) or no_image(words, because and f"status {because}")
 
 
-def _image(reply: Mapping[str, Any], call: Mapping[str, Any], words: str) -> ImageReply | Failure:
-    result = call["result"]
-    is_link = isinstance(result, str) and result.startswith(("http://", "https://", "data:"))
-    found = found_in(result if is_link else {"b64_json": result})
-    assert found
-    extra = strings_of(reply, "model", "id") | strings_of(call, *_SAID_ABOUT_IMAGE)
-    return replied(found, reply, extra | ({"text": words} if words else {}))
-
-
 def _error(holder: Mapping[str, Any]) -> Failure | None:
-    failure = error_in(holder)
+    failure = failure_in(holder)
     error = holder.get("error")
     code = str(error.get("code") or "") if isinstance(error, dict) else ""
     if failure is None or failure.kind not in (Kind.TRANSIENT, Kind.ITEM):
@@ -361,11 +316,7 @@ _ROUTES: dict[str, Route] = {route.name: route for route in (Images(), Chat(), R
 
 
 def of(name: Any) -> Route:
-    """The route of that ``name``.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The route of that ``name``. Raises UserError: there is none."""
     if isinstance(name, str) and name in _ROUTES:
         return _ROUTES[name]
     hint = suggest(str(name), _ROUTES)

@@ -48,25 +48,18 @@ class Inputs(NamedTuple):
 
 
 def inputs_of(prompt: str, pictures: Sequence[Image.Image]) -> Inputs:
-    """Encode ``pictures``; one whose ``info["role"]`` is "mask" is the mask. Takes CPU time.
+    """Encode ``pictures``; one whose ``info["role"]`` is "mask" is the mask. Takes CPU time. Raises MaskError.
 
     A picture of an untouched PNG, JPEG or WebP file is sent as the bytes of that file, unless servers could
     see in it another picture than the RGB pixels that local models are shown (alpha, rotation, frames);
     anything else becomes an RGB PNG, alpha dropped as for local models.
-
-    Raises:
-        MaskError: the mask cannot be one, or there are several.
     """
-    masks = [picture for picture in pictures if _is_mask(picture)]
-    images = [picture for picture in pictures if not _is_mask(picture)]
+    masks = [picture for picture in pictures if picture.info.get("role") == "mask"]
+    images = [picture for picture in pictures if picture.info.get("role") != "mask"]
     if len(masks) > 1:
         raise MaskError(f"the item has {len(masks)} masks: endpoints take one")
     uploads = tuple(_image(n, image) for n, image in enumerate(images))
     return Inputs(prompt, uploads, _mask(masks[0], images) if masks else None)
-
-
-def _is_mask(picture: Image.Image) -> bool:
-    return picture.info.get("role") == "mask"
 
 
 def _image(n: int, image: Image.Image) -> Upload:

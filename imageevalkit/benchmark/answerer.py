@@ -19,12 +19,9 @@ class Answerer(ABC):
     @property
     @abstractmethod
     def evaluator(self) -> Evaluator:
-        """Its name, and all that decides what it answers; never where it is reached, nor a secret.
+        """Its name, and all that decides what it answers; never where it is reached, nor a secret. Loads no model.
 
-        Costs no model load: a run with nothing to ask needs it too.
-
-        Raises:
-            CellFailure: the model or a package is not there; the message says how to get it.
+        Raises CellFailure: the model or a package is not there; the message says how to get it.
         """
 
     @property
@@ -41,12 +38,8 @@ class Answerer(ABC):
     def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
         """The answer to each question, as they come, in any order; ``workers`` are the CPU cores of the job.
 
-        A question that fails by itself (context too long, an image that does not decode, a transient failure that
-        lasts) is an answer with an error. Closing the iterator early gives up what is under way.
-
-        Raises:
-            JudgeUnusable: no further answer will come; what was answered before was given.
-            CellFailure: it cannot start here (a package or the weights are missing), or its model fails.
+        A question that fails by itself is an answer with an error. Closing the iterator early gives up what is under
+        way. Raises JudgeUnusable: no further answer will come; CellFailure: it cannot start here, or its model fails.
         """
 
     def has_answered(self) -> None:  # noqa: B027  # most have no use for it

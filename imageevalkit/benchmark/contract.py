@@ -2,8 +2,7 @@
 
 A subclass of :class:`Benchmark` gives ``name``, ``version``, a ``judge`` or ``measurers``, and the four methods
 ``samples``, ``questions``, ``score`` and ``metrics``; all else has a default. For common shapes there are bases that
-need less (:mod:`imageevalkit.benchmark.shapes`). The engine does the rest: requests, batches, retries, money, resume,
-coverage (``docs/architecture.md``).
+need less (:mod:`imageevalkit.benchmark.shapes`). What the engine does is in ``docs/architecture.md``.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import hashlib
 import inspect
 import io
 import json
+import reprlib
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +26,7 @@ from imageevalkit.assets import Asset, BenchmarkFiles, data_folder
 from imageevalkit.benchmark.question import Answer, Picture, PixelRule, Question
 from imageevalkit.cell import short_path
 from imageevalkit.cell.items import Item
+from imageevalkit.cell.jsonl import is_number
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure, UserError, said_of, say
 from imageevalkit.guest_code import guest_code
@@ -70,9 +71,9 @@ class Sample(NamedTuple):
 class Measurer(NamedTuple):
     """Who measures without a judge: a name of ``eval_models/measurers.py``, or an Answerer of your own.
 
-    Your own is named by module and class ("benchmarks.mine.detector:Detector"), so that its packages are imported only
-    where it measures. It is made with the ``options`` as keyword arguments, and gives JSON as the text of its answers;
-    see :class:`imageevalkit.benchmark.answerer.Answerer`.
+    Your own (:class:`imageevalkit.benchmark.answerer.Answerer`) is named by module and class
+    ("benchmarks.mine.detector:Detector"), so that its packages are imported only where it measures. It is made with the
+    ``options`` as keyword arguments, and gives JSON as the text of its answers.
     """
 
     name: str
@@ -84,29 +85,27 @@ JUDGE = Measurer("")
 
 
 class Answers(Mapping[str, Answer]):
-    """The answers about one item in which a value was read, by the name of the question.
-
-    ``looked_at``: somebody has asked what is among them, so that what it says may be another thing with more of them.
-    """
+    """The answers about one item in which a value was read, by the name of the question; ``looked_at``: by anybody."""
 
     def __init__(self, answers: Mapping[str, Answer], attempts: Mapping[str, int] | None = None) -> None:
         self._answers, self._attempts = dict(answers), attempts or {}
         self.looked_at = False
 
-    def __getitem__(self, name: str) -> Answer:
+    def _look(self) -> dict[str, Answer]:
         self.looked_at = True
-        return self._answers[name]
+        return self._answers
+
+    def __getitem__(self, name: str) -> Answer:
+        return self._look()[name]
 
     def __iter__(self) -> Iterator[str]:
-        self.looked_at = True
-        return iter(self._answers)
+        return iter(self._look())
 
     def __len__(self) -> int:
-        self.looked_at = True
-        return len(self._answers)
+        return len(self._look())
 
     def attempt(self, name: str) -> int:
-        """How many replies to the question held no value so far. The words of the next attempt may depend on it."""
+        """How many replies to the question held no value so far: the words of the next attempt may depend on it."""
         return self._attempts.get(name, 0)
 
 
@@ -159,8 +158,8 @@ class Benchmark(ABC):
       value is an error.
     * ``settings_class`` are its :class:`Settings`; ``has_corrected_rules``: it knows the rules "corrected" too.
 
-    An instance has the user's ``settings`` and the chosen ``judge`` (a full name, the name of a reader, or empty).
-    Making one reads no file.
+    An instance has the user's ``settings``, the chosen ``judge`` (a full name, the name of a reader, or empty) and the
+    full names of the ``official`` judges. ``readers`` are the names of all readers of text. Making one reads no file.
     """
 
     name: ClassVar[str]
@@ -179,20 +178,18 @@ class Benchmark(ABC):
     unbounded: Sequence[str] = ()
     has_corrected_rules: ClassVar[bool] = False
     settings_class: ClassVar[type[Settings]] = Settings
+    readers: Sequence[str] = ()
 
     def __init__(self, settings: Settings | None = None, judge: str = "") -> None:
         self.settings = settings or self.settings_class()
+        self.official = self.official_judges or (self.judge,)
         self.judge = judge or self.judge
+        self._sources: dict[str, list[Picture]] = {}
 
     @property
     def is_official_judge(self) -> bool:
         """Whether the chosen judge is one that the official evaluator uses, whatever its settings."""
         return self.judge in self.official
-
-    @property
-    def official(self) -> Sequence[str]:
-        """The full names of the official judges."""
-        return self.official_judges or (type(self).judge,)
 
     @property
     def backend(self) -> str:
@@ -221,10 +218,8 @@ class Benchmark(ABC):
 
     @cached_property
     def prompts(self) -> Mapping[str, str]:
-        """The texts that the judge is asked with, by name. They are part of the evaluator's name.
-
-        By default those among the assets; a class with texts of its own overrides it with a dict. Raises CellFailure:
-        they are not there.
+        """The texts that the judge is asked with, by name: part of the evaluator's name. A class with texts of its own
+        overrides it. Raises CellFailure: those among the assets are not there.
         """
         return self.files().prompts()
 
@@ -238,10 +233,7 @@ class Benchmark(ABC):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """The settings that decide about scores, as JSON values: they are part of the evaluator's name.
-
-        By default the rules, if they are corrected.
-        """
+        """The settings that decide about scores, as JSON values: part of the evaluator's name."""
         return {} if self.settings.rules == "official" else {"rules": self.settings.rules}
 
     @property
@@ -255,11 +247,7 @@ class Benchmark(ABC):
         return self.settings.rules == "official"
 
     def read_json(self, file: str) -> Any:
-        """The content of a JSON file beside ``benchmark.py``, or else among its data.
-
-        Raises:
-            CellFailure: it cannot be read.
-        """
+        """The content of a JSON file beside ``benchmark.py``, or among its data. Raises CellFailure: there is none."""
         return self._read(file, json.loads)
 
     def read_text(self, file: str) -> str:
@@ -275,12 +263,12 @@ class Benchmark(ABC):
         return self._read(file, lambda text: list(csv.DictReader(io.StringIO(text, newline=""))), count)
 
     def _read(self, file: str, parse: Callable[[str], Any], count: int | None = None) -> Any:
-        own, fetched = self.folder / file, self.data / file
-        path = fetched if not own.is_file() and (self.assets or self.data.is_dir()) else own
-        if self.assets and path == fetched:
+        path = self.folder / file
+        is_own = path.is_file() or not (self.assets or self.data.is_dir())
+        path = path if is_own else self.data / file
+        remedy = "mend it" if path.is_file() else "put it there"
+        if self.assets and not is_own:
             remedy = f"run: bash utils/prefetch.sh --ds_names {self.name}"
-        else:
-            remedy = "mend it" if path.is_file() else "put it there"
         where = f"benchmark {self.name}: {short_path(path)}"
         try:
             with path.open(encoding="utf-8", newline="") as opened:  # line ends within a text stay
@@ -294,22 +282,13 @@ class Benchmark(ABC):
         return content
 
     def sources(self, item: Item) -> list[Picture]:
-        """The images that the model was shown for ``item``, in their order, to be shown to the judge too.
-
-        Raises:
-            CellFailure: one cannot be read.
-        """
+        """The images that the model was shown for ``item``, in their order. Raises CellFailure: one cannot be read."""
         if item.id not in self._sources:
             images = [part for part in item.input_list or () if not isinstance(part, str)]
             self._sources[item.id] = [
-                self._source(image, f"benchmark {self.name}: source image {n} of item {item.id}")
-                for n, image in enumerate(images)
+                self._source(image, f"source image {n} of item {item.id}") for n, image in enumerate(images)
             ]
         return self._sources[item.id]
-
-    @cached_property
-    def _sources(self) -> dict[str, list[Picture]]:
-        return {}
 
     def _source(self, image: Any, where: str) -> Picture:
         from imageevalkit.images import CorruptImage, is_plain  # a plan does without Pillow
@@ -320,7 +299,7 @@ class Benchmark(ABC):
             data = file.read_bytes() if file.name else _png(image)
             plain = is_plain(data)
         except (OSError, CorruptImage) as error:
-            raise CellFailure(f"{where} cannot be read: {one_line(error)}") from None
+            raise CellFailure(f"benchmark {self.name}: {where} cannot be read: {one_line(error)}") from None
         sha256 = hashlib.sha256(data).hexdigest()
         return Picture(file, sha256, pixels=self.shown_pixels, plain=plain, data=None if file.name else data)
 
@@ -329,11 +308,7 @@ class Benchmark(ABC):
 
     @abstractmethod
     def samples(self) -> Iterable[Sample]:
-        """The images to make, in an order in which any first N stand for all (:func:`spread` helps with that).
-
-        Raises:
-            CellFailure: the data are not what they should be.
-        """
+        """The images to make, in an order in which any first N stand for all (:func:`spread` helps with that)."""
 
     @abstractmethod
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
@@ -344,14 +319,11 @@ class Benchmark(ABC):
         """
 
     def parse(self, question: Question, answer: Answer) -> Any:
-        """The value in an answer, a JSON value: by default the text of a judge, or what a measurer's text is as JSON.
-
-        A reader of text among the ``measurers`` gives plain text: override this to take ``answer.text``.
-
-        Raises:
-            Unparsed: there is none.
+        """The value in an answer, a JSON value: by default the text of a judge or of a reader of text, and what another
+        measurer's text is as JSON. Raises Unparsed: there is none.
         """
-        if self.measurers.get(question.group, JUDGE) == JUDGE:
+        measurer = self.measurers.get(question.group, JUDGE)
+        if measurer == JUDGE or measurer.name in self.readers:
             return answer.text
         try:
             return json.loads(answer.text or "")
@@ -366,9 +338,8 @@ class Benchmark(ABC):
     def metrics(self, scores: Scores) -> Mapping[str, Metric]:
         """The metrics of all scores, by name; :mod:`imageevalkit.metrics` makes them.
 
-        Those of the headline are there even without scores.
-        Where the official evaluator's own treatment of missing items gives another number, that is a metric of its
-        own, and named so.
+        Those of the headline are there even without scores. Where the official evaluator's own treatment of missing
+        items gives another number, that is a metric of its own, and named so.
         """
 
     def notes(self, scores: Scores) -> Sequence[str]:
@@ -380,17 +351,14 @@ class Benchmark(ABC):
         return {}
 
     def compare(self, scores: Mapping[str, Sequence[Score]]) -> Mapping[str, str | bytes]:
-        """Files about several models, whose scores are given by name, for ``output/comparisons/``.
-
-        Called at the report, with models that were measured alike: by one evaluator, on the same items.
+        """Files about several models, whose scores are given by name, for ``output/comparisons/``: they were measured
+        by one evaluator on the same items. The settings are those of the run that reports.
         """
         return {}
 
     def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
-        """Where images made elsewhere are, by item id, in the folder (or file) ``source`` of ``--images``.
-
-        For layouts that only this benchmark knows; None: it is none of them. A place is a path, or another
-        :data:`imageevalkit.adoption.places.Place`.
+        """Where images made elsewhere are, by item id, in the folder (or file) ``source`` of ``--images``: a path, or a
+        :class:`imageevalkit.adoption.places.Place`. None: the layout is none that only this benchmark knows.
         """
         return None
 
@@ -421,15 +389,11 @@ T = TypeVar("T")
 def spread(groups: Iterable[Sequence[T]]) -> list[T]:
     """All elements, each group in its order and spread evenly: any first N hold about its share of N.
 
-    The exact share is N · (size of the group) / (size of all). Every group may be ahead or behind by half an element,
-    so that with six groups a share is right within 2. Equal places go to the earlier group.
+    A group may be ahead or behind N · (size of the group) / (size of all) by half an element, so that with six groups a
+    share is right within 2. Equal places go to the earlier group.
     """
-    placed = [
-        ((k + 0.5) / len(group), n, element)
-        for n, group in enumerate(groups)
-        for k, element in enumerate(group)
-    ]
-    return [element for _, _, element in sorted(placed, key=lambda entry: entry[:2])]
+    placed = [((k + 0.5) / len(group), element) for group in groups for k, element in enumerate(group)]
+    return [element for _, element in sorted(placed, key=lambda one: one[0])]
 
 
 def grouped(elements: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
@@ -441,18 +405,44 @@ def grouped(elements: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]
 
 
 @contextmanager
-def benchmark_code(name: str, where: str) -> Iterator[None]:
-    """A block that runs code of the benchmark ``name``: ``where`` ("score() of item 3") begins what is said of its
-    errors.
+def benchmark_code(name: str, where: str) -> Iterator[str]:
+    """A block that runs code of the benchmark ``name``; it gives what begins each message. ``where``: "score() of …".
 
-    Raises:
-        CellFailure: whatever it raises; the traceback is printed.
+    Raises CellFailure: whatever it raises; the traceback is printed.
     """
+    whole = f"benchmark {name}: {where}"
     try:
         with guest_code():
-            yield
+            yield whole
     except (UserError, CellFailure):
         raise
     except Exception as error:
         say(redact(traceback.format_exc()))
-        raise CellFailure(f"benchmark {name}: {where} fails: {said_of(error)}") from error
+        raise CellFailure(f"{whole} fails: {said_of(error)}") from error
+
+
+def require(is_right: bool, where: str, value: Any, must_be: str) -> None:
+    """Whether what a benchmark's code gives ``is_right``. Raises CellFailure: ``where`` begins what is said."""
+    if not is_right:
+        raise CellFailure(f"{where} is {reprlib.repr(value)}, and must be {must_be}")
+
+
+def is_json(value: Any) -> bool:
+    """Whether it can be written as JSON, in which numbers are finite."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def check_score(score: Any, where: str) -> None:
+    """Whether it is a Score of finite numbers and JSON values. Raises CellFailure as :func:`require`."""
+    require(isinstance(score, Score), where, score, "a Score")
+    for name, value in score.values.items():
+        is_value = is_number(value) or isinstance(value, bool)
+        require(is_value, f"{where}: '{name}'", value, "a finite number")
+    for name, value in {**score.keys, **score.detail}.items():
+        require(is_json(value), f"{where}: '{name}'", value, "a JSON value")
+    for n, point in enumerate(score.points):
+        check_score(point, f"{where}, points[{n}]")

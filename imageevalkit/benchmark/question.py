@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 
 
 class Encoding(NamedTuple):
-    """How an image is encoded anew before it is sent, where a protocol demands it.
-
-    ``format`` is Pillow's name ("JPEG", "PNG"), ``quality`` its own 1-95 scale (None: the format's default);
-    ``longest_side`` in pixels shrinks larger images to it (None: never).
+    """How an image is encoded anew before it is sent: ``format`` is Pillow's name ("JPEG", "PNG"), ``quality`` its own
+    1-95 scale (None: the format's default); ``longest_side`` in pixels shrinks larger images to it (None: never).
     """
 
     format: str
@@ -108,10 +106,9 @@ class Question:
     group, by which a benchmark says who answers (``Benchmark.measurers``). ``item`` is set by the engine.
 
     ``choices``: strings for each of which the probability is asked that the reply's first token is the first token of
-    that string. Such a question has ``sampling.max_tokens == 1`` and no other use of the text than
-    the most probable token. ``choice_ids`` are the ids of those tokens where the protocol fixes them: a backend
-    that has the tokenizer refuses to answer by others. ``data`` is what ``parse`` needs to know besides; nobody is
-    told.
+    that string. Such a question has ``sampling.max_tokens == 1``, and its text is the most probable token.
+    ``choice_ids`` are the ids of those tokens where the protocol fixes them: who has the tokenizer takes no others.
+    ``data`` is what ``parse`` needs to know besides; nobody is told.
     """
 
     name: str
@@ -165,8 +162,8 @@ class Answer:
     ``text`` is the whole reply, special tokens left out; of a measurement it is JSON. ``probabilities`` (0-1) are those
     of ``Question.choices``; ``outside`` (0-1) is the probability of all first tokens that the backend could not see: 0
     where it sees the whole vocabulary, else the true value of a choice may be larger by up to this much. ``tokens``
-    are counts by kind ("input", "output"). ``cut``: the text ended where ``Sampling.max_tokens`` did. ``seconds`` are
-    those of all ``attempts``. ``value`` is what the benchmark reads in it (:meth:`Benchmark.parse`), a JSON value.
+    are counts by kind ("input", "output"). ``seconds`` are those of all ``attempts``. ``value`` is what the benchmark
+    reads in it (:meth:`Benchmark.parse`), a JSON value.
     """
 
     question: Question
@@ -176,7 +173,6 @@ class Answer:
     outside: float | None = None
     tokens: Mapping[str, int] | None = None
     usd: float | None = None
-    cut: bool = False
     seconds: float = 0.0
     attempts: int = 1
     value: Any = None

@@ -28,11 +28,10 @@ _YES_NO = {"yes": 1, "no": 0, "true": 1, "false": 0, "是": 1, "是的": 1, "否
 
 
 class PromptFile(Benchmark):
-    """Prompts in a JSON file beside ``benchmark.py``: a list of objects with ``prompt`` and whatever groups them.
+    """Prompts in a JSON ``file`` beside ``benchmark.py``: a list of objects with ``prompt`` and whatever groups them.
 
-    ``file`` is its name; of each prompt ``images_per_prompt`` images are made. ``by`` are the keys of the objects whose
-    groups have a metric of their own; ``question`` is what the judge is asked, with fields such as ``{prompt}`` (braces
-    that are none are doubled).
+    Of each prompt ``images_per_prompt`` images are made. ``by`` are the keys whose groups have a metric of their own;
+    ``question`` is what the judge is asked, with fields such as ``{prompt}`` (braces that are none are doubled).
     """
 
     file: ClassVar[str] = "prompts.json"
@@ -42,33 +41,24 @@ class PromptFile(Benchmark):
     max_tokens: ClassVar[int] = 512
 
     def samples(self) -> Iterable[Sample]:
-        rows, asked = self.read_json(self.file), self._fields()
-        needed = dict.fromkeys(("prompt", *self.by, *asked))
+        where, doubled = f"benchmark {self.name}", "a brace that names nothing is written twice: {{ or }}"
+        try:
+            fields = [name for _, name, _, _ in Formatter().parse(self.question) if name is not None]
+        except ValueError as error:
+            raise CellFailure(f"{where}: question: {error}; {doubled}") from None
+        needed = dict.fromkeys(("prompt", *self.by, *(re.split(r"[.\[]", name)[0] for name in fields)))
+        rows = self.read_json(self.file)
         if not isinstance(rows, list) or not rows or not all(isinstance(row, Mapping) for row in rows):
             keys = ", ".join(f'"{key}"' for key in needed)
             raise CellFailure(
-                f"benchmark {self.name}: {self.file} holds {reprlib.repr(rows)}, and must be a list of objects "
-                f"with {keys}"
+                f"{where}: {self.file} holds {reprlib.repr(rows)}, and must be a list of objects with {keys}"
             )
         for n, row in enumerate(rows):
             if missing := [key for key in needed if key not in row]:
-                braces = "; a brace in question that names nothing is written twice: {{ or }}"
-                raise CellFailure(
-                    f"benchmark {self.name}: {self.file}, entry {n} (counted from 0) lacks {', '.join(missing)}"
-                    + braces * any(key in asked for key in missing)
-                )
+                lacks = f"entry {n} (counted from 0) lacks {', '.join(missing)}"
+                raise CellFailure(f"{where}: {self.file}, {lacks}; in question, {doubled}")
             for repetition in range(self.images_per_prompt):
                 yield Sample(f"images/{n:05d}_{repetition}.png", row["prompt"], repetition, row)
-
-    def _fields(self) -> list[str]:
-        """What the question names of a prompt. Raises CellFailure: its braces do not match."""
-        try:
-            names = [name for _, name, _, _ in Formatter().parse(self.question) if name is not None]
-        except ValueError as error:
-            raise CellFailure(
-                f"benchmark {self.name}: question: {error}; a brace that names nothing is written twice: {{{{ or }}}}"
-            ) from None
-        return [re.split(r"[.\[]", name)[0] for name in names]
 
     @cached_property
     def prompts(self) -> Mapping[str, str]:
@@ -108,9 +98,10 @@ class YesNo(PromptFile):
 
     def parse(self, question: Question, answer: Answer) -> int:
         """1 for yes, 0 for no: the first word says so."""
-        word = _WORD.search((answer.text or "").lower())
+        text = answer.text or ""
+        word = _WORD.search(text.lower())
         if word is None or word[0] not in _YES_NO:
-            raise Unparsed(f"neither yes nor no in '{one_line(answer.text or '', 100)}'")
+            raise Unparsed(f"neither yes nor no in '{one_line(text, 100)}'")
         return _YES_NO[word[0]]
 
     def values(self, value: int) -> Mapping[str, float]:
@@ -133,30 +124,24 @@ class Grades(PromptFile):
 
     def parse(self, question: Question, answer: Answer) -> dict[str, float]:
         """The grades by name: the last number that stands behind each name."""
-        found = {}
+        found, text = {}, answer.text or ""
+        low, high = self.scale
         for name in self.grades:
-            numbers = re.findall(
-                rf"\b{re.escape(name)}\b[\"'*\s]*[:=\uff1a]?[\"'*\s]*(-?\d+(?:\.\d+)?)",
-                answer.text or "",
-                re.IGNORECASE,
-            )
+            label = rf"\b{re.escape(name)}\b[\"'*\s]*[:=\uff1a]?[\"'*\s]*"
+            numbers = re.findall(rf"{label}(-?\d+(?:\.\d+)?)", text, re.IGNORECASE)
             if not numbers:
-                raise Unparsed(f"no {name} in '{one_line(answer.text or '', 100)}'")
+                raise Unparsed(f"no {name} in '{one_line(text, 100)}'")
             found[name] = float(numbers[-1])
-            if not self.scale[0] <= found[name] <= self.scale[1]:
-                raise Unparsed(
-                    f"{name} {found[name]:g} is not on the scale of {self.scale[0]:g} to {self.scale[1]:g}"
-                )
+            if not low <= found[name] <= high:
+                raise Unparsed(f"{name} {found[name]:g} is not on the scale of {low:g} to {high:g}")
         return found
 
     def values(self, value: Mapping[str, float]) -> Mapping[str, float]:
         return {"overall": sum(value.values()) / len(value), **value}
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
-        found: dict[str, Metric] = {}
-        for name in ("overall", *self.grades):
-            found |= self.means(scores, name, self.scale[1])
-        return found
+        means = (self.means(scores, name, self.scale[1]) for name in ("overall", *self.grades))
+        return {name: metric for metrics in means for name, metric in metrics.items()}
 
 
 class OfficialScript(Benchmark):

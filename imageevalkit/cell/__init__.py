@@ -15,6 +15,8 @@ from imageevalkit.locks import open_lock, take_lock
 REPO = Path(__file__).resolve().parents[2]
 REPORTS = ("report.html", "leaderboard.md", "leaderboard.csv")
 """The files of all results, in the folder of all results."""
+COMPARISONS = "comparisons"
+"""The folder there of what benchmarks say of several models."""
 
 
 def output_root() -> Path:
@@ -40,56 +42,47 @@ def portable_path(path: Path) -> str:
     return (whole.relative_to(REPO) if whole.is_relative_to(REPO) else whole).as_posix()
 
 
-class Cell(NamedTuple):
-    """One model × one benchmark and the files of design §4."""
+class _File:
+    """A file, or folder, of a cell."""
 
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, cell: Cell, _: type | None = None) -> Path:
+        return cell.folder / self._name
+
+
+class _Names(NamedTuple):
     model: str
     benchmark: str
 
+
+class Cell(_Names):
+    """One model × one benchmark and the files of design §4."""
+
+    generation = _File("generation.jsonl")
+    fingerprints = _File("fingerprints.jsonl")
+    judgements = _File("judgements.jsonl")
+    scores = _File("scores.jsonl")
+    result = _File("result.json")
+    official = _File("official")
+    """The folder of files in the official evaluator's formats."""
+
     @property
     def key(self) -> str:
-        return f"{self.model}/{self.benchmark}"
+        return "/".join(self)
 
     @property
     def folder(self) -> Path:
         return output_root() / self.model / self.benchmark
 
-    @property
-    def generation(self) -> Path:
-        return self.folder / "generation.jsonl"
 
-    @property
-    def fingerprints(self) -> Path:
-        return self.folder / "fingerprints.jsonl"
-
-    @property
-    def judgements(self) -> Path:
-        return self.folder / "judgements.jsonl"
-
-    @property
-    def scores(self) -> Path:
-        return self.folder / "scores.jsonl"
-
-    @property
-    def result(self) -> Path:
-        return self.folder / "result.json"
-
-    @property
-    def official(self) -> Path:
-        """The folder of files in the official evaluator's formats."""
-        return self.folder / "official"
-
-
-# A killed driver's guards need a moment to end its processes; they hold the lock until then.
-_DYING_OWNER_GRACE = 15.0
-
-
-def lock_cell(cell: Cell, grace: float = _DYING_OWNER_GRACE) -> int:
+def lock_cell(cell: Cell, grace: float = 15.0) -> int:
     """Take the cell's lock and return its open, inheritable file descriptor.
 
-    The lock is ``flock`` on an open file: the kernel drops it when the last process holding the descriptor ends, so
-    there is no stale lock to clean. If the recorded owner has it no longer, its guards are just ending its processes:
-    wait up to ``grace`` seconds for them. Raises UserError: a live run holds it, or no file can be locked there.
+    The kernel drops it when the last process holding the descriptor ends. If the recorded owner has it no longer, its
+    guards are just ending its processes: wait up to ``grace`` seconds for them. Raises UserError: a live run holds it,
+    or no file can be locked there.
     """
     path = cell.folder / ".lock"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +98,14 @@ def lock_cell(cell: Cell, grace: float = _DYING_OWNER_GRACE) -> int:
             holders = _holders(fd)
             if owner in holders or time.monotonic() > deadline:
                 os.close(fd)
-                raise UserError(f"{cell.key} is being written by {_words(owner, holders)}") from None
+                choose = "choose other models or benchmarks"
+                who = f"another run, whose process is on another machine or another user's; wait for it or {choose}"
+                if owner in holders:
+                    who = f"another run (process {owner}); wait for it or {choose}"
+                elif holders:
+                    left = f", which is left of a run whose process {owner} has ended" if owner else ""
+                    who = f"process {holders[0]}{left}; end it (kill {holders[0]}) or {choose}"
+                raise UserError(f"{cell.key} is being written by {who}") from None
             time.sleep(0.2)
     os.ftruncate(fd, 0)
     os.pwrite(fd, str(os.getpid()).encode(), 0)
@@ -115,24 +115,12 @@ def lock_cell(cell: Cell, grace: float = _DYING_OWNER_GRACE) -> int:
 
 def _holders(fd: int) -> list[int]:
     """The processes, as far as this one may know them, that hold the lock on the file open as ``fd``."""
-    lock = os.fstat(fd)
-    holders = []
+    lock, holders = os.fstat(fd), set[int]()
     for folder in Path("/proc").glob("[0-9]*/fd"):
         with contextlib.suppress(OSError):  # ended meanwhile, or of another user
             for entry in folder.iterdir():
                 # many may have it open, as this process has; the lock is with those whose descriptor says so
                 about = folder.parent / "fdinfo" / entry.name
                 if os.path.samestat(entry.stat(), lock) and "FLOCK" in about.read_text():
-                    holders.append(int(folder.parent.name))
-                    break
+                    holders.add(int(folder.parent.name))
     return sorted(holders)
-
-
-def _words(owner: int | None, holders: list[int]) -> str:
-    choose = "choose other models or benchmarks"
-    if owner in holders:
-        return f"another run (process {owner}); wait for it or {choose}"
-    if holders:
-        left = f", which is left of a run whose process {owner} has ended" if owner else ""
-        return f"process {holders[0]}{left}; end it (kill {holders[0]}) or {choose}"
-    return f"another run, whose process is on another machine or another user's; wait for it or {choose}"

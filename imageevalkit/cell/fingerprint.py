@@ -12,9 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from imageevalkit.api.endpoint import DEFAULT_BASE_URL
-from imageevalkit.cell.jsonl import Shape, Tell, tell_nobody
-from imageevalkit.cell.kept_twice import KeptTwiceWriter, read_kept
-from imageevalkit.cell.results import is_environment
+from imageevalkit.cell.jsonl import JsonlWriter, Shape, Tell, read_kept, tell_nobody
 from imageevalkit.text import to_bytes
 
 # Settings that cannot change a pixel: changing them keeps images valid.
@@ -27,19 +25,15 @@ _RUNTIME_KWARGS = frozenset(
 def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a resolved model setting that decides its images, flat, by name.
 
-    Local weights count by their name and content (see :func:`weights_of`), authors' code by its commit, an API by its
-    host: another server, another model. The number of images made in one call counts too: a GPU computes batches of
-    other sizes with other kernels.
+    Local weights count by name and content (:func:`weights_of`), authors' code by its commit, an API by its host. The
+    number of images made in one call counts too: a GPU computes batches of other sizes with other kernels.
     """
     kwargs = {k: v for k, v in setting.get("model_kwargs", {}).items() if k not in _RUNTIME_KWARGS}
     if kwargs.get("batch_size") == 1:
         del kwargs["batch_size"]  # said or not, images are made singly
     base_url = kwargs.pop("base_url", None) or os.environ.get("BASE_URL", "") or DEFAULT_BASE_URL
-    settings = {
-        "task": task,
-        "class": f"{setting['module']}:{setting['class']}",
-        **_identity("model_path", setting["model_path"]),
-    }
+    settings: dict[str, Any] = {"task": task, "class": f"{setting['module']}:{setting['class']}"}
+    settings |= _identity("model_path", setting["model_path"])
     if setting.get("api"):
         settings["host"] = None
         with contextlib.suppress(ValueError):  # the model itself says what is wrong with it
@@ -67,11 +61,7 @@ _SAMPLE = 1 << 20
 
 
 def weights_of(model_path: str) -> dict[str, str]:
-    """Identity of a local checkpoint: names, sizes and the first and last MiB of its files.
-
-    A sample, because hashing 40 GB at every start would cost minutes; training changes every tensor, so it
-    shows there. Times do not count: a copy on another node is the same checkpoint.
-    """
+    """Identity of a local checkpoint: names, sizes, first and last MiB of its files; training changes all of them."""
     path = Path(model_path)
     if not model_path or not path.exists():
         return {}  # a hub id, an API's model id, or nothing at all
@@ -89,29 +79,23 @@ def weights_of(model_path: str) -> dict[str, str]:
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
-    """16 hex digits of the SHA-256 of ``settings`` as canonical JSON."""
+    """16 hex digits that stand for ``settings``."""
     canonical = json.dumps(settings, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(to_bytes(canonical)).hexdigest()[:16]
 
 
-KEPT = Shape(
-    must={"fingerprint": str, "settings": dict[str, Any]},
-    may={"packages": Shape({}, {"environment": is_environment})},
+KEPT = Shape[dict[str, Any]](
+    must={"fingerprint": str, "settings": dict[str, Any]}, may={"packages": dict[str, Any]}
 )
 
 
 def remember(path: Path, settings: Mapping[str, Any], packages: Mapping[str, str]) -> str:
-    """Keep ``settings`` under their fingerprint in ``path`` and return the fingerprint.
-
-    ``packages`` are the versions that make the images now: not part of the fingerprint, but on record, with
-    one line for every set of versions that was ever used.
-    """
-    key = fingerprint(settings)
-    line = {"fingerprint": key, "settings": dict(settings), "packages": dict(packages)}
+    """Keep ``settings`` in ``path``, with the versions of ``packages`` that make the images now; their fingerprint."""
+    line = {"fingerprint": fingerprint(settings), "settings": dict(settings), "packages": dict(packages)}
     if line not in read_kept(path, KEPT):
-        with contextlib.closing(KeptTwiceWriter(path, KEPT)) as writer:
+        with contextlib.closing(JsonlWriter(path, KEPT)) as writer:
             writer.append(line)
-    return key
+    return fingerprint(settings)
 
 
 def packages_of(path: Path) -> list[dict[str, str]]:
@@ -126,9 +110,8 @@ def known(path: Path, tell: Tell = tell_nobody) -> dict[str, dict[str, Any]]:
 
 def explain(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """The differences in words: ``"guidance_scale 4.0 → 5.0, width (unset) → 512"``."""
-    changes = [
-        f"{key.removeprefix('kwargs.')} {old.get(key, '(unset)')} → {new.get(key, '(unset)')}"
-        for key in sorted({*old, *new})
-        if (key in old) != (key in new) or old.get(key) != new.get(key)
-    ]
-    return ", ".join(changes)
+    both = {key: (old.get(key, "(unset)"), new.get(key, "(unset)")) for key in sorted({*old, *new})}
+    changed = {key: pair for key, pair in both.items() if pair[0] != pair[1]}
+    return ", ".join(
+        f"{key.removeprefix('kwargs.')} {before} → {now}" for key, (before, now) in changed.items()
+    )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Any
+from typing import Any, SupportsIndex
 
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.errors import CellFailure
@@ -74,11 +74,11 @@ def items_of(dataset: Any, cell: Cell, limit: int | None = None) -> list[Item]:
 
 def placed(entries: Sequence[Item], cell: Cell) -> list[Item]:
     """The items of the model of ``cell`` that stand for ``entries``, which are of none."""
-    folder, items = cell.folder, []
-    for entry in entries:
-        id = entry.id.replace(MODEL_NAME_MARK, cell.model)
-        items.append(replace(entry, id=id, path=folder / f"{id}{entry.path.suffix}"))
-    return items
+    folder, ids = cell.folder, [entry.id.replace(MODEL_NAME_MARK, cell.model) for entry in entries]
+    return [
+        replace(entry, id=id, path=folder / f"{id}{entry.path.suffix}")
+        for id, entry in zip(ids, entries, strict=True)
+    ]
 
 
 def entries_of(dataset: Any, benchmark: str) -> list[Item]:
@@ -87,30 +87,26 @@ def entries_of(dataset: Any, benchmark: str) -> list[Item]:
     Their paths are below the folder of a cell. Input images stay undecoded. Raises CellFailure: one breaks the
     contract, or two share a path; the message has its number, counted from 0.
     """
-    data, task = getattr(dataset, "data", None), dataset.dataset_task
+    data, entries, number_of = getattr(dataset, "data", None), list[Item](), dict[str, int]()
     if not isinstance(data, Sequence) or isinstance(data, str | bytes) or not data:
         raise CellFailure(
             f"benchmark {benchmark}: its data is {reprlib.repr(data)}, and must be a list of dicts, one for each image"
         )
-    entries: list[Item] = []
-    number_of: dict[str, int] = {}
     for n, raw in enumerate(data):
         try:
-            entry = _entry(raw, benchmark, task)
+            entries.append(entry := _entry(raw, benchmark, dataset.dataset_task))
             if (same := number_of.setdefault(entry.id, n)) != n:
                 raise ValueError(
                     f"{_PATH} '{raw['image_save_path']}' is that of entry {same} too (suffixes do not count)"
                 )
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise CellFailure(f"benchmark {benchmark}, entry {n} (data[{n}]): {error}") from None
-        entries.append(entry)
     return entries
 
 
 def _entry(raw: Any, benchmark: str, task: str) -> Item:
     """One entry. Raises ValueError: what is wrong with it, and what it must be."""
-    if not isinstance(raw, Mapping):
-        raise _wrong("it", raw, "a dict")
+    _check(isinstance(raw, Mapping), "it", raw, "a dict")
     shown, not_shown = ("prompt", "input_list") if task == "t2i" else ("input_list", "prompt")
     if missing := [key for key in (shown, "seed", "image_save_path") if key not in raw]:
         raise ValueError(f"lacks {', '.join(missing)}")
@@ -118,57 +114,50 @@ def _entry(raw: Any, benchmark: str, task: str) -> Item:
         raise ValueError(
             f"has {not_shown} beside {shown}: what the model is shown in task {task} is {shown} alone"
         )
-    prompt = raw.get("prompt")
-    if task != "t2i":
-        _check_input_list(raw["input_list"])
-    elif not isinstance(prompt, str) or not prompt.strip():
-        raise _wrong("prompt", prompt, "a text that is not empty")
-    seed: Any = None if isinstance(raw["seed"], bool) else raw["seed"]
+    prompt, parts, seed, declared = (
+        raw.get(key) for key in ("prompt", "input_list", "seed", "image_save_path")
+    )
+    if task == "t2i":
+        _check(isinstance(prompt, str) and prompt.strip(), "prompt", prompt, "a text that is not empty")
+    else:
+        _check_input_list(parts)
+    # NumPy's integers have an index too
+    is_whole = isinstance(seed, SupportsIndex) and not isinstance(seed, bool)
+    _check(is_whole, "seed", seed, "a whole number")
+    folder = PurePosixPath(MODEL_NAME_MARK, benchmark)
+    _check(isinstance(declared, str | PurePath), _PATH, declared, f"a text: {folder}/….png")
+    path = PurePosixPath(declared)
+    if folder not in path.parents or ".." in path.parts:
+        raise ValueError(f"{_PATH} '{declared}' must lie in {folder}/")
+    from imageevalkit.images import format_of
+
     try:
-        seed = operator.index(seed)  # NumPy's integers too
-    except TypeError:
-        raise _wrong("seed", raw["seed"], "a whole number") from None
-    path = _path_in_cell(raw["image_save_path"], benchmark)
+        format_of(path)
+    except ValueError as error:
+        raise ValueError(f"{_PATH} {error}") from None
+    path = path.relative_to(folder)
     return Item(
         path=Path(path),
         id=path.with_suffix("").as_posix(),
-        seed=BASE_SEED + seed,
+        seed=BASE_SEED + operator.index(seed),
         prompt=prompt,
-        input_list=raw.get("input_list"),
+        input_list=parts,
         data=raw.data if isinstance(raw, SampleEntry) else raw,
     )
 
 
-def _wrong(name: str, value: Any, must_be: str) -> ValueError:
-    return ValueError(f"{name} is {reprlib.repr(value)}, and must be {must_be}")
+def _check(is_right: object, name: str, value: Any, must_be: str) -> None:
+    if not is_right:
+        raise ValueError(f"{name} is {reprlib.repr(value)}, and must be {must_be}")
 
 
 def _check_input_list(parts: Any) -> None:
     from PIL import Image  # the launcher, which plans without it, imports this module
 
-    if not isinstance(parts, list | tuple):
-        raise _wrong("input_list", parts, "a list of texts and PIL images")
+    _check(isinstance(parts, list | tuple), "input_list", parts, "a list of texts and PIL images")
     for n, part in enumerate(parts):
-        if not isinstance(part, str | Image.Image):
-            raise _wrong(f"input_list[{n}]", part, "a text or a PIL image")
+        _check(isinstance(part, str | Image.Image), f"input_list[{n}]", part, "a text or a PIL image")
     if not any(isinstance(part, str) and part.strip() for part in parts):
         raise ValueError("input_list holds no text that says what is to be made")
     if all(isinstance(part, str) for part in parts):
         raise ValueError("input_list holds no image")
-
-
-def _path_in_cell(declared: Any, benchmark: str) -> PurePosixPath:
-    """``declared`` below the folder of a cell."""
-    from imageevalkit.images import format_of
-
-    folder = f"{MODEL_NAME_MARK}/{benchmark}"
-    if not isinstance(declared, str | PurePath):
-        raise _wrong(_PATH, declared, f"a text: {folder}/….png")
-    path = PurePosixPath(declared)
-    if path.parts[:2] != (MODEL_NAME_MARK, benchmark) or len(path.parts) == 2 or ".." in path.parts:
-        raise ValueError(f"{_PATH} '{declared}' must lie in {folder}/")
-    try:
-        format_of(path)
-    except ValueError as error:
-        raise ValueError(f"{_PATH} {error}") from None
-    return PurePosixPath(*path.parts[2:])

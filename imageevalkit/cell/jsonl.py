@@ -1,18 +1,26 @@
-"""Append-only JSON Lines that survive ``kill -9`` in the middle of a line, and the shapes that readers rely on."""
+"""JSON Lines that survive ``kill -9`` in the middle of a line, and the shapes that readers rely on.
+
+What is paid for is kept twice: what a file loses is taken back from its copy, a hidden file beside it. Each line of the
+copy begins with a checksum, so that it is known which of two different lines is the true one.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
 from pathlib import Path
-from types import FunctionType, UnionType
-from typing import Any, Literal, NewType, Union, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Generic, Literal, NewType, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from imageevalkit.atomic import disk_error
+from imageevalkit.atomic import disk_error, write_atomic
 from imageevalkit.cell import short_path
 from imageevalkit.errors import CellFailure
 from imageevalkit.machine import when_one_is_free
@@ -23,7 +31,9 @@ _MOST_TOLD = 5  # of the bad lines of one file
 # far more than any file of ours has, and far less than what Python's own recursion stands
 _MOST_LEVELS = 64
 _LONGEST_VALUE = 60
+_CHECKSUM = 9  # characters: 8 hex digits of the CRC-32 and a blank
 
+T = TypeVar("T")
 Tell = Callable[[str], None]
 """Takes one line about something that cannot be read."""
 
@@ -33,10 +43,7 @@ def tell_nobody(text: str) -> None:
 
 
 def parse(data: bytes) -> Any:
-    """The JSON value in ``data``.
-
-    Raises ValueError: it is none, no UTF-8, nested too deep, or holds a number of thousands of digits.
-    """
+    """The JSON value in ``data``. Raises ValueError: it is none, no UTF-8, nested too deep, or has a huge number."""
     try:
         value = json.loads(data)
     except RecursionError:
@@ -51,67 +58,87 @@ def parse(data: bytes) -> Any:
     return value
 
 
-class Shape:
+class WrongShape(ValueError):
+    """The ``value`` at ``path`` in an object is not of its type; without one it is missing."""
+
+    def __init__(self, path: tuple[str, ...], *value: Any) -> None:
+        text = json.dumps(value[0], default=repr) if value else "missing"
+        shown = text[:_LONGEST_VALUE] + "…" * (len(text) > _LONGEST_VALUE)
+        super().__init__(f"'{'.'.join(path)}' is {shown}" if path else "it is no JSON object")
+        self.path, self.value = path, value
+
+
+class Shape(Generic[T]):
     """What readers rely on in an object: fields that it ``must`` have, and others that it ``may`` have, by type.
 
-    Types are JSON's own, Literal, X | None, tuples of so many parts, lists, mappings, what :meth:`of` takes,
-    :data:`Time`, shapes, and functions that say whether a value passes. Numbers are finite, a float may be whole.
+    Types are JSON's own, Literal, X | None, tuples of so many parts, lists, mappings, :data:`Time`, shapes and what
+    :meth:`of` takes. Numbers are finite, a float may be whole. ``rest``: the type of all other fields.
     """
 
-    def __init__(self, must: Mapping[str, Any], may: Mapping[str, Any] = {}) -> None:
-        self.must = {name: _check_of(hint) for name, hint in must.items()}
-        self.may = {name: _check_of(hint) for name, hint in may.items()}
+    def __init__(
+        self, must: Mapping[str, Any], may: Mapping[str, Any] = {}, rest: Any = None, kind: Any = None
+    ) -> None:
+        self._must, self._rest, self._kind = list(must), rest and _reader_of(rest), kind
+        self._readers = {name: _reader_of(hint) for name, hint in {**must, **may}.items()}
 
     @classmethod
-    def of(cls, kind: type) -> Shape:
-        """The shape of the objects that stand for a dataclass (fields with a default may be missing) or TypedDict."""
+    def of(cls, kind: type[T]) -> Shape[T]:
+        """That of a TypedDict, or of the objects that stand for a dataclass: fields with a default may be missing."""
         hints = get_type_hints(kind)
-        optional = [
-            each.name
-            for each in (fields(kind) if is_dataclass(kind) else ())
-            if each.default is not MISSING or each.default_factory is not MISSING
-        ]
-        may = {name: hints.pop(name) for name in optional}
-        return cls(hints, may)
+        if not is_dataclass(kind):
+            return cls(hints)
+        may = [f.name for f in fields(kind) if f.default is not MISSING or f.default_factory is not MISSING]
+        return cls(hints, {name: hints.pop(name) for name in may}, kind=kind)
 
-    def problem(self, value: Any) -> str:
-        """What is wrong with ``value``, in a few words; empty when nothing is."""
+    def read(self, value: Any) -> T:
+        """What ``value`` stands for: an object of the dataclass, else itself. Raises WrongShape."""
         if not isinstance(value, dict):
-            return "it is no JSON object"
-        for name in self.must:
-            if name not in value:
-                return f"'{name}' is missing"
-        for name, part in value.items():
-            check = self.must.get(name) or self.may.get(name)
-            if check and not check(part):
-                text = json.dumps(part, default=repr)
-                return f"'{name}' is {text if len(text) <= _LONGEST_VALUE else f'{text[:_LONGEST_VALUE]}…'}"
-        return ""
+            raise WrongShape((), value)
+        if missing := [name for name in self._must if name not in value]:
+            raise WrongShape((missing[0],))
+        parts, name = {}, ""
+        try:
+            for name, part in value.items():
+                if reader := self._readers.get(name, self._rest):
+                    parts[name] = reader(part)
+        except WrongShape as error:
+            raise WrongShape((name, *error.path), *error.value) from None
+        return cast(T, self._kind(**parts) if self._kind else value)
 
 
-def _check_of(hint: Any) -> Callable[[Any], bool]:
-    if isinstance(hint, FunctionType):
-        return hint
+def _reader_of(hint: Any) -> Callable[[Any], Any]:
+    origin, args = get_origin(hint), get_args(hint)
+    if isinstance(hint, Shape):
+        return hint.read
     if hint in _CHECKS:
-        return _CHECKS[hint]
-    origin = get_origin(hint)
-    if origin is Literal:
-        return lambda value: isinstance(value, str) and value in get_args(hint)
-    args = [_check_of(part) for part in get_args(hint)]
-    if origin in (Union, UnionType):
-        return lambda value: any(check(value) for check in args)
-    if origin is tuple:
-        return lambda value: (
-            isinstance(value, list | tuple)
-            and len(value) == len(args)
-            and all(check(part) for check, part in zip(args, value, strict=True))
+        return _checked(_CHECKS[hint])
+    if hint in (str, bool, int, type(None)):
+        return _checked(
+            lambda value: isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
         )
-    if origin in (list, Sequence):
-        return lambda value: isinstance(value, list) and all(map(args[0], value))
-    if origin in (dict, Mapping):
-        return lambda value: isinstance(value, dict) and all(map(args[1], value.values()))
-    shape = hint if isinstance(hint, Shape) else Shape.of(hint)
-    return lambda value: not shape.problem(value)
+    if origin is Literal:
+        return _checked(lambda value: isinstance(value, str) and value in args)
+    readers = [_reader_of(part) for part in args]
+    if origin in (Union, UnionType):
+        return lambda value: None if value is None else readers[0](value)
+    if origin is tuple:
+        is_tuple = _checked(lambda value: isinstance(value, list | tuple) and len(value) == len(args))
+        return lambda value: tuple(read(part) for read, part in zip(readers, is_tuple(value), strict=True))
+    if origin is list:
+        is_list = _checked(lambda value: isinstance(value, list))
+        return lambda value: [readers[0](part) for part in is_list(value)]
+    if origin:  # a mapping
+        return Shape[Any]({}, rest=args[1], kind=dict).read
+    return Shape.of(hint).read
+
+
+def _checked(check: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if not check(value):
+            raise WrongShape((), value)
+        return value
+
+    return read
 
 
 def is_number(value: Any) -> bool:
@@ -121,28 +148,36 @@ def is_number(value: Any) -> bool:
 
 
 def _is_time(value: Any) -> bool:
-    try:
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
         datetime.fromisoformat(value).timestamp()
-    except (TypeError, ValueError, OverflowError):
-        return False
-    return True
+        return True
+    return False
 
 
 Time = NewType("Time", str)
 """ISO 8601."""
-_CHECKS: dict[Any, Callable[[Any], bool]] = {
-    Any: lambda value: True,
-    type(None): lambda value: value is None,
-    str: lambda value: isinstance(value, str),
-    bool: lambda value: isinstance(value, bool),
-    int: lambda value: isinstance(value, int) and not isinstance(value, bool),
-    float: is_number,
-    Time: _is_time,
-}
+_CHECKS = {Any: lambda value: True, float: is_number, Time: _is_time}
 
 
-def file_bytes(path: Path) -> bytes:
-    """The content of ``path``, empty when it does not exist. Raises CellFailure: it is there and cannot be read."""
+def read_jsonl(path: Path, shape: Shape[T], tell: Tell = tell_nobody) -> Iterator[T]:
+    """Yield the records of ``path``, if it exists; a line without ``shape`` (a torn tail, damage) is told."""
+    bad = 0
+    for number, line in enumerate(_file_bytes(path).split(b"\n"), 1):
+        try:
+            record = shape.read(parse(line.strip()))
+        except ValueError as error:
+            if not line.strip():
+                continue
+            bad += 1
+            if bad <= _MOST_TOLD:
+                tell(f"{short_path(path)}:{number}: not a record: {one_line(error, 100)}")
+        else:
+            yield record
+    if bad > _MOST_TOLD:
+        tell(f"{short_path(path)}: {bad - _MOST_TOLD} more lines are no records")
+
+
+def _file_bytes(path: Path) -> bytes:
     try:
         return when_one_is_free(path.read_bytes)
     except OSError as error:
@@ -152,82 +187,130 @@ def file_bytes(path: Path) -> bytes:
         raise CellFailure(f"{short_path(path)} cannot be read: {error.strerror}") from None
 
 
-def read_jsonl(path: Path, shape: Shape, tell: Tell = tell_nobody) -> Iterator[dict[str, Any]]:
-    """Yield the records of ``path`` that have ``shape``; nothing when it does not exist.
+def read_json(path: Path) -> Any:
+    """The JSON value in ``path``. Raises CellFailure: the file cannot be read, or holds none."""
+    try:
+        return parse(when_one_is_free(path.read_bytes))
+    except OSError as error:
+        raise CellFailure(f"{short_path(path)} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise CellFailure(f"{short_path(path)} is no JSON: {one_line(error, 100)}") from None
 
-    Another line (the torn tail of a killed writer, damage) is passed over as if it was not there, and told with its
-    number. Raises CellFailure: the file is there and cannot be read.
-    """
-    bad = 0
-    for number, line in enumerate(file_bytes(path).split(b"\n"), 1):
-        try:
-            record = parse(line.strip())
-            problem = shape.problem(record)
-        except json.JSONDecodeError as error:
-            problem = f"{error.msg} at column {error.colno}"
-        except ValueError as error:
-            problem = one_line(error, 100)
-        if not problem:
-            yield record
-        elif line.strip():
-            bad += 1
-            if bad <= _MOST_TOLD:
-                tell(f"{short_path(path)}:{number}: not a record: {problem}")
-    if bad > _MOST_TOLD:
-        tell(f"{short_path(path)}: {bad - _MOST_TOLD} more lines are no records")
+
+def copy_of(path: Path) -> Path:
+    """Where the copy of ``path`` is."""
+    return path.with_name(f".{path.name}.copy")
+
+
+def read_kept(path: Path, shape: Shape[T], tell: Tell = tell_nobody) -> Iterator[T]:
+    """:func:`read_jsonl`, with the records that only the copy of ``path`` still has; touches nothing."""
+    main, copy = _file_bytes(path), _file_bytes(copy_of(path))
+    records = read_jsonl(path, shape, tell)
+    if not copy or _agree(main, copy):
+        return records
+    deque(records, maxlen=0)  # tells of the damage
+    return (shape.read(parse(line)) for line in _merged(main, copy, shape))
+
+
+def mend(path: Path, shape: Shape[Any], tell: Tell = tell_nobody) -> None:
+    """Give ``path`` the lines that only its copy still has, which is told, and the copy what it lacks."""
+    main, copy = _file_bytes(path), _file_bytes(copy_of(path))
+    if _agree(main, copy):
+        return
+    lines, own = _merged(main, copy, shape), list(_by_record(main.split(b"\n"), shape).values())
+    # whatever else a file holds that nobody lost anything of stays as it is
+    if lines != own:
+        deque(read_jsonl(path, shape, tell), maxlen=0)
+        lost = f"{len(set(lines).difference(own))} of its lines, lost or damaged,"
+        tell(f"{short_path(path)}: {lost} are taken back from {copy_of(path).name}")
+        write_atomic(path, b"".join(line + b"\n" for line in lines))
+    if copy != (marked := b"".join(_marked(line) + b"\n" for line in lines)):
+        write_atomic(copy_of(path), marked)
+
+
+def _agree(main: bytes, copy: bytes) -> bool:
+    return main == b"".join(line[_CHECKSUM:] for line in copy.splitlines(keepends=True))
+
+
+def _marked(line: bytes) -> bytes:
+    return b"%08x " % zlib.crc32(line) + line
+
+
+def _by_record(lines: Iterable[bytes], shape: Shape[Any]) -> dict[tuple[str | bytes, ...], bytes]:
+    """The whole ones of ``lines`` in their order, by what tells records apart."""
+    found = dict[tuple[str | bytes, ...], bytes]()
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            record = parse(line)
+            shape.read(record)
+            # what it is about and when it was written, or all of it
+            found[(record["item"], record["time"]) if {"item", "time"} <= record.keys() else (line,)] = line
+    return found
+
+
+def _merged(main: bytes, copy: bytes, shape: Shape[Any]) -> list[bytes]:
+    """The lines of both in the order in which they were written: each may lack some, and the copy's are true."""
+    true = (line[_CHECKSUM:] for line in copy.split(b"\n") if _marked(line[_CHECKSUM:]) == line)
+    own, kept = _by_record(main.split(b"\n"), shape), _by_record(true, shape)
+    places, before = {key: (n, 0) for n, key in enumerate(kept)}, -1
+    for n, key in enumerate(own, 1):
+        before, _ = places.setdefault(key, (before, n))  # what the copy lacks comes after what both have
+    both = own | kept
+    return [both[key] for key in sorted(places, key=places.__getitem__)]
 
 
 class JsonlWriter:
-    """Appends records to ``path``; each is one ``write`` call, so that writers never interleave.
+    """Appends records to ``path``, from any thread; each is one ``write`` call, so that writers never interleave.
 
-    All of it raises CellFailure when the disk is full.
+    With a ``shape`` they are kept twice, and what was lost before is mended first. All of it raises CellFailure when
+    the disk is full.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, shape: Shape[Any] | None = None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
-        self._unsynced = False
-        size = os.fstat(self._fd).st_size
-        if size and os.pread(self._fd, 1, size - 1) != b"\n":
-            # close a torn last line, or the next record would be glued to it and lost with it
-            self._write(b"\n")
+        if shape:
+            mend(path, shape)
+        self._path, self._unsynced = path, False
+        self._appending = threading.Lock()  # both in the same order
+        self._files = dict[Path, int]()
+        for file in [path, copy_of(path)] if shape else [path]:
+            fd = self._files[file] = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+            size = os.fstat(fd).st_size
+            if size and os.pread(fd, 1, size - 1) != b"\n":
+                # close a torn last line, or the next record would be glued to it and lost with it
+                self._write(file, b"\n")
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, file: Path, data: bytes) -> None:
         try:
-            written = os.write(self._fd, data)
+            while data:  # a full disk takes the first bytes and refuses the rest
+                data = data[os.write(self._files[file], data) :]
         except OSError as error:
-            raise disk_error(error, self._path) from error
-        if written < len(data):
-            # a full disk takes the first bytes and refuses the rest: raise the same error for both
-            self._write(data[written:])
+            raise disk_error(error, file) from error
 
-    def append(self, record: dict[str, Any]) -> bytes:
-        """Append one record; returns its line, without the newline."""
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Append one record."""
         line = to_bytes(json.dumps(record, ensure_ascii=False, separators=(",", ":")))
-        self.append_line(line)
-        return line
-
-    def append_line(self, line: bytes) -> None:
-        """Append one ``line`` as it is."""
-        self._write(line + b"\n")
-        self._unsynced = True
+        with self._appending:
+            for file in self._files:
+                self._write(file, (line if file == self._path else _marked(line)) + b"\n")
+            self._unsynced = True
 
     def sync(self) -> None:
         """Return when all that was appended before is on the disk; at once where it is."""
         if self._unsynced:
             self._unsynced = False
             try:
-                os.fsync(self._fd)
+                for fd in self._files.values():
+                    os.fsync(fd)
             except OSError as error:
                 self._unsynced = True
                 raise disk_error(error, self._path) from error
 
     @property
     def is_there(self) -> bool:
-        """Whether the file that is written is still the one at its path, and was not removed."""
+        """Whether its path still leads to the file that is written."""
         try:
-            return os.path.samestat(os.fstat(self._fd), self._path.stat())
+            return os.path.samestat(os.fstat(self._files[self._path]), self._path.stat())
         except FileNotFoundError:
             return False
 
@@ -236,4 +319,5 @@ class JsonlWriter:
         try:
             self.sync()
         finally:
-            os.close(self._fd)
+            for fd in self._files.values():
+                os.close(fd)

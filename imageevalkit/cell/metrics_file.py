@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from imageevalkit.cell import Cell, short_path
-from imageevalkit.cell.jsonl import Shape, is_number, parse
+from imageevalkit.cell.jsonl import Shape, WrongShape, is_number, read_json
 from imageevalkit.cell.results import Metric
 from imageevalkit.errors import CellFailure
 from imageevalkit.secrets import one_line
@@ -21,36 +21,12 @@ def no_score(cell: Cell) -> str:
     return f"no score: let {script} leave {METRICS} in {where} whenever it runs ({_REMEDY})"
 
 
-def _is_interval(value: Any) -> bool:
-    return value is None or (
-        isinstance(value, list) and len(value) == 2 and all(map(is_number, value)) and value[0] <= value[1]
-    )
-
-
-_METRIC = Shape(
-    must={"value": float | None},
-    may={
-        "n": lambda n: is_number(n) and isinstance(n, int) and n >= 0,
-        "interval": _is_interval,
-        "scale": lambda scale: is_number(scale) and scale > 0,
-    },
-)
+_METRIC = Shape.of(Metric)
 
 
 def read_metrics(path: Path, n: int) -> dict[str, Metric]:
-    """The metrics in a file of name → number, or name → ``{"value", "n", "interval", "scale"}``, in its order.
-
-    Only ``value`` must be there: a finite number, or null where there is none. Else a metric is over ``n`` items, has
-    no interval, and its scale is 1, or 100 if its value lies beyond 1. Raises CellFailure: there is no such file, or
-    one metric is none; the message has its name.
-    """
-    where = short_path(path)
-    try:
-        raw = parse(path.read_bytes())
-    except OSError as error:
-        raise CellFailure(f"{where} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise CellFailure(f"{where} is no JSON: {one_line(error, 100)} ({_REMEDY})") from None
+    """The metrics in a file of name → number, or of name → its fields, ``n`` items where they name none."""
+    where, raw = short_path(path), read_json(path)
     if not isinstance(raw, dict) or not raw:
         raise CellFailure(
             f'{where} holds no metrics: it must be an object such as {{"accuracy": 0.5}} ({_REMEDY})'
@@ -66,18 +42,24 @@ def read_metrics(path: Path, n: int) -> dict[str, Metric]:
 
 def _metric(name: str, raw: Any, n: int) -> Metric:
     """One metric. Raises ValueError: what is wrong with it."""
+    given = raw if isinstance(raw, dict) else {"value": raw}
     if not name.strip():
         raise ValueError("it has no name")
-    given = raw if isinstance(raw, dict) else {"value": raw}
-    if problem := _METRIC.problem(given):
-        raise ValueError(
-            f"{problem}: value must be a number or null, n a whole number, interval [low, high], scale above 0"
-        )
-    if unknown := sorted(set(given) - {*_METRIC.must, *_METRIC.may}):
+    if unknown := sorted(given.keys() - {"value", "n", "interval", "scale"}):
         raise ValueError(f"'{unknown[0]}' is unknown; value, n, interval and scale are not")
-    value, interval = given["value"], given.get("interval")
-    scale = given.get("scale", 100 if value is not None and abs(value) > 1 else 1)
-    metric = Metric(value, given.get("n", n), tuple(interval) if interval else None, scale)
-    if value is not None and abs(value) > scale:
-        raise ValueError(f"{value:g} is beyond its scale of {scale:g}: give the scale, the top of its range")
+    value: Any = given.get("value")
+    try:
+        metric = _METRIC.read({"n": n, "scale": 100 if is_number(value) and abs(value) > 1 else 1, **given})
+        low, high = metric.interval or (0, 0)
+        for field, is_wrong in (("n", metric.n < 0), ("interval", low > high), ("scale", metric.scale <= 0)):
+            if is_wrong:
+                raise WrongShape((field,), given[field])
+    except WrongShape as error:
+        raise ValueError(
+            f"{error}: value must be a number or null, n a whole number, interval [low, high], scale above 0"
+        ) from None
+    if value is not None and abs(value) > metric.scale:
+        raise ValueError(
+            f"{value:g} is beyond its scale of {metric.scale:g}: give the scale, the top of its range"
+        )
     return metric

@@ -1,5 +1,4 @@
-"""``generation.jsonl``: reading the last word on every item, and saving outcomes so that neither ``kill -9`` nor a
-power cut loses one."""
+"""``generation.jsonl``: the last word on every item, saved so that neither ``kill -9`` nor a power cut loses one."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict
@@ -16,9 +15,8 @@ from imageevalkit import images
 from imageevalkit.atomic import commit_part, part_path, sync_folder, write_part
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import Shape, Tell, Time, tell_nobody
-from imageevalkit.cell.kept_twice import KeptTwiceWriter, read_kept
-from imageevalkit.cell.results import Basis, bases, forget
+from imageevalkit.cell.jsonl import JsonlWriter, Shape, Tell, Time, read_kept, tell_nobody
+from imageevalkit.cell.results import bases, forget
 from imageevalkit.errors import CellFailure, say
 
 OK: Final = "ok"
@@ -41,8 +39,8 @@ class Record:
     ``path`` is below the cell; ``prompt`` are all texts that the model was shown, ``seed`` is None where nobody knows
     it. ``seconds`` is wall time. ``fingerprint`` is that of the settings (:mod:`imageevalkit.cell.fingerprint`),
     ``time`` when it was written (ISO 8601). ``placeholder``: a white image was left. Sizes are (width, height) in
-    pixels, None for the model's default or for no image. ``error`` has a ``class`` and a ``text`` of one line.
-    ``price`` is in USD, None where it is not known; ``maybe_billed`` counts requests without a reply that are in it.
+    pixels, None for the model's default or for no image. ``price`` is in USD, None where it is not known;
+    ``maybe_billed`` counts requests without a reply that are in it.
 
     Of images made elsewhere ``source`` is the file, empty where there was none, ``cell`` the index (from 0) in a file
     that holds several; ``uneven``: their grid did not divide its size. ``source_sha256`` is that of a file whose bytes
@@ -88,33 +86,20 @@ class Record:
             seed=item.seed,
         )
 
-    @classmethod
-    def read(cls, raw: Mapping[str, Any]) -> Record:
-        """The record in a JSON object that has the shape :data:`RECORD`, of whatever version."""
-        known = {name: raw[name] for name in raw.keys() & _NAMES}
-        for name in ("requested_size", "size"):
-            if known.get(name):
-                known[name] = tuple(known[name])
-        return cls(**known)
-
     def as_object(self) -> dict[str, Any]:
         """The JSON object that stands for it."""
-        return {
-            name: value for name, value in vars(self).items() if value is not None or name not in _OPTIONAL
-        }
+        return {name: part for name, part in vars(self).items() if part is not None or name not in _OPTIONAL}
 
     @property
     def outcome(self) -> Status:
-        """What became of the item, by this record alone: what is on disk now may be something else.
-
-        A file made elsewhere that is no whole image is corrupt; it was not taken.
-        """
+        """What became of the item, by this record alone: what is on disk now may be something else."""
         if self.status == OK:
             return GENERATED
         if self.status == REFUSED:  # a placeholder beside it does not make the item blank
             return REFUSED
         if self.placeholder:
             return BLANK
+        # a file made elsewhere that is no whole image was not taken
         kind = self.error["class"] if self.error else ""
         return CORRUPT if self.source and kind == images.CorruptImage.__name__ else FAILED
 
@@ -125,30 +110,18 @@ class Record:
 
 
 RECORD = Shape.of(Record)
-_NAMES = {field.name for field in fields(Record)}
 _OPTIONAL = {"extra", "source", "source_sha256", "cell", "uneven"}
 
 
 def last_records(cell: Cell, tell: Tell = tell_nobody) -> dict[str, Record]:
-    """The last record of each item id in ``generation.jsonl``; lines that are none are told.
-
-    Raises CellFailure: the file cannot be read.
-    """
-    last = {raw["item"]: raw for raw in read_kept(cell.generation, RECORD, tell)}
-    return {item: Record.read(raw) for item, raw in last.items()}
+    """The last record of each item id in ``generation.jsonl``. Raises CellFailure: the file cannot be read."""
+    return {record.item: record for record in read_kept(cell.generation, RECORD, tell)}
 
 
 def spent_since(cell: Cell, start: float) -> float:
     """USD that the requests of ``cell`` have cost since ``start`` (seconds since 1970), as far as it is known."""
-    try:
-        if cell.generation.stat().st_mtime < start:
-            return 0.0
-    except FileNotFoundError:
-        return 0.0
     begin = _time(start)
-    return sum(
-        raw.get("price") or 0.0 for raw in read_kept(cell.generation, RECORD) if raw.get("time", "") >= begin
-    )
+    return sum(one.price or 0.0 for one in read_kept(cell.generation, RECORD) if one.time >= begin)
 
 
 def _time(seconds: float) -> Time:
@@ -158,8 +131,8 @@ def _time(seconds: float) -> Time:
 def whole_image(path: Path, record: Record, mend: bool = False) -> bytes | None:
     """The bytes of the image of an ``ok`` ``record``, as they were saved; None where they are there no more.
 
-    The record is written before the image gets its final name ``path``: a process killed between the two leaves the
-    whole image under its temporary name, from which it is renamed if ``mend``. Raises OSError: it cannot be read.
+    A process killed before the image got its final name ``path`` leaves it under the temporary one, from which it is
+    renamed if ``mend``. Raises OSError: it cannot be read.
     """
     for place in (path, part_path(path)):
         if place.is_file():
@@ -179,9 +152,8 @@ class RecordWriter:
     """
 
     def __init__(self, cell: Cell, fingerprint: str) -> None:
-        self._cell = cell
-        self._fingerprint = fingerprint
-        self._writer = KeptTwiceWriter(cell.generation, RECORD)
+        self._cell, self._fingerprint = cell, fingerprint
+        self._writer = JsonlWriter(cell.generation, RECORD)
         self._saving, self._committing = threading.Lock(), threading.Lock()
         self._saved: list[tuple[Path, bool]] = []
         self._known_folders: set[Path] = set()
@@ -191,15 +163,21 @@ class RecordWriter:
     def save(self, item: Item, record: Record, data: bytes | None = None) -> None:
         """Save the outcome of ``item``; ``data`` is the encoded image, or the placeholder of one that was not made.
 
-        The fingerprint, the time and the image's hash are added to ``record``. May run in any thread. Raises
-        CellFailure: the disk is full.
+        The fingerprint, the time and the image's hash are added to ``record``. Results that rest on another image of
+        the item are removed. May run in any thread. Raises CellFailure: the disk is full.
         """
         sha256 = None
         if data is not None:
             write_part(item.path, data)
             sha256 = hashlib.sha256(data).hexdigest()
+        now = (sha256, record.source != "")
         with self._saving:
-            self._retire_results(item, (sha256, record.source != ""))
+            for folder, basis in list(self._bases.items()):
+                # those that tell nothing of it, as of a run with a smaller limit, stand
+                if basis is None or basis.get(item.id, now) != now:
+                    say(f"{self._cell.key}: the result in {folder} goes: {item.id} is not what it was")
+                    forget(self._cell, folder)
+                    del self._bases[folder]
         is_image = record.status == OK
         record = replace(
             record,
@@ -224,24 +202,22 @@ class RecordWriter:
                 raise self._failure
             with self._saving:
                 saved, self._saved = self._saved, []
-            if not saved:
-                return
             try:
-                self._make_durable({path.parent for path, has_image in saved if has_image})
+                if saved:
+                    self._make_durable({path.parent for path, has_image in saved if has_image})
                 for path, has_image in saved:
                     if has_image:
                         commit_part(path)
                     else:
                         path.unlink(missing_ok=True)
-            except FileNotFoundError:
-                self._failure = CellFailure(
-                    f"{self._cell.folder} was removed, or files in it, while this run wrote there; the same command "
-                    "goes on with what is left"
-                )
-                raise self._failure from None
             except Exception as error:
                 self._failure = error
-                raise
+                if isinstance(error, FileNotFoundError):
+                    self._failure = CellFailure(
+                        f"{self._cell.folder} was removed, or files in it, while this run wrote there; the same "
+                        "command goes on with what is left"
+                    )
+                raise self._failure from None
 
     def _make_durable(self, folders: set[Path]) -> None:
         """All records so far, and the names of the files in ``folders``."""
@@ -255,17 +231,6 @@ class RecordWriter:
         for folder in folders:
             sync_folder(folder)
         self._known_folders |= folders
-
-    def _retire_results(self, item: Item, now: Basis) -> None:
-        """Remove the results that rest on another image of ``item`` than there is ``now``.
-
-        Those that tell nothing of it, as of a run with a smaller limit, and those of the same image stand.
-        """
-        for folder, basis in list(self._bases.items()):
-            if basis is None or basis.get(item.id, now) != now:
-                say(f"{self._cell.key}: the result in {folder} goes: {item.id} is not what it was")
-                forget(self._cell, folder)
-                del self._bases[folder]
 
     def close(self) -> None:
         """:meth:`commit`, for the last time."""

@@ -1,19 +1,19 @@
 """What a cell scored, on how much of the benchmark, measured by whom; and which of several results stands.
 
-The latest ``result.json`` lies in the cell's folder with its scores. ``evaluators/<evaluator>/`` holds the files that
-lay there when another evaluator took its place, and those of one that did not take it, since it knows less. So
-comparing two judges costs no result, and going back to the first asks nothing again.
+The latest ``result.json`` lies in the cell's folder with its scores. ``evaluators/<evaluator>/`` holds those of other
+evaluators: that were latest before, and that know less. So comparing two judges costs no result.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
 import reprlib
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path, PurePath
@@ -26,10 +26,9 @@ from imageevalkit.errors import CellFailure, suggest
 from imageevalkit.text import to_bytes
 
 SCHEMA = "imageevalkit.result/1"
-_SHA256 = re.compile("[0-9a-f]{64}")
 _ROUNDING = 1e-9  # what a mean of scores at the top of a scale may be off, of the scale
 
-SCORE = Shape(must={"item": str})
+SCORE = Shape[dict[str, Any]](must={"item": str})
 """A line of ``scores.jsonl``, of any version."""
 
 
@@ -38,7 +37,7 @@ class _Values(TypedDict):
     keys: dict[str, Any]
 
 
-_JUDGED = Shape(
+_JUDGED = Shape[dict[str, Any]](
     must={"item": str, "status": Literal["judged"], "detail": dict[str, Any], **get_type_hints(_Values)},
     may={"points": list[_Values]},
 )
@@ -65,15 +64,12 @@ class Score:
 
 def read_scores(path: Path) -> list[Score]:
     """The scores in a file scores.jsonl, those of the items that were judged. Raises CellFailure: it cannot be read."""
-    return [
-        Score(
-            record["values"],
-            record["keys"],
-            record["detail"],
-            [Score(point["values"], point["keys"]) for point in record.get("points", [])],
-        ).of_item(record["item"])
-        for record in read_jsonl(path, _JUDGED)
-    ]
+
+    def score(raw: Mapping[str, Any]) -> Score:
+        points = [score(point) for point in raw.get("points", ())]
+        return Score(raw["values"], raw["keys"], raw.get("detail", {}), points)
+
+    return [score(record).of_item(record["item"]) for record in read_jsonl(path, _JUDGED)]
 
 
 @dataclass(frozen=True)
@@ -83,8 +79,7 @@ class Coverage:
     expected = generated + refused + failed + blank + corrupt; generated = judged + unparsed + judge_failed.
 
     ``failed`` includes items never attempted. ``blank`` counts the placeholders that
-    ``GENERATE_BLANK_IMAGE_ON_ERROR`` wrote. ``flat`` of the generated images are one flat colour: the model
-    itself made them, so they are scored, but a reader should know.
+    ``GENERATE_BLANK_IMAGE_ON_ERROR`` wrote. ``flat`` of the generated images are one flat colour, and scored.
     """
 
     expected: int
@@ -110,10 +105,7 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Metric:
-    """One number over ``n`` items, with a 95 % interval (``[low, high]``) where one is defined.
-
-    ``value`` is None when no item could be scored. ``scale`` is the top of its range (1 or 100).
-    """
+    """One number over ``n`` items, None when none had it, with a 95 % interval; ``scale``: the top of its range."""
 
     value: float | None
     n: int
@@ -167,55 +159,31 @@ class Result:
         return f"{self.benchmark}/{metric}@{self.evaluator.id}"
 
 
-def is_environment(value: Any) -> bool:
-    """Whether it is a hash of an environment, or null where there is none."""
-    return value is None or (isinstance(value, str) and _SHA256.fullmatch(value) is not None)
+_RESULT = Shape.of(Result)
 
 
-_RESULT, _METRIC, _EVALUATOR = map(Shape.of, (Result, Metric, Evaluator))
-_PACKAGES = Shape(must={}, may={"environment": is_environment})  # results of older toolkits lack it
-
-
-def validate(raw: Any) -> None:
-    """Check a result object against the schema. Raises ValueError: names the first field that is wrong."""
-    if not isinstance(raw, dict):
-        raise ValueError(_RESULT.problem(raw))
-    if raw.get("schema") != SCHEMA:
+def validate(raw: Any) -> Result:
+    """The result that a JSON object is. Raises ValueError: names the first field that is wrong."""
+    if isinstance(raw, dict) and raw.get("schema") != SCHEMA:
         raise ValueError(f"schema is {raw.get('schema')!r}, expected {SCHEMA!r}")
-    packages = _dict(raw.get("provenance")).get("model_packages") or []
-    packages = packages if isinstance(packages, list) else [packages]
-    for where, shape, value in (
-        ("evaluator: ", _EVALUATOR, raw.get("evaluator")),
-        *((f"metric '{name}': ", _METRIC, _dict(one)) for name, one in _dict(raw.get("metrics")).items()),
-        *(("provenance: ", _PACKAGES, each) for each in (raw.get("provenance"), *packages)),
-        ("", _RESULT, raw),  # what is wrong with a part says more than the whole of it
-    ):
-        if problem := shape.problem(value):
-            raise ValueError(f"{where}{problem}")
-    c = raw["coverage"]
-    if set(c) != {f.name for f in fields(Coverage)} or min(c.values()) < 0:
-        raise ValueError("coverage lacks a count or holds an unknown or negative one")
-    if c["expected"] != c["generated"] + c["refused"] + c["failed"] + c["blank"] + c["corrupt"]:
+    result = _RESULT.read(raw)
+    c = result.coverage
+    if min(vars(c).values()) < 0:
+        raise ValueError("coverage holds a negative count")
+    if c.expected != c.generated + c.refused + c.failed + c.blank + c.corrupt:
         raise ValueError("coverage: expected ≠ generated + refused + failed + blank + corrupt")
-    if c["generated"] != c["judged"] + c["unparsed"] + c["judge_failed"]:
+    if c.generated != c.judged + c.unparsed + c.judge_failed:
         raise ValueError("coverage: generated ≠ judged + unparsed + judge_failed")
-    if unknown := [name for name in raw["headline"] if name not in raw["metrics"]]:
-        known = f"{suggest(unknown[0], raw['metrics'])}; known: {', '.join(raw['metrics'])}"
+    if unknown := [name for name in result.headline if name not in result.metrics]:
+        known = f"{suggest(unknown[0], result.metrics)}; known: {', '.join(result.metrics)}"
         raise ValueError(f"headline names unknown metric '{unknown[0]}'{known}")
-    if not raw["headline"] and not raw.get("withheld"):
+    if not result.headline and not result.withheld:
         raise ValueError("no headline and no reason for withholding it")
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    return result
 
 
 def check_within_scale(metrics: Mapping[str, Metric], unbounded: Sequence[str]) -> None:
-    """Whether each value is one that its scale allows: from ``-scale`` (a cosine may be negative) to ``scale``.
-
-    ``unbounded`` are shell patterns of the names of those that may lie beyond. Raises ValueError: names the first that
-    does not.
-    """
+    """Raises ValueError: one not ``unbounded`` (shell patterns) is not from ``-scale`` (a cosine) to ``scale``."""
     for name, metric in metrics.items():
         top = metric.scale + _ROUNDING * abs(metric.scale)
         if metric.value is None or -top <= metric.value <= top:
@@ -227,34 +195,14 @@ def check_within_scale(metrics: Mapping[str, Metric], unbounded: Sequence[str]) 
             )
 
 
-def write_result(path: Path, result: Result) -> None:
-    """Validate ``result`` and write it atomically. Raises ValueError when it breaks the schema."""
-    raw = as_object(result)
-    validate(raw)
-    write_atomic(path, json.dumps(raw, indent=1, ensure_ascii=False) + "\n")
-
-
 def as_object(result: Result) -> dict[str, Any]:
     """``result`` as the JSON object of its file."""
     return {"schema": SCHEMA, "state": result.state, **asdict(result)}
 
 
-def _known(cls: type, raw: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: raw[name] for name in (f.name for f in fields(cls)) if name in raw}
-
-
 def read_result(path: Path) -> Result:
     """Read a result. Raises ValueError when it breaks the schema (or is no JSON), OSError if unreadable."""
-    raw = parse(path.read_bytes())
-    validate(raw)
-    values = _known(Result, raw)
-    values["evaluator"] = Evaluator(**_known(Evaluator, raw["evaluator"]))
-    values["coverage"] = Coverage(**raw["coverage"])
-    values["metrics"] = {
-        name: Metric(**{**_known(Metric, metric), "interval": tuple(metric.get("interval") or ()) or None})
-        for name, metric in raw["metrics"].items()
-    }
-    return Result(**values)
+    return validate(parse(path.read_bytes()))
 
 
 _KEPT = "evaluators"
@@ -266,17 +214,21 @@ def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str | 
     ``official`` None: what lies in a folder of that name is a script's own, and stays as it is. Raises CellFailure: a
     file cannot be written.
     """
-    folder, kept, latest = cell.folder, _folder(cell, result.evaluator.id), _read(cell.result)
+    of_others, latest = cell.folder / _KEPT, result
+    folder, kept = cell.folder, of_others / folder_name(result.evaluator.id)
+    with contextlib.suppress(OSError, ValueError):
+        latest = read_result(cell.result)
     try:
-        if latest and latest.evaluator.id != result.evaluator.id:
+        if latest.evaluator.id != result.evaluator.id:
             if _covers_more(latest.coverage, result.coverage):
                 folder = kept  # a trial with another judge hides no full result
             else:
-                _move(cell.folder, _folder(cell, latest.evaluator.id), cell, official is not None)
+                _move(cell, of_others / folder_name(latest.evaluator.id), official is not None)
         write_atomic(folder / cell.scores.name, scores)
         if official is not None:
             write_files(folder / cell.official.name, official)
-        write_result(folder / cell.result.name, result)
+        text = json.dumps(as_object(result), indent=1, ensure_ascii=False)
+        write_atomic(folder / cell.result.name, f"{text}\n")
         if folder != kept:
             shutil.rmtree(kept, ignore_errors=True)
     except OSError as error:
@@ -292,10 +244,7 @@ def _covers_more(one: Coverage, other: Coverage) -> bool:
 
 
 def check_files(files: Mapping[str, Any], where: str) -> None:
-    """Whether all are files for one folder itself, with a text or bytes.
-
-    Raises CellFailure: one is not; ``where`` begins the message.
-    """
+    """Raises CellFailure, which begins with ``where``: one is no file for one folder itself, with a text or bytes."""
     for name, content in files.items():
         if name in ("", "..") or PurePath(name).name != name:
             raise CellFailure(f"{where} has '{name}': give a file name without a folder")
@@ -314,32 +263,20 @@ def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
             path.unlink()
 
 
-def _move(source: Path, target: Path, cell: Cell, with_official: bool) -> None:
+def _move(cell: Cell, target: Path, with_official: bool) -> None:
     target.mkdir(parents=True, exist_ok=True)
     # the result goes last: until then the next run sees whose files these are, and goes on here
-    for name in (cell.scores.name, *[cell.official.name] * with_official, cell.result.name):
-        if (source / name).exists():
-            if (target / name).is_dir():
-                shutil.rmtree(target / name)
-            (source / name).replace(target / name)
-
-
-def _folder(cell: Cell, evaluator: str) -> Path:
-    return cell.folder / _KEPT / folder_name(evaluator)
+    for path in (cell.scores, *[cell.official] * with_official, cell.result):
+        if path.exists():
+            if (target / path.name).is_dir():
+                shutil.rmtree(target / path.name)
+            path.replace(target / path.name)
 
 
 def folder_name(text: str) -> str:
     """A name for a folder that no other ``text`` has."""
     readable = re.sub(r"[^\w.-]+", "-", text).strip("-.")[:80]
     return f"{readable}-{hashlib.sha256(to_bytes(text)).hexdigest()[:8]}"
-
-
-def _read(path: Path) -> Result | None:
-    """The result in ``path``; None when there is none that can be read."""
-    try:
-        return read_result(path)
-    except (OSError, ValueError):
-        return None
 
 
 def others(cell: Cell) -> list[Path]:
@@ -349,35 +286,38 @@ def others(cell: Cell) -> list[Path]:
 
 def standing(cell: Cell) -> list[Result]:
     """The results of ``cell`` that can be read, the latest evaluator's first."""
-    return [result for path in (cell.result, *others(cell)) if (result := _read(path))]
+    results = []
+    for path in (cell.result, *others(cell)):
+        with contextlib.suppress(OSError, ValueError):
+            results.append(read_result(path))
+    return results
 
 
 Basis = tuple[str | None, bool]
 """What a result knew of an item: the SHA-256 of its image (None: there was none), and whether one was attempted."""
-_BASIS = Shape({"item": str, "image_sha256": str | None, "attempted": bool})
+_BASIS = Shape[dict[str, Any]]({"item": str, "image_sha256": str | None, "attempted": bool})
 
 
 def bases(cell: Cell) -> dict[Path, dict[str, Basis] | None]:
     """What each result of ``cell`` rests on, by its folder and by item; None where that is not known."""
-    results = (path for path in (cell.result, *others(cell)) if path.exists())
-    return {path.parent: _basis(path.with_name(cell.scores.name)) for path in results}
-
-
-def _basis(scores: Path) -> dict[str, Basis] | None:
-    silent: list[str] = []  # lines that are damaged, or of a version that did not say
-    try:
-        records = read_jsonl(scores, _BASIS, silent.append)
-        basis = {r["item"]: (r["image_sha256"], r["attempted"]) for r in records}
-    except CellFailure:
-        return None
-    return None if silent else basis or None
+    known = dict[Path, dict[str, Basis] | None]()
+    for path in (cell.result, *others(cell)):
+        basis, silent = (
+            dict[str, Basis](),
+            list[str](),
+        )  # lines that are damaged, or of a version that did not say
+        with contextlib.suppress(CellFailure):
+            records = read_jsonl(path.with_name(cell.scores.name), _BASIS, silent.append)
+            basis = {one["item"]: (one["image_sha256"], one["attempted"]) for one in records}
+        if path.exists():
+            known[path.parent] = basis if basis and not silent else None
+    return known
 
 
 def forget(cell: Cell, folder: Path) -> None:
     """Remove the result of ``cell`` in ``folder``: it describes images that are not there any more."""
     # the result last: who finds it without scores takes it for one that rests on everything
-    for name in (cell.official.name, cell.scores.name, cell.result.name):
-        path = folder / name
+    for path in (folder / cell.official.name, folder / cell.scores.name, folder / cell.result.name):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:

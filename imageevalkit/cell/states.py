@@ -1,11 +1,7 @@
-"""What became of each item of a cell, and what is left to do: the one survey for all who ask.
-
-Generation resumes by it, evaluation takes the images from it, dry runs count with it.
-"""
+"""What became of each item of a cell, and what is left to do: the one survey for generation, evaluation, dry runs."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,11 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from imageevalkit import images
-from imageevalkit.cell import Cell
+from imageevalkit.cell import Cell, jsonl
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.jsonl import Tell, tell_nobody
-from imageevalkit.cell.kept_twice import mend as mend_kept
 from imageevalkit.cell.records import (
     BLANK,
     CORRUPT,
@@ -37,20 +32,18 @@ from imageevalkit.errors import CellFailure, say
 from imageevalkit.machine import available_cores
 
 Step = Literal["reuse", "refused", "make", "repair", "stale"]
-"""What generation does with an item: ``reuse`` a whole image of today's settings; leave a ``refused`` one unless asked
-to; ``make`` what is not there or failed; ``repair`` an image that is missing, truncated or altered; replace a ``stale``
-one, which is whole but of other settings, only on request."""
+"""What generation does with an item: ``reuse`` a whole image of today's settings, ``make`` what is not there or failed,
+``repair`` what is missing, truncated or altered; what was ``refused``, and a ``stale`` image of other settings, wait to
+be asked for."""
 
 
 @dataclass(frozen=True)
 class ImageState:
-    """What became of one item.
+    """What became of one item; ``reason`` says why it is not ``generated``.
 
-    ``status`` is one of coverage's five words, and ``reason`` says why it is not ``generated``. ``mismatch`` says why
-    the outcome on ``record`` is not one of the settings that were asked about; empty when it is, or none were.
-
-    ``sha256`` is that of the file. ``plain`` and ``flat`` are as in :class:`imageevalkit.benchmark.question.Picture`,
-    and known where pixels were asked for.
+    ``mismatch`` says why the outcome on ``record`` is not one of the settings that were asked about; empty when it is,
+    or none were. ``sha256`` is that of the file; with ``plain`` and ``flat``, as in
+    :class:`imageevalkit.benchmark.question.Picture`, it is known where pixels were asked for.
     """
 
     item: Item
@@ -89,13 +82,13 @@ class ImageState:
 
 @dataclass(frozen=True)
 class Survey:
-    """The states of the items of a cell, in the order of the benchmark."""
+    """The states of the items of a cell, by id, in the order of the benchmark."""
 
-    states: Sequence[ImageState]
+    states: Mapping[str, ImageState]
 
     def of(self, *steps: Step) -> list[Item]:
         """The items with which generation does one of ``steps``."""
-        return [state.item for state in self.states if state.step in steps]
+        return [state.item for state in self.states.values() if state.step in steps]
 
     def to_make(self, overwrite: bool, retry_refused: bool) -> list[Item]:
         """What is left to make; stale images only to ``overwrite`` them."""
@@ -104,7 +97,7 @@ class Survey:
 
     def explain_stale(self) -> str:
         """``"guidance_scale 4.0 → 5.0: 553 images are stale"``, reasons joined by semicolons; empty if none is."""
-        counts = Counter(state.mismatch for state in self.states if state.step == "stale")
+        counts = Counter(state.mismatch for state in self.states.values() if state.step == "stale")
         return "; ".join(
             f"{reason}: {n} image{'s are' if n > 1 else ' is'} stale" for reason, n in counts.most_common()
         )
@@ -117,19 +110,21 @@ def survey(
     *,
     mend: bool = False,
     pixels: bool = False,
+    tolerant: bool = False,
     tell: Tell = tell_nobody,
 ) -> Survey:
     """Hold what is on disk of ``items`` against their records; what is no record is told.
 
     ``settings`` are those that images should be of; None: of any. With ``mend`` an interrupted rename is finished, and
     records that only their copy still has are taken back; else nothing is touched. ``pixels``: what a judge must know
-    of them; a file that no record vouches for is decoded then. Raises CellFailure: a file of the cell cannot be read.
+    of them; a file that no record vouches for is decoded then. Raises CellFailure: a file of the cell cannot be read;
+    to who is ``tolerant`` such an image is corrupt, and to all one that generation does not read.
     """
     if not cell.folder.exists():
-        return Survey([ImageState(item, FAILED, reason="never generated") for item in items])
+        return Survey({item.id: ImageState(item, FAILED, reason="never generated") for item in items})
     if mend:
-        mend_kept(cell.generation, RECORD, tell)
-        mend_kept(cell.fingerprints, fp.KEPT, tell)
+        jsonl.mend(cell.generation, RECORD, tell)
+        jsonl.mend(cell.fingerprints, fp.KEPT, tell)
     records = last_records(cell, tell)
     known = fp.known(cell.fingerprints, tell) if settings is not None else {}
     key = fp.fingerprint(settings or {})
@@ -147,58 +142,56 @@ def survey(
         return "" if record.prompt_sha256 == item.prompt_sha256 else "the benchmark's prompt changed"
 
     def state(item: Item) -> ImageState:
-        record = records.get(item.id)
-        return replace(_state(item, record, mend, pixels), mismatch=mismatch(item, record))
+        record, why = records.get(item.id), mismatch(item, records.get(item.id))
+        try:
+            return _state(ImageState(item, CORRUPT, record, mismatch=why), mend, pixels)
+        except images.CorruptImage as error:
+            reason = f"the image does not decode ({error})"
+        except OSError as error:
+            if not tolerant and (
+                record or not pixels
+            ):  # generation must not take it for lost, and pay for another
+                raise CellFailure(f"{item.path} cannot be read: {error.strerror}") from None
+            reason = f"the image cannot be read: {error.strerror}"
+        return ImageState(item, CORRUPT, record, reason, why)
 
     # hashing releases the interpreter lock, so threads read and hash side by side
-    return Survey(list(images.map_threads(state, items, min(8, available_cores()))))
+    states = images.map_threads(state, items, min(8, available_cores()))
+    return Survey({one.item.id: one for one in states})
 
 
-def _state(item: Item, record: Record | None, mend: bool, pixels: bool) -> ImageState:
-    try:
-        if record is not None and record.status != OK:
-            return _without_image(item, record)
-        if record is None and not item.path.exists():
-            return ImageState(item, FAILED, reason="never generated")
-        if record is None and not pixels:
-            return ImageState(item, GENERATED)
-        data = whole_image(item.path, record, mend) if record else item.path.read_bytes()
-        if data is None:
-            lost = "the file was changed or truncated" if item.path.exists() else "the image is gone"
-            return ImageState(item, CORRUPT, record, f"{lost} since it was generated")
-        if not pixels:
-            return ImageState(item, GENERATED, record)
-        sha256 = (record and record.image_sha256) or hashlib.sha256(data).hexdigest()
-        flat = record.flat if record else None
-        if flat is None:  # else these very bytes were proven when they were saved
-            flat = images.facts(data).flat
-        return ImageState(item, GENERATED, record, sha256=sha256, plain=images.is_plain(data), flat=flat)
-    except OSError as error:
-        if not pixels:  # generation must not take it for lost, and pay for another
-            raise CellFailure(f"{item.path} cannot be read: {error.strerror}") from None
-        return ImageState(item, CORRUPT, record, f"the image cannot be read: {error.strerror}")
-    except images.CorruptImage as error:
-        return ImageState(item, CORRUPT, record, f"the image does not decode ({error})")
+def _state(unknown: ImageState, mend: bool, pixels: bool) -> ImageState:
+    """Raises CorruptImage: the image does not decode; OSError: it cannot be read."""
+    record, path = unknown.record, unknown.path
+    if record is not None and record.status != OK:
+        status, reason = record.outcome, record.reason
+        if status != CORRUPT and record.error:
+            reason = f"{record.error['class']}: {reason}"
+        if status == BLANK and path.is_file():
+            return replace(unknown, status=BLANK, reason=reason, sha256=images.sha256_file(path))
+        return replace(unknown, status=FAILED if status == BLANK else status, reason=reason)
+    if record is None and not path.exists():
+        return replace(unknown, status=FAILED, reason="never generated")
+    if record is None and not pixels:
+        return replace(unknown, status=GENERATED)
+    data = whole_image(path, record, mend) if record else path.read_bytes()
+    if data is None:
+        lost = "the file was changed or truncated" if path.exists() else "the image is gone"
+        return replace(unknown, reason=f"{lost} since it was generated")
+    if not pixels:
+        return replace(unknown, status=GENERATED)
+    sha256 = (record and record.image_sha256) or hashlib.sha256(data).hexdigest()
+    flat = record.flat if record else None
+    if flat is None:  # else these very bytes were proven when they were saved
+        flat = images.facts(data).flat
+    return replace(unknown, status=GENERATED, sha256=sha256, plain=images.is_plain(data), flat=flat)
 
 
-def _without_image(item: Item, record: Record) -> ImageState:
-    status, reason, sha256 = record.outcome, record.reason, ""
-    if status != CORRUPT and record.error:
-        reason = f"{record.error['class']}: {reason}"
-    if status == BLANK and item.path.is_file():
-        sha256 = images.sha256_file(item.path)
-    elif status == BLANK:
-        status = FAILED
-    return ImageState(item, status, record, reason, sha256=sha256)
-
-
-def survey_images(cell: Cell, items: Sequence[Item], mend: bool = True) -> dict[str, ImageState]:
-    """The state of every item, by id, for who judges the images; ``mend`` as in :func:`survey`.
-
-    Raises CellFailure: the images were made with different settings, so that no score would describe a model.
-    """
-    states = survey(cell, items, mend=mend, pixels=True, tell=say).states
-    prints = Counter(s.record.fingerprint for s in states if s.record and s.record.status == OK)
+def survey_images(cell: Cell, items: Sequence[Item], mend: bool = True) -> Mapping[str, ImageState]:
+    """The state of every item, by id, for who judges. Raises CellFailure: the images are of different settings."""
+    states = survey(cell, items, mend=mend, pixels=True, tolerant=True, tell=say).states
+    records = (state.record for state in states.values())
+    prints = Counter(record.fingerprint for record in records if record and record.status == OK)
     if len(prints) > 1:
         known = fp.known(cell.fingerprints, say)
         (first, n), (second, m) = prints.most_common(2)
@@ -207,30 +200,18 @@ def survey_images(cell: Cell, items: Sequence[Item], mend: bool = True) -> dict[
             f"{cell.key}: images were made with {len(prints)} different settings ({change}: {m} and {n} images); "
             "run the generation again with --overwrite"
         )
-    return {state.item.id: state for state in states}
+    return states
 
 
 def scorable(states: Mapping[str, ImageState], blank: bool) -> dict[str, ImageState]:
     """Those of ``states`` with an image to judge; ``blank``: placeholders of images that were not made count too."""
-    return {
-        item: state
-        for item, state in states.items()
-        if state.status == GENERATED or (blank and state.status == BLANK)
-    }
+    statuses = (GENERATED, BLANK) if blank else (GENERATED,)
+    return {item: state for item, state in states.items() if state.status in statuses}
 
 
 def to_come(item: Item) -> ImageState:
     """Of an image of which nobody knows the bytes yet: its hash is like no other."""
     return ImageState(item, GENERATED, sha256=f"to come: {item.id}")
-
-
-def recorded(item: Item, record: Record) -> ImageState:
-    """What ``record`` tells of an item, which may not be on disk as it tells; of the pixels, what is there does."""
-    plain = True
-    with contextlib.suppress(OSError, images.CorruptImage):
-        plain = images.is_plain(item.path)
-    sha256 = record.image_sha256 or ""
-    return ImageState(item, record.outcome, record, sha256=sha256, plain=plain, flat=bool(record.flat))
 
 
 def images_to_come(
@@ -240,8 +221,7 @@ def images_to_come(
     overwrite: bool = False,
     retry_refused: bool = False,
 ) -> dict[str, ImageState]:
-    """The images that there will be, by item id, after generation with ``settings`` made what is left; only reads."""
+    """The images that there will be, by id, after generation made what is left; raises what it would, only reads."""
     found = survey(cell, items, settings, pixels=True)
-    there = {state.item.id: state for state in found.states}
     anew = {item.id: to_come(item) for item in found.to_make(overwrite, retry_refused)}
-    return scorable({**there, **anew}, blank=False)
+    return scorable({**found.states, **anew}, blank=False)

@@ -3,73 +3,52 @@
 from __future__ import annotations
 
 import json
-import reprlib
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
-from imageevalkit.benchmark.contract import Answers, Benchmark, ScoredItem, Scores, benchmark_code
+from imageevalkit.benchmark.contract import (
+    Answers,
+    Benchmark,
+    ScoredItem,
+    Scores,
+    benchmark_code,
+    require,
+)
 from imageevalkit.benchmark.question import Picture
-from imageevalkit.cell import Cell
+from imageevalkit.cell import Cell, results
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.jsonl import is_number
-from imageevalkit.cell.results import (
-    Coverage,
-    Metric,
-    Result,
-    Score,
-    as_object,
-    check_files,
-    check_within_scale,
-    leave,
-    standing,
-    validate,
-)
-from imageevalkit.cell.states import (
-    BLANK,
-    CORRUPT,
-    FAILED,
-    GENERATED,
-    REFUSED,
-    ImageState,
-    scorable,
-    survey_images,
-)
-from imageevalkit.errors import CellFailure, say
-from imageevalkit.evaluation.interview import Answerers, AskOptions, Interview
-from imageevalkit.evaluation.judgements import JUDGE_FAILED, JUDGED, UNPARSED, Judgements
+from imageevalkit.cell.results import Coverage, Metric, Result, Score
+from imageevalkit.cell.states import CORRUPT, GENERATED, ImageState, scorable, survey_images
+from imageevalkit.errors import CellFailure, ExitStatus, say
+from imageevalkit.evaluation.answerers import Answerers
+from imageevalkit.evaluation.interview import JUDGE_FAILED, UNPARSED, EvaluateOptions, Interview
 from imageevalkit.evaluation.provenance import provenance
-from imageevalkit.jobs import COMPLETE, INCOMPLETE, Outcome
-from imageevalkit.jobs import FAILED as JOB_FAILED
+from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STATUS_OF_STATE, Outcome, write_outcome
 from imageevalkit.progress import ProgressWriter
 from imageevalkit.text import dollars
-
-NOT_GENERATED = "not_generated"
 
 
 def evaluate_cell(
     cell: Cell,
     benchmark: Benchmark,
     items: Sequence[Item],
-    limit: int | None,
-    official_treatment: bool,
     progress: ProgressWriter,
-    asking: AskOptions = AskOptions(),  # noqa: B008 - it cannot change
+    options: EvaluateOptions = EvaluateOptions(),  # noqa: B008 - it cannot change
 ) -> Outcome:
     """Score ``items`` of ``cell`` and leave scores.jsonl, result.json and the benchmark's official files.
 
-    With ``official_treatment`` blank placeholders are scored like images and the official headline stands
-    whatever the coverage, as evaluators do that only look at the files they find; else the headline is withheld
-    below full coverage. An evaluator that stops answering leaves an incomplete result and a failed outcome.
-
-    Raises:
-        CellFailure: nothing to score, wrong benchmark data, mixed images, an evaluator that cannot start, images
-            that go meanwhile, a benchmark that breaks its contract.
+    With the ``official`` option blank placeholders are scored like images and the official headline stands whatever the
+    coverage, as evaluators do that only look at the files they find; else the headline is withheld below full coverage.
+    An evaluator that stops answering leaves an incomplete result and a failed outcome. Raises CellFailure.
     """
     data_sha256 = benchmark.files().sha256()
     states = survey_images(cell, items)
     corrupt = _corrupt(states)
-    pictures = pictures_of(benchmark, scorable(states, official_treatment and benchmark.scores_blank))
+    pictures = pictures_of(benchmark, scorable(states, options.official and benchmark.scores_blank))
     if not pictures:
         counts = Counter(state.status for state in states.values())
         raise CellFailure(
@@ -78,85 +57,85 @@ def evaluate_cell(
         )
     answerers = Answerers(benchmark)
     evaluator = answerers.evaluator  # what somebody lacks is known before anybody is asked
-    judgements = Judgements(
-        cell, benchmark, answerers.evaluator_of, items, pictures, asking.retry_unparsed, say
-    )
-    interview = Interview(cell, answerers, judgements, asking.workers, progress)
-    if asking.ask:
-        interview.run()
-    unasked = interview.problem if asking.ask else "not asked: --rescore takes what is on record"
-    scores = Scores(
-        [
-            _scored(benchmark, judgements.scored_item(state.item, unasked), state)
-            if state.item.id in pictures
-            else not_made(state)
-            for state in states.values()
-        ]
-    )
-    if not asking.ask and judgements.requests and not any(one.replies for one in scores.items):
+    interview = Interview(cell, benchmark, answerers, items, pictures, options, say)
+    if options.ask:
+        interview.run(progress)
+    elif interview.requests and not interview.answered:
         raise CellFailure(
             f"--rescore: {evaluator.id} has said nothing about these images, with these settings and "
             "versions of packages; leave --rescore out to ask it"
         )
-    coverage = coverage_of(states, scores)
-    if not scores:
-        # no result: a judge that cannot be used is no column of the leaderboard
-        if interview.problem:
-            raise CellFailure(f"{interview.problem} (0 of {coverage.expected} judged; run again to go on)")
-        raise CellFailure(f"nothing was judged: {coverage.problems()}{_why(scores)}")
-    with benchmark_code(benchmark.name, "metrics()"):
+    unasked = interview.problem if options.ask else "not asked: --rescore takes what is on record"
+    scores = Scores(
+        [
+            interview.scored_item(state, unasked) if state.item.id in pictures else not_made(state)
+            for state in states.values()
+        ]
+    )
+    coverage, why = coverage_of(states, scores), _why(scores, options.ask)
+    judged = f"{coverage.judged} of {coverage.expected} judged"
+    stopped = f"{interview.problem} ({judged}; run again to go on)" if interview.problem else ""
+    if not scores:  # no result: a judge that cannot be used is no column of the leaderboard
+        raise CellFailure(stopped or f"nothing was judged: {coverage.problems()}{why}")
+    with benchmark_code(benchmark.name, "metrics()") as where:
         metrics = dict(benchmark.metrics(scores))
-    for name, metric in metrics.items():
-        if not isinstance(metric, Metric):
-            raise CellFailure(
-                f"benchmark {benchmark.name}: metrics() has '{name}', which is {reprlib.repr(metric)}, and must be a "
-                "Metric"
-            )
+        for name, metric in metrics.items():
+            require(isinstance(metric, Metric), f"{where}: '{name}'", metric, "a Metric")
     with benchmark_code(benchmark.name, "notes()"):
-        notes = [*benchmark.notes(scores)]
-    headline = (official_treatment and benchmark.official_headline) or benchmark.headline
+        own_notes = [*benchmark.notes(scores)]
     origin = provenance(cell, items, data_sha256, answerers.counted)
-    notes = [*_notes(states, judgements.repeated, origin), *filter(None, [corrupt]), *notes]
-    withheld = "" if coverage.complete or official_treatment else f"incomplete: {coverage.problems()}"
-    result = Result(
-        model=cell.model,
-        benchmark=cell.benchmark,
+    result = result_of(
+        cell,
+        coverage,
+        (options.official and benchmark.official_headline) or benchmark.headline,
+        options,
         benchmark_version=benchmark.version,
         evaluator=evaluator,
-        coverage=coverage,
         metrics=metrics,
-        headline=[] if withheld else list(headline),
-        treatment="official" if official_treatment else "withhold",
-        limit=limit,
         provenance=origin,
-        withheld=withheld,
-        notes=notes,
+        notes=[*_notes(states, interview.repeated, origin), *filter(None, [corrupt]), *own_notes],
     )
     try:
-        validate(as_object(result))
-        check_within_scale(metrics, benchmark.unbounded)
+        results.validate(results.as_object(result))
+        results.check_within_scale(metrics, benchmark.unbounded)
     except ValueError as error:
         raise CellFailure(f"benchmark {cell.benchmark}: {error}") from None
-    if kept := _better(result, asking.ask):
-        if not coverage.complete:
-            why = _why(scores) if asking.ask else ""
-            raise CellFailure(
-                f"{coverage.problems()}{why}; the result of {kept.coverage.judged} judged items stands"
-            )
-        return Outcome(COMPLETE, f"{_headline(result)}; the result of {kept.coverage.expected} items stands")
+    if kept := _better(result, options.ask):
+        if coverage.complete:
+            message = f"{_headline(result)}; the result of {kept.coverage.expected} items stands"
+            return Outcome(COMPLETE, message)
+        raise CellFailure(
+            f"{coverage.problems()}{why}; the result of {kept.coverage.judged} judged items stands"
+        )
     if gone := sum(not picture.path.is_file() for picture in pictures.values()):
         raise CellFailure(
             f"{gone} of {len(pictures)} images were removed from {cell.folder} while they were judged"
         )
-    with benchmark_code(benchmark.name, "official_files()"):
+    with benchmark_code(benchmark.name, "official_files()") as where:
         official = dict(benchmark.official_files(scores))
-    check_files(official, f"benchmark {benchmark.name}: official_files()")
-    leave(cell, result, scores_text(evaluator.id, states, scores), official)
-    if interview.problem:
-        judged = f"{coverage.judged} of {coverage.expected} judged"
-        return Outcome(JOB_FAILED, f"{interview.problem} ({judged}; run again to go on)")
+        results.check_files(official, where)
+    results.leave(cell, result, scores_text(evaluator.id, states, scores), official)
+    if stopped:
+        return Outcome(FAILED, stopped)
     spent = f"{dollars(interview.usd)} for the judge" if interview.usd is not None else ""
-    return outcome_of_result(result, _why(scores), corrupt, spent)
+    return outcome_of_result(result, why, corrupt, spent)
+
+
+def result_of(
+    cell: Cell, coverage: Coverage, headline: Sequence[str], options: EvaluateOptions, **known: Any
+) -> Result:
+    """The result with what else is ``known`` of it; its ``headline`` is withheld where the coverage demands it."""
+    withheld = "" if coverage.complete or options.official else f"incomplete: {coverage.problems()}"
+    return Result(
+        model=cell.model,
+        benchmark=cell.benchmark,
+        coverage=coverage,
+        headline=[] if withheld else list(headline),
+        treatment="official" if options.official else "withhold",
+        limit=options.limit,
+        withheld=withheld,
+        **known,
+    )
 
 
 def pictures_of(benchmark: Benchmark, states: Mapping[str, ImageState]) -> dict[str, Picture]:
@@ -171,77 +150,43 @@ def pictures_of(benchmark: Benchmark, states: Mapping[str, ImageState]) -> dict[
 def not_made(state: ImageState) -> ScoredItem:
     """An item without an image to judge."""
     reason = f"{state.status}: {state.reason}"
-    return ScoredItem(state.item, None, Answers({}), {}, None, state.attempted, NOT_GENERATED, reason)
+    return ScoredItem(state.item, None, Answers({}), {}, None, state.attempted, "not_generated", reason)
 
 
-def _scored(benchmark: Benchmark, known: ScoredItem, state: ImageState) -> ScoredItem:
-    """What all answers about an item together are worth."""
-    if known.status != JUDGED:
-        return known._replace(attempted=state.attempted)
-    where = f"score() of item {known.item.id}"
-    with benchmark_code(benchmark.name, where):
-        score = benchmark.score(known.item, known.answers)
-        _check_score(score, f"benchmark {benchmark.name}: {where}")
-        return known._replace(attempted=state.attempted, score=score.of_item(known.item.id))
-
-
-def _check_score(score: Any, where: str) -> None:
-    if not isinstance(score, Score):
-        raise CellFailure(f"{where} returns {reprlib.repr(score)}, and must return a Score")
-    for n, one in enumerate((score, *score.points)):
-        what = f"{where}, points[{n - 1}]" if n else where
-        if not isinstance(one, Score):
-            raise CellFailure(f"{what} is {reprlib.repr(one)}, and must be a Score")
-        for name, value in one.values.items():
-            if not (is_number(value) or isinstance(value, bool)):
-                raise CellFailure(f"{what}: '{name}' is {reprlib.repr(value)}, and must be a finite number")
-        for name, value in {**one.keys, **one.detail}.items():
-            try:
-                json.dumps(value, allow_nan=False)
-            except (TypeError, ValueError):
-                raise CellFailure(
-                    f"{what}: '{name}' is {reprlib.repr(value)}, and must be a JSON value"
-                ) from None
-
-
-def _why(scores: Scores) -> str:
+def _why(scores: Scores, asked: bool) -> str:
     """The commonest reason why an item was not judged, and what to do about it; empty when all were."""
-    reasons = Counter(
-        (one.status, one.reason) for one in scores.items if one.status in (UNPARSED, JUDGE_FAILED)
-    )
-    if not reasons:
+    lost = Counter((one.status, one.reason) for one in scores.items if one.status in (UNPARSED, JUDGE_FAILED))
+    if not lost:
         return ""
-    (status, reason), count = reasons.most_common(1)[0]
-    remedy = "; --retry_unparsed asks again" if status == UNPARSED else "; run again to ask again"
-    return f" ({f'{count} times' if count > 1 else 'once'}: {reason}{remedy})"
+    ((status, reason), count), *_ = lost.most_common(1)
+    again = "run again to ask again" if asked else "leave --rescore out to ask again"
+    remedy = "--retry_unparsed asks again" if status == UNPARSED else again
+    return f" ({f'{count} times' if count > 1 else 'once'}: {reason}; {remedy})"
 
 
 def _better(result: Result, asked: bool) -> Result | None:
     """The result of the same evaluator that ``result`` must not replace: a complete one of more items than a limited
     one has; one that knows more where nothing was ``asked``, for what is missing may have been said to other settings.
     """
-    for other in standing(Cell(result.model, result.benchmark)):
-        if other.evaluator.id != result.evaluator.id or other.treatment != result.treatment:
-            continue
-        covers_more = other.coverage.expected > result.coverage.expected and other.coverage.complete
-        if result.limit and covers_more:
-            return other
-        if not asked and other.limit == result.limit and other.coverage.judged > result.coverage.judged:
+    for other in results.standing(Cell(result.model, result.benchmark)):
+        is_alike = other.evaluator.id == result.evaluator.id and other.treatment == result.treatment
+        one, this = other.coverage, result.coverage
+        covers_more = result.limit and one.complete and one.expected > this.expected
+        knows_more = not asked and other.limit == result.limit and one.judged > this.judged
+        if is_alike and (covers_more or knows_more):
             return other
     return None
 
 
 def coverage_of(states: Mapping[str, ImageState], scores: Scores) -> Coverage:
     """What became of every item, by the states of images and items."""
-    counts = Counter(state.status for state in states.values())
+    images = list(states.values())
     # a placeholder may be scored under the official treatment, but it was never generated
-    judged = Counter(one.status for one in scores.items if states[one.item.id].status == GENERATED)
-    return Coverage(
-        expected=len(states),
-        **{status: counts[status] for status in (GENERATED, REFUSED, FAILED, BLANK, CORRUPT)},
-        **{status: judged[status] for status in (JUDGED, UNPARSED, JUDGE_FAILED)},
-        flat=sum(state.flat for state in states.values() if state.status == GENERATED),
-    )
+    items = (one for one in scores.items if states[one.item.id].status == GENERATED)
+    counts = Counter([*(image.status for image in images), *(item.status for item in items)])
+    flat = sum(image.flat for image in images if image.status == GENERATED)
+    statuses = {each.name for each in fields(Coverage)} - {"expected", "flat"}
+    return Coverage(expected=len(images), flat=flat, **{status: counts[status] for status in statuses})
 
 
 def scores_text(evaluator: str, states: Mapping[str, ImageState], scores: Scores) -> str:
@@ -262,8 +207,8 @@ def scores_text(evaluator: str, states: Mapping[str, ImageState], scores: Scores
         }
         if score.points:
             record["points"] = [{"values": point.values, "keys": point.keys} for point in score.points]
-        lines.append(json.dumps(record, ensure_ascii=False, separators=(",", ":")))
-    return "\n".join(lines) + "\n"
+        lines.append(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n")
+    return "".join(lines)
 
 
 def _notes(states: Mapping[str, ImageState], asked_again: int, origin: Mapping[str, Any]) -> list[str]:
@@ -285,6 +230,14 @@ def _corrupt(states: Mapping[str, ImageState]) -> str:
     return f"corrupt: {'; '.join(corrupt[:3])}{' …' if len(corrupt) > 3 else ''}" if corrupt else ""
 
 
+def leave_outcome(cell: Cell, outcome: Outcome) -> ExitStatus:
+    """Say how the job of ``cell`` ends, to its launcher too where there is one."""
+    say(f"=== {outcome.state}: {outcome.message}")
+    if run_folder := os.environ.get("IMAGEEVALKIT_RUN_FOLDER"):
+        write_outcome(Path(run_folder), cell, "evaluate", outcome)
+    return STATUS_OF_STATE[outcome.state]
+
+
 def outcome_of_result(result: Result, why: str = "", *more: str) -> Outcome:
     """The outcome of a cell with that ``result``; ``why`` items were not judged, and what ``more`` there is to say."""
     coverage = result.coverage
@@ -295,7 +248,6 @@ def outcome_of_result(result: Result, why: str = "", *more: str) -> Outcome:
 
 
 def _headline(result: Result) -> str:
-    """The headline scores in words; empty when they are withheld."""
     values = {name: result.metrics[name].value for name in result.headline}
     return ", ".join(
         f"{name} has no value for these items" if value is None else f"{name} {value:.4f}"

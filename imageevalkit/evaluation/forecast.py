@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,12 +13,12 @@ from imageevalkit.benchmark.contract import Benchmark
 from imageevalkit.benchmark.question import Picture, Question
 from imageevalkit.cell import Cell
 from imageevalkit.cell import fingerprint as fp
-from imageevalkit.cell.items import Item
+from imageevalkit.cell.items import MODEL_NAME_MARK, Item
 from imageevalkit.cell.states import images_to_come, scorable, survey_images
 from imageevalkit.errors import ExitStatus, run_main
+from imageevalkit.evaluation.answerers import Answerers
 from imageevalkit.evaluation.engine import pictures_of
-from imageevalkit.evaluation.interview import Answerers, AskOptions
-from imageevalkit.evaluation.judgements import Judgements
+from imageevalkit.evaluation.interview import EvaluateOptions, Interview
 from imageevalkit.forecast import Datasets, Forecast, tell_forecasts
 from imageevalkit.jobs import settings_of
 from imageevalkit.judges.choice import JudgeOptions
@@ -40,28 +39,24 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
     ``request["images"]`` is how the run gets the images: the ``stage`` with its options, None for those there are.
     """
 
+    @functools.cache
     def asked(cell: Cell) -> str:
         if registry.benchmark_class(cell.benchmark) is None:
             return "a script of its own, which does not tell what it asks"
         benchmark, answerers = _made(cell.benchmark, request["judge"])
         items, pictures = _pictures(cell, benchmark, request, datasets)
-        known, waiting = questions_to_ask(
-            cell, benchmark, answerers, items, pictures, AskOptions.from_environment()
-        )
+        known = Interview(cell, benchmark, answerers, items, pictures, EvaluateOptions.from_environment())
+        waiting = known.open()
         said = f"{len(waiting)} of {known.requests} questions to ask of {answerers.evaluator.id}"
         if waiting and request["is_judge"]:
             said += f", {effort(request['judge'], waiting)}"
         return f"{said}; their answers may lead to more" if waiting and known.depend_on_answers else said
 
-    # of images that are all to come, the same is asked whoever makes them
-    untouched: dict[str, str] = {}
-
     def forecast(cell: Cell) -> str:
         if cell.folder.exists() or (request["images"] or {}).get("stage") == "adopt":
             return asked(cell)
-        if cell.benchmark not in untouched:
-            untouched[cell.benchmark] = asked(cell)
-        return untouched[cell.benchmark]
+        # of images that are all to come, the same is asked whoever makes them
+        return asked(Cell(MODEL_NAME_MARK, cell.benchmark))
 
     return forecast
 
@@ -72,36 +67,21 @@ def _made(name: str, judge: str) -> tuple[Benchmark, Answerers]:
     return benchmark, Answerers(benchmark)
 
 
-def questions_to_ask(
-    cell: Cell,
-    benchmark: Benchmark,
-    answerers: Answerers,
-    items: Sequence[Item],
-    pictures: Mapping[str, Picture],
-    options: AskOptions,
-) -> tuple[Judgements, list[Question]]:
-    """What is known of the questions about ``pictures``, and those that a job with ``options`` would ask at first."""
-    known = Judgements(cell, benchmark, answerers.evaluator_of, items, pictures, options.retry_unparsed)
-    return known, known.open() if options.ask else []
-
-
 def _pictures(
     cell: Cell, benchmark: Benchmark, request: Mapping[str, Any], datasets: Datasets
 ) -> tuple[Sequence[Item], Mapping[str, Picture]]:
     images = request["images"]
     if images and images["stage"] == "adopt":
         items, _, places = places_of_job(cell, images, datasets)
-        states = adoption.images_to_come(cell, items, places)
+        return items, pictures_of(benchmark, adoption.images_to_come(cell, items, places))
+    items = datasets.items(cell, request["limit"])
+    if images:
+        task = datasets[cell.benchmark].dataset_task
+        settings = fp.settings_of(task, images["settings"][task]) if "settings" in images else None
+        states = images_to_come(cell, items, settings, images["overwrite"], images["retry_refused"])
     else:
-        items = datasets.items(cell, request["limit"])
-        if images:
-            task = datasets[cell.benchmark].dataset_task
-            settings = fp.settings_of(task, images["settings"][task]) if "settings" in images else None
-            states = images_to_come(cell, items, settings, images["overwrite"], images["retry_refused"])
-        else:
-            official = os.environ.get("IMAGEEVALKIT_MISSING_ITEMS") == "official"
-            found = survey_images(cell, items, mend=False)
-            states = scorable(found, official and benchmark.scores_blank)
+        blank = EvaluateOptions.from_environment().official and benchmark.scores_blank
+        states = scorable(survey_images(cell, items, mend=False), blank)
     return items, pictures_of(benchmark, states)
 
 

@@ -8,11 +8,8 @@ benchmark".
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 from imageevalkit import registry
@@ -20,12 +17,13 @@ from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores
 from imageevalkit.cell import Cell, short_path
 from imageevalkit.cell.items import Item, entries_of, placed
 from imageevalkit.cell.metrics_file import METRICS, no_score, read_metrics
-from imageevalkit.cell.results import Evaluator, Result, Score, leave, standing
+from imageevalkit.cell.results import Evaluator, Score, leave, standing
 from imageevalkit.cell.states import GENERATED, survey_images
 from imageevalkit.errors import CellFailure, ExitStatus, run_main, say
-from imageevalkit.evaluation.engine import coverage_of, not_made, outcome_of_result, scores_text
+from imageevalkit.evaluation import engine
+from imageevalkit.evaluation.interview import EvaluateOptions
 from imageevalkit.evaluation.provenance import provenance
-from imageevalkit.jobs import COMPLETE, STATUS_OF_STATE, Outcome, outcome_of, write_outcome
+from imageevalkit.jobs import COMPLETE, Outcome, outcome_of
 from imageevalkit.secrets import one_line
 
 _HASH_DIGITS = 12
@@ -36,25 +34,16 @@ def main() -> ExitStatus:
     command = sys.argv[1:]
     _, script, model, _ = command
     cell = Cell(model, Path(script).stem)
-    with _only_new(cell.folder / METRICS):
+    path = cell.folder / METRICS
+    earlier = path.with_name(f".{METRICS}.earlier")
+    if path.exists():  # may be of other images; it is back if no new one comes
+        path.replace(earlier)
+    try:
         # in a session of its own: `kill 0`, with which a script ends what it started, must not end this process
         status = subprocess.run(command, start_new_session=True, check=False).returncode
         if status:
             sys.exit(status if status > 0 else 128 - status)
-        outcome = outcome_of(lambda: _outcome(cell, Path(script)), say)
-    say(f"=== {outcome.state}: {outcome.message}")
-    write_outcome(Path(os.environ["IMAGEEVALKIT_RUN_FOLDER"]), cell, "evaluate", outcome)
-    return STATUS_OF_STATE[outcome.state]
-
-
-@contextmanager
-def _only_new(path: Path) -> Iterator[None]:
-    """A block that begins without ``path``, whose metrics may be of other images; it is back if no new one comes."""
-    earlier = path.with_name(f".{path.name}.earlier")
-    if path.exists():
-        path.replace(earlier)
-    try:
-        yield
+        return engine.leave_outcome(cell, outcome_of(lambda: _outcome(cell, Path(script)), say))
     finally:
         if path.exists():
             earlier.unlink(missing_ok=True)
@@ -68,18 +57,23 @@ def _outcome(cell: Cell, script: Path) -> Outcome:
     if not path.exists():
         known = "the result of an earlier run stands" if standing(cell) else no_score(cell)
         return Outcome(COMPLETE, f"the script ended with status 0; {known}")
+    options = EvaluateOptions.from_environment()
     items = _items(cell)
-    limit = _limit(items)
-    states = survey_images(cell, items[:limit])
+    if options.limit:
+        # the script looks at the images that it finds: those of an earlier run beyond --limit count too
+        last = max((n for n, item in enumerate(items, 1) if item.path.exists()), default=0)
+        limit = max(options.limit, last)
+        options = options._replace(limit=limit if limit < len(items) else None)
+    states = survey_images(cell, items[: options.limit])
     scores = Scores(
         [
             ScoredItem(one.item, one.path, Answers({}), {}, Score({}))
             if one.status == GENERATED
-            else not_made(one)
+            else engine.not_made(one)
             for one in states.values()
         ]
     )
-    coverage = coverage_of(states, scores)
+    coverage = engine.coverage_of(states, scores)
     if not coverage.generated:
         raise CellFailure(
             f"no image is behind {short_path(path)}: {coverage.problems()} of {coverage.expected} items"
@@ -91,26 +85,21 @@ def _outcome(cell: Cell, script: Path) -> Outcome:
     )
     # of a benchmark that names no version: all that a model is shown
     shown = "\n".join(f"{item.seed} {item.prompt_sha256}" for item in items)
-    origin = provenance(cell, items[:limit], {}, evaluator.id)
-    as_official = os.environ.get("IMAGEEVALKIT_MISSING_ITEMS") == "official"
-    withheld = "" if coverage.complete or as_official else f"incomplete: {coverage.problems()}"
-    result = Result(
-        model=cell.model,
-        benchmark=cell.benchmark,
+    origin = provenance(cell, items[: options.limit], {}, evaluator.id)
+    result = engine.result_of(
+        cell,
+        coverage,
+        list(metrics)[:1],
+        options,
         benchmark_version=f"items/{hashlib.sha256(shown.encode()).hexdigest()[:_HASH_DIGITS]}",
         evaluator=evaluator,
-        coverage=coverage,
         metrics=metrics,
-        headline=[] if withheld else list(metrics)[:1],
-        treatment="official" if as_official else "withhold",
-        limit=limit,
         # where the script ran its programs only it knows
         provenance={**origin, "environment": None, "python": None},
-        withheld=withheld,
         notes=[f"measured by eval/{script.name}; that it counted every image is its own word"],
     )
-    leave(cell, result, scores_text(evaluator.id, states, scores), None)
-    return outcome_of_result(result)
+    leave(cell, result, engine.scores_text(evaluator.id, states, scores), None)
+    return engine.outcome_of_result(result)
 
 
 def _items(cell: Cell) -> list[Item]:
@@ -122,20 +111,6 @@ def _items(cell: Cell) -> list[Item]:
             f"{METRICS} is no result: nobody can count the items of {cell.benchmark}, whose dataset class cannot be "
             f"imported in .venv ({one_line(error, 200)}); install there what it needs, and run again"
         ) from error
-
-
-def _limit(items: Sequence[Item]) -> int | None:
-    """How many of the first ``items`` the script may have scored; None: all.
-
-    It looks at the images that it finds. Those of an earlier run beyond --limit count, or the result would be told as
-    one of fewer items than it has.
-    """
-    given = os.environ.get("IMAGEEVALKIT_LIMIT")
-    if not given:
-        return None
-    last = max((n for n, item in enumerate(items, 1) if item.path.exists()), default=0)
-    limit = max(int(given), last)
-    return limit if limit < len(items) else None
 
 
 if __name__ == "__main__":

@@ -17,8 +17,12 @@ from imageevalkit.cell import REPO, Cell
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.records import OK, Record, last_records, spent_since
-from imageevalkit.evaluation.judgements import judgement_records
+from imageevalkit.evaluation.interview import judgement_records
 from imageevalkit.hashes import environment_hash
+
+_GPU_NAMES = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+# with ``+changes`` when files differ from it; empty outside a checkout
+_COMMIT = ("git", "describe", "--always", "--abbrev=40", "--dirty=+changes", "--exclude=*")
 
 
 def provenance(cell: Cell, items: Sequence[Item], data_sha256: dict[str, str], judge: str) -> dict[str, Any]:
@@ -29,10 +33,7 @@ def provenance(cell: Cell, items: Sequence[Item], data_sha256: dict[str, str], j
     prompts = "\n".join(item.prompt_sha256 for item in items)
     return {
         "imageevalkit": __version__,
-        # with ``+changes`` when files differ from it; empty outside a checkout
-        "git_commit": _printed(
-            "git", "describe", "--always", "--abbrev=40", "--dirty=+changes", "--exclude=*"
-        ),
+        "git_commit": _printed(*_COMMIT),
         "model_settings": [known.get(key, {}) for key in sorted({r.fingerprint for r in mine})],
         "model_packages": fp.packages_of(cell.fingerprints),
         "seeds_honoured": dict(Counter(str(r.seed_honoured).lower() for r in mine)),
@@ -44,7 +45,7 @@ def provenance(cell: Cell, items: Sequence[Item], data_sha256: dict[str, str], j
         "environment": environment_hash(),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "gpus": _gpus(),
+        "gpus": _printed(*_GPU_NAMES).splitlines() if os.environ.get("CUDA_VISIBLE_DEVICES") != "" else [],
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 
@@ -82,9 +83,3 @@ def _printed(*command: str) -> str:
         return ""
     answer = subprocess.run(command, capture_output=True, text=True, cwd=REPO, check=False)
     return answer.stdout.strip() if answer.returncode == 0 else ""
-
-
-def _gpus() -> list[str]:
-    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-        return []
-    return _printed("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()

@@ -97,10 +97,8 @@ class CellOutcomes:
                 image = when_one_is_free(lambda: encoded(generated.image, item.path, generated.proven))
         except Exception as error:  # a picture that does not decode or encode is this item's failure only
             return error
-        # it is paid for: what opens files, those that the model was shown among them, waits until one is free
-        begun = when_one_is_free(lambda: Record.of(item, OK))
         record = replace(
-            _paid(begun, generated.bill),
+            _paid(Record.of(item, OK), generated.bill),
             seconds=seconds,
             attempts=generated.attempts,
             seed_honoured=generated.seed_honoured,
@@ -148,9 +146,8 @@ class CellOutcomes:
                 error.trace if isinstance(error, RemoteError) else "".join(traceback.format_exception(error))
             )
             self.log(redact(trace))
-        begun = when_one_is_free(lambda: Record.of(item, REFUSED if refused else ITEM_FAILED))
         record = replace(
-            begun,
+            Record.of(item, REFUSED if refused else ITEM_FAILED),
             seconds=seconds,
             attempts=error.attempts if isinstance(error, GenerationError) else 1,
             error={"class": name_of(error), "text": one_line(error)},

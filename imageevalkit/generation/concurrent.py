@@ -8,11 +8,11 @@ import functools
 import threading
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from imageevalkit.api.clients import UnderWay, under_way
+from imageevalkit.api.in_flight import InFlight, under_way
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.errors import CellFailure
@@ -20,12 +20,11 @@ from imageevalkit.generation.cell_run import CellRun
 from imageevalkit.generation.model import Generated, image_model
 from imageevalkit.guest_code import CodeExit, guest_code
 from imageevalkit.jobs import FAILED, Outcome, outcome_of
-from imageevalkit.machine import on_cpu, one_is_free
+from imageevalkit.machine import on_cpu, one_is_free, when_one_is_free
 from imageevalkit.secrets import one_line, redact
 
 # Once a cell is given up, requests already sent may still be answered (and are paid for): wait this long at most.
 _LAST_ANSWERS = 300.0
-_TICK = 0.5  # seconds between two looks at a cell, for its progress line
 
 
 class Asker:
@@ -65,85 +64,48 @@ class Asker:
             self._threads.shutdown(wait=False)
 
 
-async def drain(cells: AsyncIterator[tuple[CellRun, Asker]], end: Callable[[CellRun], None]) -> None:
-    """Make the items of ``cells``, in their order.
-
-    The next cell begins as soon as no item of the one before is left to begin. ``end`` is called once for
-    each, when its last item is settled.
-    """
-    under_way: list[_CellInFlight] = []
-    try:
-        async for run, asker in cells:
-            cell = _CellInFlight(run, asker, end)
-            under_way.append(cell)
-            await cell.begin_items()
-        for cell in under_way:
-            await cell.ended
-    finally:
-        for cell in under_way:
-            await cell.abandon()
-
-
-def model_input(task: str, item: Item) -> Any:
-    """What the extension guide hands to ``generate``: the prompt (t2i) or the input list."""
-    return item.prompt if task == "t2i" else item.input_list
-
-
 class _CellInFlight:
     def __init__(self, run: CellRun, asker: Asker, end: Callable[[CellRun], None]) -> None:
         self._run, self._asker, self._end = run, asker, end
-        self._tasks: dict[asyncio.Task[None], UnderWay] = {}
-        self._cancelled: set[asyncio.Task[None]] = set()
-        self._all_begun = False
         self._committing = ThreadPoolExecutor(1, "commit")
-        self._settled = asyncio.Event()
+        self._in_flight = InFlight(
+            self._make, lambda: bool(run.outcomes.stopped), run.fail, _LAST_ANSWERS, asker.model.queues
+        )
         self.ended = asyncio.create_task(self._watch())
 
-    async def begin_items(self) -> None:
-        """Begin one item after another as there is room, until all are begun or the cell is given up."""
-        for begun, item in enumerate(self._run.todo):
-            self._asker.model.expect(len(self._run.todo) - begun)
-            await self._asker.room.acquire()
-            if self._run.outcomes.stopped:
-                self._asker.room.release()
-                break
-            # a model that does not say whether a request is out may have one out at any time
-            state = UnderWay(sent=not self._asker.model.queues)
-            task = asyncio.create_task(self._make(item, state))
-            self._tasks[task] = state
-            task.add_done_callback(self._on_done)
-        self._all_begun = True
-        self._asker.model.expect(0)
-        self._look()
+    async def begin(self) -> None:
+        await self._in_flight.begin(
+            self._run.todo, self._asker.room, self._asker.model.expect, self._read_sources
+        )
+
+    async def _read_sources(self, item: Item) -> None:
+        """What the record of a paid image tells of its source pictures: they may go away meanwhile."""
+        if item.input_list is not None and not self._run.outcomes.stopped:
+            try:
+                await on_cpu(when_one_is_free, lambda: item.prompt_sha256)
+            except Exception as error:
+                self._run.fail(error)
 
     async def abandon(self) -> None:
-        """Cancel whatever is still under way, but let what has been answered be stored."""
-        tasks = [*self._tasks, self.ended]
-        for task in tasks:
-            if task not in self._tasks or not self._tasks[task].answered:
-                self._cancel(task)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self.ended.cancel()
+        await self._in_flight.abandon()
+        await asyncio.gather(self.ended, return_exceptions=True)
         self._committing.shutdown(wait=False)
 
-    def _cancel(self, task: asyncio.Task[None]) -> None:
-        self._cancelled.add(task)
-        task.cancel()
-
-    async def _make(self, item: Item, state: UnderWay) -> None:
-        outcomes = self._run.outcomes
+    async def _make(self, item: Item) -> None:
+        outcomes, state = self._run.outcomes, under_way()
         started = time.perf_counter()
-        under_way.set(state)
         try:
-            returned = await self._asker.ask(model_input(self._run.task, item), item.seed)
-        except asyncio.CancelledError as error:
-            if asyncio.current_task() in self._cancelled:
-                raise
+            shown = item.prompt if self._run.task == "t2i" else item.input_list
+            returned = await self._asker.ask(shown, item.seed)
+        except (asyncio.CancelledError, Exception) as error:
+            if isinstance(error, asyncio.CancelledError):
+                if self._in_flight.is_given_up():
+                    raise
+                error = CodeExit(f"its code raised {type(error).__name__}")
             state.answered = True
-            own = CodeExit(f"its code raised {type(error).__name__}")
-            await self._lost(item, own, time.perf_counter() - started)
-        except Exception as error:
-            state.answered = True
-            await self._lost(item, error, time.perf_counter() - started)
+            await one_is_free()  # its log and its placeholder are files
+            outcomes.lost(item, error, time.perf_counter() - started)
         else:
             state.answered = True
             seconds = time.perf_counter() - started
@@ -156,40 +118,17 @@ class _CellInFlight:
         # one thread: those that come while it waits for the disk are made durable together, by the next turn
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._committing, outcomes.commit))
 
-    async def _lost(self, item: Item, error: Exception, seconds: float) -> None:
-        # its log and its placeholder are files
-        await one_is_free()
-        self._run.outcomes.lost(item, error, seconds)
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._asker.room.release()
-        del self._tasks[task]
-        if not task.cancelled() and (error := task.exception()):
-            self._run.fail(error)  # a full disk
-        self._look()
-
-    def _look(self) -> None:
-        if self._all_begun and not self._tasks:
-            self._settled.set()
-
     async def _watch(self) -> None:
-        given_up = None
-        while not self._settled.is_set():
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._settled.wait(), _TICK)
-            try:
-                with guest_code():
-                    self._run.outcomes.report(self._run.holdup())
-            except Exception as error:  # a fault in a model's code must not take the other cells along
-                self._run.fail(error)
-            if self._run.outcomes.stopped:
-                given_up = given_up or time.monotonic()
-                is_late = time.monotonic() - given_up > _LAST_ANSWERS
-                for task, state in self._tasks.items():
-                    if not state.answered and (is_late or not state.sent):
-                        self._cancel(task)
+        await self._in_flight.settled(self._report)
         await one_is_free()
         self._end(self._run)
+
+    def _report(self) -> None:
+        try:
+            with guest_code():
+                self._run.outcomes.report(self._run.holdup())
+        except Exception as error:  # a fault in a model's code must not take the other cells along
+            self._run.fail(error)
 
 
 Load = Callable[[CellRun], Any]
@@ -234,8 +173,17 @@ class _Model:
         self._unloadable: dict[str, Outcome] = {}
 
     async def generate(self) -> None:
+        cells: list[_CellInFlight] = []
         try:
-            await drain(self._opened(), self._end)
+            async with contextlib.AsyncExitStack() as begun:
+                # the next cell begins as soon as no item of the one before is left to begin
+                for planned in self._cells:
+                    if run := await asyncio.to_thread(self._begun, planned):
+                        cells.append(_CellInFlight(run, self._askers[run.task], self._end))
+                        begun.push_async_callback(cells[-1].abandon)
+                        await cells[-1].begin()
+                for cell in cells:
+                    await cell.ended
         except Exception as error:
             for planned in list(self._unsettled.values()):
                 planned.log(redact("".join(traceback.format_exception(error))))
@@ -250,12 +198,6 @@ class _Model:
 
     def _end(self, run: CellRun) -> None:
         self._done(run.cell, outcome_of(run.end, self._unsettled[run.cell].log))
-
-    async def _opened(self) -> AsyncIterator[tuple[CellRun, Asker]]:
-        for planned in self._cells:
-            run = await asyncio.to_thread(self._begun, planned)
-            if run:
-                yield run, self._askers[run.task]
 
     def _begun(self, planned: CellPlan) -> CellRun | None:
         """The cell, ready to be made; None when it is settled without. Runs in a thread."""

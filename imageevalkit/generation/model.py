@@ -6,10 +6,10 @@ import asyncio
 import inspect
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from PIL import Image
 
@@ -177,16 +177,38 @@ class ImageModel:
         """Close its connections."""
 
 
-class GuideModel(ImageModel):
-    """A class of the extension guide: ``generate``, and what the guide lets it have besides.
+@runtime_checkable
+class Generates(Protocol):
+    """A class of the extension guide, whose methods are those of :class:`ImageModel`."""
 
-    That is ``async def generate_async``, and ``generate_batch`` with ``batch_size``.
-    """
+    def generate(self, given: Any, seed: int = 42) -> Any: ...
+
+
+@runtime_checkable
+class GeneratesAsync(Protocol):
+    """One that does not block the event loop."""
+
+    async def generate_async(self, given: Any, seed: int = 42) -> Any: ...
+
+
+@runtime_checkable
+class GeneratesBatches(Protocol):
+    """One that takes several inputs at once, ``batch_size`` at most."""
+
+    batch_size: int
+
+    def generate_batch(self, inputs: Sequence[Any], seeds: Sequence[int]) -> Sequence[Any]: ...
+
+
+class GuideModel(ImageModel):
+    """A class of the extension guide, as the engine asks it."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self.is_async = inspect.iscoroutinefunction(getattr(model, "generate_async", None))
-        size = getattr(model, "batch_size", 1) if callable(getattr(model, "generate_batch", None)) else 1
+        self.is_async = isinstance(model, GeneratesAsync) and inspect.iscoroutinefunction(
+            model.generate_async
+        )
+        size = model.batch_size if isinstance(model, GeneratesBatches) else 1
         self.batch_size = size if isinstance(size, int) and size > 0 else 1
 
     def generate(self, given: Any, seed: int = 42) -> Any:
@@ -201,19 +223,24 @@ class GuideModel(ImageModel):
 
 
 def image_model(model: Any) -> ImageModel:
-    """``model`` as the engine asks it."""
-    return model if isinstance(model, ImageModel) else GuideModel(model)
+    """``model`` as the engine asks it. Raises ModelUnusable: its class has no method that generates."""
+    asked = model if isinstance(model, ImageModel) else GuideModel(model)
+    method = "generate_async" if asked.is_async else "generate"
+    if asked is not model:
+        lacks = not asked.is_async and not isinstance(model, Generates)
+    elif asked.is_async:
+        lacks = type(asked).generate_async is ImageModel.generate_async
+    else:
+        lacks = type(asked).generate is ImageModel.generate
+    if lacks:
+        takes = f"{method}(prompt, seed=42), or {method}(input_list, seed=42) for edits"
+        raise ModelUnusable(f"class {type(model).__name__} has no method {takes}")
+    return asked
 
 
-class BlockingModel:
+def blocking(model: ImageModel) -> Callable[..., Any]:
     """``generate`` of a model, in a loop of its own where it is async."""
-
-    def __init__(self, model: ImageModel) -> None:
-        self._model = model
-        self._loop = asyncio.new_event_loop() if model.is_async else None
-
-    def generate(self, given: Any, seed: int) -> Any:
-        """See :class:`ImageModel`."""
-        if self._loop:
-            return self._loop.run_until_complete(self._model.generate_async(given, seed=seed))
-        return self._model.generate(given, seed=seed)
+    if not model.is_async:
+        return model.generate
+    loop = asyncio.new_event_loop()
+    return lambda given, seed: loop.run_until_complete(model.generate_async(given, seed=seed))

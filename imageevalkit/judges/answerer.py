@@ -20,10 +20,9 @@ WEIGHTS_USER = WeightsUser(
 
 
 class Judge(Answerer):
-    """The judge ``choice``, asked in the words of ``prompts`` (templates by name).
+    """The judge ``choice``, asked in the words of ``prompts`` (templates by name), with ``options`` of this job.
 
-    ``official`` are the judges, by full name, that the official evaluator uses. ``pixels`` are those of its questions'
-    pictures. How many questions are asked at a time is one of the ``options``.
+    ``official`` are the judges, by full name, that the official evaluator uses; ``pixels`` those of its pictures.
     """
 
     def __init__(
@@ -45,10 +44,7 @@ class Judge(Answerer):
     @property
     @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """All that decides what it answers: model, weights or revision, settings, packages; JSON values.
-
-        Raises CellFailure: the model is not there.
-        """
+        """All that decides what it answers, as JSON values. Raises CellFailure: the model is not there."""
 
     @property
     def label(self) -> str:

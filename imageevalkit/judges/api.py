@@ -7,7 +7,6 @@ import io
 import json
 import math
 import uuid
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -17,11 +16,11 @@ from imageevalkit.api.clients import Request
 from imageevalkit.api.failures import LONGEST_MESSAGE, Failure, Kind
 from imageevalkit.api.money import Price, billed_tokens, cost_of_reply, reported_cost
 from imageevalkit.api.replies import (
-    error_in,
+    failure_in,
     finish_reasons,
-    json_object,
     list_of,
-    refusal,
+    objects_in,
+    read_json,
     stopped_by_policy,
     tokens_of,
 )
@@ -56,7 +55,7 @@ def request_parameters(question: Question, settings: ApiSettings) -> dict[str, A
 def chat_request(
     model_id: str, question: Question, parameters: Mapping[str, Any], pictures: Mapping[Picture, DataUrl]
 ) -> Request:
-    """The request, its body in pieces of which the base64 of each picture is one: megabytes are not copied.
+    """The request; the base64 of each picture is a piece of its own: megabytes are not copied.
 
     All contents are lists of parts, also those of one text: that is how the official evaluators send them.
     """
@@ -76,7 +75,7 @@ def chat_request(
     pieces = [start.encode()]
     for picture, rest in zip(question.pictures, others, strict=True):
         pieces += [*pictures[picture], f'"{rest}'.encode()]
-    return Request("/chat/completions", tuple(pieces), "application/json")
+    return Request("/chat/completions", tuple(pieces))
 
 
 NO_LOGPROBS = Failure(
@@ -91,38 +90,31 @@ FEW_LOGPROBS = Failure(
 
 
 def read_reply(question: Question, content: bytes, top: int, price: Price | None) -> Answer | Failure:
-    """The answer to ``question`` in the body of a 200, or what the body means without one.
-
-    ``top`` is how many of the likeliest first tokens were asked for, where probabilities were.
-    """
-    try:
-        reply = json_object(content)
-        return reply if isinstance(reply, Failure) else _answer(question, reply, top, price)
-    except RecursionError:
-        return Failure(Kind.TRANSIENT, "the reply is JSON nested too deep to be read")
+    """The answer in the body of a 200, or what it means; ``top`` likeliest first tokens were asked for."""
+    return read_json(content, lambda reply: _answer(question, reply, top, price))
 
 
 def _answer(question: Question, reply: Mapping[str, Any], top: int, price: Price | None) -> Answer | Failure:
-    choice = next((each for each in list_of(reply.get("choices")) if isinstance(each, dict)), None)
+    choice = next(iter(objects_in(reply.get("choices"))), None)
     if choice is None or not isinstance(choice.get("message"), dict):
-        return error_in(reply) or Failure(Kind.TRANSIENT, "the reply (HTTP 200) holds no message")
+        return failure_in(reply) or Failure(Kind.TRANSIENT, "the reply (HTTP 200) holds no message")
     message = choice["message"]
     text = _text(message.get("content"))
-    failure = (
-        error_in(reply)
-        or error_in(choice)
-        or refusal(message.get("refusal"))
-        or stopped_by_policy(reply, choice, one_line(text, LONGEST_MESSAGE))
-    )
+    words = one_line(text, LONGEST_MESSAGE)
+    failure = failure_in(reply, choice, message) or stopped_by_policy(reply, choice, words)
     if failure:
         return failure
     counts = tokens_of(reply.get("usage"))
-    usd = cost_of_reply(price, counts, reported_cost(reply.get("usage")))
+    billed = billed_tokens(counts)
+    used: dict[str, Any] = {
+        "tokens": billed and {"input": sum(billed[:5]), "output": sum(billed[5:])},
+        "usd": cost_of_reply(price, counts, reported_cost(reply.get("usage"))),
+    }
     if not question.choices:
         finish = finish_reasons(reply, choice)[0]
         if not text.strip() and (lost := _without_answer(finish, message)):
             return lost
-        return Answer(question, text, tokens=_sums(counts), usd=usd, cut=finish == "length")
+        return Answer(question, text, **used)
     logprobs = choice.get("logprobs")
     tokens = list_of(logprobs.get("content")) if isinstance(logprobs, dict) else []
     first = tokens[0] if tokens and isinstance(tokens[0], dict) else {}
@@ -144,13 +136,11 @@ def _answer(question: Question, reply: Mapping[str, Any], top: int, price: Price
             for string in question.choices
         },
         outside=outside,
-        tokens=_sums(counts),
-        usd=usd,
+        **used,
     )
 
 
 def _text(content: Any) -> str:
-    """The words of a message: a string, or the texts among its parts."""
     if isinstance(content, list):
         texts = (part.get("text") if isinstance(part, dict) else part for part in content)
         return "".join(text for text in texts if isinstance(text, str))
@@ -167,14 +157,6 @@ def _without_answer(finish: str, message: Mapping[str, Any]) -> Failure | None:
     if finish == "stop":
         return None
     return Failure(Kind.LOST, f"the reply is empty (finish reason {finish or 'not told'})")
-
-
-def _sums(counts: Mapping[str, int]) -> dict[str, int] | None:
-    tokens = billed_tokens(counts)
-    if tokens is None:
-        return None
-    output = tokens.text_output + tokens.image_output
-    return {"input": sum(tokens) - output, "output": output}
 
 
 def _probabilities(entries: Iterable[Any]) -> list[tuple[bytes, float]]:
@@ -220,28 +202,21 @@ DataUrl = tuple[bytes, bytes]
 
 
 class PictureCache:
-    """Keeps a picture for as long as further ``questions`` need it. Belongs to one event loop."""
+    """Keeps the latest pictures, for further questions about them. Belongs to one event loop."""
 
-    def __init__(self, questions: Iterable[Question]) -> None:
-        self._uses = Counter(picture for question in questions for picture in question.pictures)
+    def __init__(self) -> None:
         self._kept: dict[Picture, asyncio.Task[DataUrl]] = {}
 
     async def get(self, picture: Picture) -> DataUrl:
-        """``picture`` as it is sent, made off the event loop. Raises as ``sent_picture`` does."""
-        if picture not in self._kept:
-            if self._uses[picture] < 2:
-                return await on_cpu(_data_url, picture)
-            self._kept[picture] = asyncio.create_task(on_cpu(_data_url, picture))
-            if len(self._kept) > _MOST_KEPT:
-                del self._kept[next(iter(self._kept))]
-        return await asyncio.shield(self._kept[picture])
-
-    def answered(self, question: Question) -> None:
-        """``question`` needs its pictures no more."""
-        for picture in question.pictures:
-            self._uses[picture] -= 1
-            if not self._uses[picture]:
-                self._kept.pop(picture, None)
+        """``picture`` as it is sent, made off the event loop. Raises CorruptImage: it cannot be sent."""
+        made = self._kept.pop(picture, None) or asyncio.create_task(on_cpu(_data_url, picture))
+        self._kept[picture] = made
+        if len(self._kept) > _MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+        try:
+            return await asyncio.shield(made)
+        except (OSError, CorruptImage) as error:
+            raise CorruptImage(f"the image {picture.path} cannot be sent: {one_line(error)}") from None
 
 
 def _data_url(picture: Picture) -> DataUrl:
@@ -253,12 +228,9 @@ def _data_url(picture: Picture) -> DataUrl:
 
 
 def rgb(picture: Picture, data: bytes) -> Image.Image:
-    """The pixels that the picture's rule makes of ``data``, as RGB with nothing else to it.
+    """The pixels that the picture's rule makes of ``data``, as RGB. Raises CorruptImage: nobody can tell them.
 
     Neither a colour that meant transparency nor a rotation is left in its ``info``: transformers would act on it again.
-
-    Raises:
-        CorruptImage: it is no whole image, or nobody can tell its pixels.
     """
     rule = picture.pixels or TRANSFORMERS
     image = decode(data)
@@ -281,9 +253,7 @@ def fitted_size(size: tuple[int, int], multiple: int) -> tuple[int, int]:
 
     The nearest ones; where the area would be more than 16384 (less than 4) squares of ``multiple``, both sides are
     scaled alike to that area and rounded down (up). Half a multiple goes to the even one, as Python rounds.
-
-    Raises:
-        ValueError: one side is more than 200 times the other.
+    Raises ValueError: one side is more than 200 times the other.
     """
     if max(size) > _LONGEST * min(size):
         raise ValueError(f"one side of {size[0]}×{size[1]} px is more than {_LONGEST} times the other")
@@ -311,12 +281,7 @@ def encoded(image: Image.Image, encoding: Encoding) -> bytes:
 
 
 def open_picture(picture: Picture) -> Image.Image:
-    """The picture as RGB, with the losses of its ``encoding`` if it has one.
-
-    Raises:
-        CorruptImage: the file is no whole image.
-        OSError: it cannot be read.
-    """
+    """The picture as RGB, with the losses of its ``encoding``. Raises CorruptImage, OSError."""
     image = rgb(picture, picture.read())
     if picture.encoding is None:
         return image
@@ -324,10 +289,7 @@ def open_picture(picture: Picture) -> Image.Image:
 
 
 def judge_picture(picture: Picture) -> Image.Image:
-    """What the protocol's program gives to the processor of a judge: :func:`open_picture`, resized where it does that.
-
-    Raises ValueError: its sides differ too much for that; and what :func:`open_picture` raises.
-    """
+    """:func:`open_picture`, resized as a processor gets it. Raises ValueError too: its sides differ too much."""
     image = open_picture(picture)
     multiple = picture.pixels.multiple if picture.pixels else None
     if not multiple:
@@ -337,13 +299,9 @@ def judge_picture(picture: Picture) -> Image.Image:
 
 
 def sent_picture(picture: Picture) -> tuple[bytes, str]:
-    """The file's own bytes, or its picture encoded anew, and what they are declared to be; takes CPU time.
+    """The bytes to send, and what they are declared to be. Takes CPU time. Raises CorruptImage, OSError.
 
     A server decodes by rules of its own: where it could see other pixels than the protocol means, it gets those as PNG.
-
-    Raises:
-        OSError: the file cannot be read.
-        CorruptImage: it has to be understood, and is no image.
     """
     data = when_one_is_free(picture.read)
     encoding = picture.encoding

@@ -42,10 +42,8 @@ def is_judge(full_name: str) -> bool:
 class JudgeOptions:
     """What the launcher decided about the judge of an evaluate job: JSON in :data:`VARIABLE`; holds no secret.
 
-    ``kwargs`` are the user's settings of the judge over those of its entry in the registry. ``workers`` and
-    ``requests_per_minute`` bound requests to an API. ``address_file`` is where the job that serves the judge
-    leaves its base URL (see ``server.py``); empty: no job serves it. ``served`` is what was settled about such a
-    server and decides its answers, a part of the judge's identity.
+    ``kwargs`` are the user's. ``workers`` and ``requests_per_minute`` bound requests to an API. ``address_file`` is
+    that of ``server.py`` (empty: no job serves the judge), ``served`` what decides the answers of such a server.
     """
 
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -55,7 +53,6 @@ class JudgeOptions:
     served: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """For the environment of the job."""
         return json.dumps(asdict(self))
 
     @classmethod

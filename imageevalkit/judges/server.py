@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
-import os
 import re
 import shlex
 import time
@@ -12,43 +12,21 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from imageevalkit.api.money import positive
+from imageevalkit.api.money import check_numbers
 from imageevalkit.atomic import write_atomic
 from imageevalkit.benchmark.question import JudgeUnusable
 from imageevalkit.errors import UserError
-from imageevalkit.judges.settings import check_gpus
 from imageevalkit.locks import open_lock, take_lock
 
 _MAX_LOGPROBS = 20  # what the OpenAI API gives at most, and so what is asked for
-# The run decides these; the judge would not be found elsewhere or under another name.
-_OURS = ("host", "port", "uds", "served-model-name", "model")
-# Flags are written into plans, logs and results. By how they begin: an argument parser may take them shortened.
-_SECRETS = {
-    "api-k": "the server of a run asks for no key: leave it out",
-    "hf-t": "a token is read from HF_TOKEN in config.local.sh or the environment: leave it out",
+# Flags that are not the user's. The judge would not be found elsewhere or under another name; secrets would be written
+# into plans, logs and results: these go by how they begin, as an argument parser may take them shortened.
+_REFUSED = {
+    r"host|port|uds|served-model-name|model": "the run sets it: leave it out",
+    r"api-k.*": "the server of a run asks for no key: leave it out",
+    r"hf-t.*": "a token is read from HF_TOKEN in config.local.sh or the environment: leave it out",
 }
-
-# Names without their dashes, and without the "no-" of a switch; what is not here is taken to decide.
-_INDIFFERENT = re.compile(
-    # memory
-    r"gpu-memory-utilization|kv-cache-memory(-bytes)?|swap-space|cpu-offload-gb|num-gpu-blocks-override|block-size|"
-    r"mm-processor-cache-(gb|type)|enable-sleep-mode|max-model-len|"
-    # devices and processes
-    r"tp|pp|dp|dpl|dcp|(tensor|pipeline|data|decode-context)-parallel-.+|enable-expert-parallel|"
-    r"distributed-executor-backend|mm-encoder-tp-mode|disable-custom-all-reduce|max-parallel-loading-workers|"
-    r"api-server-count|asc|"
-    # scheduling and speed
-    r"max-num-seqs|max-num-batched-tokens|max-num-partial-prefills|max-long-partial-prefills|"
-    r"long-prefill-token-threshold|enable-chunked-prefill|enable-prefix-caching|prefix-caching-hash-algo|"
-    r"async-scheduling|scheduling-policy|stream-interval|enforce-eager|max-seq-len-to-capture|"
-    r"cuda-graph-sizes|cudagraph-.+|compilation-config|cc|O\d*|"
-    # places
-    r"download-dir|allowed-local-media-path|allowed-media-domains|safetensors-load-strategy|use-tqdm-on-load|"
-    r"root-path|allow-credentials|allowed-(origins|methods|headers)|ssl-.+|"
-    # logs and metrics
-    r"(disable|enable)-log-.+|disable-uvicorn-access-log|uvicorn-log-level|max-log-len|log-.+|"
-    r"show-hidden-metrics-.+|otlp-traces-endpoint|collect-detailed-traces|disable-fastapi-docs|kv-cache-metrics.*"
-)
+_INDIFFERENT = Path(__file__).with_name("indifferent_flags.txt")
 _ERROR = "error: "  # begins what stands in the place of an address
 _TICK = 0.1  # seconds between two looks at it
 
@@ -60,9 +38,6 @@ class ServerSettings:
     ``gpus``: None is one, where there is one. ``environment`` is where vLLM is installed (as in EVAL_ENV_MAP).
     ``max_model_len`` in tokens; None is the largest that fits. ``revision`` is that of a hub id. ``serve_args``
     are further flags in one string, stronger than ours. ``start_timeout`` (seconds) bounds the loading.
-
-    Raises:
-        UserError: a number that is too small, or ``serve_args`` that no shell splits or that the run sets itself.
     """
 
     gpus: int | None = None
@@ -73,60 +48,51 @@ class ServerSettings:
     start_timeout: float = 1800.0
 
     def __post_init__(self) -> None:
-        check_gpus(self.gpus)
-        positive("start_timeout", self.start_timeout)
-        if self.max_model_len is not None:
-            positive("max_model_len", self.max_model_len, whole=True)
-        self.further_flags()
+        check_numbers(self)
+        for name in (_name_of(flag) for flag in self.further_flags() if flag.startswith("--")):
+            for refused, remedy in _REFUSED.items():
+                if re.fullmatch(refused, name):
+                    raise UserError(f"serve_args: --{name}: {remedy}")
 
     @property
     def decisive(self) -> dict[str, str]:
         """The part that decides what the judge answers, known without starting it; for its identity."""
+        listed = _INDIFFERENT.read_text(encoding="utf-8").splitlines()
+        indifferent = "|".join(line for line in listed if line and not line.startswith("#"))
         flags, decides = list[str](), True
         for word in self.further_flags():
             if word.startswith("-"):  # its values follow it
-                decides = not _INDIFFERENT.fullmatch(name_of(word).removeprefix("no-"))
+                decides = not re.fullmatch(indifferent, _name_of(word).removeprefix("no-"))
             flags += [word] * decides
         given = {"revision": self.revision, "serve_args": shlex.join(flags)}
         return {name: value for name, value in given.items() if value}
 
     def command(self, executable: Path, model: str, gpus: int) -> list[str]:
-        """``vllm serve`` for ``model`` (a hub id or a folder), all but the port.
-
-        Sampling that a request leaves open is the checkpoint's own (``--generation-config auto``), as where an
-        official evaluator asks a plain ``vllm serve``.
-        """
-        command = [str(executable), "serve", model, "--host", "127.0.0.1"]
-        command += ["--served-model-name", model, "--generation-config", "auto"]
-        command += ["--max-logprobs", str(_MAX_LOGPROBS)]
-        # memory for a video that is never sent would be taken from the cache
-        command += ["--limit-mm-per-prompt", '{"video": 0}']
-        # 1,000 questions would leave 1,000 lines, and an error before them is what the log is read for
-        command += ["--uvicorn-log-level", "warning"]
-        if gpus:
-            command += ["--tensor-parallel-size", str(gpus)]
-        if self.max_model_len or gpus:  # without a GPU, vLLM's automatic length is 512
-            command += ["--max-model-len", str(self.max_model_len or "auto")]
-        if self.revision:
-            command += ["--revision", self.revision]
-        return command + self.further_flags()
+        """``vllm serve`` for ``model`` (a hub id or a folder), all but the port."""
+        flags = {
+            "host": "127.0.0.1",
+            "served-model-name": model,
+            # sampling that a request leaves open, as where an official evaluator asks a plain ``vllm serve``
+            "generation-config": "auto",
+            "max-logprobs": str(_MAX_LOGPROBS),
+            # memory for a video that is never sent would be taken from the cache
+            "limit-mm-per-prompt": '{"video": 0}',
+            # 1,000 questions would leave 1,000 lines, and an error before them is what the log is read for
+            "uvicorn-log-level": "warning",
+            "tensor-parallel-size": str(gpus or ""),
+            # without a GPU, vLLM's automatic length is 512
+            "max-model-len": str(self.max_model_len or "auto" * bool(gpus)),
+            "revision": self.revision,
+        }
+        given = [word for name, value in flags.items() if value for word in (f"--{name}", value)]
+        return [str(executable), "serve", model, *given, *self.further_flags()]
 
     def further_flags(self) -> list[str]:
-        """``serve_args``, split as a shell does. Raises UserError for a flag that the run sets itself."""
+        """``serve_args``, split as a shell does. Raises UserError where it cannot be."""
         try:
-            flags = shlex.split(self.serve_args)
+            return shlex.split(self.serve_args)
         except ValueError as error:
             raise UserError(f"serve_args: {error}") from None
-        for flag in flags:
-            if not flag.startswith("--"):
-                continue
-            name = name_of(flag)
-            if name in _OURS:
-                raise UserError(f"serve_args: --{name} is set by the run, leave it out")
-            for beginning, remedy in _SECRETS.items():
-                if name.startswith(beginning):
-                    raise UserError(f"serve_args: --{name}: {remedy}")
-        return flags
 
 
 def split_kwargs(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -136,7 +102,7 @@ def split_kwargs(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
     return server, {name: value for name, value in kwargs.items() if name not in names}
 
 
-def name_of(flag: str) -> str:
+def _name_of(flag: str) -> str:
     """``"--max_num_seqs=64"`` and ``"--max-num-seqs"`` are ``"max-num-seqs"``; of ``"--a.b"`` it is ``"a"``."""
     return re.split(r"[=.]", flag.lstrip("-"))[0].replace("_", "-")
 
@@ -152,12 +118,10 @@ class ServerAddress:
     def wait(self) -> str:
         """The base URL of the judge's server, which starts when this is first called: that may take many minutes.
 
-        A server that died is started again, where possible on the same port. Raises JudgeUnusable: it does not start,
-        or it died too often, or the job that keeps it has ended.
+        Raises JudgeUnusable: it does not start, or it died too often, or the job that keeps it has ended.
         """
         while not (text := self._text()):
-            if not self._wanted.exists():
-                write_atomic(self._wanted, "")
+            self._wanted.touch()
             if not self._is_kept():
                 raise JudgeUnusable("the job that serves the judge has ended; run the same command again")
             time.sleep(_TICK)
@@ -166,17 +130,12 @@ class ServerAddress:
         return text
 
     def problem(self, base_url: str) -> str:
-        """The one line why the judge will not come back at ``base_url``; empty as long as it may.
-
-        For those whose requests fail: to them it looks like an outage that passes.
-        """
+        """The one line why the judge will not come back at ``base_url``, where requests fail; empty: it may."""
         text = self._text()
-        if text.startswith(_ERROR):
-            return text.removeprefix(_ERROR)
-        moved = text and text != base_url
-        return (
-            "the server of the judge has moved to another port; run the same command again" if moved else ""
-        )
+        if text in ("", base_url):
+            return ""
+        moved = "the server of the judge has moved to another port; run the same command again"
+        return text.removeprefix(_ERROR) if text.startswith(_ERROR) else moved
 
     @property
     def is_away(self) -> bool:
@@ -186,28 +145,21 @@ class ServerAddress:
     @property
     def edition(self) -> int:
         """Another number each time the address is given anew; 0 while there is none."""
-        try:
+        with contextlib.suppress(FileNotFoundError):
             return self.path.stat().st_mtime_ns
-        except FileNotFoundError:
-            return 0
+        return 0
 
     def _text(self) -> str:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             return self.path.read_text(encoding="utf-8").strip()
-        except FileNotFoundError:
-            return ""
+        return ""
 
     def _is_kept(self) -> bool:
-        try:
-            fd = os.open(self._keeper, os.O_RDONLY)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(fd)
+        with contextlib.suppress(FileNotFoundError), self._keeper.open("rb") as keeper:
+            try:
+                fcntl.flock(keeper, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
         return False
 
 

@@ -1,16 +1,15 @@
 """What a user may set of a judge that is asked through an API, and of one that runs in transformers.
 
-Types are checked at planning (:mod:`imageevalkit.launch.kwargs`), the rest whenever settings are made.
+Types are checked at planning (:mod:`imageevalkit.launch.kwargs`), the rest whenever settings are made: UserError.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from imageevalkit.api.clients import RetryPolicy
-from imageevalkit.api.money import Price, positive, price_of
+from imageevalkit.api.engine import RequestSettings
+from imageevalkit.api.money import Price, check_numbers, price_of
 from imageevalkit.errors import UserError
 
 _NOT_PARAMETERS = {
@@ -24,40 +23,20 @@ _NOT_PARAMETERS = {
 
 
 @dataclass(frozen=True)
-class ApiSettings:
-    """``timeout`` (seconds) bounds one request, ``max_outage`` (seconds) how long the endpoint may be down.
+class ApiSettings(RequestSettings):
+    """``max_tokens_parameter``: the endpoint's name for a reply's length; ``top_logprobs``: how many tokens it lists.
 
-    ``base_url`` and ``api_key_env`` name another endpoint than the environment does. ``max_tokens_parameter``
-    is the name that the endpoint has for the length of a reply; ``extra_body`` are request parameters over
-    those of the benchmark, None taking one back. ``price`` is the user's word (see :mod:`imageevalkit.api.money`).
-
-    Raises:
-        UserError: a number that is not above 0, a request parameter that is not the user's, a malformed price.
+    Raises UserError also for a request parameter that is not the user's, and a malformed price.
     """
 
-    base_url: str = ""
-    api_key_env: str = ""
-    timeout: float = 300.0
-    max_attempts: int = 6
-    max_elapsed: float = 600.0
-    backoff: float = 2.0
-    max_outage: float = 1800.0
     top_logprobs: int = 20
     max_tokens_parameter: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    price: Any = None
-    extra_body: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("timeout", "max_elapsed", "backoff", "max_outage", "max_attempts", "top_logprobs"):
-            positive(name, getattr(self, name), whole=name in ("max_attempts", "top_logprobs"))
+        super().__post_init__()
         for name in self.extra_body.keys() & _NOT_PARAMETERS.keys():
             raise UserError(f"extra_body: '{name}' cannot be given: {_NOT_PARAMETERS[name]}")
         self.price_of("")
-
-    @property
-    def policy(self) -> RetryPolicy:
-        """How often and how long one question is asked again."""
-        return RetryPolicy(self.max_attempts, self.max_elapsed, self.backoff)
 
     def price_of(self, model_id: str) -> Price | None:
         """What the replies of ``model_id`` cost: the user's word, else the table's; None where neither knows."""
@@ -73,9 +52,6 @@ class TransformersSettings:
     "flash_attention_2"); None is transformers' choice. ``min_pixels`` and ``max_pixels`` bound width × height
     to which an image is resized. ``batch_size``: the most questions in one forward pass. ``gpus`` (None: one, where
     there is one) and ``environment`` (as in EVAL_ENV_MAP) are those of the job.
-
-    Raises:
-        UserError: a number below 1 (0 ``gpus``).
     """
 
     revision: str | None = None
@@ -89,22 +65,10 @@ class TransformersSettings:
     environment: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "min_pixels", "max_pixels"):
-            if getattr(self, name) is not None:
-                positive(name, getattr(self, name), whole=True)
-        check_gpus(self.gpus)
+        check_numbers(self)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The settings that may move a score, those left to the checkpoint omitted.
-
-        The others change speed and memory only (and last bits, as every other machine does).
-        """
+        """The settings that may move a score by more than last bits, those left to the checkpoint omitted."""
         names = ("dtype", "attn_implementation", "min_pixels", "max_pixels")
         return {name: value for name, value in asdict(self).items() if name in names and value is not None}
-
-
-def check_gpus(gpus: int | None) -> None:
-    """Raises UserError: that is no number of GPUs."""
-    if gpus is not None and gpus < 0:
-        raise UserError(f"gpus must be a whole number from 0, not {gpus}")

@@ -10,9 +10,9 @@ from pathlib import Path
 from imageevalkit.cell import REPO, lock_cell
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, say, show
 from imageevalkit.jobs import cell_of
-from imageevalkit.launch.config import Config, parse_boolean, read_config
+from imageevalkit.launch.config import Config, read_config
 from imageevalkit.launch.environments import ensure_driver_env, python_of
-from imageevalkit.launch.options import help_text, parse_words, resolve
+from imageevalkit.launch.options import help_text, is_set, parse_words, resolve
 from imageevalkit.launch.process import LOG_HEADER
 from imageevalkit.machine import require
 from imageevalkit.secrets import one_line
@@ -33,10 +33,10 @@ def main() -> ExitStatus:
         # relative to where the user is, which the next line leaves
         given["--images"] = str(Path(given["--images"]).expanduser().absolute())
     os.chdir(REPO)
-    if _asks(given, "--help"):
+    if is_set(given, "--help"):
         show(help_text())
         return ExitStatus.COMPLETE
-    if _asks(given, "--list"):
+    if is_set(given, "--list"):
         from imageevalkit.launch.listing import listing
 
         show(listing(read_config(fd)))
@@ -48,10 +48,6 @@ def main() -> ExitStatus:
         options = [f"{name}={value}" for name, value in given.items()]
         os.execv(python, [python, "-P", "-m", "imageevalkit.launch", *words[:2], *options])
     return _run(given, read_config(fd))
-
-
-def _asks(given: dict[str, str], option: str) -> bool:
-    return option in given and parse_boolean(given[option], option)
 
 
 def _run(given: dict[str, str], config: Config) -> ExitStatus:

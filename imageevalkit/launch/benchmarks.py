@@ -24,6 +24,9 @@ from imageevalkit.launch.judges import ConfiguredJudge, configured_judge
 from imageevalkit.launch.kwargs import parse_kwargs
 from imageevalkit.launch.models import DATASETS, check_class
 
+_ENCODERS = "oneig"
+"""The environment of image encoders where EVAL_ENV_MAP does not say."""
+
 
 @dataclass(frozen=True)
 class BenchmarkChoice:
@@ -58,10 +61,12 @@ class BenchmarkChoice:
 
     def evaluation(self, model: str, environment: str) -> list[str]:
         """The command that evaluates images of ``model``."""
-        own = self._script
-        if self.benchmark is None or own.is_file():
-            return ["bash", str(own), model, environment]
-        return ["bash", str(REPO / "utils" / "evaluate.sh"), model, environment, self.name]
+        own, ours = self._script, REPO / "utils" / "evaluate.sh"
+        # where a checkout has no links, eval/ has files that hold where these would lead
+        links = (ours.read_bytes(), b"../utils/evaluate.sh")
+        if self.benchmark and not (own.is_file() and own.read_bytes().strip() not in links):
+            return ["bash", str(ours), model, environment, self.name]
+        return ["bash", str(own), model, environment]
 
     def check_script(self) -> None:
         """Whether a foreign one has its script. Raises CellFailure."""
@@ -80,7 +85,9 @@ class BenchmarkChoice:
         Empty: it has no wish.
         """
         environments = config.maps.get("EVAL_ENV_MAP", {})
-        return environments.get(self.name) or (environments.get("encoders", "") if self.uses_encoders else "")
+        return environments.get(self.name) or (
+            environments.get("encoders", _ENCODERS) if self.uses_encoders else ""
+        )
 
     def build(self, config: Config) -> str:
         """What :meth:`environment` is made with: the options of ``make_env.sh``."""

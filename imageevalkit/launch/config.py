@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from imageevalkit.cell import REPO, REPORTS
+from imageevalkit.cell import COMPARISONS, REPO, REPORTS
 from imageevalkit.errors import UserError, say, suggest
 from imageevalkit.machine import LEAST, require
 from imageevalkit.secrets import holds_secret
@@ -24,14 +24,6 @@ class Config:
     scalars: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, list[str]] = field(default_factory=dict)
     maps: dict[str, dict[str, str]] = field(default_factory=dict)
-
-    def boolean(self, name: str, default: bool) -> bool:
-        """A true/false value. Raises UserError for anything else."""
-        return parse_boolean(self.scalars.get(name) or str(default), f"{name} in config.sh")
-
-    def count(self, name: str, default: int) -> int:
-        """A whole number of at least 1. Raises UserError for anything else."""
-        return parse_count(self.scalars.get(name) or str(default), f"{name} in config.sh")
 
     def names(self, name: str) -> list[str]:
         """An array of names; elements may themselves hold several, separated by semicolons."""
@@ -97,7 +89,7 @@ def check_name(name: str) -> str:
         )
     if any(len(part.encode()) > _LONGEST_NAME for part in parts):
         raise UserError(f"'{name[:40]}…' cannot be a name: a part of it has more than {_LONGEST_NAME} bytes")
-    if parts[0] in REPORTS:
+    if parts[0] in (*REPORTS, COMPARISONS):
         raise UserError(f"'{name}' cannot be a name: output/{parts[0]} is a report of the run")
     return name
 

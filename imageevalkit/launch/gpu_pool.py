@@ -128,12 +128,12 @@ class GpuPool:
     def __init__(
         self, gpus: Sequence[Gpu], min_free: MinFreeMemory, shares: bool = False, folder: Path = LEASES
     ) -> None:
-        self._gpus = gpus
+        self.gpus = gpus
         self._min_free = min_free
         self._shares = shares
         self._folder = folder
         self._watch = MemoryWatch()
-        self._ours: set[Gpu] = set()
+        self.ours: set[Gpu] = set()
         self._released: dict[Gpu, float] = {}
         self._told: dict[Gpu, str] = {}
         self._too_small: dict[Gpu, str] = {}
@@ -145,29 +145,21 @@ class GpuPool:
 
     def never(self, count: int) -> str:
         """Why a process can never have ``count`` of these GPUs; empty when it can."""
-        problem = too_few(self._gpus, count)
+        problem = too_few(self.gpus, count)
         if problem or not self._too_small:
             return problem
-        large = [gpu for gpu in fitting(self._gpus, count) if gpu not in self._too_small]
+        large = [gpu for gpu in fitting(self.gpus, count) if gpu not in self._too_small]
         return "; ".join(_grouped(self._too_small)) if len(large) < count else ""
-
-    def lend(self, lease: Lease) -> None:
-        """A job has ``lease`` from now on."""
-        self._ours.update(lease.gpus)
 
     def give_back(self, lease: Lease) -> None:
         """The job that had ``lease`` has ended."""
         lease.release()
-        self._ours.difference_update(lease.gpus)
+        self.ours.difference_update(lease.gpus)
         self._released.update(dict.fromkeys(lease.gpus, time.monotonic()))
 
     def close(self) -> None:
         """No more GPUs are wanted."""
         self._watch.close()
-
-    def own(self) -> set[Gpu]:
-        """The GPUs that jobs of this run have."""
-        return self._ours
 
     def look(self) -> tuple[dict[Gpu, list[int]], dict[Gpu, str]]:
         """The GPUs that nobody uses, locked by these descriptors, and why the others cannot be had.
@@ -178,8 +170,8 @@ class GpuPool:
         free: dict[Gpu, list[int]] = {}
         kept: dict[Gpu, str] = {}
         try:
-            for gpu in self._gpus:
-                if gpu in self._ours:
+            for gpu in self.gpus:
+                if gpu in self.ours:
                     continue
                 if self._shares:
                     free[gpu] = []
@@ -225,11 +217,6 @@ class GpuPool:
             asked, known = now, holder(gpu, self._folder)
             self._holders[gpu] = (asked, known)
         return known
-
-    @property
-    def gpus(self) -> Sequence[Gpu]:
-        """All of them, in the order in which they are given out."""
-        return self._gpus
 
 
 @dataclass
@@ -284,12 +271,12 @@ class Offer:
     def lease(self, share: Share) -> Lease:
         """The GPUs of ``share`` for its job."""
         held = Lease(share.gpus, [fd for gpu in share.gpus for fd in self._locks.pop(gpu)])
-        self._pool.lend(held)
+        self._pool.ours.update(held.gpus)
         return held
 
     def why_not(self, unit: int) -> str:
         """Why ``unit`` GPUs could not be reserved; empty when jobs of this run have them, and will end."""
-        ours = self._pool.own() | {gpu for share in self._shares for gpu in share.gpus}
+        ours = self._pool.ours | {gpu for share in self._shares for gpu in share.gpus}
         soon = [gpu for gpu in fitting(self._pool.gpus, unit) if gpu in ours or gpu in (self._free or [])]
         if len(soon) >= unit:
             return ""

@@ -45,7 +45,7 @@ def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[Gpu]:
     meant: list[Device] = []
     found: dict[str, Gpu] = {}
     for name in _all_names(devices) if allowed is None else allowed.split(","):
-        device, gpus = _meant(name.strip(), devices, environ)
+        device, gpus = _meant(name.strip(), devices)
         if device is None:
             break  # CUDA too ignores everything from the first name it does not know
         meant.append(device)
@@ -99,12 +99,10 @@ def _all_names(devices: Sequence[Device]) -> list[str]:
     return [device.index if by_index else device.uuid for device in devices]
 
 
-def _meant(
-    name: str, devices: Sequence[Device], environ: Mapping[str, str]
-) -> tuple[Device | None, list[Gpu]]:
+def _meant(name: str, devices: Sequence[Device]) -> tuple[Device | None, list[Gpu]]:
     """What ``name`` of CUDA_VISIBLE_DEVICES is: its GPU, and the devices that a job can be given."""
     if name.startswith("MIG-"):
-        device, uuid = _mig(name, devices, environ)
+        device, uuid = _mig(name, devices)
         return device, [Gpu(name, uuid)]
     if name.startswith("GPU-"):
         named = [device for device in devices if device.uuid.startswith(name)]
@@ -120,19 +118,13 @@ def _meant(
     return device, [Gpu(mig, mig) for mig in device.migs.values()]
 
 
-def _mig(name: str, devices: Sequence[Device], environ: Mapping[str, str]) -> tuple[Device, str]:
+def _mig(name: str, devices: Sequence[Device]) -> tuple[Device, str]:
     known = [
         (device, mig) for device in devices for mig in (device.migs or {}).values() if mig.startswith(name)
     ]
     exact = [(device, mig) for device, mig in known if mig == name]
     if len(exact or known) == 1:
         return (exact or known)[0]
-    uuid, _, instance = name.removeprefix("MIG-").partition("/")
-    for device in devices:
-        if instance and device.migs and device.uuid == uuid:
-            mig = nvidia_smi.mig_of_instance(device, instance, environ)
-            if mig:
-                return device, mig
     raise _unknown(name, len(known))
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from imageevalkit import logs
 from imageevalkit.cell import log_root
-from imageevalkit.errors import CellFailure, ExitStatus
+from imageevalkit.errors import CellFailure, ExitStatus, worst
 from imageevalkit.jobs import (
     COMPLETE,
     FAILED,
@@ -26,13 +26,14 @@ from imageevalkit.jobs import (
 from imageevalkit.launch.display import Display
 from imageevalkit.launch.process import describe_exit, last_line, log_of, progress_path
 from imageevalkit.launch.summary import (
+    BLOCKED,
+    GRAVITY,
     INTERRUPTED,
+    STATUS,
     CellSummary,
     JobSummary,
     RunSummary,
     StageSummary,
-    overall_status,
-    summarize_cell,
 )
 
 _JOB_STATES: dict[int | None, str] = {ExitStatus.COMPLETE: COMPLETE, ExitStatus.INCOMPLETE: INCOMPLETE}
@@ -161,13 +162,26 @@ class Ledger:
         """The summary of the whole run, once every job has ended; ``stopped`` if a signal ended it."""
         cells = [self._cell(cell) for cell in self._cells]
         jobs = [self._jobs[job.name] for job in self._plan.jobs]
-        return RunSummary(overall_status(cells, jobs, stopped), seconds, cells, jobs)
+        # a job may end badly although every outcome is there, and the report has no cell at all
+        states = [*(cell.state for cell in cells), *(job.state for job in jobs)]
+        statuses = [STATUS[state] for state in states]
+        return RunSummary(worst([*statuses, stopped or ExitStatus.COMPLETE]), seconds, cells, jobs)
 
     def _is_over(self, cell: str) -> bool:
         return cell in self._plan.blocked or len(self._stages_of(cell)) == len(self._jobs_of_cell[cell])
 
     def _cell(self, cell: str) -> CellSummary:
-        return summarize_cell(cell, self._stages_of(cell), self._plan.blocked.get(cell))
+        stages, blocked = self._stages_of(cell), self._plan.blocked.get(cell)
+        if blocked is not None:
+            return CellSummary(cell, BLOCKED, blocked, "", stages)
+        gravest = max((stage.state for stage in stages), key=GRAVITY.index)
+        deciding = [stage for stage in stages if stage.state == gravest]
+        # of bad stages the first is the cause, of good ones the last is the result
+        stage = deciding[-1 if gravest in USABLE else 0]
+        message = stage.message
+        if message and gravest not in USABLE:
+            message = f"{stage.stage}: {message}"
+        return CellSummary(cell, gravest, message, stage.log, stages)
 
     def _stages_of(self, cell: str) -> list[StageSummary]:
         keys: Iterable[tuple[str, str]] = ((job.name, cell) for job in self._jobs_of_cell[cell])

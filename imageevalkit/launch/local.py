@@ -14,7 +14,7 @@ from pathlib import Path
 
 from imageevalkit import logs
 from imageevalkit.atomic import is_disk_full
-from imageevalkit.cell import log_root
+from imageevalkit.cell import REPO, log_root
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, complain, worst
 from imageevalkit.jobs import ATTEMPT_ENV, FAILED, USABLE, Job, Plan
 from imageevalkit.launch.display import Money, RunningJob, View, WaitingJob, choose_display, print_table
@@ -26,9 +26,9 @@ from imageevalkit.launch.process import (
     CANNOT_START,
     FINAL,
     describe_exit,
+    guarded,
     job_environ,
     progress_path,
-    start_guarded,
 )
 from imageevalkit.launch.summary import INTERRUPTED, SKIPPED, RunSummary
 from imageevalkit.machine import available_cores
@@ -51,23 +51,9 @@ def run_plan(plan: Plan, lock_fds: dict[str, int]) -> RunSummary:
     this process is killed. SIGINT, SIGTERM and SIGHUP end every job and are told by the summary's status.
 
     Raises:
-        UserError: the plan contradicts itself, or nvidia-smi fails. Nothing was started.
+        UserError: nvidia-smi fails. Nothing was started.
     """
-    _check(plan)
     return asyncio.run(_Run(plan, lock_fds).run())
-
-
-def _check(plan: Plan) -> None:
-    known: set[str] = set()
-    for job in plan.jobs:
-        if job.name in known:
-            raise UserError(f"the plan has two jobs '{job.name}'")
-        for name in job.after:
-            if name not in known:
-                raise UserError(
-                    f"job '{job.name}' must run after '{name}', which is not before it in the plan"
-                )
-        known.add(job.name)
 
 
 @dataclass
@@ -258,7 +244,8 @@ class _Run:
         held = [*active.lease.fds, *locks]
         active.pace.start_attempt()
         active.ended = asyncio.get_running_loop().create_future()
-        active.process = start_guarded(job, environ, self._lifeline, held, active.attempts)
+        title = f"{job.name} attempt {active.attempts}"
+        active.process = guarded(job.command, REPO / job.logs[0], title, environ, self._lifeline, held)
         self._display.job_started(job, active.attempts, spell(active.lease.gpus) if active.lease.gpus else "")
         return await active.ended
 

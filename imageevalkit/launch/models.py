@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import json
+import re
 from collections.abc import Iterable, Mapping
 from importlib.util import resolve_name
 from pathlib import Path
@@ -20,6 +21,7 @@ from imageevalkit.weights import may_be_hub_id
 MODELS, DATASETS = "custom_models", "custom_datasets"
 """The packages below ``infer/`` that modules of entries are relative to."""
 _KEYS = ("model_path", "module", "class", "model_kwargs", "gpus", "api", "patterns", "assets")
+_GENERATES = re.compile(r"\b(generate|generate_async|__getattr__)\b")
 _GUIDE = '"Add a model" in README.md shows one'
 
 
@@ -209,26 +211,41 @@ def check_class(module: str, name: str, where: str, package: str = MODELS) -> No
     if not path.is_file():
         near = suggest(path.stem, [p.stem for p in path.parent.glob("*.py")])
         raise CellFailure(f"{where}: there is no file {shown} for its module '{module}'{near}")
-    names = _names_in(path)
+    names, mute = _names_in(path)
     if names is not None and name not in names:
         raise CellFailure(f"{where}: {shown} has no class '{name}'{suggest(name, names)}")
+    if name in mute and package == MODELS:
+        raise CellFailure(
+            f"{where}: class '{name}' in {shown} has no method generate(prompt, seed=42) ({_GUIDE})"
+        )
 
 
 @functools.cache  # many models may be of one class
-def _names_in(path: Path) -> set[str] | None:
-    """The names that a module gives something; None where that cannot be told."""
+def _names_in(path: Path) -> tuple[set[str] | None, set[str]]:
+    """The names that a module gives something (None where that cannot be told); its classes that make no images."""
+    names: set[str] = set()
+    mute: set[str] = set()
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return None  # the model's Python may be newer; if not, loading tells it
-    names: set[str] = set()
+        return None, mute  # the model's Python may be newer; if not, loading tells it
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             names.add(node.name)
+            if _is_mute(node):
+                mute.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
         elif isinstance(node, ast.Name) and node.id in {"globals", "exec", "setattr"}:
-            return None
-    return None if names & {"*", "__getattr__"} else names
+            return None, mute
+    return None if names & {"*", "__getattr__"} else names, mute
+
+
+def _is_mute(node: ast.ClassDef | ast.FunctionDef) -> bool:
+    """Whether it is a class without a method that makes images; one may come from another base than ours."""
+    if not isinstance(node, ast.ClassDef) or node.keywords or node.decorator_list:
+        return False
+    bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+    return bases <= {"ImageModel", "object"} and not _GENERATES.search(ast.unparse(node))

@@ -6,7 +6,6 @@ import contextlib
 import re
 import subprocess
 import time
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -41,25 +40,6 @@ def devices(environ: Mapping[str, str]) -> list[Device]:
     return [
         Device(index, uuid, migs.get(uuid, {}) if mode == "Enabled" else None) for index, uuid, mode in rows
     ]
-
-
-def mig_of_instance(device: Device, instance: str, environ: Mapping[str, str]) -> str | None:
-    """The UUID of the MIG device of ``device`` that drivers before R470 called ``MIG-GPU-…/<instance>``.
-
-    ``instance`` is "<GPU instance>/<compute instance>". None where there is no such MIG device.
-    """
-    try:
-        log = ElementTree.fromstring(_ask(["-q", "-x"], environ) or "<none/>")
-    except ElementTree.ParseError as error:
-        raise UserError(f"nvidia-smi -q -x gives no XML ({error}); name MIG devices by UUID") from None
-    for gpu in log.findall("gpu"):
-        if gpu.findtext("uuid", "").strip() != device.uuid:
-            continue
-        for mig in gpu.iter("mig_device"):
-            ids = [mig.findtext(f"{kind}_instance_id", "").strip() for kind in ("gpu", "compute")]
-            if "/".join(ids) == instance:
-                return (device.migs or {}).get(mig.findtext("index", "").strip())
-    return None
 
 
 def csv_rows(text: str, columns: int) -> list[list[str]]:

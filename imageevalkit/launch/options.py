@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from imageevalkit.errors import UserError, suggest
 from imageevalkit.launch import nvidia_smi
@@ -19,6 +19,8 @@ from imageevalkit.launch.config import (
     split_names,
 )
 from imageevalkit.launch.kwargs import parse_kwargs, parse_kwargses
+
+T = TypeVar("T")
 
 _MISSING_ITEMS = ("withhold", "official")
 
@@ -99,7 +101,9 @@ class Options:
     dry_run: bool = False
 
 
-def parse_words(argv: Sequence[str]) -> dict[str, str]:
+def parse_words(
+    argv: Sequence[str], options: Mapping[str, Option] = OPTIONS, program: str = "bash eval.sh"
+) -> dict[str, str]:
     """``--name value``, ``--name=value`` and flags, by name; the last of repeated options wins.
 
     Raises:
@@ -112,27 +116,23 @@ def parse_words(argv: Sequence[str]) -> dict[str, str]:
         name, equals, value = word.partition("=")
         name = {"-h": "--help"}.get(name, name).replace("-", "_")
         name = "--" + name.lstrip("_") if name.startswith("__") else word
-        if name not in OPTIONS:
+        if name not in options:
             what = "option" if word.startswith("-") else "argument"
-            raise UserError(f"unknown {what} '{word}'{suggest(name, OPTIONS)}; see bash eval.sh --help")
+            raise UserError(f"unknown {what} '{word}'{suggest(name, options)}; see {program} --help")
         if equals:
             given[name] = value
-        elif not OPTIONS[name].value:
+        elif not options[name].value:
             given[name] = words.pop(0) if words and is_boolean(words[0]) else "true"
         elif not words or words[0].startswith("--"):
-            raise UserError(f"{name} needs a value: {name} {OPTIONS[name].value}")
+            raise UserError(f"{name} needs a value: {name} {options[name].value}")
         else:
             given[name] = words.pop(0)
     return given
 
 
-def resolve(given: dict[str, str], config: Config) -> Options:
-    """Options over configuration.
-
-    Raises:
-        UserError: a value is not of its kind, or nothing is left to do.
-    """
-    if _flag(given, "--quickstart"):
+def options_over(given: dict[str, str], config: Config) -> Options:
+    """Options over configuration. Raises UserError: a value is not of its kind."""
+    if is_set(given, "--quickstart"):
         for option in ("--model_names", "--ds_names", "--custom_model_kwargses"):
             if option in given:
                 raise UserError(f"--quickstart chooses models and benchmarks itself: leave out {option}")
@@ -145,36 +145,51 @@ def resolve(given: dict[str, str], config: Config) -> Options:
             "--custom_model_kwargses", ";".join(config.arrays.get("CUSTOM_MODEL_KWARGSES", []))
         )
     source = "" if "--custom_model_kwargses" in given else " in config.sh"
-    unique = merge(models, parse_kwargses(kwargses, len(models), source))
-    options = Options(
+    unique = merge(models, parse_kwargses(kwargses, len(models), source) if models else [])
+    return Options(
         models=list(unique),
         model_kwargs=list(unique.values()),
         benchmarks=list(dict.fromkeys(benchmarks)),
-        use_api=_boolean(given, "--use_api", config, "USE_API", False),
-        num_workers=parse_count(given["--num_workers"], "--num_workers")
-        if "--num_workers" in given
-        else config.count("NUM_WORKERS", 4),
-        requests_per_minute=_amount(given, "--requests_per_minute", config, "REQUESTS_PER_MINUTE"),
-        max_cost=_amount(given, "--max_cost", config, "MAX_COST"),
-        retry_refused=_flag(given, "--retry_refused"),
-        parallel=_boolean(given, "--parallel", config, "PARALLEL", False),
-        replicas=_count(given, "--replicas", config, "REPLICAS"),
+        use_api=_value(given, "--use_api", config, "USE_API", parse_boolean, False),
+        num_workers=_value(given, "--num_workers", config, "NUM_WORKERS", parse_count, 4),
+        requests_per_minute=_value(
+            given, "--requests_per_minute", config, "REQUESTS_PER_MINUTE", parse_amount, None
+        ),
+        max_cost=_value(given, "--max_cost", config, "MAX_COST", parse_amount, None),
+        retry_refused=is_set(given, "--retry_refused"),
+        parallel=_value(given, "--parallel", config, "PARALLEL", parse_boolean, False),
+        replicas=_value(given, "--replicas", config, "REPLICAS", parse_count, None),
         gpu_min_free_memory=config.scalars.get("GPU_MIN_FREE_MEMORY", "").strip() or nvidia_smi.DEFAULT,
-        share_gpus=config.boolean("SHARE_GPUS", False),
-        infer=_boolean(given, "--infer", config, "ENABLE_INFER", True),
-        evaluate=_boolean(given, "--eval", config, "ENABLE_EVAL", True),
+        share_gpus=_value({}, "", config, "SHARE_GPUS", parse_boolean, False),
+        infer=_value(given, "--infer", config, "ENABLE_INFER", parse_boolean, True),
+        evaluate=_value(given, "--eval", config, "ENABLE_EVAL", parse_boolean, True),
         images=_images(given, kwargses),
-        blank_on_error=config.boolean("GENERATE_BLANK_IMAGE_ON_ERROR", False),
+        blank_on_error=_value({}, "", config, "GENERATE_BLANK_IMAGE_ON_ERROR", parse_boolean, False),
         missing_items=given.get("--missing_items") or config.scalars.get("MISSING_ITEMS") or "withhold",
         judges={**config.maps.get("JUDGE_MAP", {}), **parse_judges(given.get("--judges", ""))},
         judge_kwargs=parse_kwargs(given.get("--judge_kwargs", ""), "--judge_kwargs"),
         ds_kwargs=parse_kwargs(given.get("--ds_kwargs", ""), "--ds_kwargs"),
-        asks_judges=not _flag(given, "--rescore"),
-        retry_unparsed=_flag(given, "--retry_unparsed"),
-        limit=parse_count(given["--limit"], "--limit") if "--limit" in given else None,
-        overwrite=_flag(given, "--overwrite"),
-        dry_run=_flag(given, "--dry_run"),
+        asks_judges=not is_set(given, "--rescore"),
+        retry_unparsed=is_set(given, "--retry_unparsed"),
+        limit=_value(given, "--limit", config, "", parse_count, None),
+        overwrite=is_set(given, "--overwrite"),
+        dry_run=is_set(given, "--dry_run"),
     )
+
+
+def resolve(given: dict[str, str], config: Config) -> Options:
+    """What a run shall do. Raises UserError: like :func:`options_over`, or nothing is left to do."""
+    options = options_over(given, config)
+    for names, what, option, variable in (
+        (options.models, "models", "--model_names", "MODEL_NAMES"),
+        (options.benchmarks, "benchmarks", "--ds_names", "DS_NAMES"),
+    ):
+        if not names:
+            where = f"{option} is empty" if option in given else f"no {what} given"
+            raise UserError(
+                f"{where}: use {option} {OPTIONS[option].value} or {variable} in config.sh "
+                "(bash eval.sh --list shows the names; bash eval.sh --quickstart needs none)"
+            )
     if options.missing_items not in _MISSING_ITEMS:
         raise UserError(
             f"--missing_items is '{options.missing_items}': use withhold or official"
@@ -202,13 +217,6 @@ def _images(given: dict[str, str], kwargses: str) -> Path | None:
 
 def _names(given: dict[str, str], option: str, config: Config, variable: str) -> list[str]:
     names = split_names(given[option]) if option in given else config.names(variable)
-    if not names:
-        what = "models" if option == "--model_names" else "benchmarks"
-        where = f"{option} is empty" if option in given else f"no {what} given"
-        raise UserError(
-            f"{where}: use {option} {OPTIONS[option].value} or {variable} in config.sh "
-            "(bash eval.sh --list shows the names; bash eval.sh --quickstart needs none)"
-        )
     return [check_name(name) for name in names]
 
 
@@ -238,33 +246,28 @@ def parse_judges(text: str) -> dict[str, str]:
     return judges
 
 
-def _boolean(given: dict[str, str], option: str, config: Config, variable: str, default: bool) -> bool:
+def _value(
+    given: Mapping[str, str],
+    option: str,
+    config: Config,
+    variable: str,
+    parse: Callable[[str, str], T],
+    default: T,
+) -> T:
+    """What an option, else a variable of config.sh, says. Raises UserError like ``parse``."""
     if option in given:
-        return parse_boolean(given[option], option)
-    return config.boolean(variable, default)
+        return parse(given[option], option)
+    text = config.scalars.get(variable, "")
+    return parse(text, f"{variable} in config.sh") if text.strip() else default
 
 
-def _count(given: dict[str, str], option: str, config: Config, variable: str) -> int | None:
-    text, where = given.get(option), option
-    if text is None:
-        text, where = config.scalars.get(variable, ""), f"{variable} in config.sh"
-    return parse_count(text, where) if text.strip() or where == option else None
-
-
-def _amount(given: dict[str, str], option: str, config: Config, variable: str) -> float | None:
-    text, where = given.get(option), option
-    if text is None:
-        text, where = config.scalars.get(variable, ""), f"{variable} in config.sh"
-    return parse_amount(text, where) if text.strip() else None
-
-
-def _flag(given: dict[str, str], option: str) -> bool:
+def is_set(given: Mapping[str, str], option: str) -> bool:
+    """Whether a flag is given, and not as false. Raises UserError: it is neither true nor false."""
     return option in given and parse_boolean(given[option], option)
 
 
 def help_text() -> str:
     """What ``--help`` prints."""
-    rows = [f"  {name + ' ' + option.value:<42} {option.help}" for name, option in OPTIONS.items()]
     return "\n".join(
         [
             "Usage: bash eval.sh [options]",
@@ -272,9 +275,14 @@ def help_text() -> str:
             "Generates with every model, scores with every benchmark, leaves one result per model × benchmark",
             "in output/. Defaults come from config.sh; see README.md.",
             "",
-            *rows,
+            *rows_of(OPTIONS),
             "",
             "Exit status: 0 every cell complete, 3 a cell is incomplete, 1 a cell failed, 2 nothing was started,",
             "130 interrupted, 143 terminated.",
         ]
     )
+
+
+def rows_of(options: Mapping[str, Option]) -> list[str]:
+    """A line of help for each of ``options``."""
+    return [f"  {name + ' ' + option.value:<42} {option.help}" for name, option in options.items()]

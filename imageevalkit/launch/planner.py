@@ -9,7 +9,7 @@ from pathlib import Path
 
 from imageevalkit import registry
 from imageevalkit.cell import Cell, log_root, output_root
-from imageevalkit.cell.kept_twice import copy_of
+from imageevalkit.cell.jsonl import copy_of
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.jobs import Job, Plan
 from imageevalkit.launch.benchmarks import BenchmarkChoice, choose_benchmark, settings_of_images_elsewhere
@@ -204,6 +204,7 @@ def _report_job(run: Run, jobs: list[Job]) -> Job:
         ],
         cells=[],
         logs=[str(log_root() / f"report_{run.stamp}.log")],
+        environ=run.environ,
         after=[job.name for job in jobs],
         always=True,
     )

@@ -52,18 +52,6 @@ def with_our_paths(environ: dict[str, str]) -> dict[str, str]:
     return environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
-def start_guarded(
-    job: Job, environ: dict[str, str], lifeline: int, held: Iterable[int], attempt: int
-) -> subprocess.Popen[bytes]:
-    """Start ``job`` under a guard that keeps the descriptors ``held`` open until nothing of it is left.
-
-    Raises:
-        OSError: the log cannot be written, or no process can be started.
-    """
-    title = f"{job.name} attempt {attempt}"
-    return guarded(job.command, REPO / job.logs[0], title, environ, lifeline, held)
-
-
 def guarded(
     command: Sequence[str],
     log: Path,

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from imageevalkit.atomic import write_atomic
-from imageevalkit.errors import ExitStatus, worst
-from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE, STATUS_OF_STATE, USABLE
+from imageevalkit.errors import ExitStatus
+from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STALE, STATUS_OF_STATE
 
 SKIPPED, BLOCKED, INTERRUPTED = "skipped", "blocked", "interrupted"
 """States only a launcher gives: a dependency failed; the plan held the cell back; the run was stopped."""
 
 # A cell is as bad as its worst stage; a skipped stage has a worse one before it, whose reason is shown.
-_GRAVITY = (COMPLETE, INCOMPLETE, SKIPPED, INTERRUPTED, STALE, FAILED)
-_STATUS = STATUS_OF_STATE | dict.fromkeys((SKIPPED, BLOCKED, INTERRUPTED), ExitStatus.FAILED)
+GRAVITY = (COMPLETE, INCOMPLETE, SKIPPED, INTERRUPTED, STALE, FAILED)
+STATUS = STATUS_OF_STATE | dict.fromkeys((SKIPPED, BLOCKED, INTERRUPTED), ExitStatus.FAILED)
 
 
 @dataclass(frozen=True)
@@ -70,29 +69,3 @@ class RunSummary:
         """Write ``summary.json``. Raises CellFailure when the disk is full."""
         raw = asdict(self) | {"status": int(self.status)}
         write_atomic(run_folder / "summary.json", json.dumps(raw, indent=1, ensure_ascii=False) + "\n")
-
-
-def summarize_cell(cell: str, stages: Sequence[StageSummary], blocked: str | None = None) -> CellSummary:
-    """Fold the stages of ``cell``, in order, into one state; ``blocked`` is the plan's reason, if any."""
-    if blocked is not None:
-        return CellSummary(cell, BLOCKED, blocked, "", list(stages))
-    gravest = max((stage.state for stage in stages), key=_GRAVITY.index)
-    deciding = [stage for stage in stages if stage.state == gravest]
-    # of bad stages the first is the cause, of good ones the last is the result
-    stage = deciding[-1 if gravest in USABLE else 0]
-    message = stage.message
-    if message and gravest not in USABLE:
-        message = f"{stage.stage}: {message}"
-    return CellSummary(cell, gravest, message, stage.log, list(stages))
-
-
-def overall_status(
-    cells: Iterable[CellSummary], jobs: Iterable[JobSummary], stopped: ExitStatus | None
-) -> ExitStatus:
-    """The exit status of a run: that of its worst cell, a job that failed beside its cells, or the stop."""
-    statuses = [_STATUS[cell.state] for cell in cells]
-    # a job may end badly although every outcome is there, and the report has no cell at all
-    statuses += [_STATUS[job.state] for job in jobs]
-    if stopped is not None:
-        statuses.append(stopped)
-    return worst(statuses)

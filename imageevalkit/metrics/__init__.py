@@ -27,22 +27,18 @@ Key = str | Sequence[str] | Callable[[Score], Hashable]
 
 
 class Options(TypedDict, total=False):
-    """How a mean is made and shown, and how its interval is made.
-
-    * ``weight``: of each score, 1 by default. The mean is Σ value / Σ weight then, a micro average of ratios; its
-      interval that of a ratio estimate.
-    * ``top``: of the scale of each value, 1 by default.
-    * ``percent``: value, interval and scale are shown × 100.
-    * ``cluster``: scores with this key in common are not independent, and are one to the interval. By default those of
-      one item (its :func:`points`, such as questions about one image).
-    * ``interval``: False for none.
-    """
+    """How a mean is made and shown, and how its interval is made."""
 
     weight: Value
+    """Of each score, 1 by default: Σ value / Σ weight is a micro average of ratios, its interval a ratio estimate's."""
     top: float
+    """Of the scale of each value, 1 by default."""
     percent: bool
+    """Value, interval and scale are shown × 100."""
     cluster: Key | None
+    """Scores with this key in common are not independent, and one to the interval; by default those of one item."""
     interval: bool
+    """False for none."""
 
 
 def mean(scores: Iterable[Score], value: Value, **options: Unpack[Options]) -> Metric:
@@ -60,20 +56,15 @@ def mean_by(
     **options: Unpack[Options],
 ) -> dict[str, Metric]:
     """The :func:`mean` of each of the :func:`groups`, by ``prefix`` and name; names of several keys as "en/sign"."""
-    return {
-        prefix + ("/".join(map(str, group)) if isinstance(group, tuple) else str(group)): mean(
-            of_group, value, **options
-        )
-        for group, of_group in groups(scores, by, order).items()
-    }
+    means = dict[str, Metric]()
+    for group, of_group in groups(scores, by, order).items():
+        name = "/".join(map(str, group)) if isinstance(group, tuple) else str(group)
+        means[prefix + name] = mean(of_group, value, **options)
+    return means
 
 
 def weighted(
-    scores: Iterable[Score],
-    value: Value,
-    by: Key,
-    weights: Mapping[Any, float],
-    **options: Unpack[Options],
+    scores: Iterable[Score], value: Value, by: Key, weights: Mapping[Any, float], **options: Unpack[Options]
 ) -> Metric:
     """Σ weight · mean of a group, over all groups of ``weights``; None until each has a score.
 
@@ -96,16 +87,13 @@ def weighted_sum(values: Mapping[Any, float | None], weights: Mapping[Any, float
 
 def total(scores: Iterable[Score], value: Value, *, top: float = 1.0) -> Metric:
     """Σ value, None without scores; its scale is ``top``, that of each value, × the number of scores."""
-    parts, items = _clusters(scores, value, _one, None)
+    parts, items = _clusters(scores, value, lambda score: 1, None)
     whole, count = _whole(parts)
     return Metric(whole if parts else None, len(items), scale=top * count)
 
 
 def groups(scores: Iterable[Score], by: Key, order: Iterable[Hashable] = ()) -> dict[Any, list[Score]]:
-    """The scores of each group that occurs: first the groups of ``order``, then others as they appear.
-
-    Of several names a group is a tuple. Scores whose key is None, or one of whose keys is, are in no group.
-    """
+    """The scores of each group that occurs, those in ``order`` first; a score one of whose keys is None is in none."""
     key = _key(by)
     found: dict[Hashable, list[Score]] = {group: [] for group in order}
     for score in scores:
@@ -116,10 +104,7 @@ def groups(scores: Iterable[Score], by: Key, order: Iterable[Hashable] = ()) -> 
 
 
 def points(scores: Iterable[Score]) -> list[Score]:
-    """The points of all scores as scores of their own, which have the keys of their item's score too.
-
-    Those of one score are of one item, which is its place where it has none.
-    """
+    """The points of all scores as scores of their own, of one item each and with the keys of its score too."""
     return [
         replace(point, keys={**score.keys, **point.keys}, item=score.item or f"score {number}")
         for number, score in enumerate(scores)
@@ -135,12 +120,8 @@ def arithmetic_mean(values: Iterable[float]) -> float:
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """exp(mean(ln value)) as scipy's ``gmean``, so that any 0 gives 0.
-
-    Raises ValueError without values, or where one is negative.
-    """
-    values = list(values)
-    if (lowest := min(values, default=1)) < 0:
+    """exp(mean(ln value)) as scipy's ``gmean``: any 0 gives 0. Raises ValueError without values, or of a negative."""
+    if (lowest := min(values := list(values), default=1)) < 0:
         raise ValueError(f"a geometric mean is of no negative value, but one is {lowest:g}")
     return math.exp(arithmetic_mean(map(math.log, values))) if lowest else 0.0
 
@@ -148,32 +129,28 @@ def geometric_mean(values: Iterable[float]) -> float:
 def _mean(
     strata: Iterable[tuple[float, Iterable[Score]]],
     value: Value,
-    weight: Value | None = None,
+    weight: Value = lambda score: 1,
     top: float = 1.0,
     percent: bool = False,
     cluster: Key | None = None,
     interval: bool = True,
 ) -> Metric:
     """Σ share · mean of the scores of that share."""
-    shares, means, known = list[float](), list[float | None](), list[Stratum]()
-    items = set[Hashable]()
+    means, known, items = list[float | None](), list[Stratum](), set[Hashable]()
     for share, scores in strata:
-        parts, of_items = _clusters(scores, value, weight or _one, cluster)
+        parts, of_items = _clusters(scores, value, weight, cluster)
         items |= of_items
         whole, count = _whole(parts)
-        shares.append(share)
-        means.append(whole / count if count else None)
+        means.append(share * (whole / count) if count else None)
         # of a cluster without weight the mean knows nothing
         known.append(Stratum(share, [part for part in parts if part[1]]))
-    found = weighted_sum(dict(enumerate(means)), dict(enumerate(shares)))
+    shown = 100 if percent else 1
     bounds = interval_of_sum(known, top) if interval else None
-    if not percent:
-        return Metric(found, len(items), bounds, top)
     return Metric(
-        None if found is None else 100 * found,
+        None if None in means else shown * _sum(part for part in means if part is not None),
         len(items),
-        bounds and (100 * bounds[0], 100 * bounds[1]),
-        100 * top,
+        bounds and (shown * bounds[0], shown * bounds[1]),
+        shown * top,
     )
 
 
@@ -200,10 +177,6 @@ def _whole(parts: Sequence[Part]) -> Part:
 def _sum(values: Iterable[float]) -> float:
     # not sum(): from Python 3.12 on it compensates for rounding, and its last digit is another one
     return functools.reduce(operator.add, values, 0)
-
-
-def _one(score: Score) -> float:
-    return 1
 
 
 def _item(score: Score) -> Hashable:

@@ -55,10 +55,7 @@ def interval_of_sum(strata: Sequence[Stratum], top: float = 1.0) -> tuple[float,
 
 
 def _mean(parts: Sequence[Part], bottom: float, span: float) -> tuple[float, float, float]:
-    """A mean on a scale of 1, the middle of its interval, and the variance of a mean in that middle.
-
-    The middle is at no end of the scale, where all values are one and would vary in nothing.
-    """
+    """A mean on a scale of 1, the middle of its interval, and the variance of a mean in that middle."""
     whole = math.fsum(weight for _, weight in parts)
     # sums may be off in their last bits
     value = min(1.0, max(0.0, (math.fsum(total for total, _ in parts) / whole - bottom) / span))
@@ -68,6 +65,7 @@ def _mean(parts: Sequence[Part], bottom: float, span: float) -> tuple[float, flo
         spread = variance / (value * (1 - value))
     else:
         spread = math.fsum((weight / whole) ** 2 for _, weight in parts)
+    # the middle is at no end of the scale, where all values are one and would vary in nothing
     low, high = _wilson(value, spread, len(parts) - 1)
     middle = (low + high) / 2
     return value, middle, spread * middle * (1 - middle)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 from imageevalkit import registry
 from imageevalkit.asset_checks.check import Needed, check_asset, name_of
@@ -14,7 +12,12 @@ from imageevalkit.asset_checks.files import Finding
 from imageevalkit.assets import BenchmarkFiles, CodeAsset, HubAsset, UrlAsset
 from imageevalkit.errors import CellFailure, ExitStatus, UserError, run_main, show
 from imageevalkit.launch.config import read_config
-from imageevalkit.prefetch.request import Request, read_request
+from imageevalkit.launch.options import is_set
+from imageevalkit.prefetch.benchmark_files import fetch
+from imageevalkit.prefetch.code import fetch_code
+from imageevalkit.prefetch.files import fetch_file
+from imageevalkit.prefetch.hub import snapshot
+from imageevalkit.prefetch.request import Request, given_in, help_text, read_request
 from imageevalkit.secrets import one_line
 
 
@@ -23,8 +26,11 @@ def main() -> ExitStatus:
     words = sys.argv[1:]
     if words[:1] != ["--config-fd"]:
         raise UserError("start this as bash utils/prefetch.sh --help")
-    config, words = read_config(int(words[1])), words[2:]
-    request = read_request(words, config)
+    given = given_in(words[2:])
+    if is_set(given, "--help"):
+        show(help_text())
+        return ExitStatus.COMPLETE
+    request = read_request(given, read_config(int(words[1])))
     # Python would wait for the files being downloaded; they go on from where they are next time
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     for remark in request.remarks:
@@ -41,7 +47,7 @@ def _benchmarks(request: Request) -> list[str]:
     for benchmark in request.benchmarks:
         try:
             files = registry.benchmark_files(benchmark)
-            found = report(files) if request.check else _fetch_data(files, request.mirror)
+            found = report(files) if request.check else fetch(files, request.mirror)
         except (CellFailure, OSError) as failure:
             found = [_said(failure)]
         problems += [f"{benchmark}: {problem}" for problem in found]
@@ -56,12 +62,6 @@ def report(files: BenchmarkFiles) -> list[str]:
     return problems
 
 
-def _fetch_data(files: BenchmarkFiles, mirror: Path | None) -> list[str]:
-    from imageevalkit.prefetch.benchmark_files import fetch
-
-    return fetch(files, mirror)
-
-
 def _placed(request: Request) -> list[str]:
     problems: list[str] = []
     for number, (asset, users) in enumerate(request.needs.items(), 1):
@@ -71,28 +71,23 @@ def _placed(request: Request) -> list[str]:
             found = look() if request.check else _fetch(asset, name, request)
         except (CellFailure, OSError) as failure:
             found = Finding([f"{name_of(asset)}: " * isinstance(failure, OSError) + _said(failure)])
+        whose = ", ".join(users)
         for note in found.notes:
             show(f"note: {note}")
         if not found.problems:
-            show(f"{name} for {_and(users)}: {_outcome(found, request)}")
-        problems += [f"{_and(users)}: {problem}" for problem in found.problems]
+            show(f"{name} for {whose}: {_outcome(found, request)}")
+        problems += [f"{whose}: {problem}" for problem in found.problems]
     return problems
 
 
 def _fetch(asset: Needed, name: str, request: Request) -> Finding:
     if isinstance(asset, HubAsset) and not request.mirror:
         # a mirror is for machines without internet: there, HF_HOME comes as a copy
-        from imageevalkit.prefetch.hub import snapshot
-
-        snapshot(asset, name, request.hashes)
+        snapshot(asset, request.hashes)
         return check_asset(asset, hashes=False)
     if isinstance(asset, CodeAsset):
-        from imageevalkit.prefetch.code import fetch_code
-
         return fetch_code(asset, name, request.mirror)
     if isinstance(asset, UrlAsset):
-        from imageevalkit.prefetch.files import fetch_file
-
         return fetch_file(asset, name, request.hashes, download_allowed=not request.mirror)
     return check_asset(asset, request.hashes)
 
@@ -108,10 +103,6 @@ def _said(failure: CellFailure | OSError) -> str:
     if isinstance(failure, OSError):
         return one_line(f"{failure.strerror or failure}" + f": {failure.filename}" * bool(failure.filename))
     return str(failure)
-
-
-def _and(users: Sequence[str]) -> str:
-    return ", ".join(users)
 
 
 if __name__ == "__main__":

@@ -107,8 +107,6 @@ def _unpack(opened: tarfile.TarFile, member: tarfile.TarInfo, path: PurePosixPat
     # nothing is written through a link; git has nothing below one either
     if Path(os.path.realpath(folder)) != folder:
         raise tarfile.TarError(f"{member.name} lies below a link")
-    if data_filter := getattr(tarfile, "data_filter", None):
-        data_filter(member.replace(name=str(path), deep=False), str(root))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if member.issym() and not member.linkname.startswith("/"):

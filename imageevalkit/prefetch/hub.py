@@ -9,109 +9,29 @@ library when whole.
 from __future__ import annotations
 
 import errno
-import re
 import shutil
 import signal
 import sys
-import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any
-
-from tqdm.auto import tqdm
 
 from imageevalkit.asset_checks.files import FileFacts, chosen, is_there, wrong
-from imageevalkit.asset_checks.hub import add_to_record, is_commit, repo_folder, short_name, snapshot_folder
+from imageevalkit.asset_checks.hub import add_to_record, is_commit, repo_folder, snapshot_folder
 from imageevalkit.assets import HubAsset
 from imageevalkit.errors import Arguments, CellFailure, ExitStatus, run_main, say, show
-from imageevalkit.hashes import git_blob_of, sha256_file
 from imageevalkit.images import map_threads
 from imageevalkit.locks import take_lock
 from imageevalkit.prefetch.http import why_unreachable
 from imageevalkit.secrets import one_line
-
-_INTERVAL = 0.5
-
-
-class SilentBar(tqdm):
-    """In place of the library's own bars."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{**options, "disable": True})
-
-
-class HubBar:
-    """Bytes and files of ``wanted`` that are in ``snapshot``, or on their way in ``blobs``; shown on a terminal."""
-
-    def __init__(self, name: str, blobs: Path, snapshot: Path, wanted: Mapping[str, FileFacts]) -> None:
-        self._blobs, self._snapshot, self._wanted = blobs, snapshot, wanted
-        self._arrived: set[str] = set()
-        self._bytes = 0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        there = self._look()
-        total = sum(facts.size for facts in wanted.values())
-        self._bar = tqdm(
-            total=total, initial=there, desc=name, unit="B", unit_scale=True, unit_divisor=1024, disable=None
-        )
-
-    def __enter__(self) -> HubBar:
-        if not self._bar.disable:
-            self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join()
-            self._show()
-        self._bar.close()
-
-    def _watch(self) -> None:
-        pause = _INTERVAL
-        while not self._ended.wait(pause):
-            begin = time.monotonic()
-            self._show()
-            # data sets may have a hundred thousand files
-            pause = max(_INTERVAL, 10 * (time.monotonic() - begin))
-
-    def _show(self) -> None:
-        there = self._look()
-        self._bar.set_postfix_str(f"{len(self._arrived)} of {len(self._wanted)} files", refresh=False)
-        self._bar.update(there - self._bar.n)
-
-    def _look(self) -> int:
-        for path, facts in self._wanted.items():
-            if path not in self._arrived and (self._snapshot / path).exists():
-                self._arrived.add(path)
-                self._bytes += facts.size
-        return self._bytes + self._on_their_way()
-
-    def _on_their_way(self) -> int:
-        begun: dict[str, int] = {}
-        for part in (*self._blobs.glob("*.incomplete"), *self._blobs.glob("*.resume")):
-            try:
-                begun[part.name.partition(".")[0]] = part.stat().st_size
-            except FileNotFoundError:  # it has just arrived
-                continue
-        waiting = (facts for path, facts in self._wanted.items() if path not in self._arrived)
-        return sum(min(facts.size, begun.get(facts.sha256 or facts.blob, 0)) for facts in waiting)
-
 
 # below this, fetching the file again costs less than asking about it
 LARGE = 64 << 20
 _THREADS = 4
 
 
-def complete_large_files(repo: str, revision: str | None, repo_type: str, patterns: Sequence[str]) -> None:
-    """Put the repository's large files that the cache lacks into it, each from where it stopped.
+def _complete_large_files(asset: HubAsset, commit: str, wanted: Mapping[str, FileFacts]) -> None:
+    """Put the large files of ``wanted`` that the cache lacks into it, each from where it stopped.
 
     Over plain HTTP, in Xet storage too: its own protocol starts a file anew. What HTTP cannot give (above 50 GB) is
     left to the library.
@@ -119,71 +39,40 @@ def complete_large_files(repo: str, revision: str | None, repo_type: str, patter
     Raises:
         OSError, httpx2.HTTPError: as huggingface_hub raises them, or the bytes are not those the hub names.
     """
-    from huggingface_hub import hf_hub_url, snapshot_download
-    from huggingface_hub.errors import DryRunError
+    from huggingface_hub import constants
 
-    try:
-        wanted: Sequence[Any] = snapshot_download(
-            repo,
-            revision=revision,
-            repo_type=repo_type,
-            allow_patterns=list(patterns) or None,
-            tqdm_class=SilentBar,
-            dry_run=True,
-        )
-    except DryRunError as error:
-        raise error.__cause__ or error from None
-
-    def complete(info: Any) -> None:
-        # the cache keeps <repo>/snapshots/<commit>/<filename> as links to <repo>/blobs/<etag>
-        blobs = Path(info.local_path.removesuffix(info.filename)).parent.parent / "blobs"
-        _complete(hf_hub_url(repo, info.filename, repo_type=repo_type, revision=info.commit_hash), blobs)
-
-    large = [info for info in wanted if info.will_download and (info.file_size or 0) >= LARGE]
-    for _ in map_threads(complete, large, _THREADS):
+    sizes = range(LARGE, constants.MAX_HTTP_DOWNLOAD_SIZE + 1)
+    here = snapshot_folder(asset, commit)
+    large = [path for path, facts in wanted.items() if facts.size in sizes and not is_there(here / path)]
+    for _ in map_threads(lambda path: _complete(asset, commit, path, wanted[path]), large, _THREADS):
         pass
 
 
-def _complete(url: str, blobs: Path) -> None:
-    from huggingface_hub import constants, get_hf_file_metadata
+def _complete(asset: HubAsset, commit: str, path: str, facts: FileFacts) -> None:
+    from huggingface_hub import hf_hub_url
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
 
-    metadata = get_hf_file_metadata(url)
-    if not metadata.etag or not metadata.size or metadata.size > constants.MAX_HTTP_DOWNLOAD_SIZE:
-        return
-    blobs.mkdir(parents=True, exist_ok=True)
-    part = blobs / f"{metadata.etag}.resume"
+    # the library finds it there
+    blob = repo_folder(asset) / "blobs" / (facts.sha256 or facts.blob)
+    part = blob.with_name(f"{blob.name}.resume")
     with part.open("ab") as file:
         take_lock(file.fileno(), part, wait=True)
-        if (blobs / metadata.etag).exists():
+        if blob.exists():
             part.unlink(missing_ok=True)
             return
         here = file.seek(0, 2)
-        if here > metadata.size:
+        if here > facts.size:
             here = file.truncate(0)
         # the hub's own address: that of its content network, to which it redirects, is signed and expires.
         # httpx does not send the token to another host.
-        http_get(
-            url,
-            file,
-            resume_size=here,
-            headers=build_hf_headers(),
-            expected_size=metadata.size,
-            tqdm_class=SilentBar,
-        )
+        url = hf_hub_url(asset.hub, path, repo_type=asset.type, revision=commit)
+        http_get(url, file, resume_size=here, headers=build_hf_headers(), expected_size=facts.size)
         file.flush()
-        if not _is_blob(part, metadata.etag):
+        if wrong(part, path, facts, hashes=True):
             part.unlink()
             raise OSError(f"{url}: the bytes received are not those the hub names; starting it anew")
-        part.replace(blobs / metadata.etag)
-
-
-def _is_blob(path: Path, etag: str) -> bool:
-    """Whether the content has the name the hub gave it: a SHA-256, or git's SHA-1 for small-file storage."""
-    if re.fullmatch(r"[0-9a-f]{64}", etag):
-        return sha256_file(path) == etag
-    return not re.fullmatch(r"[0-9a-f]{40}", etag) or git_blob_of(path) == etag
+        part.replace(blob)
 
 
 TRIES = 5
@@ -191,8 +80,8 @@ TRIES = 5
 _FIRST_WAIT = 2.0
 
 
-def snapshot(asset: HubAsset, name: str = "", hashes: bool = False) -> str:
-    """Bring the files of ``asset`` into the cache and return their folder; a bar called ``name`` shows how far it is.
+def snapshot(asset: HubAsset, hashes: bool = False) -> str:
+    """Bring the files of ``asset`` into the cache and return their folder.
 
     Whole files already there are kept: those of the right size, and of the right content if ``hashes``. What is
     needed is first written down beside it (see :mod:`imageevalkit.asset_checks.hub`). A transient failure is
@@ -205,6 +94,7 @@ def snapshot(asset: HubAsset, name: str = "", hashes: bool = False) -> str:
     from huggingface_hub import constants
     from huggingface_hub.errors import (
         GatedRepoError,
+        HfHubHTTPError,
         HFValidationError,
         HTTPError,
         RepositoryNotFoundError,
@@ -223,7 +113,7 @@ def snapshot(asset: HubAsset, name: str = "", hashes: bool = False) -> str:
     wait = _FIRST_WAIT
     for attempt in range(1, TRIES + 1):
         try:
-            return _attempt(asset, name or short_name(asset), hashes)
+            return _attempt(asset, hashes)
         except GatedRepoError:
             raise CellFailure(
                 f"{repo}: its owner must grant access; ask on the hub, then set HF_TOKEN"
@@ -239,7 +129,7 @@ def snapshot(asset: HubAsset, name: str = "", hashes: bool = False) -> str:
         except (OSError, HTTPError) as error:
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 raise CellFailure(f"{repo}: disk full: {constants.HF_HUB_CACHE}") from None
-            status = getattr(getattr(error, "response", None), "status_code", 0)
+            status = error.response.status_code if isinstance(error, HfHubHTTPError) else 0
             if 400 <= status < 500 and status not in (408, 429):
                 raise CellFailure(f"{repo}: {_line(error)}") from None
             if attempt == TRIES:
@@ -252,7 +142,7 @@ def snapshot(asset: HubAsset, name: str = "", hashes: bool = False) -> str:
     raise AssertionError("the last try returns or raises")
 
 
-def _attempt(asset: HubAsset, name: str, hashes: bool) -> str:
+def _attempt(asset: HubAsset, hashes: bool) -> str:
     from huggingface_hub import snapshot_download
 
     commit = _commit(asset)
@@ -265,15 +155,13 @@ def _attempt(asset: HubAsset, name: str, hashes: bool) -> str:
     add_to_record(asset, commit, listed)
     _remove_wrong(asset, commit, wanted, hashes)
     _check_room(asset, commit, wanted)
-    with HubBar(name, repo_folder(asset) / "blobs", snapshot_folder(asset, commit), wanted):
-        complete_large_files(asset.hub, commit, asset.type, asset.patterns)
-        folder = snapshot_download(
-            asset.hub,
-            revision=asset.revision or "main",  # which leaves a note on what that stands for
-            repo_type=asset.type,
-            allow_patterns=list(asset.patterns) or None,
-            tqdm_class=SilentBar,
-        )
+    _complete_large_files(asset, commit, wanted)
+    folder = snapshot_download(
+        asset.hub,
+        revision=asset.revision or "main",  # which leaves a note on what that stands for
+        repo_type=asset.type,
+        allow_patterns=list(asset.patterns) or None,
+    )
     if Path(folder).name != commit:
         raise OSError(f"{asset.revision or 'main'} has become another commit meanwhile")
     lost = [path for path, facts in wanted.items() if _is_wrong(Path(folder), path, facts, hashes=False)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import SUPPRESS
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,27 +10,47 @@ from imageevalkit import registry
 from imageevalkit.asset_checks.check import Needed, Needs
 from imageevalkit.asset_checks.hub import disagreement
 from imageevalkit.assets import HubAsset
-from imageevalkit.errors import Arguments, CellFailure, UserError, suggest
+from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.launch.benchmarks import choose_benchmark
-from imageevalkit.launch.config import Config, parse_boolean, split_names
-from imageevalkit.launch.kwargs import parse_kwargs, parse_kwargses
+from imageevalkit.launch.config import Config
 from imageevalkit.launch.models import model_needs
-from imageevalkit.launch.options import OPTIONS, merge, parse_judges
+from imageevalkit.launch.options import OPTIONS, Option, is_set, options_over, parse_words, rows_of
 
-_AS_IN_A_RUN = (
-    "--model_names",
-    "--custom_model_kwargses",
-    "--ds_names",
-    "--use_api",
-    "--infer",
-    "--eval",
-    "--judges",
-    "--judge_kwargs",
-    "--ds_kwargs",
-    "--images",
-)
 # these do not run anything, so that nobody would have files fetched for them
-_NO_RUN = frozenset({"--dry_run", "--list", "--quickstart", "--help"})
+_NO_RUN = frozenset({"--dry_run", "--list", "--quickstart"})
+_OWN = {
+    "--mirror": Option("DIR", "copy data and code from DIR/<owner>/<repo>/<commit>/…, no internet"),
+    "--check": Option("", "only report what is missing or wrong, by size"),
+    "--hashes": Option("", "verify the content of every file too, not only its size"),
+}
+_OF_A_RUN = {name: option for name, option in OPTIONS.items() if name not in _NO_RUN}
+_DECISIVE = (
+    *("--model_names", "--custom_model_kwargses", "--ds_names", "--use_api", "--infer", "--eval"),
+    *("--judges", "--judge_kwargs", "--ds_kwargs", "--images"),
+)
+
+
+def given_in(words: list[str]) -> dict[str, str]:
+    """The options in ``words``. Raises UserError: an unknown one."""
+    return parse_words(words, _OF_A_RUN | _OWN, "bash utils/prefetch.sh")
+
+
+def help_text() -> str:
+    """What ``--help`` prints."""
+    return "\n".join(
+        [
+            "Usage: bash utils/prefetch.sh [options]",
+            "",
+            "Downloads and verifies what models and benchmarks need: give it the options of your run, and it gets",
+            "weights, authors' code, data and evaluators' weights. What is there is kept; what was cut off goes on.",
+            "Without names: MODEL_NAMES and DS_NAMES of config.sh, else all benchmarks.",
+            "",
+            *rows_of(_OWN),
+            "",
+            "As for eval.sh, whose other options make no difference here:",
+            *rows_of({name: OPTIONS[name] for name in _DECISIVE}),
+        ]
+    )
 
 
 class Request(NamedTuple):
@@ -47,87 +66,35 @@ class Request(NamedTuple):
     hashes: bool
 
 
-def read_request(words: list[str], config: Config) -> Request:
-    """The request that ``words`` of the command line make over the configuration.
+def read_request(given: dict[str, str], config: Config) -> Request:
+    """The request that the options ``given`` make over the configuration.
 
     Raises:
-        UserError: an unknown option or name, or a malformed setting.
+        UserError: an unknown name, or a malformed setting.
     """
-    given = _parse(words)
-    mirror = Path(given["mirror"]) if given["mirror"] else None
+    names_given = "--model_names" in given or "--ds_names" in given
+    options = options_over({"--model_names": "", "--ds_names": "", **given} if names_given else given, config)
+    mirror = Path(given["--mirror"]) if "--mirror" in given else None
     if mirror and not mirror.is_dir():
         raise UserError(f"--mirror: there is no folder {mirror}")
-    request = Request([], {}, [], [], mirror, given["check"], given["hashes"])
-    models, benchmarks = _names(given, config)
-    kwargses = given["custom_model_kwargses"]
-    if kwargses is None:
-        kwargses = ";".join(config.arrays.get("CUSTOM_MODEL_KWARGSES", []))
-    makes_images = given["images"] is None and _boolean(given, "infer", config, "ENABLE_INFER", True)
-    if models and makes_images:
-        use_api = _boolean(given, "use_api", config, "USE_API", False)
-        for model, kwargs in merge(models, parse_kwargses(kwargses, len(models))).items():
-            tasks = _tasks(given, config)
-            _add(request, f"model {model}", lambda m=model, k=kwargs, t=tasks: model_needs(m, use_api, k, t))
-    evaluates = _boolean(given, "eval", config, "ENABLE_EVAL", True)
-    judges = {**config.maps.get("JUDGE_MAP", {}), **parse_judges(given["judges"] or "")}
-    judge_kwargs = parse_kwargs(given["judge_kwargs"] or "", "--judge_kwargs")
-    ds_kwargs = parse_kwargs(given["ds_kwargs"] or "", "--ds_kwargs")
-    for benchmark in benchmarks:
+    request = Request([], {}, [], [], mirror, is_set(given, "--check"), is_set(given, "--hashes"))
+    benchmarks, known = _benchmarks(options.benchmarks), registry.benchmark_tasks()
+    if options.infer and options.images is None:
+        # without benchmarks, all tasks of a model
+        tasks = list(dict.fromkeys(known[name] for name in benchmarks if name in known)) or None
+        for model, kwargs in zip(options.models, options.model_kwargs, strict=True):
+            _add(request, f"model {model}", partial(model_needs, model, options.use_api, kwargs, tasks))
+    for benchmark in benchmarks if benchmarks or names_given else _with_assets():
         request.benchmarks.append(benchmark)
-        if evaluates:
+        if options.evaluate:
+            judge = options.judges.get(benchmark, "")
             choose = partial(
-                choose_benchmark, config, benchmark, judges.get(benchmark, ""), judge_kwargs, ds_kwargs
+                choose_benchmark, config, benchmark, judge, options.judge_kwargs, options.ds_kwargs
             )
             _add(request, f"benchmark {benchmark}", lambda c=choose: c().needs)
     if any(isinstance(asset, HubAsset) for asset in request.needs) and (problem := disagreement()):
         raise UserError(problem)
     return request
-
-
-def _parse(words: list[str]) -> dict[str, Any]:
-    parser = Arguments(
-        "bash utils/prefetch.sh",
-        "Download and verify what models and benchmarks need: give it the options of your run, and it gets weights, "
-        "authors' code, data and evaluators' weights. What is there is kept; what was cut off goes on. "
-        "Without names: MODEL_NAMES and DS_NAMES of config.sh, else all benchmarks. Options of eval.sh that are not "
-        "below make no difference here.",
-    )
-    for name in _AS_IN_A_RUN:
-        option = OPTIONS[name]
-        parser.add_argument(name, metavar=option.value, help=f"as for eval.sh: {option.help}")
-    for name in OPTIONS.keys() - _AS_IN_A_RUN - _NO_RUN:
-        # a flag may be followed by true or false
-        parser.add_argument(name, nargs=None if OPTIONS[name].value else "?", help=SUPPRESS)
-    parser.add_argument(
-        "--mirror", metavar="DIR", help="copy data and code from DIR/<owner>/<repo>/<commit>/…, no internet"
-    )
-    parser.add_argument("--check", action="store_true", help="only report what is missing or wrong, by size")
-    parser.add_argument(
-        "--hashes", action="store_true", help="verify the content of every file too, not only its size"
-    )
-    return vars(parser.parse_args([_with_underscores(word) for word in words]))
-
-
-def _with_underscores(word: str) -> str:
-    name, equals, value = word.partition("=")
-    return f"--{name[2:].replace('-', '_')}{equals}{value}" if name.startswith("--") else word
-
-
-def _names(given: dict[str, Any], config: Config) -> tuple[list[str], list[str]]:
-    models, benchmarks = given["model_names"], given["ds_names"]
-    if models is None and benchmarks is None:
-        return config.names("MODEL_NAMES"), _benchmarks(config.names("DS_NAMES")) or _with_assets()
-    return split_names(models or ""), _benchmarks(split_names(benchmarks or ""))
-
-
-def _tasks(given: dict[str, Any], config: Config) -> list[str] | None:
-    """Those of the benchmarks that a run would make images for; None, all of a model: no benchmark is named."""
-    names = given["ds_names"]
-    if names is None and given["model_names"] is None:
-        names = ";".join(config.names("DS_NAMES"))
-    known = registry.benchmark_tasks()
-    tasks = [known[name] for name in _benchmarks(split_names(names or "")) if name in known]
-    return list(dict.fromkeys(tasks)) or None
 
 
 def _benchmarks(names: list[str]) -> list[str]:
@@ -149,12 +116,6 @@ def _with_assets() -> list[str]:
         for name in _benchmarks(list(registry.benchmark_tasks()))
         if registry.benchmark_files(name).assets
     ]
-
-
-def _boolean(given: dict[str, Any], option: str, config: Config, variable: str, default: bool) -> bool:
-    if given[option] is not None:
-        return parse_boolean(given[option], f"--{option}")
-    return config.boolean(variable, default)
 
 
 def _add(request: Request, user: str, needs_of: Any) -> None:

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from imageevalkit import registry
 from imageevalkit.cell import Cell, output_root, short_path
-from imageevalkit.cell.jsonl import Tell, is_number, read_jsonl, tell_nobody
-from imageevalkit.cell.kept_twice import copy_of
+from imageevalkit.cell.jsonl import Tell, copy_of, is_number, read_jsonl, tell_nobody
 from imageevalkit.cell.metrics_file import no_score
 from imageevalkit.cell.records import CORRUPT, FAILED, GENERATED, OK, Record, Status, last_records
 from imageevalkit.cell.results import SCORE, Result, others, read_result

@@ -42,6 +42,13 @@ class Column(NamedTuple):
     board: Board
     metric: str
 
+    def label(self, with_version: bool) -> str:
+        """``longtext/en@ppocr-v4 x-omni-2b8237b (first 8 items)``, without a limit where there is none."""
+        board = self.board
+        name = f"{board.benchmark}/{self.metric}" if self.metric else board.benchmark
+        version = f" {board.version}" if with_version else ""
+        return f"{name}@{board.evaluator}{version}" + (f" (first {board.limit} items)" if board.limit else "")
+
 
 class Figure(NamedTuple):
     """What a leaderboard shows of one result in one column.
@@ -68,12 +75,9 @@ def boards(results: Iterable[Result]) -> dict[Board, list[Result]]:
     by_board: dict[Board, list[Result]] = {}
     for result in results:
         by_board.setdefault(board_of(result), []).append(result)
-    return {board: by_board[board] for board in sorted(by_board, key=_board_order)}
-
-
-def _board_order(board: Board) -> tuple[bool, str, int, str, str]:
     # a trial on a few items comes last: it must not decide the order of the models
-    return board.limit > 0, board.benchmark, board.limit, board.version, board.evaluator
+    order = sorted(by_board, key=lambda b: (b.limit > 0, b.benchmark, b.limit, b.version, b.evaluator))
+    return {board: by_board[board] for board in order}
 
 
 def headline_of(results: Sequence[Result]) -> list[str]:
@@ -81,28 +85,15 @@ def headline_of(results: Sequence[Result]) -> list[str]:
     return list(dict.fromkeys(name for result in results for name in result.headline)) or [""]
 
 
-def columns(results: Iterable[Result]) -> list[Column]:
-    """The columns of the leaderboard."""
-    return [
-        Column(board, metric) for board, members in boards(results).items() for metric in headline_of(members)
-    ]
-
-
-def column_label(column: Column, several_versions: bool) -> str:
-    """``longtext/en@ppocr-v4``, with the version where there are several and the limit where there is one."""
-    board, metric = column
-    name = f"{board.benchmark}/{metric}" if metric else board.benchmark
-    version = f" {board.version}" if several_versions else ""
-    limit = f" (first {board.limit} items)" if board.limit else ""
-    return f"{name}@{board.evaluator}{version}{limit}"
-
-
-def labels(results: Sequence[Result]) -> dict[Column, str]:
-    """Columns with their labels, in order."""
-    versions: dict[str, set[str]] = {}
-    for result in results:
-        versions.setdefault(result.benchmark, set()).add(result.benchmark_version)
-    return {c: column_label(c, len(versions[c.board.benchmark]) > 1) for c in columns(results)}
+def labels(results: Iterable[Result]) -> dict[Column, str]:
+    """The columns of the leaderboard in order, with their labels; those have versions where there are several."""
+    by_board, found = boards(results), {}
+    for board, members in by_board.items():
+        versions = {other.version for other in by_board if other.benchmark == board.benchmark}
+        for metric in headline_of(members):
+            column = Column(board, metric)
+            found[column] = column.label(with_version=len(versions) > 1)
+    return found
 
 
 def digits(scale: float) -> int:
@@ -150,18 +141,11 @@ def mark_best(column: Sequence[Figure]) -> list[Figure]:
 
     Ties are ties of the digits shown: a reader must not see two equal numbers and one of them bold.
     """
-    numbers = [round(s.value, _digits_of(s)) for s in column if s.value is not None and not s.remark]
+    numbers = [(s.value, s.text) for s in column if s.value is not None and not s.remark]
     if len(numbers) < 2:
         return list(column)
-    top = max(numbers)
-    return [
-        s._replace(best=s.value is not None and not s.remark and round(s.value, _digits_of(s)) == top)
-        for s in column
-    ]
-
-
-def _digits_of(cell: Figure) -> int:
-    return digits(cell.metric.scale if cell.metric else 1.0)
+    _, top = max(numbers)
+    return [s._replace(best=s.value is not None and not s.remark and s.text == top) for s in column]
 
 
 class Grid(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import sys
 from pathlib import Path
 
@@ -23,24 +22,6 @@ def use(name: str, *below: str) -> Path:
         if str(path) not in sys.path:
             sys.path.append(str(path))
     return folder
-
-
-def text_in(name: str, file: str, variable: str) -> str:
-    """The string that the authors' program ``file`` of repository ``name`` gives to ``variable``; it is not run.
-
-    Raises:
-        ModelUnusable: the repository is not there, or says no such thing.
-    """
-    path = folder_of(name) / file
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError) as error:
-        raise ModelUnusable(f"{path} cannot be read: {error}") from error
-    for node in tree.body:
-        names = [ast.unparse(target) for target in node.targets] if isinstance(node, ast.Assign) else []
-        if names == [variable] and isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-            return str(node.value.value)
-    raise ModelUnusable(f"{path} does not say {variable}")
 
 
 def folder_of(name: str) -> Path:

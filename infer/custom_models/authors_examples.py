@@ -1,4 +1,4 @@
-"""Settings that authors give in the examples of their documentation: read from there, neither copied nor run."""
+"""Settings that authors give in their programs, and in the examples of their documentation: read, never run."""
 
 from __future__ import annotations
 
@@ -31,6 +31,16 @@ def set_in_readme(name: str, file: str, weights: str, variable: str) -> Any:
     for tree in about:
         return _literal(tree, variable, f"the example of {weights} in {path}")
     raise ModelUnusable(f"{path} has no example of {weights}")
+
+
+def set_in_program(name: str, file: str, variable: str) -> Any:
+    """What ``variable`` is in the program ``file`` of the authors' repository. Raises ModelUnusable as above."""
+    path = authors_code.folder_of(name) / file
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError) as error:
+        raise ModelUnusable(f"{path} cannot be read: {error}") from error
+    return _literal(tree, variable, str(path))
 
 
 def set_in_docstring(function: Callable[..., Any], variable: str) -> Any:

@@ -64,22 +64,12 @@ for _task, _own in MODEL_SETTINGS.items():
 def load_model(setting: Mapping[str, Any]) -> Any:
     """Import the class of a resolved ``setting`` (an entry with the user's kwargs merged in) and build it.
 
-    Raises:
-        ModelUnusable: it cannot generate. Whatever the class raises.
+    Raises whatever the class raises.
     """
     module = importlib.import_module(setting["module"], package=__package__)
     cls = getattr(module, setting["class"])
     path, kwargs = setting["model_path"], setting.get("model_kwargs", {})
-    model = cls(model_path=path, **_first_download(cls, path, kwargs), **kwargs)
-    is_async = inspect.iscoroutinefunction(getattr(model, "generate_async", None))
-    if not is_async and not callable(getattr(model, "generate", None)):
-        from imageevalkit.generation.model import (
-            ModelUnusable,  # imports Pillow, which planning does without
-        )
-
-        takes = "generate(prompt, seed=42), or generate(input_list, seed=42) for edits"
-        raise ModelUnusable(f"class {setting['class']} has no method {takes}")
-    return model
+    return cls(model_path=path, **_first_download(cls, path, kwargs), **kwargs)
 
 
 def _first_download(cls: type, model_path: str, kwargs: Mapping[str, Any]) -> dict[str, str]:

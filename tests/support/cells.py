@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from PIL import Image, ImageDraw
 
 from imageevalkit.cell import Cell
-from imageevalkit.cell.results import Coverage, Evaluator, Metric, Result, write_result
+from imageevalkit.cell.results import Coverage, Evaluator, Metric, Result, as_object
 from imageevalkit.images import encode
 
 PPOCR = Evaluator("ppocr-v4", official=False, details={"engine": "rapidocr-onnxruntime 1.4.4"})
@@ -160,7 +160,7 @@ def write_cell(
         provenance=dict(PROVENANCE),
         withheld=f"incomplete: {coverage.problems()}" if withheld else "",
     )
-    write_result(cell.result, result)
+    cell.result.write_text(json.dumps(as_object(result)))
     return cell
 
 

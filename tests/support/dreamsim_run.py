@@ -17,7 +17,7 @@ from typing import Any
 
 from PIL import Image
 
-from eval_models.encoders.dreamsim import DreamSimEncoder, DreamSimModel, _lora_not_loaded
+from eval_models.encoders.dreamsim import DreamSimEncoder, _lora_not_loaded
 from imageevalkit.benchmark.question import Encoding, Message, Picture, Question, Sampling
 from tests.support.image_questions import save_image
 from tests.support.tiny_dreamsim import save_dreamsim
@@ -64,7 +64,7 @@ def _package(weights: Path, pictures: list[Picture]) -> dict[str, Any]:
         Image.open(picture.path).convert("RGB").save(path)
         jpegs.append(Image.open(path))
     inputs = [preprocess(jpeg) for jpeg in jpegs]
-    ours = [DreamSimModel.prepare(jpeg.convert("RGB")) for jpeg in jpegs]
+    ours = [DreamSimEncoder().prepare(jpeg.convert("RGB")) for jpeg in jpegs]
     return {
         "distances": [[i, j, model(inputs[i], inputs[j]).item()] for i, j in PAIRS],
         "lacking": _without_half_of_the_lora(model, copied / "ensemble_lora"),
@@ -80,7 +80,7 @@ def _without_half_of_the_lora(model: Any, folder: Path) -> list[str]:
 
     path = folder / "adapter_model.safetensors"
     save_file({name: tensor for name, tensor in load_file(path).items() if "lora_A" in name}, path)
-    return _lora_not_loaded(model, folder, "cpu")
+    return sorted(_lora_not_loaded(model, folder, "cpu"))
 
 
 def _leave(_: Any) -> None:

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 
-from eval_models.ocr import Reader
+from eval_models.ocr import PPOCR
 from imageevalkit.cell.results import Evaluator
 
 
@@ -15,7 +15,7 @@ def _kill_myself() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class DyingReader(Reader):
+class DyingReader(PPOCR):
     """Reads text files; their words say what goes wrong.
 
     ``kill``: the process is killed, as the kernel does when memory runs out. ``late``: so it is, but 0.2 s

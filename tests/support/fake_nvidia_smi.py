@@ -14,7 +14,6 @@ case "$*" in
 "--query-gpu=index,uuid,mig.mode.current --format=csv,noheader") file=gpus ;;
 "--query-gpu=uuid,memory.total,memory.free --format=csv,noheader,nounits") file=memory ;;
 "-L") file=list ;;
-"-q -x") file=instances ;;
 *) echo "unexpected: $*"; exit 2 ;;
 esac
 cd "$(dirname "$0")" || exit 2
@@ -36,24 +35,15 @@ def install_fake_nvidia_smi(
     ``migs`` are the MIG devices of the GPUs in MIG mode, by UUID. With ``failure`` it says so, with ``status``.
     """
     migs = migs or {}
-    rows, listed, instances = [], [], []
+    rows, listed = [], []
     for index, uuid in enumerate(uuids):
         mode = "Enabled" if uuid in migs else ("Disabled" if migs else "[N/A]")
         rows.append(f"{index}, {uuid}, {mode}")
         listed.append(f"GPU {index}: NVIDIA A100-SXM4-80GB (UUID: {uuid})")
-        # two in one GPU instance, and the devices of the others behind them
-        places = [(7, 0), (7, 1), *((8 + n, 0) for n in range(len(migs.get(uuid, ()))))]
-        parts = []
-        for number, (mig, (gpu, compute)) in enumerate(zip(migs.get(uuid, ()), places, strict=False)):
+        for number, mig in enumerate(migs.get(uuid, ())):
             listed.append(f"  MIG 1g.10gb     Device  {number}: (UUID: {mig})")
-            parts.append(
-                f"<mig_device><index>{number}</index><gpu_instance_id>{gpu}</gpu_instance_id>"
-                f"<compute_instance_id>{compute}</compute_instance_id></mig_device>"
-            )
-        instances.append(f"<gpu><uuid>{uuid}</uuid><mig_devices>{''.join(parts)}</mig_devices></gpu>")
     _write(folder, "answer.gpus", failure or "\n".join(rows))
     _write(folder, "answer.list", "\n".join(listed))
-    _write(folder, "answer.instances", f"<nvidia_smi_log>{''.join(instances)}</nvidia_smi_log>")
     if failure:
         _write(folder, "status.gpus", str(status))
     set_memory(folder, {uuid: None if uuid in migs else 0.0 for uuid in uuids})

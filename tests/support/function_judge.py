@@ -16,6 +16,7 @@ from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.results import Result, read_result
 from imageevalkit.evaluation.engine import evaluate_cell
+from imageevalkit.evaluation.interview import EvaluateOptions
 from imageevalkit.jobs import Outcome
 from imageevalkit.judges.answerer import Judge
 from imageevalkit.judges.choice import JudgeOptions
@@ -81,7 +82,7 @@ def evaluate(
 ) -> tuple[Outcome, Result]:
     """Evaluate that cell, whatever is there of ``made``."""
     cell = Cell("m", benchmark.name)
-    outcome = evaluate_cell(cell, benchmark, made, limit, official, ProgressWriter())
+    outcome = evaluate_cell(cell, benchmark, made, ProgressWriter(), EvaluateOptions(limit, official))
     return outcome, read_result(cell.result)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from PIL import Image
 
-from benchmarks.oneig import layout
+from benchmarks.oneig.grids import find_grids
 from imageevalkit.adoption.places import Place
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item, items_of
@@ -50,8 +50,8 @@ class TinyOneIG:
             for class_item, id in PROMPTS
         ]
 
-    def find_images(self, source: Path, wanted: Sequence[Item]) -> dict[str, Place]:
-        return layout.find_images(source, wanted, self.grid, CELL.model, self.images_per_prompt)
+    def find_images(self, source: Path, wanted: Sequence[Item]) -> Mapping[str, Place] | None:
+        return find_grids(source, wanted, self.grid, self.images_per_prompt)
 
     def items(self, limit: int | None = None) -> list[Item]:
         return items_of(self, CELL, limit)

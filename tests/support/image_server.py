@@ -1,24 +1,17 @@
 """A real HTTP server that speaks OpenAI's endpoints for images (``ENDPOINTS``) and fails on request.
 
 In a test: ``with ImageServer() as server: server.script("a prompt", "429", "ok")``.
-As a command (faults drawn by prompt, so a run can be repeated)::
-
-    python -m tests.support.image_server --port-file F --faults "0.05:429,0.02:refuse" --seed 0
-
-``GET /stats`` answers how many requests, faults and items there were and how many were in flight at most.
 Every fault of ``FAULTS`` can be named; the last one of a script repeats. "ok" and the faults of the image
 answer in the shape of the endpoint that was asked; those named after an endpoint are its own.
 """
 
 from __future__ import annotations
 
-import argparse
 import base64
 import functools
 import hashlib
 import json
 import re
-import signal
 import socket
 import struct
 import sys
@@ -29,7 +22,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.parser import BytesHeaderParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote, unquote, urlsplit
@@ -59,7 +51,6 @@ __all__ = [
     "answering_json",
     "png_of",
     "random_faults",
-    "rates_of",
 ]
 
 
@@ -115,9 +106,7 @@ class ImageServer:
 
     host = "127.0.0.1"
 
-    def __init__(
-        self, default: str = "ok", latency: float = 0.0, retry_after: str = "0", port: int = 0
-    ) -> None:
+    def __init__(self, default: str = "ok", latency: float = 0.0, retry_after: str = "0") -> None:
         self.default = default
         self.latency = latency
         self.retry_after = retry_after
@@ -131,7 +120,7 @@ class ImageServer:
         self.lock = threading.Lock()
         self._scripts: dict[str, tuple[str, ...]] = {}
         self._attempts: Counter[str] = Counter()
-        self._listen(port)
+        self._listen(0)
 
     @property
     def faults(self) -> Mapping[str, Fault]:
@@ -186,16 +175,6 @@ class ImageServer:
             self.in_flight -= 1
         return request.fault
 
-    def stats(self) -> dict[str, Any]:
-        """Counts over all requests so far."""
-        with self.lock:
-            return {
-                "requests": len(self.requests),
-                "items": len(self._attempts),
-                "max_in_flight": self.max_in_flight,
-                "answers": dict(Counter(request.fault for request in self.requests)),
-            }
-
     def __enter__(self) -> Self:
         self._thread.start()
         return self
@@ -239,9 +218,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = urlsplit(self.path).path
-        if path == "/stats":
-            self.send_json(200, self.images.stats())
-            return
         with self.images.lock:
             fault = self.images.file_faults.pop(0) if self.images.file_faults else "ok"
             self.images.file_requests.append(Received(path, _headers(self), {}, fault=fault))
@@ -477,46 +453,3 @@ def random_faults(rates: list[tuple[float, str]], permanent: list[tuple[float, s
         return first if first and (attempt == 1 or first.startswith("refuse")) else "ok"
 
     return choose
-
-
-def rates_of(faults: Mapping[str, Fault]) -> Callable[[str], list[tuple[float, str]]]:
-    """What reads "0.05:429,0.02:500" from a command line, with names of ``faults``."""
-
-    def rates(text: str) -> list[tuple[float, str]]:
-        read = []
-        for pair in filter(None, text.split(",")):
-            rate, _, fault = pair.partition(":")
-            if fault not in faults:
-                raise argparse.ArgumentTypeError(f"unknown fault '{fault}' (known: {', '.join(faults)})")
-            read.append((float(rate), fault))
-        return read
-
-    return rates
-
-
-def main() -> int:
-    """Serve until SIGTERM or SIGINT."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--port-file", type=Path, required=True, help="written once the server listens")
-    parser.add_argument("--faults", type=rates_of(FAULTS), default=[], help="RATE:FAULT,… of first attempts")
-    parser.add_argument("--permanent", type=rates_of(FAULTS), default=[], help="RATE:FAULT,… of all attempts")
-    parser.add_argument("--latency", type=float, default=0.0, help="seconds before each answer")
-    parser.add_argument("--retry-after", default="0")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    server = ImageServer(latency=options.latency, retry_after=options.retry_after)
-    server.choose = random_faults(options.faults, options.permanent, options.seed)
-    with server:
-        part = options.port_file.with_suffix(".part")
-        part.write_text(str(server.port))
-        part.replace(options.port_file)
-        stop.wait()
-    print(json.dumps(server.stats()))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

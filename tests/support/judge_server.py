@@ -1,26 +1,15 @@
 """A real HTTP server that judges: ``/v1/chat/completions`` with verdicts drawn from the question, and faults.
 
 In a test: ``with JudgeServer() as server: server.script("a question", "429", "ok")``.
-As a command (everything drawn by question, so a run can be repeated)::
-
-    python -m tests.support.judge_server --faults "0.1:malformed" --die-after 300 --log requests.jsonl
-
-It prints its base URL and serves until it is terminated. ``GET /stats`` answers what it has counted. Of each
-image only its SHA-256 is kept, in place of the base64.
+Of each image only its SHA-256 is kept, in place of the base64.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
-import os
-import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from tests.support.image_server import (
@@ -33,8 +22,6 @@ from tests.support.image_server import (
     Received,
     answering,
     answering_json,
-    random_faults,
-    rates_of,
 )
 from tests.support.judge_replies import MALFORMED, completion, judged
 
@@ -68,7 +55,6 @@ JUDGE_FAULTS: dict[str, Fault] = {
     "slow": _slow,
     "malformed": _said(MALFORMED),
     "parts": _said([{"type": "text", "text": "Score: "}, {"type": "text", "text": "1"}]),
-    "cut": _said("Let me look at the image first. There is", "length"),
     "half": _said(f"Score: 1 {HALF}"),
     "steering": _said(f"I will not say. {STEERING}"),
     "empty": _said(None),
@@ -123,10 +109,9 @@ JUDGE_FAULTS: dict[str, Fault] = {
 
 
 class JudgeServer(ImageServer):
-    """See the module. ``per_second`` requests are answered at most, others get a 429.
+    """See the module. After ``die_after`` requests the port is closed for ``down_for`` seconds.
 
-    After ``die_after`` requests, the port is closed for ``down_for`` seconds and open connections are reset; at
-    0 seconds ``die`` is called instead. ``log`` takes one JSON line per request.
+    Open connections are then reset.
     """
 
     def __init__(
@@ -134,19 +119,13 @@ class JudgeServer(ImageServer):
         default: str = "ok",
         latency: float = 0.0,
         retry_after: str = "0",
-        port: int = 0,
         *,
-        per_second: float = 0.0,
         die_after: int = 0,
         down_for: float = 0.0,
-        die: Callable[[], None] = lambda: None,
-        log: Path | None = None,
     ) -> None:
-        super().__init__(default, latency, retry_after, port)
-        self._per_second, self._tokens, self._refilled = per_second, per_second, time.monotonic()
-        self._die_after, self._down_for, self._die = die_after, down_for, die
+        super().__init__(default, latency, retry_after)
+        self._die_after, self._down_for = die_after, down_for
         self._down_until = 0.0
-        self._log = log.open("a", encoding="utf-8") if log else None
 
     @property
     def faults(self) -> Mapping[str, Fault]:
@@ -164,7 +143,6 @@ class JudgeServer(ImageServer):
             fault = super().enter(request)
         if time.monotonic() < self._down_until:  # it died while this one was under way
             fault = request.fault = "reset"
-        self._write(request)
         return fault
 
     def _unwilling(self) -> str:
@@ -172,33 +150,9 @@ class JudgeServer(ImageServer):
         now = time.monotonic()
         if self._die_after and len(self.requests) >= self._die_after:
             self._die_after = 0
-            if not self._down_for:
-                self._die()
             self._down_until = now + self._down_for
             threading.Thread(target=self.close_port, args=(self._down_for,), daemon=True).start()
-        if now < self._down_until:
-            return "reset"
-        if not self._per_second:
-            return ""
-        self._tokens = min(self._per_second, self._tokens + (now - self._refilled) * self._per_second)
-        self._refilled = now
-        if self._tokens < 1:
-            return "429"
-        self._tokens -= 1
-        return ""
-
-    def _write(self, request: Received) -> None:
-        if self._log is None:
-            return
-        line = {
-            "time": request.time,
-            "answer": request.fault,
-            "prompt": request.prompt[-80:],
-            "images": [part.data.decode() for part in request.files],
-            "body": request.fields,
-        }
-        with self.lock:
-            print(json.dumps(line, ensure_ascii=False), file=self._log, flush=True)
+        return "reset" if now < self._down_until else ""
 
 
 class ReplyServer(JudgeServer):
@@ -220,47 +174,3 @@ def _forget_images(request: Received) -> None:
         if isinstance(part, dict) and "image_url" in part:
             kind, _, _ = part["image_url"]["url"].partition(";base64,")
             part["image_url"]["url"] = f"{kind};sha256,{next(digests).data.decode()}"
-
-
-def main() -> int:
-    """Serve until SIGTERM or SIGINT."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    rates = rates_of(JUDGE_FAULTS)
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--address-file", type=Path, help="takes the base URL once the server listens")
-    parser.add_argument("--faults", type=rates, default=[], help="RATE:FAULT,… of first attempts")
-    parser.add_argument("--permanent", type=rates, default=[], help="RATE:FAULT,… of all attempts")
-    parser.add_argument("--latency", type=float, default=0.0, help="seconds before each answer")
-    parser.add_argument("--retry-after", default="0", help="seconds that a 429 asks to wait")
-    parser.add_argument("--per-second", type=float, default=0.0, help="requests beyond it get a 429")
-    parser.add_argument("--die-after", type=int, default=0, help="requests until the server dies")
-    parser.add_argument("--down-for", type=float, default=0.0, help="seconds until it is back; 0: it ends")
-    parser.add_argument("--log", type=Path, help="takes one JSON line per request")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    server = JudgeServer(
-        latency=options.latency,
-        retry_after=options.retry_after,
-        port=options.port,
-        per_second=options.per_second,
-        die_after=options.die_after,
-        down_for=options.down_for,
-        die=lambda: os._exit(1),
-        log=options.log,
-    )
-    server.choose = random_faults(options.faults, options.permanent, options.seed)
-    with server:
-        print(server.base_url, flush=True)
-        if options.address_file:
-            part = options.address_file.with_suffix(".part")
-            part.write_text(server.base_url)
-            part.replace(options.address_file)
-        stop.wait()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.oneig.benchmark import OneIG, OneIGSettings, OneIGZh
 from benchmarks.oneig.data import CHINESE, QUESTION_TEXT, READING_TEXT, Edition, Prompt, Task
-from benchmarks.oneig.scores import Run, ScoredPrompt, in_order
-from eval_models.encoders.dreamsim import embedding_text
+from benchmarks.oneig.scores import Run, ScoredPrompt
+from eval_models.encoders.dreamsim import packed
 from imageevalkit.assets import FileAsset
 from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem
 from imageevalkit.benchmark.question import Answer, measure
@@ -51,6 +51,11 @@ class PromptImages(NamedTuple):
     images: Sequence[ScoredItem]
 
 
+def embedding_text(values: Sequence[float]) -> str:
+    """The text of DreamSim's answer."""
+    return json.dumps({"embedding": packed(values)})
+
+
 def image(path: Path = _HERE, **values: Any) -> ScoredItem:
     """An image with the ``values`` by task: of alignment the answers by number, of diversity the embedding."""
     answers: dict[str, Answer] = {}
@@ -71,7 +76,9 @@ def run_of(
 ) -> Run:
     """The run that made ``prompts``."""
     scored = [ScoredPrompt(one.prompt, one.images, rules, edition.language) for one in prompts]
-    return Run(in_order(scored), tasks, rules, edition, model)
+    classes = list(CHINESE.sizes)
+    scored.sort(key=lambda one: (classes.index(one.prompt.class_item), one.prompt.id))
+    return Run(scored, tasks, rules, edition, model)
 
 
 def real_benchmark(edition: Edition, judge: str = "", **settings: Any) -> OneIG:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,26 +55,6 @@ def save_csd(
         "args": argparse.Namespace(arch="vit_large", lr=0.003),
     }
     torch.save({"model_state_dict": state, **(beside if training is None else training)}, path)
-
-
-def save_clip_archive(path: Path, visual: Any) -> None:
-    """``visual`` as ``model.visual`` of a TorchScript archive in half precision, as OpenAI publishes its models."""
-    import torch
-
-    class Clip(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.visual = visual
-
-        def forward(self, images: Any) -> Any:
-            return self.visual(images)
-
-    side = round((len(visual.positional_embedding) - 1) ** 0.5) * visual.conv1.stride[0]
-    with warnings.catch_warnings():
-        # of the tracer, and of its future: OpenAI's files stay as they are
-        warnings.simplefilter("ignore")
-        traced = torch.jit.trace(Clip(), torch.zeros(1, 3, side, side))
-    traced.half().save(str(path))
 
 
 def save_se(

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from imageevalkit.api.clients import UnderWay, under_way
+from imageevalkit.api.in_flight import under_way
 from imageevalkit.generation.cell_run import CellRun
 from imageevalkit.generation.model import Generated, ImageModel
 from imageevalkit.generation.replicas.messages import outgoing
@@ -73,7 +73,7 @@ class ReplicatedModel(ImageModel):
         if self._open is None:
             self._open = self._replicas.new_chunk(self._model.key, self._log)
         answer: asyncio.Future[Generated] = asyncio.get_running_loop().create_future()
-        self._open.items.append(QueuedItem(shown, seed, answer, under_way.get() or UnderWay()))
+        self._open.items.append(QueuedItem(shown, seed, answer, under_way()))
         if len(self._open.items) == self._batch:
             self._submit()
         return await answer

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from imageevalkit.api.clients import UnderWay
+from imageevalkit.api.in_flight import UnderWay
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.generation.model import Generated, ModelUnusable, RemoteError

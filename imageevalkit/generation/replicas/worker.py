@@ -26,11 +26,11 @@ from imageevalkit.asset_checks.hub import commit_of
 from imageevalkit.assets import HubAsset
 from imageevalkit.errors import say
 from imageevalkit.generation.model import (
-    BlockingModel,
     Generated,
     GenerationError,
     ImageModel,
     RemoteError,
+    blocking,
     image_model,
     installed_packages,
 )
@@ -168,7 +168,7 @@ class _Worker:
                     text = f"{type(error).__name__}: {one_line(error, 300)}"
             self._send(LoadFailure(order.key, text))
             return
-        self._generate = BlockingModel(self._model).generate
+        self._generate = blocking(self._model)
         self._batch_size = self._fits = self._model.batch_size
         packages = {**installed_packages(), **_commit_of_weights(order.setting)}
         self._send(LoadReport(order.key, packages, self._batch_size, time.perf_counter() - started))

@@ -142,7 +142,7 @@ class DiffusersModel:
     def _results(self, output: Any) -> list[Generated | Refused]:
         """What the pipeline made, image by image."""
         # the checker hands out a black picture, which would be scored as if the model had drawn it
-        rejected = getattr(output, "nsfw_content_detected", None) or [False] * len(output.images)
+        rejected = output.get("nsfw_content_detected") or [False] * len(output.images)
         return [
             Refused("safety checker of the pipeline rejected the image")
             if refused

@@ -151,9 +151,7 @@ def load_pipeline(
         if is_of_the_accelerator(error):
             raise
         raise ModelUnusable(why_not_loaded(model_path, error)) from error
-    for wanted, method in ((options.vae_slicing, "enable_slicing"), (options.vae_tiling, "enable_tiling")):
-        if wanted:
-            _vae_method(pipeline, method)()
+    _spare_memory_of_vae(pipeline, options)
     if options.attention:
         _set_attention(_denoiser(pipeline, "attention"), options.attention)
     if options.compile:
@@ -196,38 +194,46 @@ def _named(name: str, option: str, ending: str) -> Any:
 
 def _denoiser(pipeline: Any, option: str) -> Any:
     for part in ("transformer", "unet"):
-        denoiser = getattr(pipeline, part, None)
-        if denoiser is not None:
+        if (denoiser := pipeline.components.get(part)) is not None:
             return denoiser
     raise ModelUnusable(
         f"{option} cannot be set: {type(pipeline).__name__} has neither a transformer nor a unet to set it for"
     )
 
 
-def _vae_method(pipeline: Any, name: str) -> Any:
-    method = getattr(getattr(pipeline, "vae", None), name, None)
-    if method is None:
-        raise ModelUnusable(f"the VAE of {type(pipeline).__name__} has no {name}")
-    return method
+def _spare_memory_of_vae(pipeline: Any, options: LoadOptions) -> None:
+    try:
+        if options.vae_slicing:
+            pipeline.vae.enable_slicing()
+        if options.vae_tiling:
+            pipeline.vae.enable_tiling()
+    except (AttributeError, NotImplementedError) as error:
+        raise ModelUnusable(f"vae_slicing or vae_tiling is not possible: {first_line(error)}") from error
 
 
 def _set_attention(denoiser: Any, name: str) -> None:
     """``name`` is one of diffusers' attention backends; a UNet of the older kind takes only xformers."""
+    from diffusers.models.attention_processor import Attention, AttentionProcessor
+
+    # the processors that this type lists call torch or xformers themselves
+    is_older = any(
+        isinstance(module, Attention) and isinstance(module.get_processor(), AttentionProcessor)
+        for module in denoiser.modules()
+    )
+    if is_older and name != "xformers":
+        raise ModelUnusable(f"{type(denoiser).__name__} takes no attention backend but xformers")
     try:
-        processors = getattr(denoiser, "attn_processors", {}).values()
-        if all("_attention_backend" in dir(processor) for processor in processors):
-            denoiser.set_attention_backend(name)
-        elif name == "xformers":
+        if is_older:
             denoiser.enable_xformers_memory_efficient_attention()
         else:
-            raise ModelUnusable(f"{type(denoiser).__name__} takes no attention backend but xformers")
+            denoiser.set_attention_backend(name)
     except (ValueError, RuntimeError, ImportError) as error:
         raise ModelUnusable(f"attention '{name}' is not usable here: {first_line(error)}") from error
 
 
 def _compile(denoiser: Any) -> None:
     """Compile the denoiser: its repeated blocks where it names them, which takes a fraction of the time."""
-    if getattr(denoiser, "_repeated_blocks", None):
+    try:
         denoiser.compile_repeated_blocks()
-    else:
+    except ValueError:  # it names none
         denoiser.compile()

@@ -42,11 +42,6 @@ class DiffusersT2I(DiffusersModel):
 
     def generate_batch(self, prompts: Sequence[str], seeds: Sequence[int]) -> list[Generated | Refused]:
         """One image, or the safety checker's refusal, for each of ``prompts`` with its seed."""
-        if len(prompts) == 1:
-            try:
-                return [self.generate(prompts[0], seeds[0])]
-            except Refused as refusal:
-                return [refusal]
         return self._call_batch(seeds, prompt=[self._prompt(prompt) for prompt in prompts])
 
     def _prompt(self, prompt: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image
 
-from custom_models.authors_code import text_in
+from custom_models.authors_examples import set_in_program
 from custom_models.model_utils.transformers_common import TransformersImageModel
 from imageevalkit.generation.model import Generated
 
@@ -78,7 +78,7 @@ class Emu3T2I(TransformersImageModel):
 
 
 def _authors(variable: str) -> str:
-    return text_in("emu3", "image_generation.py", variable)
+    return str(set_in_program("emu3", "image_generation.py", variable))
 
 
 class _Grid:

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from PIL import Image
 
 from custom_models.model_utils.inputs import joined_text, without_name
 from imageevalkit.api import routes
-from imageevalkit.api.clients import Attempt, Clients, Request, RetryPolicy, retry
+from imageevalkit.api.clients import Request, check_packages
 from imageevalkit.api.endpoint import Endpoint
-from imageevalkit.api.failures import Failure, Kind, classify_status, used_up_for
+from imageevalkit.api.engine import Attempt, End, Engine, RequestSettings, retry
+from imageevalkit.api.failures import Failure, Kind
 from imageevalkit.api.limiter import Traffic
-from imageevalkit.api.money import Bill, BudgetSpent, cost_of_reply, positive, price_and_estimate
+from imageevalkit.api.money import Bill, BudgetSpent, cost_of_reply, price_and_estimate
 from imageevalkit.api.replies import LARGEST_REPLY, ImageReply, download_image
 from imageevalkit.api.uploads import Inputs, MaskError, inputs_of
 from imageevalkit.errors import UserError
@@ -48,25 +51,12 @@ _NOT_PARAMETERS = {
 
 
 class _OpenAIImages(ImageModel):
-    """What both tasks share.
+    """What both tasks share. Raises ModelUnusable: no key, a malformed argument, or a package is missing.
 
-    Args:
-        model_path: the model id the API knows.
-        endpoint: "images" (``/images/generations``, ``/images/edits``), "chat" (``/chat/completions``), or
-            "responses" (``/responses``; there ``model_path`` is the text model that calls the image tool).
-        size: ``"WxH"`` in pixels, or a word such as ``auto``.
-        timeout: seconds for one request, its reply included.
-        max_attempts, max_elapsed, backoff: see :class:`RetryPolicy`.
-        max_outage: seconds for which the endpoint may be down before the run is put on hold.
-        base_url, api_key_env: another endpoint than ``BASE_URL``, and the variable that holds its key.
-        price: USD per image, or per million tokens by kind (see ``imageevalkit.api.money``).
-        send_seed: send each item's seed as ``seed`` (gateways in front of diffusers models take it).
-        extra_body: request parameters as an object; the same as giving them as ``parameters``.
-        parameters: any other request parameter (``quality``, ``background``, …), sent as given; None is
-            not sent, so that it takes back a default of the registry or of the endpoint (``modalities`` of chat).
-
-    Raises:
-        ModelUnusable: no key, a malformed argument, or a package is missing.
+    ``endpoint`` is a route of :mod:`imageevalkit.api.routes` (of "responses", ``model_path`` is the text model that
+    calls the image tool), ``size`` "WxH" in pixels or a word such as ``auto``. ``send_seed`` sends each item's seed:
+    gateways in front of diffusers models take it. ``given`` are fields of :class:`RequestSettings` and any other
+    request parameter, sent as given; None takes back a default of the registry or of the endpoint.
     """
 
     is_async = queues = True
@@ -77,113 +67,87 @@ class _OpenAIImages(ImageModel):
         *,
         endpoint: str = "images",
         size: Any = None,
-        timeout: float = 300.0,
-        max_attempts: int = 6,
-        max_elapsed: float = 600.0,
-        backoff: float = 2.0,
-        max_outage: float = 1800.0,
-        base_url: str | None = None,
-        api_key_env: str | None = None,
-        price: Any = None,
         send_seed: bool = False,
-        extra_body: Mapping[str, Any] | None = None,
-        **parameters: Any,
+        **given: Any,
     ) -> None:
         self.model_name = self._model_id = model_path
-        if not isinstance(extra_body or {}, Mapping):
-            raise _unusable(f"extra_body must be an object of request parameters, not {extra_body!r}")
-        if not isinstance(send_seed, bool):
-            raise _unusable(f"send_seed must be true or false, not {send_seed!r}")
+        names = {each.name for each in fields(RequestSettings)}
+        parameters = {name: value for name, value in given.items() if name not in names}
+        own = {name: value for name, value in given.items() if name in names and value is not None}
         try:
+            check_packages()
+            self._settings = RequestSettings(**own)
+            if not isinstance(send_seed, bool):
+                raise UserError(f"send_seed must be true or false, not {send_seed!r}")
             self._route = routes.of(endpoint)
+            if send_seed and not self._route.takes_seed:
+                raise UserError(f"send_seed=true: {self._route.path} takes no seed")
+            merged = {"size": size, **parameters, **self._settings.extra_body}
+            reserved = {**_NOT_PARAMETERS, **self._route.reserved}
+            for name in merged.keys() & reserved.keys():
+                raise UserError(f"'{name}' cannot be given: {reserved[name]}")
+            self._endpoint = Endpoint.of(vars(self._settings))
+            self._price, self._estimate = price_and_estimate(
+                model_path, {**merged, "price": self._settings.price}
+            )
         except UserError as error:
-            raise _unusable(str(error)) from None
-        if send_seed and not self._route.takes_seed:
-            raise _unusable(f"send_seed=true: {self._route.path} takes no seed")
-        merged = {"size": size, **parameters, **(extra_body or {})}
-        reserved = {**_NOT_PARAMETERS, **self._route.reserved}
-        for name in merged.keys() & reserved.keys():
-            raise _unusable(f"'{name}' cannot be given: {reserved[name]}")
-        self._parameters = self._route.parameters(merged)
+            raise ModelUnusable(str(error), attempts=0) from None
+        sent = {**self._route.defaults, **merged}
+        self._parameters = {name: value for name, value in sent.items() if value is not None}
         self._requested_size = _pixels(merged["size"])
         self._send_seed = send_seed
-        self._timeout = _positive("timeout", timeout)
-        self._policy = RetryPolicy(
-            int(_positive("max_attempts", max_attempts, whole=True)),
-            _positive("max_elapsed", max_elapsed),
-            _positive("backoff", backoff),
-        )
-        self._max_outage = _positive("max_outage", max_outage)
-        try:
-            self._endpoint = Endpoint.of({"base_url": base_url, "api_key_env": api_key_env})
-            self._price, self._estimate = price_and_estimate(model_path, {**merged, "price": price})
-        except UserError as error:
-            raise _unusable(str(error)) from None
-        try:
-            import httpx2  # noqa: F401
-            import isal  # noqa: F401
-            import pybase64  # noqa: F401
-        except ImportError as error:
-            raise _unusable(
-                f"API models need the package '{error.name}': pip install -r requirements/driver.txt"
-            ) from None
-        self._clients: Clients | None = None
-        self._answered = False
         self._proven = False
-        # a price per image is not due where there is none
-        self._token_price = self._price if self._price and self._price.per_image is None else None
         self._unusable = ""  # once it is known, nothing more is sent
         self.use_traffic(Traffic())
 
     def has_made_images(self) -> None:
-        """Images of this very model and these settings exist: a bad request is then about its item."""
         self._proven = True
 
     def use_traffic(self, traffic: Traffic) -> bool:
-        """Send requests within the bounds of ``traffic``, together with all other models that share it."""
-        self._limiter = traffic.limiter(self._endpoint, self._max_outage)
+        limiter = traffic.limiter(self._endpoint, self._settings.max_outage)
+        who = f"model '{self._model_id}'"
+        self._engine = Engine(who, self._endpoint, self._settings, limiter, LARGEST_REPLY)
         self._budget = traffic.budget
         return True
 
     def expect(self, items: int) -> None:
-        """So many items are still to come."""
-        self._limiter.expect(self, items)
+        self._engine.limiter.expect(self, items)
 
     def holdup(self) -> str:
-        """What holds requests back now, in a few words; empty when nothing does."""
-        return self._endpoint.redact(self._limiter.state())
+        return self._engine.holdup()
 
     async def aclose(self) -> None:
-        """Close the connections; the model can be used again afterwards."""
-        clients, self._clients = self._clients, None
-        if clients and clients.loop is asyncio.get_running_loop():
-            await clients.close()
+        await self._engine.close()
 
-    def _run_alone(self, generating: Callable[[], Awaitable[Generated]]) -> Generated:
+    def generate(self, given: Any, seed: int = 42) -> Generated:
+        """:meth:`generate_async` for callers without an event loop."""
+
         async def once() -> Generated:
             try:
-                return await generating()
+                return await self.generate_async(given, seed)
             finally:
                 await self.aclose()
 
         return asyncio.run(once())
 
-    def _connected(self) -> Clients:
-        """The clients of the running event loop: connections cannot move to another."""
-        if self._clients is None or self._clients.loop is not asyncio.get_running_loop():
-            self._clients = Clients(self._endpoint, self._limiter.ceiling, self._timeout, LARGEST_REPLY)
-        return self._clients
-
-    def _body(self, seed: int) -> dict[str, Any]:
-        return {**self._parameters, "seed": seed} if self._send_seed else self._parameters
-
-    def _request(self, inputs: Inputs, seed: int) -> Request:
-        """What is sent for an item, however often it is sent."""
-        return self._route.prepare(self._model_id, inputs, self._body(seed))
-
-    async def _generate(self, prepare: Callable[[], Request]) -> Generated:
-        """Make one image; ``prepare`` makes the request, off the event loop and once."""
+    async def generate_async(self, given: Any, seed: int = 42) -> Generated:
+        """Many calls may be in flight in one event loop. Raises :class:`GenerationError`."""
         bill = Bill()
+        try:
+            return await self._made(given, seed, bill)
+        except GenerationError as error:
+            error.bill = bill
+            raise
+
+    @abstractmethod
+    def _inputs(self, given: Any) -> Inputs:
+        """What an item shows the model. Raises ItemFailed."""
+
+    def _request(self, given: Any, seed: int) -> Request:
+        body = {**self._parameters, "seed": seed} if self._send_seed else self._parameters
+        return self._route.prepare(self._model_id, self._inputs(given), body)
+
+    async def _made(self, given: Any, seed: int, bill: Bill) -> Generated:
         request: Request | None = None
         attempts = 0
 
@@ -191,29 +155,25 @@ class _OpenAIImages(ImageModel):
             nonlocal request, attempts
             if self._unusable:
                 raise ModelUnusable(self._unusable, attempts=0)
-            if request is None:
-                request = await on_cpu(prepare)
+            if request is None:  # however often it is sent
+                request = await on_cpu(self._request, given, seed)
             held = self._estimate or 0.0
             await self._budget.hold(held)
             attempts += 1
             return await self._paid_attempt(request, bill, held)
 
         try:
-            tried = await retry(ask, self._policy, self._limiter)
+            tried = await retry(ask, self._settings, self._engine.limiter)
         except BudgetSpent as error:
-            raise self._billed(OnHold(str(error), attempts), bill) from None
+            raise OnHold(str(error), attempts) from None
         except asyncio.CancelledError:
             if not bill.maybe_billed:
                 raise
             # the cell was given up with the request under way: the provider may bill it all the same
-            raise self._billed(
-                ItemFailed("given up while under way", attempts, transient=True), bill
-            ) from None
-        except GenerationError as error:
-            raise self._billed(error, bill) from None
+            raise ItemFailed("given up while under way", attempts, transient=True) from None
         result = tried.result
         if isinstance(result, Failure):
-            raise self._billed(self._error(result, tried), bill)
+            raise self._error(result, tried)
         assert result.image is not None
         self._proven = True
         return Generated(
@@ -224,35 +184,30 @@ class _OpenAIImages(ImageModel):
             attempts=tried.attempts,
             seconds=tried.seconds,
             bill=bill,
-            extra=self._endpoint.redact_all(result.extra),
+            extra=self._engine.endpoint.redact_all(result.extra),
         )
 
-    @staticmethod
-    def _billed(error: GenerationError, bill: Bill) -> GenerationError:
-        error.bill = bill
-        return error
-
     async def _paid_attempt(self, request: Request, bill: Bill, held: float) -> ImageReply | Failure:
-        """One attempt, ``held`` in the budget while it lasts; its cost goes on the ``bill`` when it is known."""
         cost = None
         try:
             result = await self._attempt(request)
+            maybe = False
             if not isinstance(result, Failure):
+                # a price by tokens, and a gateway that does not tell them: the estimate
                 cost = cost_of_reply(self._price, result.tokens, result.reported_cost)
-                if cost is None:  # a price by tokens, and a gateway that does not tell them
-                    cost = self._estimate
-                bill.add(cost, result.tokens)
+                cost = self._estimate if cost is None else cost
                 if cost is not None:
                     self._estimate = max(cost, self._estimate or 0.0)
             elif result.reported_cost is not None or result.tokens:
                 # a refusal, or words in place of an image: billed for what it took; an image may be too large
                 made = result.kind is Kind.ITEM and result.maybe_billed
-                price = self._price if made else self._token_price
+                # a price per image is not due where there is none
+                by_image = self._price is not None and self._price.per_image is not None
+                price = None if by_image and not made else self._price
                 cost = cost_of_reply(price, result.tokens, result.reported_cost)
-                bill.add(cost, result.tokens)
-            elif result.maybe_billed:
+            elif maybe := result.maybe_billed:
                 cost = self._estimate
-                bill.add(cost, maybe=True)
+            bill.add(cost, result.tokens, maybe)
             return result
         except asyncio.CancelledError:
             cost = self._estimate
@@ -262,96 +217,48 @@ class _OpenAIImages(ImageModel):
             self._budget.settle(held, cost or 0.0)
 
     async def _attempt(self, request: Request) -> ImageReply | Failure:
-        """One request and, where the reply holds a URL, the download."""
-        clients = self._connected()
-        raw = await clients.post(request)
-        if isinstance(raw, Failure):
-            return raw
-        self._answered = True
-        if not raw.is_success:
-            return classify_status(
-                raw.status, raw.headers, raw.text, self._proven, self._endpoint.key_variable
-            )
-        if reset := used_up_for(raw.headers):
-            self._limiter.window_used_up(reset)
-        reply = await on_cpu(self._route.read, raw.body)
+        body = await self._engine.post(request, self._proven)
+        if isinstance(body, Failure):
+            return body
+        reply = await on_cpu(self._route.read, body)
         if isinstance(reply, Failure):
             # a 200 says that the provider did its work, whatever arrived here
             return reply._replace(maybe_billed=reply.maybe_billed or reply.kind is Kind.TRANSIENT)
         if reply.url is None:
             return reply
-        image = await self._download(clients, reply.url)
+        image = await download_image(self._engine, reply.url)
         if isinstance(image, Failure):
             return image._replace(maybe_billed=True)
         return reply._replace(image=image, url=None)
 
-    async def _download(self, clients: Clients, link: str) -> bytes | Failure:
-        import httpx2
-
-        base = httpx2.URL(self._endpoint.base_url)
-        try:
-            url = base.join(link)
-        except httpx2.InvalidURL:
-            return Failure(Kind.TRANSIENT, "the reply holds an image URL that is no URL")
-        if url.scheme not in ("http", "https"):
-            return Failure(Kind.TRANSIENT, f"the reply holds an image URL of scheme '{url.scheme}'")
-        # some gateways guard the files they serve themselves; nobody else may see the key
-        same_origin = (url.scheme, url.host, url.port) == (base.scheme, base.host, base.port)
-        headers = {"Authorization": f"Bearer {self._endpoint.key}"} if same_origin else {}
-        return await download_image(clients, url, headers, self._timeout, self._policy)
-
     def _error(self, failure: Failure, tried: Attempt[ImageReply]) -> GenerationError:
-        """The failure as an exception of the contract, on one line and without the key."""
-        text, attempts = self._endpoint.redact(failure.text), tried.attempts
-        where = self._endpoint.redact(f"model '{self._model_id}' at {self._endpoint.host}")
-        if tried.down:
-            return OnHold(f"{where}: {text}", attempts)
-        if failure.kind.retried:
-            text += f" (gave up after {attempts} attempt{'s' * (attempts > 1)} in {tried.seconds:.0f} s)"
-        if failure.kind is Kind.REFUSAL:
-            return Refused(text, attempts)
-        never_answered = failure.kind is Kind.UNREACHABLE and not self._answered
-        if failure.kind is Kind.PERMANENT or never_answered:
-            hint = "; check BASE_URL and the network" if never_answered else ""
-            # settings that have made images are right: the endpoint is down, and a later run can go on
-            if never_answered and self._proven:
-                return OnHold(f"{where}: {text}{hint}", attempts)
-            self._unusable = f"{where}: {text}{hint}"
-            return ModelUnusable(self._unusable, attempts)
-        return ItemFailed(text, attempts, transient=failure.kind.retried)
+        end, text = self._engine.end(failure, tried)
+        if end is End.UNREACHABLE:
+            text += "; check BASE_URL and the network"
+        # settings that have made images are right: the endpoint is down, and a later run can go on
+        if end is End.DOWN or (end is End.UNREACHABLE and self._proven):
+            return OnHold(text, tried.attempts)
+        if end is End.REFUSED:
+            return Refused(text, tried.attempts)
+        if end is End.FAILED:
+            return ItemFailed(text, tried.attempts, transient=failure.kind.retried)
+        self._unusable = text
+        return ModelUnusable(text, tried.attempts)
 
 
 class OpenAIImagesT2I(_OpenAIImages):
     """Text to image."""
 
-    async def generate_async(self, prompt: str, seed: int = 42) -> Generated:
-        """Make one image; many calls may be in flight in one event loop.
-
-        Raises:
-            Refused, ItemFailed, ModelUnusable: see ``imageevalkit.generation.model``.
-        """
-        return await self._generate(lambda: self._request(Inputs(prompt), seed))
-
-    def generate(self, prompt: str, seed: int = 42) -> Generated:
-        """:meth:`generate_async` for callers without an event loop."""
-        return self._run_alone(lambda: self.generate_async(prompt, seed))
+    def _inputs(self, given: str) -> Inputs:
+        return Inputs(given)
 
 
 class OpenAIImagesEdit(_OpenAIImages):
-    """Image editing."""
+    """Image editing: text and images mixed."""
 
-    async def generate_async(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Generated:
-        """Edit the images of ``input_list`` (text and images mixed); many calls may be in flight.
-
-        Raises:
-            Refused, ItemFailed, ModelUnusable: see ``imageevalkit.generation.model``.
-        """
-        return await self._generate(lambda: self._edit_request(input_list, seed))
-
-    def _edit_request(self, input_list: Sequence[str | Image.Image], seed: int) -> Request:
-        pictures = [part for part in input_list if isinstance(part, Image.Image)]
+    def _inputs(self, given: Sequence[str | Image.Image]) -> Inputs:
         try:
-            inputs = inputs_of(joined_text(input_list), pictures)
+            inputs = inputs_of(joined_text(given), [part for part in given if isinstance(part, Image.Image)])
         except MaskError as error:
             raise ItemFailed(str(error), attempts=0) from None
         if not inputs.images:
@@ -359,29 +266,14 @@ class OpenAIImagesEdit(_OpenAIImages):
         if inputs.mask and not self._route.takes_mask:
             text = f"the item has a mask and {self._route.path} takes none: use endpoint=images or responses"
             raise ItemFailed(text, attempts=0)
-        return self._request(inputs, seed)
-
-    def generate(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Generated:
-        """:meth:`generate_async` for callers without an event loop."""
-        return self._run_alone(lambda: self.generate_async(input_list, seed))
+        return inputs
 
 
 class OpenAIImagesSubject(OpenAIImagesEdit):
     """Subject-driven generation: the model is shown the subject's images and the prompt, not the subject's name."""
 
-    def _edit_request(self, input_list: Sequence[str | Image.Image], seed: int) -> Request:
-        return super()._edit_request(without_name(input_list), seed)
-
-
-def _unusable(text: str) -> ModelUnusable:
-    return ModelUnusable(text, attempts=0)
-
-
-def _positive(name: str, value: Any, whole: bool = False) -> float:
-    try:
-        return positive(name, value, whole)
-    except UserError as error:
-        raise _unusable(str(error)) from None
+    def _inputs(self, given: Sequence[str | Image.Image]) -> Inputs:
+        return super()._inputs(without_name(given))
 
 
 def _pixels(size: Any) -> tuple[int, int] | None:

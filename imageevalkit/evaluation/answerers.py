@@ -1,0 +1,134 @@
+"""Who answers a benchmark's questions, under what name together, and what a question to them is known by."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Generator, Sequence
+from functools import cached_property
+
+from imageevalkit import registry
+from imageevalkit.benchmark.answerer import Answerer, digest
+from imageevalkit.benchmark.contract import JUDGE, Benchmark, grouped
+from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question
+from imageevalkit.cell.results import Evaluator
+from imageevalkit.errors import CellFailure, say
+from imageevalkit.secrets import one_line
+from imageevalkit.text import to_bytes
+
+_JUDGE_GROUP = "judge"
+
+
+class Answerers:
+    """The judge and the measurers of ``benchmark``; making them is cheap, what is slow happens with the first question.
+
+    Raises CellFailure: the words that the judge is asked with are not there.
+    """
+
+    def __init__(self, benchmark: Benchmark) -> None:
+        self._benchmark = benchmark
+        made: dict[str, Answerer] = {}
+        self._groups: dict[str, Answerer] = {}
+        groups = benchmark.measurers or ({_JUDGE_GROUP: JUDGE} if benchmark.judge else {})
+        for group, measurer in groups.items():
+            if (key := repr(measurer)) not in made:
+                made[key] = self._judge() if measurer == JUDGE else registry.measurer(*measurer)
+            self._groups[group] = made[key]
+        self.judge = self._asked = made.get(repr(JUDGE))
+
+    def _judge(self) -> Answerer:
+        one = self._benchmark
+        if not one.judge:
+            raise CellFailure(
+                f"benchmark {one.name} names nobody who answers its questions: give judge, or measurers, in "
+                "benchmark.py"
+            )
+        if one.backend:
+            return registry.judge(one.judge, one.prompts, one.official, one.pixels)
+        return registry.measurer(one.judge, {})  # a reader in the place of a judge
+
+    def of(self, question: Question) -> Answerer:
+        """Who answers it. Raises CellFailure: nobody does."""
+        if not self._groups:
+            return self._judge()
+        answerer = self._groups.get(question.group if self._benchmark.measurers else _JUDGE_GROUP)
+        if answerer is None:
+            raise CellFailure(
+                f"benchmark {self._benchmark.name}: nobody measures '{question.group}', the group of the question "
+                f"'{question.name}': name a measurer, or JUDGE, in measurers (there: {', '.join(self._groups)})"
+            )
+        return answerer
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """Who gives the scores: the answerer itself where there is one and no setting decides; else all by a hash.
+
+        Raises CellFailure: it names all that somebody misses (weights, a package).
+        """
+        benchmark, parts, problems = self._benchmark, dict[str, Evaluator](), list[str]()
+        for group, answerer in self._groups.items():
+            try:
+                parts[group] = answerer.evaluator
+            except CellFailure as error:
+                problems.append(str(error))
+        if problems:
+            raise CellFailure("; ".join(dict.fromkeys(problems)))
+        identity = dict(benchmark.identity)
+        rules = identity.get("rules", "official")
+        if len(set(self._groups.values())) == 1 and not identity.keys() - {"rules"}:
+            part = next(iter(parts.values()))
+            if not identity:
+                return part
+            label, _, hash_of_part = part.id.rpartition("/")
+            return Evaluator(f"{label}/{rules}/{hash_of_part}", False, {**part.details, **identity})
+        ids = {group: part.id for group, part in parts.items()}
+        kinds = (registry.measurer_kind(measurer.name) for measurer in benchmark.measurers.values())
+        label = self.judge.label if self.judge else next((f"{kind}s" for kind in kinds), "script")
+        return Evaluator(
+            id=f"{label}/{rules}/{digest({'answerers': ids, **identity})[:8]}",
+            official=benchmark.is_official and all(one.is_official for one in self._groups.values()),
+            details={
+                **benchmark.details,
+                **identity,
+                "answerers": {group: {"id": part.id, **part.details} for group, part in parts.items()},
+            },
+        )
+
+    @property
+    def counted(self) -> str:
+        """The id of the one whose calls, tokens and dollars the result counts: the judge, if there is one."""
+        return (self.judge or self).evaluator.id
+
+    def ask(self, questions: Sequence[Question], workers: int) -> Generator[Answer, None, None]:
+        """The answers, as they come: of measurers first, who take minutes where a judge takes hours.
+
+        Who gives up among them has cost nothing yet. Raises JudgeUnusable and CellFailure as :class:`Answerer` does.
+        """
+        of_answerer = grouped(questions, self.of)
+        for answerer in sorted(dict.fromkeys(self._groups.values()), key=lambda one: one is self.judge):
+            if answerer in of_answerer:
+                self._asked = answerer
+                try:
+                    yield from answerer.ask(of_answerer[answerer], workers)
+                except JudgeUnusable as error:
+                    say(f"{answerer.evaluator.id} stopped answering: {one_line(error)}")
+                    raise
+
+    def holdup(self) -> str:
+        """What holds the answers back now, in a few words; called from another thread."""
+        return self._asked.holdup() if self._asked else ""
+
+
+def request_hash(question: Question, evaluator: Evaluator) -> str:
+    """Identifies what is asked of whom: two questions with one hash have one answer.
+
+    It covers the evaluator with its versions and settings, every word, every image's bytes and the sampling; not the
+    item, its path, or where the evaluator is reached.
+    """
+    messages = [
+        [m.role, [p.request if isinstance(p, Picture) else p for p in m.parts]] for m in question.messages
+    ]
+    request = json.dumps(
+        [messages, vars(question.sampling), question.choices], sort_keys=True, ensure_ascii=False
+    )
+    return hashlib.sha256(to_bytes(f"[{evaluator.as_json}, {request[1:]}")).hexdigest()
