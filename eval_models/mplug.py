@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from eval_models.encoders.encoder import choose_device
-from eval_models.encoders.weights import ENCODERS, does_not_load, find
+from eval_models.encoders.weights import ENCODERS, find, loading
 from imageevalkit.benchmark.answerer import Answerer, digest, without_packages
 from imageevalkit.benchmark.question import Answer, Question
 from imageevalkit.cell.results import Evaluator
@@ -53,13 +52,11 @@ class MPlug(Answerer):
 
     def _pipeline(self) -> Any:
         source = find("mplug", self.weights)
-        device = "gpu" if choose_device(self.device) != "cpu" else "cpu"
-        try:
-            # it tells at length what it does
-            with contextlib.redirect_stdout(io.StringIO()):
-                from modelscope.pipelines import pipeline
-                from modelscope.utils.constant import Tasks
+        # it tells at length what it does
+        with loading(source), contextlib.redirect_stdout(io.StringIO()):
+            import torch
+            from modelscope.pipelines import pipeline
+            from modelscope.utils.constant import Tasks
 
-                return pipeline(Tasks.visual_question_answering, model=source.model_path, device=device)
-        except Exception as error:  # of modelscope, of the disk, of the device
-            raise does_not_load(source, error) from error
+            device = self.device or ("gpu" if torch.cuda.is_available() else "cpu")
+            return pipeline(Tasks.visual_question_answering, model=source.model_path, device=device)

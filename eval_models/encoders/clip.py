@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval_models.encoders.weights import cached, does_not_load
+from eval_models.encoders.weights import cached, loading
 from imageevalkit.weights import WeightsSource
 
 if TYPE_CHECKING:
@@ -54,14 +54,12 @@ class OpenClip:
 
 def load_open_clip(source: WeightsSource, device: str) -> OpenClip:
     """The model of a folder or hub repository that open_clip has saved. Raises CellFailure: it does not load."""
-    try:
+    with loading(source):
         import open_clip
 
         schema = "local-dir" if Path(source.model_path).is_dir() else "hf-hub"
         name = f"{schema}:{source.model_path}"
         return OpenClip(open_clip.create_model(name), open_clip.get_tokenizer(name), device)
-    except Exception as error:  # of open_clip, of the hub, of the disk
-        raise does_not_load(source, error) from error
 
 
 def load_state(source: WeightsSource, file: str, architecture: str, device: str) -> OpenClip:
@@ -69,7 +67,7 @@ def load_state(source: WeightsSource, file: str, architecture: str, device: str)
 
     Another architecture is that of an open_clip_config.json beside it. Raises CellFailure: it does not load.
     """
-    try:
+    with loading(source):
         import open_clip
         import torch
 
@@ -82,5 +80,3 @@ def load_state(source: WeightsSource, file: str, architecture: str, device: str)
         model.load_state_dict(state["state_dict"])
         tokenizer = open_clip.SimpleTokenizer(context_length=config["text_cfg"]["context_length"])
         return OpenClip(model, tokenizer, device)
-    except Exception as error:  # of open_clip, of the hub, of the disk
-        raise does_not_load(source, error) from error

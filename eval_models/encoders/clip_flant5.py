@@ -6,15 +6,17 @@ by two linear layers; transformers has no class for it.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
 from eval_models.encoders.encoder import Encoder, to_device
 from eval_models.encoders.pixels import CLIP_MEAN, clip_pixels
-from eval_models.encoders.weights import cached, does_not_load, find, raise_unfit
+from eval_models.encoders.weights import cached, load_pretrained, loading, refuse_unfit
 from imageevalkit.benchmark.question import Question
 from imageevalkit.weights import WeightsSource
 
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 _ANSWER = "Yes"
 _PROJECTOR = "mm_projector."
 _TOWER = "vision_tower."
-# counts in no loss
-_IGNORED = -100
+# of a CLIP whose checkpoint has its text encoder too
+_NOT_VISION = r"text_model\..*|(text|visual)_projection\..*|logit_scale|.*position_ids"
 _PAPER = tuple(int(255 * part) for part in CLIP_MEAN)
 
 
@@ -38,8 +40,8 @@ class ClipFlanT5(Encoder):
     """
 
     name = "clip-flant5-xxl"
+    weight_names = ("clip_flant5_xxl", "clip_vit_l_336")
     packages = ("sentencepiece",)
-    model: ClassVar[str] = "clip_flant5_xxl"
 
     def __init__(self, system: str, **options: Any) -> None:
         super().__init__(**options)
@@ -47,98 +49,94 @@ class ClipFlanT5(Encoder):
 
     @property
     def identity(self) -> dict[str, Any]:
-        weights = {name: find(name, self.weights).identity for name in (self.model, "clip_vit_l_336")}
+        weights = {name: source.identity for name, source in self.sources.items()}
         return {"encoder": self.name, "weights": weights, "precision": "bfloat16", "system": self.system}
 
-    def text(self, numbers: Mapping[str, Any]) -> str:
-        return json.dumps(numbers["vqascore"])
+    def load(self, questions: Sequence[Question]) -> _Models:
+        source, tower = self.sources.values()
+        encoder = load_pretrained(tower, "CLIPVisionModel", "bfloat16", self.device, unused=_NOT_VISION)
+        with loading(source):
+            from transformers import AutoTokenizer, T5Config
 
-    def load(self, questions: Sequence[Question], device: str) -> VqaScoreModel:
-        source, tower = find(self.model, self.weights), find("clip_vit_l_336", self.weights)
-        try:
-            return VqaScoreModel(source, tower, self.system, device)
-        except Exception as error:  # of transformers, of the hub, of the disk, of the device
-            raise does_not_load(source, error) from error
-
-
-class ClipFlanT5XL(ClipFlanT5):
-    """The smaller one of its authors'."""
-
-    name = "clip-flant5-xl"
-    model = "clip_flant5_xl"
-
-
-class VqaScoreModel:
-    """The network of ``source`` and the image encoder ``tower``, in bfloat16 on ``device``."""
-
-    def __init__(self, source: WeightsSource, tower: WeightsSource, system: str, device: str) -> None:
-        import torch
-        from transformers import AutoTokenizer, CLIPVisionModel, T5Config, T5ForConditionalGeneration
-
-        settings = json.loads(cached(source, "config.json").read_text(encoding="utf-8"))
-        self._device, self._system = device, system
-        self._layer = settings.get("mm_vision_select_layer", -2)
-        self._tokenizer = AutoTokenizer.from_pretrained(source.model_path, revision=source.commit)
-        network, loading = T5ForConditionalGeneration.from_pretrained(
-            source.model_path,
+            settings = json.loads(cached(source, "config.json").read_text(encoding="utf-8"))
+            tokenizer = AutoTokenizer.from_pretrained(source.model_path, revision=source.commit)
+            state = _tensors(source, _PROJECTOR)
+        network = load_pretrained(
+            source,
+            "T5ForConditionalGeneration",
+            "float32",
+            "cpu",
+            unused=rf"({re.escape(_PROJECTOR)}|{re.escape(_TOWER)}).*",
             config=T5Config(**settings),
-            revision=source.commit,
-            dtype=torch.float32,
-            output_loading_info=True,
         )
-        others = [name for name in loading["unexpected_keys"] if not name.startswith((_PROJECTOR, _TOWER))]
-        raise_unfit(source, "CLIP-FlanT5", loading["missing_keys"], others)
         # officially so: the logits of 28 places without a token are in no sum of probabilities then
-        network.resize_token_embeddings(len(self._tokenizer))
-        self._network = network.to(device, torch.bfloat16).eval()
-        encoder = CLIPVisionModel.from_pretrained(tower.model_path, revision=tower.commit)
-        self._encoder = encoder.to(device, torch.bfloat16).eval()
-        self._size = encoder.config.image_size
-        self._projector = _projector(source).to(device, torch.bfloat16)
-        self._labels = self._tokens(_ANSWER)
+        network.resize_token_embeddings(len(tokenizer))
+        projector = _projector(source, state)
+        on_device = [model.to(self.device, encoder.dtype).eval() for model in (network, projector)]
+        return _Models(*on_device, encoder, tokenizer, settings.get("mm_vision_select_layer", -2))
 
     def prepare(self, image: Image.Image) -> np.ndarray:
         """On a square of CLIP's mean colour, then as CLIP's own processor does it."""
         side = max(image.size)
         paper = Image.new("RGB", (side, side), _PAPER)
         paper.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
-        return clip_pixels(paper, self._size, "transformers")
+        return clip_pixels(paper, self.models.encoder.config.image_size, "transformers")[0]
 
     def forward(self, batch: list[np.ndarray]) -> list[torch.Tensor]:
         """(patches, width) of each image, as words to the network."""
+        models = self.models
         with self._autocast():
-            pixels = to_device(batch, self._device)
-            hidden = self._encoder(pixel_values=pixels, output_hidden_states=True).hidden_states[self._layer]
-            return list(self._projector(hidden[:, 1:]))  # the first is that of the whole image
+            pixels = to_device(batch, self.device)
+            states = models.encoder(pixel_values=pixels, output_hidden_states=True).hidden_states
+            # the first place is that of the whole image
+            return list(models.projector(states[models.layer][:, 1:]))
 
-    def measure(self, question: Question, features: torch.Tensor) -> dict[str, float]:
+    def measure(self, question: Question, features: torch.Tensor) -> float:
         import torch
 
-        words = self._network.get_input_embeddings()
-        # each of both parts ends as a text does
-        before = words(self._tokens(f"{self._system} USER: "))
-        after = words(self._tokens(f"\n{question.text} ASSISTANT: "))
+        words = self.models.network.get_input_embeddings()
         with torch.inference_mode(), self._autocast():
+            # each of both parts ends as a text does
+            before = words(self._tokens(f"{self.system} USER: "))
+            after = words(self._tokens(f"\n{question.text} ASSISTANT: "))
+            labels = self._tokens(_ANSWER)
             embeddings = torch.cat([before[0], features, after[0]])[None]
-            output = self._network(inputs_embeds=embeddings, labels=self._labels)
-        losses = torch.nn.functional.cross_entropy(output.logits[0].float(), self._labels[0])
-        return {"vqascore": (-losses).exp().item()}
+            output = self.models.network(inputs_embeds=embeddings, labels=labels)
+            losses = torch.nn.functional.cross_entropy(output.logits[0].float(), labels[0])
+        return (-losses).exp().item()
 
     def _tokens(self, text: str) -> torch.Tensor:
-        return self._tokenizer(text, return_tensors="pt").input_ids.to(self._device)
+        return self.models.tokenizer(text, return_tensors="pt").input_ids.to(self.device)
 
     def _autocast(self) -> torch.amp.autocast_mode.autocast:
         import torch
 
-        return torch.amp.autocast(torch.device(self._device).type, dtype=torch.bfloat16)
+        return torch.amp.autocast(torch.device(self.device).type, dtype=torch.bfloat16)
 
 
-def _projector(source: WeightsSource) -> Any:
+class ClipFlanT5XL(ClipFlanT5):
+    """The smaller one of its authors'."""
+
+    name = "clip-flant5-xl"
+    weight_names = ("clip_flant5_xl", "clip_vit_l_336")
+
+
+class _Models(NamedTuple):
+    """``encoder`` is CLIP's, whose hidden states of ``layer`` the ``projector`` makes as wide as words."""
+
+    network: Any
+    projector: Any
+    encoder: Any
+    tokenizer: Any
+    layer: int
+
+
+def _projector(source: WeightsSource, state: Mapping[str, torch.Tensor]) -> Any:
     """Two linear layers with a GELU between them. Raises CellFailure: the checkpoint has none."""
     from torch import nn
 
-    state = _tensors(source, _PROJECTOR)
-    raise_unfit(source, "CLIP-FlanT5", {f"{_PROJECTOR}0.weight", f"{_PROJECTOR}2.weight"} - state.keys(), ())
+    lacking = {f"{_PROJECTOR}{n}.{part}" for n in (0, 2) for part in ("weight", "bias")} - state.keys()
+    refuse_unfit(source, {"lacks": lacking})
     first, second = (state[f"{_PROJECTOR}{n}.weight"] for n in (0, 2))
     projector = nn.Sequential(nn.Linear(*first.shape[::-1]), nn.GELU(), nn.Linear(*second.shape[::-1]))
     projector.load_state_dict({name.removeprefix(_PROJECTOR): tensor for name, tensor in state.items()})
@@ -152,16 +150,18 @@ def _tensors(source: WeightsSource, prefix: str) -> dict[str, torch.Tensor]:
 
     for whole in ("model.safetensors", "pytorch_model.bin"):
         files = {whole}
-        try:
-            index = json.loads(cached(source, f"{whole}.index.json").read_text(encoding="utf-8"))["weight_map"]
+        with contextlib.suppress(OSError):
+            index = json.loads(cached(source, f"{whole}.index.json").read_text(encoding="utf-8"))[
+                "weight_map"
+            ]
             files = {file for name, file in index.items() if name.startswith(prefix)}
-        except OSError:
-            pass
         try:
             paths = [cached(source, file) for file in sorted(files)]
         except OSError:
             continue
-        load = load_file if whole.endswith("safetensors") else lambda path: torch.load(path, "cpu", weights_only=True)
-        state = {name: tensor for path in paths for name, tensor in load(path).items()}
-        return {name: tensor for name, tensor in state.items() if name.startswith(prefix)}
+        is_safe = whole.endswith("safetensors")
+        found: dict[str, torch.Tensor] = {}
+        for path in paths:
+            found |= load_file(path) if is_safe else torch.load(path, "cpu", weights_only=True)
+        return {name: tensor for name, tensor in found.items() if name.startswith(prefix)}
     return {}

@@ -10,7 +10,6 @@ from PIL import Image
 from eval_models.encoders.clip import OpenClip, load_state
 from eval_models.encoders.encoder import Encoder
 from eval_models.encoders.pixels import CLIP_MEAN, CLIP_STD
-from eval_models.encoders.weights import find
 from imageevalkit.benchmark.question import Question
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ class HPSv2Encoder(Encoder):
     """
 
     name = "hpsv2"
+    weight_names = ("hpsv2",)
     packages = ("open_clip_torch",)
 
     def __init__(self, versions: Sequence[str], antialias: bool = True, **options: Any) -> None:
@@ -37,50 +37,38 @@ class HPSv2Encoder(Encoder):
     def identity(self) -> dict[str, Any]:
         return {
             "encoder": self.name,
-            "weights": find("hpsv2", self.weights).identity,
+            "weights": self.sources["hpsv2"].identity,
             "precision": "float16 on a GPU",
             "versions": self.versions,
             "antialias": self.antialias,
         }
 
-    def load(self, questions: Sequence[Question], device: str) -> PreferenceModel:
-        source = find("hpsv2", self.weights)
-        clips = {name: load_state(source, FILES[name], _ARCHITECTURE, device) for name in self.versions}
-        return PreferenceModel(clips, {question.text for question in questions}, self.antialias, device)
-
-
-class PreferenceModel:
-    """The models by version, on ``device``; the features of ``prompts`` are made at once."""
-
-    def __init__(
-        self, clips: Mapping[str, OpenClip], prompts: set[str], antialias: bool, device: str
-    ) -> None:
-        self._clips, self._antialias, self._device = clips, antialias, device
-        self._size = next(iter(clips.values())).image_size
-        ordered = sorted(prompts)
-        self._texts = {
-            name: dict(zip(ordered, clip.text_features(ordered), strict=True)) for name, clip in clips.items()
-        }
+    def load(self, questions: Sequence[Question]) -> dict[str, tuple[OpenClip, dict[str, torch.Tensor]]]:
+        """Each version's model, and the features of the prompts."""
+        prompts = sorted({question.text for question in questions})
+        models = {}
+        for version in self.versions:
+            clip = load_state(self.sources["hpsv2"], FILES[version], _ARCHITECTURE, self.device)
+            models[version] = clip, dict(zip(prompts, clip.text_features(prompts), strict=True))
+        return models
 
     def prepare(self, image: Image.Image) -> torch.Tensor:
-        """float32 (3, size, size)."""
-        return resized(image, self._size, self._antialias)
+        return resized(image, self.models[self.versions[0]][0].image_size, self.antialias)
 
     def forward(self, batch: list[torch.Tensor]) -> list[dict[str, torch.Tensor]]:
-        """The features of each image by version."""
         import torch
 
-        pixels = torch.stack(batch).to(self._device)
-        features = {name: clip.image_features(pixels) for name, clip in self._clips.items()}
-        return [{name: found[n] for name, found in features.items()} for n in range(len(batch))]
+        pixels = torch.stack(batch).to(self.device)
+        features = {version: clip.image_features(pixels) for version, (clip, _) in self.models.items()}
+        return [{version: found[n] for version, found in features.items()} for n in range(len(batch))]
 
     def measure(self, question: Question, features: Mapping[str, torch.Tensor]) -> dict[str, float]:
         """Officially the product is one of half precision, so that scores are multiples of 1/64."""
         scores = {}
-        for name, clip in self._clips.items():
+        for version, (clip, prompts) in self.models.items():
             with clip.autocast():
-                product = features[name][None] @ self._texts[name][question.text][None].T
-                scores[name] = (product * 100).item()
+                product = features[version][None] @ prompts[question.text][None].T
+                scores[version] = (product * 100).item()
         return scores
 
 

@@ -7,15 +7,15 @@ official program is built; transformers' own processor does both otherwise.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
 from eval_models.encoders.clip import OpenClip, load_open_clip
-from eval_models.encoders.encoder import Encoder, NotMeasured, to_device
+from eval_models.encoders.encoder import Encoder, inference, to_device
 from eval_models.encoders.pixels import clip_pixels
-from eval_models.encoders.weights import does_not_load, find
+from eval_models.encoders.weights import load_pretrained
 from imageevalkit.benchmark.question import Question
 
 if TYPE_CHECKING:
@@ -31,51 +31,6 @@ _MOST = 100
 _LEAST_CONFIDENT = 0.3
 # what CLIP is shown in place of what is not the object
 _GREY = (153, 153, 153)
-
-
-class Mask2Former(Encoder):
-    """Asked by a message of a picture and a JSON object: of which classes the colours are to be told, of how many
-    objects each.
-
-    ``classes`` are the names of the detector's classes in their order, ``colors`` those to choose from, ``templates``
-    the texts that make CLIP's classifier ("a photo of a {{c}} {classname}"). An answer is {"objects": {class: [[x1, y1,
-    x2, y2, confidence], …]}, "colors": {class: [color, …]}}; boxes are in pixels, x2 and y2 beyond the object.
-    """
-
-    name = "mask2former"
-    packages = ("open_clip_torch", "opencv-python")
-
-    def __init__(
-        self, classes: Sequence[str], colors: Sequence[str], templates: Sequence[str], **options: Any
-    ) -> None:
-        super().__init__(**options)
-        self.classes, self.colors, self.templates = list(classes), list(colors), list(templates)
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        weights = {name: find(name, self.weights).identity for name in ("mask2former", "geneval_clip")}
-        return {
-            "encoder": self.name,
-            "weights": weights,
-            "precision": "float32",
-            "classes": self.classes,
-            "colors": self.colors,
-            "templates": self.templates,
-        }
-
-    def load(self, questions: Sequence[Question], device: str) -> DetectorModel:
-        source = find("mask2former", self.weights)
-        try:
-            from transformers import Mask2FormerForUniversalSegmentation
-
-            network = Mask2FormerForUniversalSegmentation.from_pretrained(
-                source.model_path, revision=source.commit
-            )
-            network = network.to(device).eval()
-        except Exception as error:  # the hub, a damaged file, no memory left on the device
-            raise does_not_load(source, error) from error
-        clip = load_open_clip(find("geneval_clip", self.weights), device)
-        return DetectorModel(self, network, clip, device)
 
 
 class Frame(NamedTuple):
@@ -95,15 +50,46 @@ class Detected(NamedTuple):
     mask: np.ndarray
 
 
-class DetectorModel:
-    """The networks of ``encoder``, on ``device``."""
+class Mask2Former(Encoder):
+    """Asked by a message of a picture and a JSON object: of which classes the colours are to be told, of how many
+    objects each.
 
-    def __init__(self, encoder: Mask2Former, network: Any, clip: OpenClip, device: str) -> None:
-        self._encoder, self._network, self._clip, self._device = encoder, network, clip, device
+    ``classes`` are the names of the detector's classes in their order, ``colors`` those to choose from, ``templates``
+    the texts that make CLIP's classifier ("a photo of a {{c}} {classname}"). An answer is {"objects": {class: [[x1, y1,
+    x2, y2, confidence], …]}, "colors": {class: [color, …]}}; boxes are in pixels, x2 and y2 beyond the object.
+    """
+
+    name = "mask2former"
+    weight_names = ("mask2former", "geneval_clip")
+    packages = ("open_clip_torch", "opencv-python")
+
+    def __init__(
+        self, classes: Sequence[str], colors: Sequence[str], templates: Sequence[str], **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self.classes, self.colors, self.templates = list(classes), list(colors), list(templates)
         self._classifiers: dict[str, torch.Tensor] = {}
 
-    @staticmethod
-    def prepare(image: Image.Image) -> Frame:
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {
+            "encoder": self.name,
+            "weights": {name: source.identity for name, source in self.sources.items()},
+            "precision": "float32",
+            "classes": self.classes,
+            "colors": self.colors,
+            "templates": self.templates,
+        }
+
+    def load(self, questions: Sequence[Question]) -> tuple[Any, OpenClip]:
+        detector, clip = self.sources.values()
+        network = load_pretrained(
+            detector, "Mask2FormerForUniversalSegmentation", "float32", self.device, unused="criterion.*"
+        )
+        self._classifiers = {}
+        return network, load_open_clip(clip, self.device)
+
+    def prepare(self, image: Image.Image) -> Frame:
         """Resized to fit 1333 x 800, padded with grey to multiples of 32, and normalised."""
         import cv2
         import numpy as np
@@ -123,23 +109,28 @@ class DetectorModel:
         for n, frame in enumerate(batch):
             of_shape.setdefault(frame.pixels.shape, []).append(n)
         for numbers in of_shape.values():
-            output = self._network(pixel_values=to_device([batch[n].pixels for n in numbers], self._device))
+            output = self.models[0](pixel_values=to_device([batch[n].pixels for n in numbers], self.device))
             logits = zip(output.class_queries_logits, output.masks_queries_logits, strict=True)
             for n, (classes, masks) in zip(numbers, logits, strict=True):
                 found[n] = self._detected(batch[n], classes, masks)
         return [(frame, found[n]) for n, frame in enumerate(batch)]
 
-    def _detected(self, frame: Frame, classes: torch.Tensor, masks: torch.Tensor) -> dict[str, list[Detected]]:
+    def _detected(
+        self, frame: Frame, classes: torch.Tensor, masks: torch.Tensor
+    ) -> dict[str, list[Detected]]:
         """The 100 most probable pairs of a query and a class, as mmdetection's instance head has them."""
         from torch.nn.functional import interpolate
 
-        count = len(self._encoder.classes)
-        probabilities, pairs = classes.float().softmax(-1)[:, :count].flatten().topk(_MOST)
+        count = len(self.classes)
+        flat = classes.float().softmax(-1)[:, :count].flatten()
+        probabilities, pairs = flat.topk(min(_MOST, len(flat)))
         queries = pairs.div(count, rounding_mode="floor")
         height, width = frame.pixels.shape[1:]
         found: dict[str, list[Detected]] = {}
         for query in queries.unique():
-            whole = interpolate(masks[query][None, None].float(), (height, width), mode="bilinear", align_corners=False)
+            whole = interpolate(
+                masks[query][None, None].float(), (height, width), mode="bilinear", align_corners=False
+            )
             inner = whole[..., : frame.size[0], : frame.size[1]]
             logit = interpolate(inner, frame.image.size[::-1], mode="bilinear", align_corners=False)[0, 0]
             mask = logit > 0
@@ -153,7 +144,7 @@ class DetectorModel:
             for place in (queries == query).nonzero()[:, 0]:
                 confidence = float(probabilities[place] * inside)
                 if confidence > _LEAST_CONFIDENT:
-                    name = self._encoder.classes[int(pairs[place]) % count]
+                    name = self.classes[int(pairs[place]) % count]
                     found.setdefault(name, []).append(Detected(box, confidence, cut))
         return {name: sorted(objects, key=lambda one: -one.confidence) for name, objects in found.items()}
 
@@ -162,13 +153,11 @@ class DetectorModel:
     ) -> dict[str, Any]:
         """The objects, and the colours that the question asks for."""
         frame, found = features
-        try:
-            asked = json.loads(question.text)
-        except ValueError:
-            raise NotMeasured("the question does not say which colours it asks for") from None
+        asked = json.loads(question.text)
         return {
             "objects": {
-                name: [[*map(float, one.box), one.confidence] for one in objects] for name, objects in found.items()
+                name: [[*map(float, one.box), one.confidence] for one in objects]
+                for name, objects in found.items()
             },
             "colors": {
                 name: self._colors(frame.image, name, found[name][:count])
@@ -184,9 +173,11 @@ class DetectorModel:
             crop = image.crop(one.box)
             paper = Image.new("RGB", crop.size, _GREY)
             paper.paste(crop, mask=Image.fromarray(one.mask))
-            crops.append(clip_pixels(paper, self._clip.image_size, "torchvision"))
-        similar = self._clip.image_features(to_device(crops, self._device)) @ self._classifier(name).T
-        return [self._encoder.colors[int(place)] for place in similar.argmax(1)]
+            crops += clip_pixels(paper, self.models[1].image_size, "torchvision")
+        with inference("an object"):
+            features = self.models[1].image_features(to_device(crops, self.device))
+            similar = features @ self._classifier(name).T
+        return [self.colors[int(place)] for place in similar.argmax(1)]
 
     def _classifier(self, name: str) -> torch.Tensor:
         """(colours, width): of each the mean direction of its texts."""
@@ -194,9 +185,9 @@ class DetectorModel:
             import torch
 
             rows = []
-            for color in self._encoder.colors:
-                texts = [text.format(classname=name).format(c=color) for text in self._encoder.templates]
-                row = self._clip.text_features(texts).mean(0)
+            for color in self.colors:
+                texts = [text.format(classname=name).format(c=color) for text in self.templates]
+                row = self.models[1].text_features(texts).mean(0)
                 rows.append(row / row.norm())
             self._classifiers[name] = torch.stack(rows)
         return self._classifiers[name]

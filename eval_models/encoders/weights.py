@@ -80,6 +80,13 @@ _ASSETS: dict[str, tuple[PlacedAsset, ...]] = {
             "Apache-2.0",
         ),
     ),
+    # GenEval: the detector that transformers has, trained anew by its authors, and OpenAI's CLIP in open_clip's format
+    "mask2former": (HubAsset("facebook/mask2former-swin-small-coco-instance"),),
+    "geneval_clip": (HubAsset("timm/vit_large_patch14_clip_224.openai"),),
+    "hpsv2": (HubAsset("xswu/HPSv2", patterns=("HPS_v2_compressed.pt", "HPS_v2.1_compressed.pt")),),
+    "clip_flant5_xxl": (HubAsset("zhiqiulin/clip-flant5-xxl"),),
+    "clip_flant5_xl": (HubAsset("zhiqiulin/clip-flant5-xl"),),
+    "clip_vit_l_336": (HubAsset("openai/clip-vit-large-patch14-336"),),
 }
 """What prefetch gets; the first of each says where the weights are."""
 WEIGHTS: dict[str, str] = {
@@ -188,6 +195,13 @@ def loading(source: WeightsSource) -> Iterator[None]:
         is_file = Path(path).is_file()
         why = f"{path} does not load: {first_line(error)}" if is_file else why_not_loaded(path, error)
         raise CellFailure(f"encoders: {why}") from error
+
+
+def cached(source: WeightsSource, name: str) -> Path:
+    """The file ``name`` of a folder or hub repository. Raises OSError: there is none."""
+    from transformers.utils import cached_file
+
+    return Path(str(cached_file(source.model_path, name, revision=source.commit)))
 
 
 def load_pretrained(
