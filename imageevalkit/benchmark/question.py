@@ -114,6 +114,10 @@ class Question:
     choice_ids: tuple[int, ...] = ()
     item: str = ""
 
+    def of_item(self, item: str) -> Question:
+        """The same about that item; ``dataclasses.replace`` takes three times as long for each of 100,000."""
+        return Question(self.name, self.messages, self.sampling, self.choices, self.choice_ids, item)
+
     @property
     def group(self) -> str:
         """What stands before the first slash of the name."""
