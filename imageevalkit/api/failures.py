@@ -132,7 +132,7 @@ class Failure(NamedTuple):
 
     ``maybe_billed``: the provider may have made an image (a reply that was lost, late or broken on its way).
     ``tokens`` and ``reported_cost`` (USD) are those of a reply that says what it cost (see ``ImageReply``).
-    ``doubt``: its text if it is about its item after all: only that none has succeeded speaks against that.
+    ``doubt``: its text should it be about its item after all, while nothing has succeeded yet; empty: no doubt.
     """
 
     kind: Kind

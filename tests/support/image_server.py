@@ -416,6 +416,7 @@ FAULTS: dict[str, Fault] = {
     "401": _wrong_key,
     "403": answering(403, "Your organization must be verified to use this model", None),
     "404": answering(404, "The model does not exist or you do not have access to it", "model_not_found"),
+    "late_400": lambda h, r: (time.sleep(1), FAULTS["400"](h, r))[-1],
     "400": answering(400, "Invalid value: 'giant'", "invalid_value", "invalid_request_error", "size"),
     "too_long": answering(
         400,
