@@ -301,7 +301,7 @@ def test_a_400_is_about_the_item_when_another_has_succeeded_since_it_was_sent(se
 
     async def both() -> list[Any]:
         asked = model.generate_async("a cat"), model.generate_async("odd")
-        return await asyncio.gather(*asked, return_exceptions=True)
+        return [*await asyncio.gather(*asked, return_exceptions=True)]
 
     made, failed = asyncio.run(both())
     assert not isinstance(made, Exception) and type(failed) is ItemFailed
