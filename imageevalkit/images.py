@@ -198,8 +198,9 @@ class EncodedImage(NamedTuple):
 
 def facts(data: bytes) -> EncodedImage:
     """What the whole image in ``data`` is, kept as it is. Raises CorruptImage."""
-    image = prove(data, FORMATS)
-    return EncodedImage(data, image.size, is_flat_file(data) if image.format == "PNG" else is_flat(image))
+    with in_turn(opened(data)):
+        image = prove(data, FORMATS)
+        return EncodedImage(data, image.size, is_flat_file(data) if image.format == "PNG" else is_flat(image))
 
 
 def encoded(image: Image.Image | bytes, path: Path, proven: bool = False) -> EncodedImage:

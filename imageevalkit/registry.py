@@ -61,6 +61,7 @@ def _benchmarks() -> tuple[Mapping[str, type[Benchmark]], Mapping[str, str]]:
         if len(classes) > 1:
             files = " and in ".join(map(file_of, classes))
             broken[name] = f"benchmark '{name}' is in {files}: give one of them another name"
+            broken |= {cls.__module__.split(".")[1]: broken[name] for cls in classes}
     return {name: classes[0] for name, classes in found.items() if len(classes) == 1}, broken
 
 
@@ -80,7 +81,9 @@ def _classes_in(folder: Path) -> list[type[Benchmark]]:
         )
     module = _imported(f"benchmarks.{folder.name}.benchmark")
     own = (cls for cls in vars(module).values() if inspect.isclass(cls) and cls.__module__ == module.__name__)
-    classes = [cls for cls in dict.fromkeys(own) if issubclass(cls, Benchmark) and "name" in vars(cls)]
+    classes = [
+        cls for cls in dict.fromkeys(own) if issubclass(cls, Benchmark) and vars(cls).get("name") is not None
+    ]
     if not classes:
         raise UserError(f"{where} holds no benchmark: write a class with a name ({_CONTRACT})")
     return classes

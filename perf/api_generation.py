@@ -114,7 +114,7 @@ class Bench:
         """What the static pool took, and how many images it made."""
         output = self._folder / "pool"
         command = [
-            *[sys.executable, "perf/static_pool.py", "--workers", str(workers)],
+            *[sys.executable, str(REPO / "perf/static_pool.py"), "--workers", str(workers)],
             *["--prompts", str(self._checkout / "perf.json"), "--out", str(output)],
         ]
         with self._server(images, faults=False) as server:

@@ -291,6 +291,13 @@ def test_images_put_there_by_hand_are_not_replaced_unasked(tmp_path: Path) -> No
     assert [path.read_bytes() for path in sorted((CELL.folder / "images").iterdir())] == before
 
 
+def test_the_folder_images_may_be_a_link_to_another_disk(tmp_path: Path) -> None:
+    made_elsewhere(tmp_path / "elsewhere", 2)
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/images").symlink_to(tmp_path / "elsewhere")
+    assert adopt(tmp_path / "theirs", 2).state == COMPLETE
+
+
 def test_one_stray_file_does_not_hide_the_folder_beside_it(tmp_path: Path) -> None:
     made_elsewhere(tmp_path, 1)
     made_elsewhere(tmp_path / "images", 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from imageevalkit.cell import Cell, output_root
-from imageevalkit.cell.jsonl import mend
+from imageevalkit.cell.jsonl import JsonlWriter, Shape, copy_of, mend, read_kept
 from imageevalkit.cell.records import RECORD
 from imageevalkit.cell.results import Metric
 from imageevalkit.errors import ExitStatus
@@ -236,3 +237,17 @@ def _changed(value: Any, draw: random.Random) -> Any:
             {**value, name: _changed(value[name], draw)} if draw.random() < 0.8 else {**value, "": 0, name: 0}
         )
     return draw.choice(_ODD)
+
+
+def test_what_a_file_and_its_copy_lack_is_put_back_in_the_order_in_which_it_was_written(
+    tmp_path: Path,
+) -> None:
+    path, shape = tmp_path / "lines.jsonl", Shape[dict[str, Any]](must={"n": int})
+    with contextlib.closing(JsonlWriter(path, shape)) as writer:
+        for n in range(6):
+            writer.append({"n": n})
+    lines, copied = (file.read_bytes().splitlines(keepends=True) for file in (path, copy_of(path)))
+    for lost, lost_of_copy in [({1}, {5}), ({1}, {2, 3, 4, 5}), ({0, 3}, {1, 4, 5})]:
+        path.write_bytes(b"".join(line for n, line in enumerate(lines) if n not in lost))
+        copy_of(path).write_bytes(b"".join(line for n, line in enumerate(copied) if n not in lost_of_copy))
+        assert [record["n"] for record in read_kept(path, shape)] == list(range(6))

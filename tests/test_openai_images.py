@@ -295,6 +295,18 @@ def test_400_after_a_success_is_about_the_item(server: ImageServer) -> None:
     assert isinstance(failure_of(model, "odd"), ItemFailed)
 
 
+def test_a_400_is_about_the_item_when_another_has_succeeded_since_it_was_sent(server: ImageServer) -> None:
+    server.script("odd", "late_400")
+    model = t2i()
+
+    async def both() -> list[Any]:
+        asked = model.generate_async("a cat"), model.generate_async("odd")
+        return [*await asyncio.gather(*asked, return_exceptions=True)]
+
+    made, failed = asyncio.run(both())
+    assert not isinstance(made, Exception) and type(failed) is ItemFailed
+
+
 def test_no_endpoint_at_all_stops_the_model(monkeypatch: pytest.MonkeyPatch, server: ImageServer) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
@@ -398,6 +410,8 @@ def test_a_lasting_outage_puts_the_run_on_hold(server: ImageServer) -> None:
         ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "2026-01-01T00:00:09Z"}, 9.0),
         ({"x-ratelimit-remaining": "3", "x-ratelimit-reset": "60"}, None),
         ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "soon"}, None),
+        ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "Mon, 1 Jan 99999999999 00:00:00 GMT"}, None),
+        ({"retry-after": "1" * 60_000}, None),
         ({"retry-after": "2", "x-ratelimit-remaining": "0", "x-ratelimit-reset": "60"}, 2.0),
     ],
 )

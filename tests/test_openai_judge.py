@@ -412,6 +412,16 @@ def test_what_holds_requests_back_is_told(judge_server: JudgeServer, picture: Pi
     assert asked.holdup() == ""
 
 
+def test_an_outage_that_lasts_ends_the_asking_and_is_named(
+    judge_server: JudgeServer, picture: Picture
+) -> None:
+    judge_server.choose = lambda request, attempt: "ok" if len(judge_server.requests) < 30 else "503"
+    answers: list[Answer] = []
+    with pytest.raises(JudgeUnusable, match=r"the endpoint has been down: HTTP 503: Service Unavailable"):
+        collect(judge(max_outage=2).ask(many(picture, 100)), answers)
+    assert all(answer.text is not None for answer in answers)
+
+
 # images that cannot be sent
 
 

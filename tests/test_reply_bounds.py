@@ -176,6 +176,21 @@ def test_what_inflates_too_far_or_to_nothing_is_given_up(judge: JudgeBounds, bod
     assert answer().error == "the reply (HTTP 200) is larger than 4 MiB"
 
 
+@pytest.mark.parametrize(
+    "coding", ["utf-8", "none", "", "Identity", "aws-chunked", "deflate", "gzip", "X-GZip"]
+)
+def test_a_paid_image_is_read_whatever_the_server_calls_its_coding(bounds: Bounds, coding: str) -> None:
+    body = json.dumps({"data": [{"b64_json": base64_of(png_of("a cat"))}]}).encode()
+    if coding == "deflate":  # without the header of zlib, as some servers send it
+        packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+        body = packer.compress(body) + packer.flush()
+    elif "gzip" in coding.lower():
+        body = gzip.compress(body)
+    BOUNDED["coded"] = sending(200, body, Content_Encoding=coding)
+    bounds.default = "coded"
+    assert OpenAIImagesT2I("m", base_url=bounds.base_url, max_attempts=1).generate("a cat").image
+
+
 def test_of_an_error_only_the_beginning_is_read(bounds: Bounds, judge: JudgeBounds) -> None:
     bounds.default = judge.default = "endless_500"
     assert "HTTP 500: no no no" in answer().error

@@ -33,6 +33,7 @@ STAGE = "adopt"
 # (Flat graphics are three times as large, but small all the same.)
 FAST_PNG = {"compress_level": 1, "compress_type": zlib.Z_RLE}
 _MOST_THREADS = 8
+_COMMIT_EVERY = 64  # images, so that a power cut costs few of many
 
 
 def adopt_cell(
@@ -51,7 +52,7 @@ def adopt_cell(
     """
     key = fp.remember(cell.fingerprints, check_cell(cell, items, source, places, overwrite), {})
     # earlier versions took what is no image too, and said nothing of its colours
-    known = [one for one in last_records(cell).values() if one.status != OK or one.flat is not None]
+    known = [one for one in last_records(cell, log).values() if one.status != OK or one.flat is not None]
     before = {record.item: record for record in known if record.fingerprint == key}
     copied, uneven, lost = 0, 0, dict[str, Record]()
     with contextlib.closing(RecordWriter(cell, key)) as writer:
@@ -63,6 +64,8 @@ def adopt_cell(
                 uneven += bool(record.uneven)
             else:
                 lost[item.id] = record
+            if n % _COMMIT_EVERY == 0:
+                writer.commit()
             progress.report(Progress(cell.key, STAGE, n, len(items), n - copied, len(lost)), n == len(items))
     log(f"{cell.key}: {copied} images copied from {source}, {len(items) - len(lost) - copied} were here")
     problems = []

@@ -69,7 +69,11 @@ def find_images(
     """
     own = find(source, items) if find else None
     images, others = dict[str, list[Path]](), dict[str, Path]()
-    for path in sorted(path for path in source.rglob("*") if path.is_file()):
+    inner = source / "images"
+    roots = (
+        [source, inner] if inner.is_symlink() else [source]
+    )  # below where it starts, rglob follows no link
+    for path in sorted(path for root in roots for path in root.rglob("*") if path.is_file()):
         stem = PurePosixPath(path.relative_to(source)).with_suffix("").as_posix()
         if path.suffix.lower() in IMAGE_SUFFIXES:
             images.setdefault(stem, []).append(path)
@@ -88,7 +92,7 @@ def find_images(
     places |= _instead([item for item in items if item.id not in places], places, images, others)
     model = f"/{items[0].model}/"
     for path in [place.path for place in places.values() if place.path and among]:
-        if model not in path.as_posix().removeprefix(str(among)):
+        if model not in f"/{path.as_posix().removeprefix(str(among))}":
             raise CellFailure(
                 f"{path} is in no folder of its model: with several models in --model_names, each has a folder below "
                 f"{among} ({model[1:]})"

@@ -105,11 +105,17 @@ async def read_body(response: httpx2.Response, longest: int) -> tuple[bytes, boo
         if left < 0:
             break
     body = b"".join(pieces)
-    if response.headers.get("content-encoding", "identity") == "identity":
+    # whatever else stands there ("utf-8", "aws-chunked", nothing) compresses nothing that was asked for
+    coding = response.headers.get("content-encoding", "").strip().lower().removeprefix("x-")
+    if coding not in ("gzip", "deflate"):
         return body, left >= 0
+    # some servers send a deflate without the header of zlib
+    raw = coding == "deflate" and body[:1] and body[0] & 0x0F != 8
     try:
         # a few bytes may inflate to gigabytes, and gigabytes to nothing
-        inflated = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body, longest + 1)
+        inflated = zlib.decompressobj(-zlib.MAX_WBITS if raw else zlib.MAX_WBITS | 32).decompress(
+            body, longest + 1
+        )
     except zlib.error as error:
         raise httpx2.DecodingError(str(error)) from None
     return inflated[:longest], left >= 0 and len(inflated) <= longest

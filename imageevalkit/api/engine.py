@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -26,6 +27,8 @@ T = TypeVar("T")
 
 # what is read of a reply that is none: a gateway may quote the whole request, with its pictures
 _LONGEST_ERROR = 2**18
+# of pages; Python also has codecs like punycode, which takes hours for what is that long
+_ENCODINGS = re.compile(r"utf|gb|big5|shift|euc|iso|latin|windows|(us-)?ascii", re.IGNORECASE)
 _LONGEST_BACKOFF = 60.0
 _MOST_DOUBLINGS = 16
 # A 429 of an item while requests that started later are served: not the account's rate but this one request ("too
@@ -179,8 +182,11 @@ class Engine:
         """What holds requests back now, in a few words; empty when nothing does."""
         return self.endpoint.redact(self.limiter.state())
 
-    async def post(self, request: Request, proven: bool) -> bytes | Failure:
-        """The body of a reply that serves ``request``, or what went wrong; ``proven`` as in ``classify_status``."""
+    async def post(self, request: Request, proven: Callable[[], bool]) -> bytes | Failure:
+        """The body of a reply that serves ``request``, or what went wrong.
+
+        ``proven`` as in ``classify_status``, asked when the reply is here: another item may have succeeded meanwhile.
+        """
         headers = {
             "Authorization": f"Bearer {self.endpoint.key}",
             "Content-Type": request.mime_type,
@@ -203,14 +209,18 @@ class Engine:
         with self.clients.idlest() as client:
             return await in_time(send, self.settings.timeout)
 
-    async def _read(self, response: httpx2.Response, proven: bool) -> bytes | Failure:
+    async def _read(self, response: httpx2.Response, proven: Callable[[], bool]) -> bytes | Failure:
         status, headers = response.status_code, response.headers
         longest = self._longest_reply if response.is_success else _LONGEST_ERROR
         body, whole = await read_body(response, longest)
         self.answered = True
         if not response.is_success:
-            text, key = body.decode(errors="replace"), self.endpoint.key_variable
-            return classify_status(status, headers, text, proven, key)
+            charset = response.charset_encoding or ""
+            try:
+                text = body.decode(charset if _ENCODINGS.match(charset) else "utf-8", errors="replace")
+            except LookupError:
+                text = body.decode(errors="replace")
+            return classify_status(status, headers, text, proven(), self.endpoint.key_variable)
         if not whole:
             text = f"the reply (HTTP {status}) is larger than {longest >> 20} MiB"
             return Failure(Kind.ITEM, text, maybe_billed=True)

@@ -53,7 +53,8 @@ from imageevalkit.secrets import beginning, one_line
 # the IETF draft on RateLimit header fields: ratelimit-{remaining,reset}.
 _RESET = re.compile(r"(?:x-)?ratelimit-reset(-[a-z-]+)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _RETRY_DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?s)"')
 # Larger numbers are points in time, in seconds or milliseconds since 1970, not durations.
 _EPOCH, _EPOCH_MS = 1e9, 1e12
@@ -94,13 +95,13 @@ def used_up_for(headers: Mapping[str, str], now: datetime | None = None) -> floa
 def _wait(text: str, now: datetime | None, unit: float = 1.0) -> float | None:
     """Seconds until what a header says: a number of ``unit`` seconds, "1m6.5s", a date of HTTP or ISO 8601."""
     now = now or datetime.now(timezone.utc)
-    if not _DURATION.sub("", text):
-        return sum(float(n) * _UNITS[unit] for n, unit in _DURATION.findall(text)) if text else None
+    if _DURATION.fullmatch(text):
+        return sum(float(n) * _UNITS[unit] for n, unit in _PART.findall(text))
     try:
         seconds = float(text) * unit
     except ValueError:
         for read in (parsedate_to_datetime, datetime.fromisoformat):
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, OverflowError):
                 date = read(text.replace("Z", "+00:00"))
                 date = date if date.tzinfo else date.replace(tzinfo=timezone.utc)
                 return max(0.0, (date - now).total_seconds())
@@ -131,7 +132,7 @@ class Failure(NamedTuple):
 
     ``maybe_billed``: the provider may have made an image (a reply that was lost, late or broken on its way).
     ``tokens`` and ``reported_cost`` (USD) are those of a reply that says what it cost (see ``ImageReply``).
-    ``doubt``: its text if it is about its item after all: only that none has succeeded speaks against that.
+    ``doubt``: its text should it be about its item after all, while nothing has succeeded yet; empty: no doubt.
     """
 
     kind: Kind

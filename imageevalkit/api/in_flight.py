@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
 _TICK = 0.25  # seconds between two looks
+# before Python 3.12 wait_for loses a cancellation that comes together with the reply; sooner, it would cut short what a
+# model does at its end
+_CANCELLED_AGAIN = 2.0  # seconds
 
 
 @dataclass
@@ -49,7 +53,7 @@ class InFlight(Generic[T]):
         self._work, self._stopped, self._fail = work, stopped, fail
         self._last_answers, self._tells_sent = last_answers, tells_sent
         self._tasks: dict[asyncio.Task[None], UnderWay] = {}
-        self._cancelled: set[asyncio.Task[None] | None] = set()
+        self._cancelled: dict[asyncio.Task[Any], float] = {}
         self._all_begun = False
         self._settled = asyncio.Event()
 
@@ -57,11 +61,13 @@ class InFlight(Generic[T]):
         self,
         items: Sequence[T],
         room: asyncio.Semaphore,
-        expect: Callable[[int], None] = lambda left: None,
+        expect: Callable[[int], None],
         prepare: Callable[[T], Awaitable[None]] | None = None,
     ) -> None:
-        """Begin one item after another as there is ``room``, once it is prepared; ``expect`` is told how many have not
-        begun."""
+        """Begin one item after another as there is ``room``, each once it is prepared.
+
+        ``expect`` is told how many have not begun.
+        """
         for begun, item in enumerate(items):
             expect(len(items) - begun)
             await room.acquire()
@@ -92,18 +98,20 @@ class InFlight(Generic[T]):
     async def abandon(self) -> None:
         """Cancel whatever is still under way, but let what has been answered be stored."""
         while self._tasks:
-            # again and again: before Python 3.12 wait_for loses a cancellation that comes together with the reply
             self._cancel(sent=True)
             await asyncio.wait(self._tasks, timeout=_TICK)
 
     def is_given_up(self) -> bool:
         """Whether the running task was cancelled from here, and not by the code that it runs."""
-        return asyncio.current_task() in self._cancelled
+        task = asyncio.current_task()
+        return task is not None and task in self._cancelled
 
     def _cancel(self, sent: bool) -> None:
+        now = time.monotonic()
         for task, state in self._tasks.items():
-            if not state.answered and (sent or not state.sent):
-                self._cancelled.add(task)
+            is_due = now - self._cancelled.get(task, -math.inf) > _CANCELLED_AGAIN
+            if is_due and not state.answered and (sent or not state.sent):
+                self._cancelled[task] = now
                 task.cancel()
 
     async def _run(self, item: T, state: UnderWay) -> None:

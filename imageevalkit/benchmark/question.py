@@ -119,6 +119,10 @@ class Question:
     data: Any = field(default=None, compare=False)
     item: str = ""
 
+    def of_item(self, item: str) -> Question:
+        """The same about that item; ``dataclasses.replace`` takes three times as long for each of 100,000."""
+        return Question(self.name, self.messages, self.sampling, self.choices, self.choice_ids, item)
+
     @property
     def group(self) -> str:
         """What stands before the first slash of the name."""

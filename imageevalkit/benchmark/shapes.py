@@ -46,7 +46,8 @@ class PromptFile(Benchmark):
             fields = [name for _, name, _, _ in Formatter().parse(self.question) if name is not None]
         except ValueError as error:
             raise CellFailure(f"{where}: question: {error}; {doubled}") from None
-        needed = dict.fromkeys(("prompt", *self.by, *(re.split(r"[.\[]", name)[0] for name in fields)))
+        asked = [re.split(r"[.\[]", name)[0] for name in fields]
+        needed = dict.fromkeys(("prompt", *self.by, *asked))
         rows = self.read_json(self.file)
         if not isinstance(rows, list) or not rows or not all(isinstance(row, Mapping) for row in rows):
             keys = ", ".join(f'"{key}"' for key in needed)
@@ -55,8 +56,8 @@ class PromptFile(Benchmark):
             )
         for n, row in enumerate(rows):
             if missing := [key for key in needed if key not in row]:
-                lacks = f"entry {n} (counted from 0) lacks {', '.join(missing)}"
-                raise CellFailure(f"{where}: {self.file}, {lacks}; in question, {doubled}")
+                lacks = f"{where}: {self.file}, entry {n} (counted from 0) lacks {', '.join(missing)}"
+                raise CellFailure(f"{lacks}; in question, {doubled}" if {*missing} & {*asked} else lacks)
             for repetition in range(self.images_per_prompt):
                 yield Sample(f"images/{n:05d}_{repetition}.png", row["prompt"], repetition, row)
 

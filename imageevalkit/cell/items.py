@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Any, SupportsIndex
+from typing import Any
 
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.errors import CellFailure
@@ -99,7 +99,7 @@ def entries_of(dataset: Any, benchmark: str) -> list[Item]:
                 raise ValueError(
                     f"{_PATH} '{raw['image_save_path']}' is that of entry {same} too (suffixes do not count)"
                 )
-        except (TypeError, ValueError) as error:
+        except ValueError as error:
             raise CellFailure(f"benchmark {benchmark}, entry {n} (data[{n}]): {error}") from None
     return entries
 
@@ -121,9 +121,11 @@ def _entry(raw: Any, benchmark: str, task: str) -> Item:
         _check(isinstance(prompt, str) and prompt.strip(), "prompt", prompt, "a text that is not empty")
     else:
         _check_input_list(parts)
-    # NumPy's integers have an index too
-    is_whole = isinstance(seed, SupportsIndex) and not isinstance(seed, bool)
-    _check(is_whole, "seed", seed, "a whole number")
+    try:
+        number = BASE_SEED + operator.index(raw["seed"])  # NumPy's integers too
+        _check(not isinstance(seed, bool), "seed", seed, "a whole number")
+    except TypeError:
+        _check(False, "seed", seed, "a whole number")
     folder = PurePosixPath(MODEL_NAME_MARK, benchmark)
     _check(isinstance(declared, str | PurePath), _PATH, declared, f"a text: {folder}/….png")
     path = PurePosixPath(declared)
@@ -139,7 +141,7 @@ def _entry(raw: Any, benchmark: str, task: str) -> Item:
     return Item(
         path=Path(path),
         id=path.with_suffix("").as_posix(),
-        seed=BASE_SEED + operator.index(seed),
+        seed=number,
         prompt=prompt,
         input_list=parts,
         data=raw.data if isinstance(raw, SampleEntry) else raw,

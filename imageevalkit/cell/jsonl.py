@@ -46,6 +46,8 @@ def parse(data: bytes) -> Any:
     """The JSON value in ``data``. Raises ValueError: it is none, no UTF-8, nested too deep, or has a huge number."""
     try:
         value = json.loads(data)
+    except json.JSONDecodeError as error:  # its own words have a line number, of a line
+        raise ValueError(f"{error.msg} at column {error.colno}") from None
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     if data.count(b"[") + data.count(b"{") > _MOST_LEVELS:
@@ -252,9 +254,10 @@ def _merged(main: bytes, copy: bytes, shape: Shape[Any]) -> list[bytes]:
     """The lines of both in the order in which they were written: each may lack some, and the copy's are true."""
     true = (line[_CHECKSUM:] for line in copy.split(b"\n") if _marked(line[_CHECKSUM:]) == line)
     own, kept = _by_record(main.split(b"\n"), shape), _by_record(true, shape)
-    places, before = {key: (n, 0) for n, key in enumerate(kept)}, -1
-    for n, key in enumerate(own, 1):
-        before, _ = places.setdefault(key, (before, n))  # what the copy lacks comes after what both have
+    # what the copy lacks comes right before the next line that both have
+    places, after = {key: (n, 1, 0) for n, key in enumerate(kept)}, len(kept)
+    for n, key in reversed([*enumerate(own)]):
+        after, *_ = places.setdefault(key, (after, 0, n))
     both = own | kept
     return [both[key] for key in sorted(places, key=places.__getitem__)]
 

@@ -26,7 +26,11 @@ _METRIC = Shape.of(Metric)
 
 def read_metrics(path: Path, n: int) -> dict[str, Metric]:
     """The metrics in a file of name → number, or of name → its fields, ``n`` items where they name none."""
-    where, raw = short_path(path), read_json(path)
+    where = short_path(path)
+    try:
+        raw = read_json(path)
+    except CellFailure as error:
+        raise CellFailure(f"{error} ({_REMEDY})") from None
     if not isinstance(raw, dict) or not raw:
         raise CellFailure(
             f'{where} holds no metrics: it must be an object such as {{"accuracy": 0.5}} ({_REMEDY})'

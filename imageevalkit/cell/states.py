@@ -118,7 +118,8 @@ def survey(
     ``settings`` are those that images should be of; None: of any. With ``mend`` an interrupted rename is finished, and
     records that only their copy still has are taken back; else nothing is touched. ``pixels``: what a judge must know
     of them; a file that no record vouches for is decoded then. Raises CellFailure: a file of the cell cannot be read;
-    to who is ``tolerant`` such an image is corrupt, and to all one that generation does not read.
+    an image only if generation reads it (one with a record, or any without ``pixels``) and this is not ``tolerant``,
+    else it is corrupt.
     """
     if not cell.folder.exists():
         return Survey({item.id: ImageState(item, FAILED, reason="never generated") for item in items})
@@ -148,9 +149,8 @@ def survey(
         except images.CorruptImage as error:
             reason = f"the image does not decode ({error})"
         except OSError as error:
-            if not tolerant and (
-                record or not pixels
-            ):  # generation must not take it for lost, and pay for another
+            # generation must not take it for lost, and pay for another
+            if not tolerant and (record or not pixels):
                 raise CellFailure(f"{item.path} cannot be read: {error.strerror}") from None
             reason = f"the image cannot be read: {error.strerror}"
         return ImageState(item, CORRUPT, record, reason, why)

@@ -119,6 +119,10 @@ class Answerers:
         return self._asked.holdup() if self._asked else ""
 
 
+# json.dumps would make one for each of 100,000 questions
+_ENCODER = json.JSONEncoder(sort_keys=True, ensure_ascii=False)
+
+
 def request_hash(question: Question, evaluator: Evaluator) -> str:
     """Identifies what is asked of whom: two questions with one hash have one answer.
 
@@ -128,7 +132,5 @@ def request_hash(question: Question, evaluator: Evaluator) -> str:
     messages = [
         [m.role, [p.request if isinstance(p, Picture) else p for p in m.parts]] for m in question.messages
     ]
-    request = json.dumps(
-        [messages, vars(question.sampling), question.choices], sort_keys=True, ensure_ascii=False
-    )
+    request = _ENCODER.encode([messages, vars(question.sampling), question.choices])
     return hashlib.sha256(to_bytes(f"[{evaluator.as_json}, {request[1:]}")).hexdigest()

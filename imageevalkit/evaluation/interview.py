@@ -115,14 +115,14 @@ class _Place:
     request: str = ""
     answer: Answer | None = None
     text: str | None = None
-    seen: Counter[str] = field(default_factory=Counter)
+    seen: dict[str, int] = field(default_factory=dict)
     forgiven: int = 0
     status: str = JUDGE_FAILED
     reason: str = ""
 
     @property
     def attempts(self) -> int:
-        return self.seen.total() - (self.answer is not None)
+        return sum(self.seen.values()) - (self.answer is not None)
 
 
 class Interview:
@@ -174,7 +174,7 @@ class Interview:
     def repeated(self) -> int:
         """How many have more replies than the official evaluator asks for."""
         most = self._benchmark.tries
-        return sum(any(p.seen.total() > most for p in places) for places in self._asking.values())
+        return sum(any(sum(p.seen.values()) > most for p in places) for places in self._asking.values())
 
     def open(self) -> list[Question]:
         """The questions to ask now, each request once."""
@@ -341,16 +341,16 @@ class Interview:
                 if question.name in questions:
                     name = question.name
                     raise CellFailure(f"{where} has more than one of the name '{name}': give each its own")
-                questions[question.name] = replace(question, item=item)
+                questions[question.name] = question.of_item(item)
         self.depend_on_answers |= answers.looked_at
         return list(questions.values())
 
     def _take(self, place: _Place) -> bool:
         """Look at the next reply to the place's request; False where there is none."""
-        replies, number = self._replies.get(place.request, ()), place.seen[place.request]
+        replies, number = self._replies.get(place.request, ()), place.seen.get(place.request, 0)
         if place.answer or number == len(replies):
             return False
-        place.seen[place.request] += 1
+        place.seen[place.request] = number + 1
         question = place.question
         answer = Answer(question, **replies[number])
         self.answered.add(self._answerers.of(question))

@@ -49,9 +49,13 @@ _LARGEST_REPLY = 4 * 2**20  # bytes; a hundred thousand tokens of thinking are h
 @dataclass
 class ChatHistory:
     """What the endpoint has shown so far: the request parameters (their repr) with which questions were answered
-    (``proven``) or turned down without that (``doubted``). ``answered_before``: so it was in an earlier run."""
+    (``proven``) or turned down without that (``doubted``).
+
+    ``replied``: it has sent anything at all. ``answered_before``: questions were answered in an earlier run.
+    """
 
     answered_before: bool = False
+    replied: bool = False
     gives_logprobs: bool = False
     proven: set[str] = field(default_factory=set)
     doubted: Counter[str] = field(default_factory=Counter)
@@ -133,7 +137,8 @@ class _Session:
         self._server = judge.server
         self._pictures = PictureCache()
         self._problem = ""
-        engine.answered = bool(judge.history.proven)
+        self._fault: BaseException | None = None
+        engine.answered = judge.history.replied
 
     async def run(self, questions: Sequence[Question]) -> None:
         """Answers are given as they come. Raises JudgeUnusable: no further one will."""
@@ -148,8 +153,10 @@ class _Session:
         finally:
             settled.cancel()
             await in_flight.abandon()
-            self._judge.note = ""
+            self._judge.note, self._judge.history.replied = "", self._engine.answered
             await self._engine.close()
+        if self._fault:
+            raise self._fault
         if self._problem:
             raise JudgeUnusable(self._problem)
 
@@ -157,6 +164,8 @@ class _Session:
         self._judge.note = self._engine.holdup()
 
     def _fail(self, error: BaseException) -> None:
+        if not isinstance(error, JudgeUnusable):
+            self._fault = self._fault or error
         self._problem = self._problem or one_line(error)
 
     async def _answer(self, question: Question) -> None:
@@ -185,7 +194,7 @@ class _Session:
         pictures = {picture: await self._pictures.get(picture) for picture in question.pictures}
         request = chat_request(self._model_id, question, parameters, pictures)
         asked = self._server.edition if self._server else 0
-        while isinstance(body := await self._engine.post(request, key in history.proven), Failure):
+        while isinstance(body := await self._engine.post(request, lambda: key in history.proven), Failure):
             if not self._server or not await self._restarted(self._server, body, asked):
                 history.doubted[key] += bool(body.doubt)
                 is_item = history.answered_before or history.doubted[key] <= _MOST_DOUBTED

@@ -164,7 +164,12 @@ class JudgeServer:
 
     def _said(self) -> str:
         """The line of the log that tells best why the server ended."""
-        text = self.log.read_bytes()[self._log_start :][-_LOG_TAIL:].decode(errors="replace")
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(self._log_start, file.seek(0, 2) - _LOG_TAIL))
+                text = file.read().decode(errors="replace")
+        except OSError:
+            return ""
         lines = [match[0] for line in text.splitlines() if (match := _TELLING.search(plain(line)))]
         # processes that only pass on the fault of another one say so, and end last
         causes = [line for line in lines if "root cause" not in line]
@@ -183,7 +188,7 @@ def _answers(port: int, model: str) -> bool | None:
         for path in ("health", "v1/models"):
             with _DIRECT.open(f"http://{_HOST}:{port}/{path}", timeout=_ANSWERS_WITHIN) as reply:
                 body = reply.read()
-    except (OSError, http.client.HTTPException):
+    except (OSError, ValueError, http.client.HTTPException):
         return None
     try:
         return model in [each["id"] for each in json.loads(body)["data"]]

@@ -247,5 +247,5 @@ def _is_mute(node: ast.ClassDef | ast.FunctionDef) -> bool:
     """Whether it is a class without a method that makes images; one may come from another base than ours."""
     if not isinstance(node, ast.ClassDef) or node.keywords or node.decorator_list:
         return False
-    bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+    bases = {ast.unparse(base) for base in node.bases}
     return bases <= {"ImageModel", "object"} and not _GENERATES.search(ast.unparse(node))

@@ -153,9 +153,9 @@ def options_over(given: dict[str, str], config: Config) -> Options:
         use_api=_value(given, "--use_api", config, "USE_API", parse_boolean, False),
         num_workers=_value(given, "--num_workers", config, "NUM_WORKERS", parse_count, 4),
         requests_per_minute=_value(
-            given, "--requests_per_minute", config, "REQUESTS_PER_MINUTE", parse_amount, None
+            given, "--requests_per_minute", config, "REQUESTS_PER_MINUTE", _parse_bound, None
         ),
-        max_cost=_value(given, "--max_cost", config, "MAX_COST", parse_amount, None),
+        max_cost=_value(given, "--max_cost", config, "MAX_COST", _parse_bound, None),
         retry_refused=is_set(given, "--retry_refused"),
         parallel=_value(given, "--parallel", config, "PARALLEL", parse_boolean, False),
         replicas=_value(given, "--replicas", config, "REPLICAS", parse_count, None),
@@ -244,6 +244,11 @@ def parse_judges(text: str) -> dict[str, str]:
                 f"--judges names two judges for {benchmark}: run the command once for each, both results are kept"
             )
     return judges
+
+
+def _parse_bound(text: str, what: str) -> float | None:
+    """An amount; none where the text is empty, which takes back that of config.sh."""
+    return parse_amount(text, what) if text.strip() else None
 
 
 def _value(

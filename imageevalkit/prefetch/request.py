@@ -74,7 +74,7 @@ def read_request(given: dict[str, str], config: Config) -> Request:
     """
     names_given = "--model_names" in given or "--ds_names" in given
     options = options_over({"--model_names": "", "--ds_names": "", **given} if names_given else given, config)
-    mirror = Path(given["--mirror"]) if "--mirror" in given else None
+    mirror = Path(given["--mirror"]) if given.get("--mirror") else None
     if mirror and not mirror.is_dir():
         raise UserError(f"--mirror: there is no folder {mirror}")
     request = Request([], {}, [], [], mirror, is_set(given, "--check"), is_set(given, "--hashes"))

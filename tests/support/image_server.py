@@ -339,6 +339,11 @@ def _cut_short(handler: Handler, request: Received) -> None:
     handler.close_connection = True
 
 
+def _late_400(handler: Handler, request: Received) -> None:
+    time.sleep(1)
+    FAULTS["400"](handler, request)
+
+
 def _slow(handler: Handler, request: Received) -> None:
     time.sleep(2.0)
     handler.send_bytes(png_of(request.prompt))
@@ -416,6 +421,7 @@ FAULTS: dict[str, Fault] = {
     "401": _wrong_key,
     "403": answering(403, "Your organization must be verified to use this model", None),
     "404": answering(404, "The model does not exist or you do not have access to it", "model_not_found"),
+    "late_400": _late_400,
     "400": answering(400, "Invalid value: 'giant'", "invalid_value", "invalid_request_error", "size"),
     "too_long": answering(
         400,

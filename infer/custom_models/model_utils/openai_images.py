@@ -217,7 +217,7 @@ class _OpenAIImages(ImageModel):
             self._budget.settle(held, cost or 0.0)
 
     async def _attempt(self, request: Request) -> ImageReply | Failure:
-        body = await self._engine.post(request, self._proven)
+        body = await self._engine.post(request, lambda: self._proven)
         if isinstance(body, Failure):
             return body
         reply = await on_cpu(self._route.read, body)
