@@ -7,13 +7,16 @@ from typing import Literal, NamedTuple
 
 
 class MeasurerSetting(NamedTuple):
-    """``module`` and ``class_name`` say where it is; a "reader" reads text, an "encoder" takes images to numbers, a
-    "measurer" is a benchmark's own. ``weights`` are names in :mod:`eval_models.encoders.weights`.
+    """``module`` and ``class_name`` say where it is. ``weights`` are names in :mod:`eval_models.encoders.weights`.
+
+    A "reader" reads text, an "encoder" takes images to numbers, a "detector" finds objects, a "vqascore" says how
+    probable a yes is, a "vqa" answers in a word, a "preference" is a score of people's taste; a "measurer" is a
+    benchmark's own.
     """
 
     module: str
     class_name: str
-    kind: Literal["encoder", "reader", "measurer"]
+    kind: Literal["encoder", "reader", "detector", "vqascore", "vqa", "preference", "measurer"]
     weights: Sequence[str] = ()
 
 
@@ -24,4 +27,15 @@ MEASURERS: dict[str, MeasurerSetting] = {
     "llm2clip": MeasurerSetting(
         "eval_models.encoders.llm2clip", "Llm2ClipEncoder", "encoder", ("llm2clip_vision", "llm2clip_text")
     ),
+    "mask2former": MeasurerSetting(
+        "eval_models.encoders.mask2former", "Mask2Former", "detector", ("mask2former", "geneval_clip")
+    ),
+    "clip-flant5-xxl": MeasurerSetting(
+        "eval_models.encoders.clip_flant5", "ClipFlanT5", "vqascore", ("clip_flant5_xxl", "clip_vit_l_336")
+    ),
+    "clip-flant5-xl": MeasurerSetting(
+        "eval_models.encoders.clip_flant5", "ClipFlanT5XL", "vqascore", ("clip_flant5_xl", "clip_vit_l_336")
+    ),
+    "hpsv2": MeasurerSetting("eval_models.encoders.hpsv2", "HPSv2Encoder", "preference", ("hpsv2",)),
+    "mplug": MeasurerSetting("eval_models.mplug", "MPlug", "vqa", ("mplug",)),
 }

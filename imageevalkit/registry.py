@@ -146,7 +146,7 @@ def make_benchmark(name: str, settings: Mapping[str, Any], judge: str) -> Benchm
         )
     with benchmark_code(name, "its settings"):
         benchmark = cls(cls.settings_class(**settings), judge)
-    benchmark.readers = reader_names()
+    benchmark.readers = measurer_names("reader")
     if not benchmark.headline or isinstance(benchmark.headline, str):
         raise CellFailure(
             f"benchmark {name}: its headline is {benchmark.headline!r}, and must name the metrics that are columns of "
@@ -314,17 +314,18 @@ def judge(
     return answerer
 
 
-def reader_names() -> list[str]:
-    """The measurers that read text, which may stand in for a judge where a benchmark allows it."""
-    return [name for name, setting in _measurers().MEASURERS.items() if setting.kind == "reader"]
+def measurer_names(kind: str = "") -> list[str]:
+    """The measurers of a kind (empty: of any), which stand in for a judge where a benchmark takes them."""
+    return [name for name, setting in _measurers().MEASURERS.items() if setting.kind == kind or not kind]
 
 
-def check_reader(name: str) -> str:
-    """``name``, if there is a reader of text called so. Raises UserError: there is none."""
-    if name not in reader_names():
-        known = [*reader_names(), *judges()]
+def check_measurer(name: str, kind: str) -> str:
+    """``name``, if there is a measurer of that kind called so. Raises UserError: there is none."""
+    if name not in measurer_names(kind):
+        known = [*measurer_names(kind), *judges()]
+        what = "text reader" if kind == "reader" else kind
         raise UserError(
-            f"unknown text reader '{name}'{suggest(name, known)}; known: {', '.join(known)}, "
+            f"unknown {what} '{name}'{suggest(name, known)}; known: {', '.join(known)}, "
             "and any model as backend:model"
         )
     return name
@@ -351,9 +352,14 @@ def measurer(name: str, options: Mapping[str, Any]) -> Answerer:
 
 
 def measurer_kind(name: str) -> str:
-    """What the measurer called ``name`` is: "encoder", "reader", or "measurer" where it is a benchmark's own."""
+    """What the measurer called ``name`` is: "encoder", "reader", …; "measurer" where it is a benchmark's own."""
     kind: str = _measurer(name).kind
     return kind
+
+
+def has_weights(name: str) -> bool:
+    """Whether the measurer called ``name`` is a network of its own, that takes a GPU."""
+    return bool(_measurer(name).weights)
 
 
 def measurer_assets(name: str, options: Mapping[str, Any]) -> list[Needed]:

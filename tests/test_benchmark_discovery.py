@@ -27,7 +27,7 @@ class SignSettings(Settings):
 
 
 class Signs(Benchmark):
-    name, version, judge, takes_readers = "street-signs", "1", "ppocr", True
+    name, version, judge, takes = "street-signs", "1", "ppocr", "reader"
     headline = ("read",)
     settings_class = SignSettings
 

@@ -93,7 +93,7 @@ def test_home_is_found_in_every_local_judge(backend: str) -> None:
 
 
 def test_judges_and_measurers_are_known_by_name() -> None:
-    assert registry.reader_names() == ["ppocr"]
+    assert registry.measurer_names("reader") == ["ppocr"]
     assert registry.measurer_kind("dreamsim") == "encoder"
     assert registry.find_judge("ppocr") is None and registry.find_judge("openai:gpt-4o") is not None
     here = {"csd": __file__, "se": __file__}
@@ -108,7 +108,7 @@ def test_judges_and_measurers_are_known_by_name() -> None:
 
 def test_who_answers_is_known_without_a_heavy_import() -> None:
     code = (
-        "import sys; from imageevalkit import registry as r; r.choose_judge('qwen3-vl-8b'); r.reader_names(); "
+        "import sys; from imageevalkit import registry as r; r.choose_judge('qwen3-vl-8b'); r.measurer_names('reader'); "
         "r.measurer_assets('dreamsim', {}); r.measurer_missing('csd+se', {}); r.measurer('llm2clip', {}); "
         "r.judge('qwen3-vl-8b', {}).label; "
         "assert not {'torch', 'transformers', 'numpy', 'onnxruntime', 'httpx2', 'msgspec'} & set(sys.modules)"

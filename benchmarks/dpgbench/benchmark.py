@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,12 +16,13 @@ from imageevalkit.assets import file_list, github
 from imageevalkit.benchmark.contract import (
     Answers,
     Benchmark,
-    Measurer,
     Sample,
     ScoredItem,
     Scores,
+    Settings,
     Unparsed,
     grouped,
+    json_value,
     spread,
 )
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask, measure
@@ -44,6 +45,13 @@ class Proposition(NamedTuple):
     kind: str
 
 
+@dataclass(frozen=True)
+class DPGBenchSettings(Settings):
+    """``weights`` is the place of mPLUG's, by its name."""
+
+    weights: Mapping[str, str] = field(default_factory=dict)
+
+
 class DPGBench(Benchmark):
     """Four images of each prompt. mPLUG answers, or the judge that ``--judges`` names: another metric."""
 
@@ -55,23 +63,21 @@ class DPGBench(Benchmark):
         file_list(Path(__file__).with_name("assets.txt"), "benchmarks/dpgbench/eval_prompts/"),
         licence="Apache-2.0 (TencentQQGYLab/ELLA)",
     )
+    judge = "mplug"
     takes = "vqa"
     headline = ("overall",)
     has_corrected_rules = True
+    settings_class = DPGBenchSettings
 
-    def __init__(self, settings: Any = None, judge: str = "") -> None:
-        super().__init__(settings, judge)
-        self.model = "" if self.backend else self.judge or "mplug"
-        if self.model:
-            self.judge = ""
+    settings: DPGBenchSettings
 
     @property
     def official_headline(self) -> Sequence[str]:  # type: ignore[override]
         return ("overall_official",) if self.settings.rules == "official" else ()
 
     @property
-    def measurers(self) -> Mapping[str, Measurer]:
-        return {"question": Measurer(self.model)} if self.model else {}
+    def judge_options(self) -> Mapping[str, Any]:
+        return {"weights": self.settings.weights}
 
     @cached_property
     def prompts(self) -> Mapping[str, str]:
@@ -126,7 +132,7 @@ class DPGBench(Benchmark):
 
     def parse(self, question: Question, answer: Answer) -> int:
         """1 for yes. mPLUG's answer must be that word alone (quirk); of a judge the first word counts."""
-        text = answer.text if self.backend else super().parse(question, answer)
+        text = answer.text if self.backend else json_value(answer)
         if not isinstance(text, str):
             raise Unparsed("the record holds no words")
         if not self.backend:
@@ -165,8 +171,8 @@ class DPGBench(Benchmark):
         """By name, in percent; the images of a prompt are one to an interval.
 
         * ``overall``: the mean of all images. ``overall_official`` (official rules): of the prompts with four.
-        * ``l1/<category>``, ``l2/<category>``: the share of yes. Official rules: in the last image of each prompt alone,
-          whatever it depends on (quirk). Corrected: in all images, with what depends on a no; and ``l1_raw``,
+        * ``l1/<category>``, ``l2/<category>``: the share of yes. Official rules: in the last image of each prompt
+          alone, whatever it depends on (quirk). Corrected: in all images, with what depends on a no; and ``l1_raw``,
           ``l2_raw``, whatever it depends on.
         """
         is_official = self.settings.rules == "official"
@@ -195,7 +201,7 @@ class DPGBench(Benchmark):
         metrics = self.metrics(scores)
         of_prompt = grouped(scores.items, lambda one: one.item.data["prompt_id"])
         lines, details = [], []
-        for name, items in of_prompt.items():
+        for items in of_prompt.values():
             done = sorted((one for one in items if one.score), key=lambda one: one.item.data["repetition"])
             details += [line for one in done for line in self._detail(one)]
             values = [one.score.values["score"] for one in done if one.score and one.score.values]

@@ -9,7 +9,7 @@ import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,11 +17,11 @@ from imageevalkit.assets import file_list, github
 from imageevalkit.benchmark.contract import (
     Answers,
     Benchmark,
-    Measurer,
     Sample,
     Scores,
     Settings,
     Unparsed,
+    json_value,
     spread,
 )
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask, measure
@@ -42,9 +42,11 @@ _SYSTEM = "benchmarks/genai/t2v_metrics/constants.py::SYSTEM_MSG"
 
 @dataclass(frozen=True)
 class GenAISettings(Settings):
-    """``prompts`` is how many: 1600 of GenAI-Bench, or the 527 of the paper before it."""
+    """``prompts`` is how many: 1600 of GenAI-Bench, or the 527 of the paper before it. ``weights`` are places of
+    those of CLIP-FlanT5."""
 
     prompts: Literal[1600, 527] = 1600
+    weights: Mapping[str, str] = field(default_factory=dict)
 
 
 class GenAI(Benchmark):
@@ -62,6 +64,7 @@ class GenAI(Benchmark):
         },
         licence="Apache-2.0 (linzhiqiu/t2v_metrics); the data state none",
     )
+    judge = "clip-flant5-xxl"
     takes = "vqascore"
     headline = ("basic", "advanced", "all")
     has_corrected_rules = True
@@ -71,16 +74,12 @@ class GenAI(Benchmark):
 
     def __init__(self, settings: GenAISettings | None = None, judge: str = "") -> None:
         super().__init__(settings, judge)
-        self.model = "" if self.backend else self.judge or "clip-flant5-xxl"
-        if self.model:
-            self.judge = ""
         if self.settings.rules == "official":
             self.official_headline = tuple(f"{name}_official" for name in self.headline)
 
     @property
-    def measurers(self) -> Mapping[str, Measurer]:
-        """CLIP-FlanT5, unless a judge was named."""
-        return {_QUESTION: Measurer(self.model, {"system": self.prompts[_SYSTEM]})} if self.model else {}
+    def judge_options(self) -> Mapping[str, Any]:
+        return {"system": self.prompts[_SYSTEM], "weights": self.settings.weights}
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -112,7 +111,7 @@ class GenAI(Benchmark):
 
     def parse(self, question: Question, answer: Answer) -> float:
         """The probability of "Yes", 0-1: of CLIP-FlanT5 the geometric mean with that of the end after it (quirk)."""
-        value = (answer.probabilities or {}).get("Yes") if self.backend else super().parse(question, answer)
+        value = (answer.probabilities or {}).get("Yes") if self.backend else json_value(answer)
         if not isinstance(value, float | int) or not math.isfinite(value):
             raise Unparsed("the record holds no probability")
         return float(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -17,7 +17,6 @@ from imageevalkit.assets import file_table, github
 from imageevalkit.benchmark.contract import (
     Answers,
     Benchmark,
-    Measurer,
     Sample,
     Scores,
     Settings,
@@ -56,10 +55,11 @@ _RECORD = Shape(must={"filename": str, "tag": str, "correct": bool, "reason": st
 class GenEvalSettings(Settings):
     """``detections`` is the ``results.jsonl`` of the official program, whose detector ran elsewhere.
 
-    ``<MODEL_NAME>`` in it stands for the name of the model.
+    ``<MODEL_NAME>`` in it stands for the name of the model. ``weights`` are places of those of the evaluator.
     """
 
     detections: str = ""
+    weights: Mapping[str, str] = field(default_factory=dict)
 
 
 class GenEval(Benchmark):
@@ -84,6 +84,9 @@ prompts/object_names.txt 642 608f6a0e5c8ca1c7a92b818430141fe268c85b7930b50f4160f
         },
         licence="MIT (djghosh13/geneval)",
     )
+    judge = "mask2former"
+    # the official one is mmdetection's, whose records the setting "detections" takes
+    official_judges = ("mmdet",)
     takes = "detector"
     headline = ("overall",)
     settings_class = GenEvalSettings
@@ -92,16 +95,18 @@ prompts/object_names.txt 642 608f6a0e5c8ca1c7a92b818430141fe268c85b7930b50f4160f
 
     def __init__(self, settings: GenEvalSettings | None = None, judge: str = "") -> None:
         super().__init__(settings, judge)
-        self.detector, self.judge = self.judge or "mask2former", ""
+        if self.settings.detections:
+            self.judge = ""  # nothing is left to measure
 
     @property
-    def measurers(self) -> Mapping[str, Measurer]:
-        """The detector, with CLIP for colours."""
-        if self.settings.detections:
-            return {}
-        names = self.read_text("object_names.txt").split("\n")[:_CLASSES]
-        options = {"classes": names, "colors": COLORS, "templates": list(self.prompts.values())}
-        return {_QUESTION: Measurer(self.detector, options)}
+    def judge_options(self) -> Mapping[str, Any]:
+        """Of the detector, with CLIP for colours."""
+        return {
+            "classes": self.read_text("object_names.txt").split("\n")[:_CLASSES],
+            "colors": COLORS,
+            "templates": list(self.prompts.values()),
+            "weights": self.settings.weights,
+        }
 
     @property
     def identity(self) -> Mapping[str, Any]:

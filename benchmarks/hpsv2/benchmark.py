@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from imageevalkit.assets import file_table, github
 from imageevalkit.benchmark.contract import (
     Answers,
     Benchmark,
-    Measurer,
     Sample,
     Scores,
     Settings,
+    Unparsed,
     grouped,
+    json_value,
     spread,
 )
-from imageevalkit.benchmark.question import Picture, Question, measure
+from imageevalkit.benchmark.question import Answer, Picture, Question, measure
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.metrics import arithmetic_mean, mean, mean_by
@@ -36,10 +37,12 @@ _QUESTION = "preference"
 @dataclass(frozen=True)
 class HPSv2Settings(Settings):
     """``version`` is that of the model, "both" by default: their scales do not compare. ``antialias`` False shrinks
-    images as torchvision did by default before 0.17, and as numbers published before 2024 were measured."""
+    images as torchvision did by default before 0.17, and as numbers published before 2024 were measured.
+    ``weights`` is the place of the models', by its name."""
 
     version: Literal["both", "v2.1", "v2.0"] = "both"
     antialias: bool = True
+    weights: Mapping[str, str] = field(default_factory=dict)
 
 
 class HPSv2(Benchmark):
@@ -56,6 +59,8 @@ class HPSv2(Benchmark):
         ),
         licence="Apache-2.0 (tgxs002/HPSv2)",
     )
+    judge = "hpsv2"
+    takes = "preference"
     has_corrected_rules = True
     unbounded = ("*",)  # a cosine may be below 0
     settings_class = HPSv2Settings
@@ -69,9 +74,20 @@ class HPSv2(Benchmark):
         self.headline = self.versions
 
     @property
-    def measurers(self) -> Mapping[str, Measurer]:
-        options = {"versions": list(self.versions), "antialias": self.settings.antialias}
-        return {_QUESTION: Measurer("hpsv2", options)}
+    def judge_options(self) -> Mapping[str, Any]:
+        return {
+            "versions": list(self.versions),
+            "antialias": self.settings.antialias,
+            "weights": self.settings.weights,
+        }
+
+    def parse(self, question: Question, answer: Answer) -> dict[str, float]:
+        """The numbers by version."""
+        value = json_value(answer)
+        try:
+            return {version: float(value[version]) for version in self.versions}
+        except (KeyError, TypeError, ValueError):
+            raise Unparsed("the record holds no numbers of the versions") from None
 
     @property
     def identity(self) -> Mapping[str, Any]:

@@ -65,7 +65,7 @@ text_prompts_zh.jsonl 169494 6512cd121ac093e8113e114d76eb2c0ce967c220b18e2049e10
     # 7B gave the numbers published with the benchmark, 32B those of the official evaluation kit
     judge = "transformers:qwen2.5-vl-7b"
     official_judges = ("transformers:qwen2.5-vl-7b", "transformers:qwen2.5-vl-32b")
-    takes_readers = True
+    takes = "reader"
     pixels = QWEN_VL_UTILS
 
     def samples(self) -> Iterable[Sample]:

@@ -122,7 +122,7 @@ class OneIG(Benchmark):
     unbounded = ("diversity*", "text/*ED", f"{TOTAL}*")
     scores_blank = False  # the official splitter takes the placeholder of an image, which is black there, out
     has_corrected_rules = True
-    takes_readers = True  # for text alone
+    takes = "reader"  # for text alone
     settings_class = OneIGSettings
 
     settings: OneIGSettings

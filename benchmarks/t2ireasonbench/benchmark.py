@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from imageevalkit.assets import file_table, github, text_list
+from imageevalkit.assets import file_list, github, text_list
 from imageevalkit.benchmark.contract import (
     Answers,
     Benchmark,
@@ -106,19 +106,7 @@ class T2IReasonBench(Benchmark):
     assets = github(
         "PenghaoYin/ImageEvalKit",
         "85b5e1511b867688fa37edee304ee0adc953e941",
-        file_table(
-            """
-prompts/entity_reasoning.json 48889 8a0af91d579e9c22f0877b6443e7a86176e8f78b445dcbee1b9b4ccc99698045
-prompts/idiom_interpretation.json 68261 d0f21ef6111972f22dba1176f091f1b1a4390207fbaa806ab0ee0dbebd72956e
-prompts/scientific_reasoning.json 54518 7b4a67711d33461d0ebd0962e6b7877485fb82d8d6c7b93e649be6f4683b1f32
-prompts/textual_image_design.json 39090 e07a668f69b9fc057343de1cb7709d3bda68d972be9d84c12458096839f4c255
-deepseek_evaluation_qs/evaluation_entity.json 545771 84c91ae28c3ad53103475c182930fb071741dbc70cdc5f53618d859440f846da
-deepseek_evaluation_qs/evaluation_idiom.json 490504 9670e20f9694da1420402c97422fd0f09b8883fa21a254d186b84e01b7924090
-deepseek_evaluation_qs/evaluation_scientific.json 581119 08c0f6a2be03952dc4d10d9a5dd5b877334875fc3cdb131a9ba707ff4c08ca30
-deepseek_evaluation_qs/evaluation_textual_image.json 487302 435d7f2b1d5886c7ddd99423b4bd315491b020ef1804aed9629e9037c2ac1de7
-""",
-            "benchmarks/T2I-ReasonBench/",
-        ),
+        file_list(Path(__file__).with_name("assets.txt"), "benchmarks/T2I-ReasonBench/"),
         text_list(Path(__file__).with_name("prompts.txt")),
         licence="none stated (KaiyueSun98/T2I-ReasonBench)",
     )
@@ -158,8 +146,11 @@ deepseek_evaluation_qs/evaluation_textual_image.json 487302 435d7f2b1d5886c7ddd9
 
     def _dimension(self, name: str) -> Iterable[Sample]:
         dimension = DIMENSIONS[name]
-        prompts = self.read_json(f"{dimension.file}.json")
-        asked = {row["id"]: row for row in self.read_json(f"evaluation_{dimension.program}.json")}
+        prompts = self.read_json(f"prompts/{dimension.file}.json")
+        asked = {
+            row["id"]: row
+            for row in self.read_json(f"deepseek_evaluation_qs/evaluation_{dimension.program}.json")
+        }
         for row in prompts:
             n = row["id"]
             blocks = {block.name: asked[n][block.key] for block in dimension.blocks}

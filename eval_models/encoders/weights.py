@@ -86,6 +86,15 @@ _ASSETS: dict[str, tuple[PlacedAsset, ...]] = {
     "hpsv2": (HubAsset("xswu/HPSv2", patterns=("HPS_v2_compressed.pt", "HPS_v2.1_compressed.pt")),),
     "clip_flant5_xxl": (HubAsset("zhiqiulin/clip-flant5-xxl"),),
     "clip_flant5_xl": (HubAsset("zhiqiulin/clip-flant5-xl"),),
+    # DPG-Bench: ModelScope's hub has a client of its own
+    "mplug": (
+        UrlAsset(
+            "https://www.modelscope.cn/models/iic/mplug_visual-question-answering_coco_large_en",
+            f"{_FOLDER}/mplug",
+            "Apache-2.0",
+            by_hand=True,
+        ),
+    ),
     "clip_vit_l_336": (HubAsset("openai/clip-vit-large-patch14-336"),),
 }
 """What prefetch gets; the first of each says where the weights are."""

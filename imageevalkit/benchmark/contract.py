@@ -141,8 +141,8 @@ class Benchmark(ABC):
 
     The attributes of the class:
 
-    * ``name`` is what users call it; ``aliases`` are other names for it. ``version`` stands for its data, questions and rules: raise it whenever one of
-      them changes. ``task`` is t2i, edit or subject. ``assets`` are what prefetch gets
+    * ``name`` is what users call it; ``aliases`` are other names for it. ``version`` stands for its data, questions and
+      rules: raise it whenever one of them changes. ``task`` is t2i, edit or subject. ``assets`` are what prefetch gets
       (:func:`imageevalkit.assets.github`).
     * ``headline`` names the metrics that are columns of the leaderboard; ``official_headline`` those that take their
       place when missing items are treated as the official evaluator treats them.
@@ -229,6 +229,11 @@ class Benchmark(ABC):
 
         The group of a question is its name up to the first slash: "point" of "point/colour".
         """
+        return {}
+
+    @property
+    def judge_options(self) -> Mapping[str, Any]:
+        """What a measurer in the place of the judge is made with."""
         return {}
 
     @property
@@ -325,10 +330,7 @@ class Benchmark(ABC):
         measurer = self.measurers.get(question.group, JUDGE)
         if measurer == JUDGE or measurer.name in self.readers:
             return answer.text
-        try:
-            return json.loads(answer.text or "")
-        except (ValueError, RecursionError):
-            raise Unparsed("the record holds no measurement") from None
+        return json_value(answer)
 
     @abstractmethod
     def score(self, item: Item, answers: Answers) -> Score:
@@ -361,6 +363,14 @@ class Benchmark(ABC):
         :class:`imageevalkit.adoption.places.Place`. None: the layout is none that only this benchmark knows.
         """
         return None
+
+
+def json_value(answer: Answer) -> Any:
+    """The JSON value that a measurer has given. Raises Unparsed: it is none."""
+    try:
+        return json.loads(answer.text or "")
+    except (ValueError, RecursionError):
+        raise Unparsed("the record holds no measurement") from None
 
 
 def _json_lines(text: str) -> list[Any]:

@@ -148,7 +148,7 @@ def ask(
     choices: tuple[str, ...] = (),
     data: Any = None,
 ) -> Question:
-    """A question to the judge, in one message of texts and pictures; ``choices`` and ``data`` as in :class:`Question`."""
+    """A question to the judge, in one message of texts and pictures; see :class:`Question`."""
     message = Message("user", parts)
     messages = (Message("system", (system,)), message) if system else (message,)
     return Question(name, messages, Sampling(1 if choices else max_tokens, temperature), choices, data=data)

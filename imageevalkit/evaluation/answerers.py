@@ -45,7 +45,7 @@ class Answerers:
             )
         if one.backend:
             return registry.judge(one.judge, one.prompts, one.official, one.pixels)
-        return registry.measurer(one.judge, {})  # a reader in the place of a judge
+        return registry.measurer(one.judge, one.judge_options)
 
     def of(self, question: Question) -> Answerer:
         """Who answers it. Raises CellFailure: nobody does."""

@@ -52,12 +52,14 @@ class BenchmarkChoice:
     @cached_property
     def uses_encoders(self) -> bool:
         """Whether it measures with image encoders."""
-        return any(registry.measurer_kind(measurer.name) == "encoder" for measurer in self._measurers())
+        return any(registry.has_weights(measurer.name) for measurer in self._measurers())
 
     def _measurers(self) -> Iterator[Measurer]:
         for measurer in self.benchmark.measurers.values() if self.benchmark else ():
             if measurer != JUDGE:
                 yield measurer
+        if self.asked and ":" not in self.asked:  # one in the place of a judge
+            yield Measurer(self.asked, {"weights": self.settings.get("weights", {})})
 
     def evaluation(self, model: str, environment: str) -> list[str]:
         """The command that evaluates images of ``model``."""
@@ -235,11 +237,11 @@ def _judge(benchmark: Benchmark, judge: str) -> str:
     if not benchmark.judge:
         return _no_judge(benchmark.name, judge)
     judge = judge or benchmark.judge
-    if benchmark.takes_readers and ":" not in judge and judge not in registry.judges():
-        return registry.check_reader(judge)
-    if not benchmark.takes_readers and judge in registry.reader_names():
+    if benchmark.takes and ":" not in judge and judge not in registry.judges():
+        return registry.check_measurer(judge, benchmark.takes)
+    if judge in registry.measurer_names():
         raise UserError(
-            f"benchmark {benchmark.name} takes no reader of text, such as '{judge}' (takes_readers in benchmark.py): "
+            f"benchmark {benchmark.name} does not take '{judge}' (takes in benchmark.py): "
             f"name a judge, one of {', '.join(registry.judges())} or any model as backend:model"
         )
     return registry.choose_judge(judge).full_name

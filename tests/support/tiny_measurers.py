@@ -93,7 +93,13 @@ def save_clip_flant5(folder: Path, tower: Path, *, seed: int = 0) -> None:
 
     torch.manual_seed(seed)
     letters = sorted({*"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,?\"'\n\u2581"})
-    vocabulary = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("\u2581Yes", -1.0), *((one, -4.0) for one in letters)]
+    vocabulary = [
+        ("<pad>", 0.0),
+        ("</s>", 0.0),
+        ("<unk>", 0.0),
+        ("\u2581Yes", -1.0),
+        *((one, -4.0) for one in letters),
+    ]
     tokenizer = Tokenizer(Unigram(vocabulary, unk_id=2))
     tokenizer.pre_tokenizer = Metaspace()
     tokenizer.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
@@ -115,14 +121,23 @@ def save_clip_flant5(folder: Path, tower: Path, *, seed: int = 0) -> None:
         decoder_start_token_id=0,
     )
     vision = CLIPVisionConfig(
-        hidden_size=24, intermediate_size=32, num_hidden_layers=3, num_attention_heads=2, image_size=32, patch_size=8
+        hidden_size=24,
+        intermediate_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        image_size=32,
+        patch_size=8,
     )
     CLIPVisionModel(vision).save_pretrained(tower)
     network = Network(config)
     network.save_pretrained(folder)
     fast.save_pretrained(folder)
     settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    settings |= {"model_type": "clip_t5", "architectures": ["CLIPT5ForConditionalGeneration"], "mm_vision_select_layer": -2}
+    settings |= {
+        "model_type": "clip_t5",
+        "architectures": ["CLIPT5ForConditionalGeneration"],
+        "mm_vision_select_layer": -2,
+    }
     (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
     # its state is one of torch's files, with the projector and a copy of the image encoder
     (folder / "model.safetensors").unlink()
