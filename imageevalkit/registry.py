@@ -128,6 +128,11 @@ def benchmark_class(name: str) -> type[Benchmark] | None:
     return classes.get(name)
 
 
+def without_alias(name: str) -> str:
+    """The name of the benchmark that is also called ``name``; ``name`` itself where none is."""
+    return next((own for own, cls in _benchmarks()[0].items() if name in cls.aliases), name)
+
+
 def benchmark_files(name: str) -> BenchmarkFiles:
     """What prefetch gets for the benchmark ``name``; of a foreign one nothing. Raises CellFailure as above."""
     cls = benchmark_class(name)

@@ -82,8 +82,12 @@ class WeightsUser(NamedTuple):
     remedy: str
 
 
-def find_weights(user: WeightsUser, model_path: str, revision: str | None) -> WeightsSource:
+def find_weights(
+    user: WeightsUser, model_path: str, revision: str | None, file: str = "config.json"
+) -> WeightsSource:
     """What the folder or hub id ``model_path`` stands for now. A revision in the cache is not looked up anew.
+
+    ``file`` is one that such a repository has.
 
     Raises CellFailure: there is neither such a folder, nor such a repository in the cache or on the hub.
     """
@@ -95,14 +99,14 @@ def find_weights(user: WeightsUser, model_path: str, revision: str | None) -> We
 
         if not may_be_hub_id(model_path):
             raise FileNotFoundError(model_path)
-        config = try_to_load_from_cache(model_path, "config.json", revision=revision)
+        config = try_to_load_from_cache(model_path, file, revision=revision)
         if not isinstance(config, str):
-            config = hf_hub_download(model_path, "config.json", revision=revision)
+            config = hf_hub_download(model_path, file, revision=revision)
     except ImportError as error:
         raise missing_package(user, error) from error
     except Exception as error:  # of the hub, of its HTTP library, of the disk
         raise CellFailure(f"{user.name}: {why_not_loaded(model_path, error)}") from error
-    commit = Path(config).parent.name  # …/snapshots/<commit>/config.json
+    commit = Path(config).parent.name  # …/snapshots/<commit>/<file>
     return WeightsSource(model_path, commit, {"model": model_path, "revision": commit})
 
 

@@ -75,4 +75,4 @@ def test_all_prompts_in_the_official_folders(tmp_path: Path, monkeypatch: pytest
     assert asked.text == made[0].prompt and not asked.choices
     one = HPSv2(HPSv2Settings(version="v2.0", antialias=False))
     assert one.headline == ("v2.0",) and one.identity == {"antialias": False}
-    assert one.measurers["preference"].options == {"versions": ["v2.0"], "antialias": False}
+    assert one.judge_options == {"versions": ["v2.0"], "antialias": False, "weights": {}}

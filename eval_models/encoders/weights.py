@@ -103,6 +103,8 @@ WEIGHTS: dict[str, str] = {
     for name, (first, *_) in _ASSETS.items()
 }
 """The default place of each: a file, a folder, or a hub id."""
+# a file of each that has no config.json
+_HAS = {"geneval_clip": "open_clip_config.json", "hpsv2": "HPS_v2.1_compressed.pt"}
 _WITH_REFERENCES = ("csd", "se")  # measure by vectors that the benchmark brings
 
 
@@ -163,7 +165,7 @@ def find(name: str, places: Mapping[str, str]) -> WeightsSource:
             )
         return WeightsSource(str(path), None, dict(identity))
     if on_hub:
-        return find_weights(ENCODERS, place, None)
+        return find_weights(ENCODERS, place, None, _HAS.get(name, "config.json"))
     first = _ASSETS[name][0]
     origin = f"the hub has it as {WEIGHTS[name]}"
     if isinstance(first, UrlAsset):

@@ -19,6 +19,7 @@ from imageevalkit.launch.config import (
     split_names,
 )
 from imageevalkit.launch.kwargs import parse_kwargs, parse_kwargses
+from imageevalkit.registry import without_alias
 
 T = TypeVar("T")
 
@@ -149,7 +150,7 @@ def options_over(given: dict[str, str], config: Config) -> Options:
     return Options(
         models=list(unique),
         model_kwargs=list(unique.values()),
-        benchmarks=list(dict.fromkeys(benchmarks)),
+        benchmarks=list(dict.fromkeys(map(without_alias, benchmarks))),
         use_api=_value(given, "--use_api", config, "USE_API", parse_boolean, False),
         num_workers=_value(given, "--num_workers", config, "NUM_WORKERS", parse_count, 4),
         requests_per_minute=_value(
@@ -166,7 +167,12 @@ def options_over(given: dict[str, str], config: Config) -> Options:
         images=_images(given, kwargses),
         blank_on_error=_value({}, "", config, "GENERATE_BLANK_IMAGE_ON_ERROR", parse_boolean, False),
         missing_items=given.get("--missing_items") or config.scalars.get("MISSING_ITEMS") or "withhold",
-        judges={**config.maps.get("JUDGE_MAP", {}), **parse_judges(given.get("--judges", ""))},
+        judges={
+            without_alias(name): judge
+            for name, judge in (
+                config.maps.get("JUDGE_MAP", {}) | parse_judges(given.get("--judges", ""))
+            ).items()
+        },
         judge_kwargs=parse_kwargs(given.get("--judge_kwargs", ""), "--judge_kwargs"),
         ds_kwargs=parse_kwargs(given.get("--ds_kwargs", ""), "--ds_kwargs"),
         asks_judges=not is_set(given, "--rescore"),

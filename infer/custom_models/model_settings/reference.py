@@ -18,8 +18,16 @@ def _entries(suffix: str) -> dict[str, dict[str, Any]]:
     }
 
 
+_IDENTITY = {
+    "model_path": "",
+    "module": ".model_utils.reference_blank",
+    "class": "ReferenceIdentity",
+    "gpus": 0,
+    "api": False,
+}
+
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "t2i": _entries(""),
-    "edit": _entries("Edit"),
+    "edit": {**_entries("Edit"), "reference-identity": _IDENTITY},
     "subject": _entries("Subject"),
 }

@@ -1,4 +1,7 @@
-"""``reference-blank``: one white image for everything, the floor of benchmarks that reward doing nothing."""
+"""``reference-blank``: one white image for everything, the floor of benchmarks that reward doing nothing.
+
+``reference-identity`` is the floor of editing: the image as it was.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Sequence
 
 from PIL import Image
 
-from custom_models.model_utils.inputs import last_image, split_subject
+from custom_models.model_utils.inputs import last_image, split_inputs, split_subject
 
 
 class ReferenceBlank:
@@ -42,3 +45,17 @@ class ReferenceBlankSubject(ReferenceBlank):
     def generate(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Image.Image:
         """A white image. Raises ItemFailed without an image or a prompt."""
         return super().generate(split_subject(input_list).prompt, seed)
+
+
+class ReferenceIdentity:
+    """Edit: the first input image as it is, the floor of benchmarks that reward leaving all else alone."""
+
+    model_name = "reference-identity"
+
+    def __init__(self, model_path: str | None = None) -> None:
+        pass
+
+    def generate(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Image.Image:
+        """The first image. Raises ItemFailed when there is none."""
+        last_image(input_list)
+        return split_inputs(input_list)[0][0]
