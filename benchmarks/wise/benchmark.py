@@ -216,10 +216,11 @@ natural_science.json 117085 b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be2
             for one in scores.items
             if one.score and (words := self.beyond_scale(self.clean(one.replies[_QUESTION])))
         ]
+        if not beyond:
+            return []
         return [
             f"{len(beyond)} of the judge's verdicts are beyond its scale of 0 to 2 and count as the official "
-            f"program reads them (the first: {first}); rules=corrected asks again"
-            for first in beyond[:1]
+            f"program reads them (the first: {beyond[0]}); rules=corrected asks again"
         ]
 
     def official_files(self, scores: Scores) -> dict[str, str]:
