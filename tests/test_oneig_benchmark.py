@@ -401,7 +401,12 @@ def test_the_grid_of_each_model(tmp_path: Path) -> None:
         ({"tasks": "alignement"}, r"no task 'alignement' \(did you mean 'alignment'\?\)"),
         ({"images_per_prompt": 0}, r"images_per_prompt and batch_size are whole numbers of at least 1"),
         ({"batch_size": 0}, r"images_per_prompt and batch_size are whole numbers"),
+        *(
+            ({"tasks": tasks}, f"tasks are '{tasks}': name some of alignment, text,")
+            for tasks in ("", " ", ",")
+        ),
         ({"grid": "2x2"}, r"grid '2x2' is not rows,cols"),
+        ({"grid": ""}, r"grid '' is not rows,cols"),
         ({"grid": "2,2", "images_per_prompt": 9}, r"grid must have 9 cells, the images_per_prompt"),
         ({"grid": {"a": "2,2", "b": "1,2"}}, r"grid must have 4 cells.* of all models"),
         ({"images_per_prompt": 1}, r"no diversity where images_per_prompt is 1"),

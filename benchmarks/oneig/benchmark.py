@@ -80,6 +80,8 @@ class OneIGSettings(Settings):
     batch_size: int = 32
 
     def __post_init__(self) -> None:
+        if not self.chosen:
+            raise UserError(f"OneIG's tasks are {self.tasks!r}: name some of {', '.join(TASKS)}")
         if min(self.count, self.batch_size) < 1:
             raise UserError("OneIG's images_per_prompt and batch_size are whole numbers of at least 1")
         if any(grid.cells != self.count for grid in self.grids.values()):  # their results would not compare
@@ -105,7 +107,9 @@ class OneIGSettings(Settings):
     @property
     def grids(self) -> Mapping[str, Grid]:
         """By model; "" is any. Raises UserError: one is none."""
-        by_model = self.grid if isinstance(self.grid, Mapping) else {"": self.grid} if self.grid else {}
+        if self.grid is None:
+            return {}
+        by_model = self.grid if isinstance(self.grid, Mapping) else {"": self.grid}
         return {model: Grid.parse(grid) for model, grid in by_model.items()}
 
 
