@@ -311,7 +311,8 @@ class OneIG(Benchmark):
 
     @cached_property
     def _prompts(self) -> dict[tuple[str, str], Prompt]:
-        return read_prompts(self, self.edition)
+        with self.content_of(self.edition.prompt_file):
+            return read_prompts(self, self.edition)
 
     @property
     def _prompts_of_tasks(self) -> list[Prompt]:
