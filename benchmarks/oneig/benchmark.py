@@ -30,7 +30,7 @@ from benchmarks.oneig.scores import (
     metrics,
     shown_score,
 )
-from benchmarks.oneig.text import max_tokens
+from benchmarks.oneig.text import check_package, max_tokens
 from imageevalkit.benchmark.contract import (
     JUDGE,
     Answers,
@@ -226,6 +226,8 @@ class OneIG(Benchmark):
         for task in self.tasks:
             if task not in prompt.tasks:
                 continue
+            if task == "text":
+                check_package(self.name)
             if task == "alignment":
                 for number, question in prompt.questions.items():
                     words = self.prompts[QUESTION_TEXT].format(question=question)
