@@ -30,7 +30,7 @@ from benchmarks.oneig.scores import (
     metrics,
     shown_score,
 )
-from benchmarks.oneig.text import max_tokens
+from benchmarks.oneig.text import check_package, max_tokens
 from imageevalkit.benchmark.contract import (
     JUDGE,
     Answers,
@@ -80,6 +80,8 @@ class OneIGSettings(Settings):
     batch_size: int = 32
 
     def __post_init__(self) -> None:
+        if not self.chosen:
+            raise UserError(f"OneIG's tasks are {self.tasks!r}: name some of {', '.join(TASKS)}")
         if min(self.count, self.batch_size) < 1:
             raise UserError("OneIG's images_per_prompt and batch_size are whole numbers of at least 1")
         if any(grid.cells != self.count for grid in self.grids.values()):  # their results would not compare
@@ -105,7 +107,9 @@ class OneIGSettings(Settings):
     @property
     def grids(self) -> Mapping[str, Grid]:
         """By model; "" is any. Raises UserError: one is none."""
-        by_model = self.grid if isinstance(self.grid, Mapping) else {"": self.grid} if self.grid else {}
+        if self.grid is None:
+            return {}
+        by_model = self.grid if isinstance(self.grid, Mapping) else {"": self.grid}
         return {model: Grid.parse(grid) for model, grid in by_model.items()}
 
 
@@ -222,6 +226,8 @@ class OneIG(Benchmark):
         for task in self.tasks:
             if task not in prompt.tasks:
                 continue
+            if task == "text":
+                check_package(self.name)
             if task == "alignment":
                 for number, question in prompt.questions.items():
                     words = self.prompts[QUESTION_TEXT].format(question=question)
@@ -307,7 +313,8 @@ class OneIG(Benchmark):
 
     @cached_property
     def _prompts(self) -> dict[tuple[str, str], Prompt]:
-        return read_prompts(self, self.edition)
+        with self.content_of(self.edition.prompt_file):
+            return read_prompts(self, self.edition)
 
     @property
     def _prompts_of_tasks(self) -> list[Prompt]:
