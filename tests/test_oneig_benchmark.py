@@ -246,6 +246,7 @@ def test_what_an_image_is_worth_and_what_there_is_to_read() -> None:
         ("anime", STYLED, "style", "[1]"),
         ("text", "000", "diversity", '{"embedding": "?"}'),
         ("text", "000", "diversity", '{"embedding": ""}'),
+        ("text", "000", "diversity", embedding_text((0.0, 0.0))),
     ],
 )
 def test_a_record_that_holds_no_numbers_is_no_score(

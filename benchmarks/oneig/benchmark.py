@@ -262,7 +262,10 @@ class OneIG(Benchmark):
             if task == "diversity":
                 from eval_models.encoders.dreamsim import read_embedding  # the driver lacks its packages
 
-                return len(_finite(read_embedding(answer.text or "")))
+                embedding = _finite(read_embedding(answer.text or ""))
+                if not any(embedding):
+                    raise ValueError("zeros have no distance from anything")
+                return len(embedding)
             if task == "reasoning":
                 return _finite([float(value["official"]), float(value["exact"])])
             return [_finite([float(n) for n in value[name]]) for name in ("csd", "se", "se_exact")]
