@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -111,6 +112,17 @@ class OneIGSettings(Settings):
             return {}
         by_model = self.grid if isinstance(self.grid, Mapping) else {"": self.grid}
         return {model: Grid.parse(grid) for model, grid in by_model.items()}
+
+
+@functools.cache  # there are 100,000 questions
+def _sampling(judge: str, official: Sequence[str], tokens: int) -> Sampling:
+    """The official code leaves all to the checkpoint: Qwen2.5-VL is greedy in effect, with a repetition penalty of
+    1.05; Qwen3-VL, AISBench's judge, draws. A server is told to be greedy; only vLLM knows the penalty."""
+    backend, _, model = judge.partition(":")
+    if backend == "transformers":
+        return Sampling(tokens, None, None if judge in official else _SEED)
+    penalised = backend == "vllm" and "qwen2.5-vl-7b" in model.rpartition("/")[2]
+    return Sampling(tokens, 0.0, extra={"repetition_penalty": 1.05} if penalised else {})
 
 
 class OneIG(Benchmark):
@@ -241,14 +253,9 @@ class OneIG(Benchmark):
                 yield measure(task, image)  # a reader gets the file as it is
 
     def _judged(self, name: str, picture: Picture, words: str, tokens: int) -> Question:
-        """The official code leaves all to the checkpoint: Qwen2.5-VL is greedy in effect, with a repetition penalty of
-        1.05; Qwen3-VL, AISBench's judge, draws. A server is told to be greedy; only vLLM knows the penalty."""
-        if self.backend == "transformers":
-            sampling = Sampling(tokens, None, None if self.is_official_judge else _SEED)
-        else:
-            penalised = self.backend == "vllm" and "qwen2.5-vl-7b" in self.judge.rpartition("/")[2]
-            sampling = Sampling(tokens, 0.0, extra={"repetition_penalty": 1.05} if penalised else {})
-        return Question(name, (Message("user", (picture, words)),), sampling)
+        return Question(
+            name, (Message("user", (picture, words)),), _sampling(self.judge, self.official, tokens)
+        )
 
     def parse(self, question: Question, answer: Answer) -> Any:
         """A judge's words as they are: what is no "Yes" is a no, what is no text costs edits. An encoder's numbers.
