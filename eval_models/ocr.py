@@ -129,15 +129,23 @@ class PPOCR(Answerer):
         Raises CellFailure: the reader does not work here (a package is missing), or its processes keep dying.
         """
         context = multiprocessing.get_context("spawn")  # this process has threads
-        processes: list[SpawnProcess] = []
+        processes: dict[Connection, SpawnProcess] = {}
         busy: dict[Connection, Question] = {}
 
         def new_process() -> Connection:
             ours, theirs = multiprocessing.Pipe()
-            processes.append(context.Process(target=_serve, args=(type(self), theirs), daemon=True))
-            processes[-1].start()
-            theirs.close()  # so that ours ends with the process
+            with theirs:  # closed here, so that ours ends with the process
+                process = context.Process(target=_serve, args=(type(self), theirs), daemon=True)
+                process.start()
+            processes[ours] = process
             return ours
+
+        def end(pipe: Connection) -> None:
+            process = processes.pop(pipe)
+            process.kill()
+            process.join()
+            process.close()
+            pipe.close()
 
         todo, deaths = iter(questions), 0
         try:
@@ -147,6 +155,7 @@ class PPOCR(Answerer):
                     try:
                         pipe.send(question)
                     except OSError:  # it died between two pictures
+                        end(pipe)
                         pipe = new_process()
                         pipe.send(question)
                     busy[pipe] = question
@@ -160,6 +169,7 @@ class PPOCR(Answerer):
                         answer, deaths = pipe.recv(), 0
                     except (EOFError, OSError):
                         answer, deaths = Answer(question, None, "the reading process died"), deaths + 1
+                        end(pipe)
                         pipe = new_process()
                     if isinstance(answer, CellFailure):
                         raise answer
@@ -171,9 +181,8 @@ class PPOCR(Answerer):
                             f"{question.pictures[0].path}; is there enough memory? Fewer workers need less"
                         )
         finally:
-            for process in processes:  # an interrupted run does not wait for the pictures in hand
-                process.kill()
-                process.join()
+            for pipe in [*processes]:  # an interrupted run does not wait for the pictures in hand
+                end(pipe)
 
 
 def _serve(reader_class: type[PPOCR], pipe: Connection) -> None:

@@ -228,17 +228,20 @@ def format_of(path: PurePath) -> str:
     )
 
 
-def map_threads(function: Callable[[T], R], values: Iterable[T], threads: int) -> Iterator[R]:
-    """``map`` on a thread pool, in order; no further ahead than twice ``threads``, for results may be large."""
-    ahead: deque[Future[R]] = deque()
+def map_threads(function: Callable[[T], R], values: Iterable[T], threads: int, ahead: int = 0) -> Iterator[R]:
+    """``map`` on a thread pool, in order.
+
+    At most ``ahead`` results wait to be taken, for they may be large; 0: twice ``threads``.
+    """
+    waiting: deque[Future[R]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
             for value in values:
-                ahead.append(pool.submit(function, value))
-                if len(ahead) > 2 * threads:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
+                waiting.append(pool.submit(function, value))
+                if len(waiting) > (ahead or 2 * threads):
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
         finally:
-            for future in ahead:
+            for future in waiting:
                 future.cancel()

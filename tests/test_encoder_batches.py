@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import threading
@@ -19,6 +20,7 @@ from imageevalkit.benchmark.question import Encoding, Picture, Question
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.images import sha256_file
 from tests.support.image_questions import ask_about, save_image
+from tests.support.jobs import wait_for
 
 
 def pictures(folder: Path, count: int) -> list[Picture]:
@@ -156,7 +158,10 @@ def test_where_memory_runs_out_batches_are_halved_for_good(
 
 @pytest.mark.parametrize(
     ("kind", "says"),
-    [("OutOfMemoryError", "too little GPU memory is free for one image"), ("AcceleratorError", "failed")],
+    [
+        ("OutOfMemoryError", "too little GPU memory is free for one image"),
+        ("AcceleratorError", "^encoders: the model failed: AcceleratorError"),
+    ],
 )
 def test_a_model_that_cannot_go_on_is_one_line(tmp_path: Path, kind: str, says: str) -> None:
     import torch
@@ -169,13 +174,26 @@ def test_a_model_that_cannot_go_on_is_one_line(tmp_path: Path, kind: str, says: 
     assert "\n" not in str(error.value)
 
 
+def test_what_an_encoder_says_itself_is_said_once(tmp_path: Path) -> None:
+    def forward(batch: list[Any]) -> list[Any]:
+        raise CellFailure("encoders: so it is")
+
+    with pytest.raises(CellFailure, match=r"^encoders: so it is$"):
+        run([ask_about(picture, "?") for picture in pictures(tmp_path, 1)], forward)
+
+
+def test_an_unknown_device_is_one_line() -> None:
+    with pytest.raises(CellFailure, match="torch cannot use the device 'gpu': RuntimeError"):
+        _ = Model(list, device="gpu").device
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 def test_only_a_few_batches_are_in_memory_and_nothing_works_on(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside a GPU the next images are prepared meanwhile; a model on the CPU has all cores for itself."""
-    monkeypatch.setattr("eval_models.encoders.encoder.available_cores", lambda: 2)
-    ahead = 0 if device == "cpu" else 5
+    """Beside a GPU the next two batches are prepared meanwhile; a model on the CPU has all cores for itself."""
+    monkeypatch.setattr("eval_models.encoders.encoder.available_cores", lambda: 1)
+    ahead = 0 if device == "cpu" else 2 * 2
     prepared = 0
     lock = threading.Lock()
 
@@ -185,12 +203,18 @@ def test_only_a_few_batches_are_in_memory_and_nothing_works_on(
             prepared += 1
         return prepared
 
+    def are_prepared(count: int) -> bool:
+        return prepared >= count
+
     questions = [ask_about(picture, "?") for picture in pictures(tmp_path, 40)]
     threads = threading.active_count()
-    answers = Model(list, prepare, device).ask(questions)
+    model = Model(list, prepare)
+    model.device = device  # which is not here
+    answers = model.ask(questions)
     for done in range(2, 20, 2):
         next(answers), next(answers)
-        assert done <= prepared <= done + ahead
+        wait_for(functools.partial(are_prepared, done + ahead), 10)
+        assert prepared == done + ahead
     answers.close()  # type: ignore[attr-defined]  # an interrupted run
     assert threading.active_count() == threads
     assert prepared < 40
@@ -255,7 +279,8 @@ def test_weights_are_told_by_content_and_not_by_place(tmp_path: Path) -> None:
 
 def test_missing_reference_vectors_are_told_when_the_run_is_planned(tmp_path: Path) -> None:
     options = {"references": {"csd": str(tmp_path / "gone.pt")}, "weights": {"csd": __file__, "se": "org/se"}}
+    remedy = "; bash utils/prefetch.sh --ds_names oneig gets it"
     assert registry.measurer_missing("csd+se", options) == [
-        f"encoders: there is no file of reference vectors for 'csd' at {tmp_path}/gone.pt",
-        "encoders: there is no file of reference vectors for 'se' in references['se']",
+        f"encoders: there is no file of reference vectors for 'csd' at {tmp_path}/gone.pt{remedy}",
+        f"encoders: there is no file of reference vectors for 'se' in references['se']{remedy}",
     ]

@@ -213,6 +213,11 @@ def test_match_is_bounded_and_order_free() -> None:
             assert counts([expected], expected, language)[0] == total
 
 
+def test_nothing_to_compare_is_an_error() -> None:
+    with pytest.raises(ValueError, match="nothing that can be compared"):
+        counts(["!?", "——"], "text", "en")
+
+
 # ---- metrics -------------------------------------------------------------------------------------------------
 
 

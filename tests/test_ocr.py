@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from imageevalkit.benchmark.question import Picture, measure
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.images import CorruptImage
+from tests.support.dying_reader import DyingReader
 from tests.support.text_images import save_text, text_image
 
 
@@ -212,6 +214,28 @@ def test_processes_that_all_die_end_the_reading(tmp_path: Path) -> None:
     out, err = _read_with_dying_reader(tmp_path, [f"kill-{n}" for n in range(20)]).communicate(timeout=60)
     assert len(out.splitlines()) == 5
     assert "CellFailure: text reader 'dying': 5 processes died in a row" in err
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs Linux's /proc")
+def test_a_dead_process_leaves_no_open_files(tmp_path: Path) -> None:
+    names = ["a", "kill-1", "kill-2", "b", "late", "c", "d"]
+    for name in names:
+        (tmp_path / name).write_text(name)
+    counts = []
+    for answer in DyingReader().ask([measure("read", Picture(tmp_path / name, "")) for name in names], 1):
+        counts.append(len([*Path("/proc/self/fd").iterdir()]))
+        if answer.text == "late":
+            time.sleep(0.5)
+    assert counts == counts[:1] * len(names)
+
+
+def test_a_process_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(process: SpawnProcess) -> None:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(SpawnProcess, "start", start)
+    with pytest.raises(OSError, match="no more processes"):
+        list(DyingReader().ask([measure("read", Picture(tmp_path / "a", ""))], 1))
 
 
 def _running(pid: int) -> bool:

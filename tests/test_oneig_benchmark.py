@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import importlib.util
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from PIL import Image
 
 from benchmarks.oneig.benchmark import PIXELS, OneIG, OneIGSettings
 from benchmarks.oneig.data import CHINESE, ENGLISH
+from benchmarks.oneig.text import check_package
 from imageevalkit import registry
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import JUDGE, Answers, ScoredItem, Scores, Unparsed
@@ -24,6 +27,7 @@ from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.answerers import Answerers, request_hash
 from imageevalkit.grids import Grid
 from imageevalkit.judges.api import judge_picture
+from tests.support.mirror import use_official_data
 from tests.support.oneig_scored import RULES, embedding_text, real_benchmark, real_prompts
 
 STYLED = "081"  # an anime prompt with the style minimalism
@@ -242,6 +246,7 @@ def test_what_an_image_is_worth_and_what_there_is_to_read() -> None:
         ("anime", STYLED, "style", "[1]"),
         ("text", "000", "diversity", '{"embedding": "?"}'),
         ("text", "000", "diversity", '{"embedding": ""}'),
+        ("text", "000", "diversity", embedding_text((0.0, 0.0))),
     ],
 )
 def test_a_record_that_holds_no_numbers_is_no_score(
@@ -401,7 +406,12 @@ def test_the_grid_of_each_model(tmp_path: Path) -> None:
         ({"tasks": "alignement"}, r"no task 'alignement' \(did you mean 'alignment'\?\)"),
         ({"images_per_prompt": 0}, r"images_per_prompt and batch_size are whole numbers of at least 1"),
         ({"batch_size": 0}, r"images_per_prompt and batch_size are whole numbers"),
+        *(
+            ({"tasks": tasks}, f"tasks are '{tasks}': name some of alignment, text,")
+            for tasks in ("", " ", ",")
+        ),
         ({"grid": "2x2"}, r"grid '2x2' is not rows,cols"),
+        ({"grid": ""}, r"grid '' is not rows,cols"),
         ({"grid": "2,2", "images_per_prompt": 9}, r"grid must have 9 cells, the images_per_prompt"),
         ({"grid": {"a": "2,2", "b": "1,2"}}, r"grid must have 4 cells.* of all models"),
         ({"images_per_prompt": 1}, r"no diversity where images_per_prompt is 1"),
@@ -411,6 +421,44 @@ def test_settings_that_say_nothing_are_one_line(given: Mapping[str, Any], line: 
     with pytest.raises(UserError, match=line) as error:
         OneIGSettings(**given)
     assert "\n" not in str(error.value)
+
+
+def test_without_the_package_that_compares_texts_no_reading_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    check_package.cache_clear()
+    one = item("text", "000")
+    with pytest.raises(CellFailure, match=r"oneig: package rapidfuzz is missing .* bash utils/make_env.sh$"):
+        questions_of(real_benchmark(ENGLISH, tasks="text"), one)
+    other = item("object", "000")
+    assert questions_of(real_benchmark(ENGLISH, tasks="alignment,text"), other), "other tasks do without"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda rows: [*rows[:-1], rows[1]], r"prompt \d+ of \w+ is there twice"),
+        (lambda rows: [*rows[:-1], rows[-1][:-1]], "lacks a column"),
+        (lambda rows: rows[:-1], "holds 1119 records, not 1120"),
+        (lambda rows: [["Category", *rows[0][1:]], *rows[1:]], "'category' is missing"),
+    ],
+)
+def test_wrong_prompts_are_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[list[list[str]]], list[list[str]]],
+    says: str,
+) -> None:
+    use_official_data("oneig", tmp_path, monkeypatch)
+    benchmark = OneIG()
+    path = benchmark.data / ENGLISH.prompt_file
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = change(list(csv.reader(file)))
+    path.unlink()
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(rows)
+    with pytest.raises(CellFailure, match=says) as error:
+        list(benchmark.samples())
+    assert str(error.value).endswith("run: bash utils/prefetch.sh --ds_names oneig")
 
 
 def test_the_first_samples_stand_for_all() -> None:

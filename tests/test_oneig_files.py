@@ -475,6 +475,15 @@ def test_the_command_prints_several_models(summarise: Callable[..., list[str]]) 
     assert reason == "withheld: c: incomplete: 3 failed"
 
 
+def test_the_latest_of_several_that_were_measured_alike_is_printed(
+    summarise: Callable[..., list[str]],
+) -> None:
+    write("a", of_values())
+    write("a", of_values(text=0.1), below="evaluators/older")
+    rows = summarise("--model_names", "a")[1:]
+    assert rows[1].split() == ["oneig_text", "oneig-41b4983", "accuracy", "gen", "80.79"]
+
+
 def test_missing_items_treated_officially_show_what_the_programs_print(
     summarise: Callable[..., list[str]],
 ) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -15,6 +18,7 @@ from imageevalkit.adoption.copies import adopt_cell
 from imageevalkit.adoption.forecast import forecast_of
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import items_of
+from imageevalkit.cell.states import Survey
 from imageevalkit.errors import CellFailure, ExitStatus, UserError
 from imageevalkit.forecast import Datasets
 from imageevalkit.grids import Grid, is_black
@@ -90,6 +94,50 @@ def test_a_prompt_without_any_image_is_all_black_and_one_not_begun_has_no_file(t
     assert black.size == (2048, 2048) and is_black(black)
     assert [is_black(cell) for cell in Grid(2, 2).split(begun)] == [False, True, True, True]
     assert not (tmp_path / "images/human").exists()
+
+
+def test_only_what_changed_is_written_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make()
+    write(tmp_path)
+    files = sorted(tmp_path.rglob("*.webp"))
+    # the exact time of now: that of a file just written is a clock tick old
+    now = time.time()
+    for path in files:
+        os.utime(path, (now, now))
+    time.sleep(0.02)
+    old = files[0].stat().st_mtime
+    capsys.readouterr()
+    assert write(tmp_path) == ExitStatus.COMPLETE
+    assert [path.stat().st_mtime for path in files] == [old] * 3
+    assert f"0 grids of 2,2 written to {tmp_path / 'images'}, 3 were up to date" in capsys.readouterr().out
+    # the record, the image, and the layout each make a file out of date
+    (CELL.folder / "images/anime/001_2.png").unlink()
+    make(model=NoiseModel(refused=[("anime 001", 44)]))
+    os.utime(CELL.folder / "images/human/000_1.png")
+    assert write(tmp_path) == ExitStatus.INCOMPLETE
+    assert [path.stat().st_mtime == old for path in files] == [True, False, False]
+    assert is_black(Grid(2, 2).split(opened(files[1]))[1])
+    write(tmp_path, Grid(1, 4))
+    assert [opened(path).size for path in files] == [(48, 8)] * 3
+
+
+def test_an_image_that_is_gone_costs_its_own_file_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make()
+    look = grids.survey
+
+    def survey(*given: Any) -> Survey:
+        found = look(*given)
+        (CELL.folder / "images/anime/001_2.png").unlink()
+        return found
+
+    monkeypatch.setattr(grids, "survey", survey)
+    with pytest.raises(
+        CellFailure, match=r"no .*anime/m/001\.webp: .*No such file or directory: .*001_2\.png"
+    ):
+        write(tmp_path)
+    assert len(list(tmp_path.rglob("*.webp"))) == 2
 
 
 def test_a_damaged_image_is_an_error_and_leaves_no_old_file(tmp_path: Path) -> None:

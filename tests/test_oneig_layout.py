@@ -75,6 +75,22 @@ def test_three_layouts(tmp_path: Path) -> None:
     assert ours["images/human/000_4"] == Place(tmp_path / "ours/images/human/000_4.JPEG")
 
 
+@pytest.mark.parametrize("grid", [None, Grid(1, 1)])
+def test_one_stray_file_does_not_make_single_images_grids(tmp_path: Path, grid: Grid | None) -> None:
+    dataset = TinyOneIG(4 if grid is None else 1, grid)
+    wanted = {item.id: tmp_path / item.id.removeprefix("images/") for item in dataset.items()}
+    for path in wanted.values():
+        path.parent.mkdir(exist_ok=True)
+        noise(1).save(path.with_name(path.name + ".png"))
+    noise(2).save(tmp_path / "anime/000.png")
+    assert find(tmp_path, dataset) == {
+        id: Place(path.with_name(path.name + ".png")) for id, path in wanted.items()
+    }
+    # who gives a grid of several cells means the files that are grids
+    given = find(tmp_path, TinyOneIG(4, SQUARE))
+    assert given["images/anime/000_1"] == Place(tmp_path / "anime/000.png", SQUARE, 0)
+
+
 def test_files_of_no_prompt_are_passed_over(tmp_path: Path) -> None:
     write_official(tmp_path, SQUARE)
     folder = tmp_path / "anime/m"

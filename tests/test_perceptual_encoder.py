@@ -17,6 +17,7 @@ import pytest
 from eval_models.encoders.dreamsim import DreamSimEncoder, distances, packed, read_embedding
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
+from imageevalkit.weights import WeightsSource
 from tests.support.dreamsim_run import SIZES
 from tests.support.oneig_scored import embedding_text
 
@@ -110,13 +111,39 @@ def test_a_missing_file_is_one_line_with_where_to_get_it(tmp_path: Path, missing
     with pytest.raises(CellFailure) as failure:
         _ = DreamSimEncoder({"dreamsim": str(tmp_path)}).identity
     line = str(failure.value)
-    assert missing.replace("safetensors", "*") in line and str(tmp_path) in line and "\n" not in line
+    assert missing in line and str(tmp_path) in line and "\n" not in line
     assert "bash utils/prefetch.sh --ds_names oneig" in line
 
 
 def test_no_folder_at_all_is_one_line_with_where_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(CellFailure, match=r"dreamsim_ensemble_checkpoint\.zip"):
         _ = DreamSimEncoder({"dreamsim": str(tmp_path / "nowhere")}).identity
+
+
+def test_a_half_loaded_file_is_not_the_adapters_weights_but_a_pickled_one_is(tmp_path: Path) -> None:
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    weights = tmp_path / "ensemble_lora" / "adapter_model.safetensors"
+    torn = weights.rename(f"{weights}.part")
+    both = r"lacks ensemble_lora/adapter_model\.safetensors or ensemble_lora/adapter_model\.bin;"
+    with pytest.raises(CellFailure, match=both):
+        _ = DreamSimEncoder({"dreamsim": str(tmp_path)}).identity
+    torn.rename(weights.with_suffix(".bin"))
+    assert DreamSimEncoder({"dreamsim": str(tmp_path)}).identity
+
+
+def test_a_package_that_fails_on_import_does_not_blame_the_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dreamsim.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "dreamsim", raising=False)
+    encoder = DreamSimEncoder(device="cpu")
+    encoder.sources = {"dreamsim": WeightsSource("/weights", None, {})}
+    with pytest.raises(CellFailure, match=r"dreamsim does not import here .*nms.*make_env\.sh") as failure:
+        encoder.load([])
+    assert "/weights" not in str(failure.value)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("dreamsim") is not None, reason="the package is installed here")

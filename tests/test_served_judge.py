@@ -391,6 +391,42 @@ def test_somebody_elses_server_on_our_port_is_not_believed(
     assert not marked(str(tmp_path))
 
 
+@pytest.mark.parametrize("place", ["/elsewhere", "http://[", "file:///etc/hostname", "http://127.0.0.1:9/"])
+def test_nobody_on_our_port_sends_us_elsewhere(place: str) -> None:
+    paths: list[str] = []
+
+    class Redirecting(_Stranger):
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            self.send_response(302)
+            self.send_header("Location", place)
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirecting) as stranger:
+        threading.Thread(target=stranger.serve_forever, args=(0.01,), daemon=True).start()
+        assert judge_server._answers(stranger.server_port, "org/judge") is None
+        stranger.shutdown()
+    assert paths == ["/health"]
+
+
+def test_a_server_that_does_not_answer_holds_up_nobody_for_long(
+    make_server: Callable[..., JudgeServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge_server, "_ANSWERS_WITHIN", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        monkeypatch.setattr(judge_server, "_free_port", lambda: mute.getsockname()[1])
+        server = make_server(binds_late=60)
+        (tmp_path / "address.wanted").touch()
+        server.tend()
+        started = time.monotonic()
+        held_up = 0.0
+        while (now := time.monotonic()) < started + 2:
+            server.tend()
+            held_up += time.monotonic() - now
+            time.sleep(0.01)
+        assert 0.2 <= held_up < 1
+
+
 def starts_ports(folder: Path) -> list[str]:
     return [words[words.index("--port") + 1] for words in starts(folder / "env/bin/starts.jsonl")]
 

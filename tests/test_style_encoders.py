@@ -292,6 +292,12 @@ def test_references_of_another_encoder_are_one_line(tiny: Tiny, tmp_path: Path) 
         list(encoder.ask(tiny.questions))
 
 
+def test_references_that_cannot_be_read_are_one_line(tiny: Tiny, tmp_path: Path) -> None:
+    encoder = StyleEncoder({**tiny.references, "se": tmp_path / "gone.pt"}, weights=tiny.weights)
+    with pytest.raises(CellFailure, match=r"encoders: .*/gone\.pt cannot be read \(No such file"):
+        _ = encoder.identity
+
+
 def test_it_is_official_and_its_requests_are_those_on_record(tiny: Tiny) -> None:
     encoder = tiny.encoder()
     assert encoder.is_official

@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from eval_models.vlm.judge import TransformersJudge
+from eval_models.vlm.model import _once
 from imageevalkit import registry
 from imageevalkit.benchmark.question import (
     QWEN_VL_UTILS,
@@ -28,7 +29,7 @@ from imageevalkit.benchmark.question import (
     Sampling,
 )
 from imageevalkit.errors import CellFailure, UserError
-from imageevalkit.judges.api import open_picture
+from imageevalkit.judges.api import judge_picture, open_picture
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.judges.settings import TransformersSettings
 from imageevalkit.launch.kwargs import checked
@@ -180,7 +181,7 @@ def test_another_class_shares_once_a_trial_shows_that_it_may(
     ours = judge("llava")
     with VisionPasses() as passes:
         got = replies(ours, questions)
-    # four questions about an image of noise are asked both ways first
+    # a choice and a reply to each of two questions about an image of the trial, and its prefix
     assert passes.images == 4 + 4 + 1
     assert_like_plain(got, PlainJudge(checkpoint("llava")), questions)
 
@@ -192,34 +193,108 @@ def test_a_class_that_does_not_continue_from_a_cache_is_asked_plainly(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from transformers import LlavaForConditionalGeneration
-
-    forward = LlavaForConditionalGeneration.forward
     shared = judge("llava")
-
-    @functools.wraps(forward)
-    def forgetful(self: Any, *args: Any, past_key_values: Any = None, **kwargs: Any) -> Any:
-        """Positions start anew after a prefix, though not within a reply."""
-        width = kwargs["input_ids"].shape[1]
-        if past_key_values is not None and past_key_values.get_seq_length() and width > 1:
-            kwargs["position_ids"] = kwargs["input_ids"].new_tensor([list(range(width))])
-        return forward(self, *args, past_key_values=past_key_values, **kwargs)
-
     generated = questions_about_two(tmp_path, Sampling(8))
     questions = [*questions_about(tmp_path, 2), *generated]
     expected = [reply for question in questions for reply in replies(shared, [question])]
-    monkeypatch.setattr(LlavaForConditionalGeneration, "forward", forgetful)
+    forget_positions(monkeypatch)
     ours = judge("llava")
     with VisionPasses() as passes:
         got = replies(ours, questions)
     assert "llava cannot share an image between questions" in capsys.readouterr().out
-    # an image of noise goes through the model five times to find that out
-    assert passes.images == len(questions) + 5
+    # an image of the trial goes through the model twice to find that out
+    assert passes.images == len(questions) + 2
     for a, b in zip(got, expected, strict=True):
         assert (a.text, a.tokens) == (b.text, b.tokens)
         assert (a.probabilities or {}) == pytest.approx(b.probabilities or {}, abs=_CLOSE, rel=0)
     # generated ones are batches all the same
     assert passes.calls < passes.images
+
+
+def forget_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Positions of LLaVA start anew after a prefix, though not within a reply."""
+    from transformers import LlavaForConditionalGeneration
+
+    forward = LlavaForConditionalGeneration.forward
+
+    @functools.wraps(forward)
+    def forgetful(self: Any, *args: Any, past_key_values: Any = None, **kwargs: Any) -> Any:
+        width = kwargs["input_ids"].shape[1]
+        if past_key_values is not None and past_key_values.get_seq_length() and width > 1:
+            kwargs["position_ids"] = kwargs["input_ids"].new_tensor([list(range(width))])
+        return forward(self, *args, past_key_values=past_key_values, **kwargs)
+
+    monkeypatch.setattr(LlavaForConditionalGeneration, "forward", forgetful)
+
+
+@pytest.mark.parametrize("beside_gpu", [False, True])
+@pytest.mark.parametrize("kind", ["fine", "broken", "thin", "long"])
+def test_each_image_is_opened_and_prepared_once_by_a_judge_that_cannot_share_it(
+    judge: Callable[..., TransformersJudge],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    beside_gpu: bool,
+) -> None:
+    picture = save_image(tmp_path / "a.png", (2, 600) if kind == "thin" else (90, 60))
+    if kind == "broken":
+        picture.path.write_bytes(picture.path.read_bytes()[:-30])
+    questions = [ask_about(picture, f"Is it {n}?", _YES_NO, f"choice/{n}") for n in range(6)]
+    questions += [ask_about(picture, "Why? " * n, (), f"reply/{n}", Sampling(4)) for n in range(1, 5)]
+    monkeypatch.setattr(TransformersJudge, "_beside_gpu", beside_gpu)
+    if kind == "thin":  # the limit is that of Qwen's processor
+        ours = judge()
+        ours._local.shares = False
+    else:
+        expected = (
+            [] if kind != "fine" else [reply for q in questions for reply in replies(judge("llava"), [q])]
+        )
+        forget_positions(monkeypatch)
+        ours = judge("llava")
+        assert not ours._local.shares
+    if kind == "long":
+        ours._local.positions = 10  # fewer than the image takes
+    opened, prepared = [], []
+    processor = ours._local.processor.image_processor
+    inner = type(processor).preprocess
+
+    def opening(picture: Picture) -> Image.Image:
+        opened.append(picture)
+        return judge_picture(picture)
+
+    def preparing(self: Any, images: Any, *args: Any, **kwargs: Any) -> Any:
+        prepared.append(images)
+        return inner(self, images, *args, **kwargs)
+
+    monkeypatch.setattr("eval_models.vlm.inference.judge_picture", opening)
+    processor.preprocess = _once(functools.partial(preparing, processor))
+    answers = asked(ours, questions)
+    assert opened == [picture]
+    assert len(prepared) == (kind != "broken")
+    words = {"broken": "unreadable image a.png", "thin": "aspect ratio", "long": "context too long"}
+    if kind in words:
+        assert all(answer.text is None and words[kind] in answer.error for answer in answers.values())
+        return
+    for question, one in zip(questions, expected, strict=True):
+        other = answers[question.item, question.name]
+        assert (other.text, other.tokens) == (one.text, one.tokens)
+        assert (other.probabilities or {}) == pytest.approx(one.probabilities or {}, abs=_CLOSE, rel=0)
+
+
+def test_memory_that_runs_out_in_the_trial_is_told_as_such(
+    judge: Callable[..., TransformersJudge], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+    from transformers import LlavaForConditionalGeneration
+
+    def exhausted(self: Any, **kwargs: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Attempt to allocate 2 GiB")
+
+    monkeypatch.setattr(LlavaForConditionalGeneration, "forward", exhausted)
+    ours = judge("llava")
+    with pytest.raises(CellFailure, match="too little GPU memory"):
+        list(ours.ask(questions_about(tmp_path, 1)))
+    assert "shares" not in vars(ours._local)
 
 
 @pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl", "llava"])
@@ -229,7 +304,7 @@ def test_prompts_are_those_of_the_chat_template_of_the_processor(
     plain = PlainJudge(checkpoint(family))
     questions = questions_about(tmp_path, 2)
     ours = judge(family)
-    prompts = ours._local.prompts([[q] for q in questions])
+    prompts = ours._local.prompts([[q] for q in questions], {})
     for question, inputs in zip(questions, prompts, strict=True):
         expected = plain.inputs(question)
         assert set(inputs) == set(expected)
@@ -423,7 +498,7 @@ def test_words_for_the_chat_template_reach_it(
     question = ask_about(
         save_image(tmp_path / "a.png", (64, 64)), "Is it red?", _YES_NO, sampling=Sampling(1, extra=extra)
     )
-    (inputs,) = judge()._local.prompts([[question]])
+    (inputs,) = judge()._local.prompts([[question]], {})
     plain = PlainJudge(checkpoint("qwen3_vl"))
     assert inputs["input_ids"].equal(plain.inputs(question, enable_thinking=False)["input_ids"])
     assert not inputs["input_ids"].equal(plain.inputs(question)["input_ids"])

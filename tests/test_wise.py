@@ -699,15 +699,28 @@ def test_the_editions_are_not_one_another(official: dict[str, dict[int, Mapping[
     [
         (None, "cannot be read"),
         ("[{", "is not what it should be"),
+        (lambda rows: rows[:350], "holds 350 records, not 400"),
+        (lambda rows: [rows[0], *rows[:-1]], "its ids are not 1 to 400, each once"),
+        (lambda rows: [{**rows[0], "prompt_id": "1"}, *rows[1:]], "'<' not supported"),
+        (
+            lambda rows: [{"prompt_id": 1, "Prompt": "a", "Subcategory": "b"}, *rows[1:]],
+            "'Explanation' is missing",
+        ),
+        (lambda rows: [{**rows[0], "Explanation": None}, *rows[1:]], "prompt 1 lacks a text"),
+        (lambda rows: {row["prompt_id"]: row for row in rows}, "is not what it should be"),
     ],
 )
-def test_wrong_data_file_is_one_line(wise: MakeWise, content: str | None, says: str) -> None:
+def test_wrong_data_file_is_one_line(
+    wise: MakeWise, content: str | Callable[[Any], object] | None, says: str
+) -> None:
     benchmark = wise("wise-verified")
     path = benchmark.data / "cultural_common_sense_verified.json"
     if content is None:
         path.unlink()
     else:
-        path.write_text(content)
+        path.write_text(
+            content if isinstance(content, str) else json.dumps(content(json.loads(path.read_text())))
+        )
     with pytest.raises(CellFailure) as caught:
         items(benchmark)
     message = str(caught.value)

@@ -108,6 +108,8 @@ text_prompts_zh.jsonl 169494 6512cd121ac093e8113e114d76eb2c0ce967c220b18e2049e10
         """
         data, read = item.data, answers[_QUESTION].value
         expected = Counter(units(" ".join(data["expected"]), data["language"]))
+        if not expected:
+            raise ValueError(f"the expected text {data['expected']!r} holds nothing that can be compared")
         found = Counter(units(read.replace(_NO_TEXT, ""), data["language"]))
         match, total = (expected & found).total(), expected.total()
         return Score(

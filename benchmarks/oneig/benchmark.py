@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from benchmarks.oneig.scores import (
     metrics,
     shown_score,
 )
-from benchmarks.oneig.text import max_tokens
+from benchmarks.oneig.text import check_package, max_tokens
 from imageevalkit.benchmark.contract import (
     JUDGE,
     Answers,
@@ -80,6 +81,8 @@ class OneIGSettings(Settings):
     batch_size: int = 32
 
     def __post_init__(self) -> None:
+        if not self.chosen:
+            raise UserError(f"OneIG's tasks are {self.tasks!r}: name some of {', '.join(TASKS)}")
         if min(self.count, self.batch_size) < 1:
             raise UserError("OneIG's images_per_prompt and batch_size are whole numbers of at least 1")
         if any(grid.cells != self.count for grid in self.grids.values()):  # their results would not compare
@@ -105,8 +108,21 @@ class OneIGSettings(Settings):
     @property
     def grids(self) -> Mapping[str, Grid]:
         """By model; "" is any. Raises UserError: one is none."""
-        by_model = self.grid if isinstance(self.grid, Mapping) else {"": self.grid} if self.grid else {}
+        if self.grid is None:
+            return {}
+        by_model = self.grid if isinstance(self.grid, Mapping) else {"": self.grid}
         return {model: Grid.parse(grid) for model, grid in by_model.items()}
+
+
+@functools.cache  # there are 100,000 questions
+def _sampling(judge: str, official: Sequence[str], tokens: int) -> Sampling:
+    """The official code leaves all to the checkpoint: Qwen2.5-VL is greedy in effect, with a repetition penalty of
+    1.05; Qwen3-VL, AISBench's judge, draws. A server is told to be greedy; only vLLM knows the penalty."""
+    backend, _, model = judge.partition(":")
+    if backend == "transformers":
+        return Sampling(tokens, None, None if judge in official else _SEED)
+    penalised = backend == "vllm" and "qwen2.5-vl-7b" in model.rpartition("/")[2]
+    return Sampling(tokens, 0.0, extra={"repetition_penalty": 1.05} if penalised else {})
 
 
 class OneIG(Benchmark):
@@ -222,6 +238,8 @@ class OneIG(Benchmark):
         for task in self.tasks:
             if task not in prompt.tasks:
                 continue
+            if task == "text":
+                check_package(self.name)
             if task == "alignment":
                 for number, question in prompt.questions.items():
                     words = self.prompts[QUESTION_TEXT].format(question=question)
@@ -235,14 +253,9 @@ class OneIG(Benchmark):
                 yield measure(task, image)  # a reader gets the file as it is
 
     def _judged(self, name: str, picture: Picture, words: str, tokens: int) -> Question:
-        """The official code leaves all to the checkpoint: Qwen2.5-VL is greedy in effect, with a repetition penalty of
-        1.05; Qwen3-VL, AISBench's judge, draws. A server is told to be greedy; only vLLM knows the penalty."""
-        if self.backend == "transformers":
-            sampling = Sampling(tokens, None, None if self.is_official_judge else _SEED)
-        else:
-            penalised = self.backend == "vllm" and "qwen2.5-vl-7b" in self.judge.rpartition("/")[2]
-            sampling = Sampling(tokens, 0.0, extra={"repetition_penalty": 1.05} if penalised else {})
-        return Question(name, (Message("user", (picture, words)),), sampling)
+        return Question(
+            name, (Message("user", (picture, words)),), _sampling(self.judge, self.official, tokens)
+        )
 
     def parse(self, question: Question, answer: Answer) -> Any:
         """A judge's words as they are: what is no "Yes" is a no, what is no text costs edits. An encoder's numbers.
@@ -256,7 +269,10 @@ class OneIG(Benchmark):
             if task == "diversity":
                 from eval_models.encoders.dreamsim import read_embedding  # the driver lacks its packages
 
-                return len(_finite(read_embedding(answer.text or "")))
+                embedding = _finite(read_embedding(answer.text or ""))
+                if not any(embedding):
+                    raise ValueError("zeros have no distance from anything")
+                return len(embedding)
             if task == "reasoning":
                 return _finite([float(value["official"]), float(value["exact"])])
             return [_finite([float(n) for n in value[name]]) for name in ("csd", "se", "se_exact")]
@@ -307,7 +323,8 @@ class OneIG(Benchmark):
 
     @cached_property
     def _prompts(self) -> dict[tuple[str, str], Prompt]:
-        return read_prompts(self, self.edition)
+        with self.content_of(self.edition.prompt_file):
+            return read_prompts(self, self.edition)
 
     @property
     def _prompts_of_tasks(self) -> list[Prompt]:

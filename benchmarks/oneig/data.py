@@ -142,6 +142,10 @@ def read_prompts(benchmark: Benchmark, edition: Edition) -> dict[tuple[str, str]
     prompts = {}
     for row in benchmark.read_csv(edition.prompt_file, count=sum(edition.sizes.values())):
         class_item, prompt_id = FOLDERS[row["category"]], row["id"]
+        if (class_item, prompt_id) in prompts:
+            raise ValueError(f"prompt {prompt_id} of {class_item} is there twice")
+        if None in row.values():
+            raise ValueError(f"prompt {prompt_id} of {class_item} lacks a column")
         entry = questions[class_item][prompt_id] if class_item in questions else {}
         parents = json.loads(entry.get("dependency", "{}"))  # JSON within JSON
         prompts[class_item, prompt_id] = Prompt(

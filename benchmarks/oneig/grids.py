@@ -9,7 +9,8 @@ read the numbers of a grid the other way round (:class:`Grid`): ours of 1,4 is `
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.records import CORRUPT, GENERATED
 from imageevalkit.cell.states import ImageState, survey
 from imageevalkit.errors import Arguments, CellFailure, ExitStatus, UserError, run_main, say, suggest
-from imageevalkit.grids import Grid
-from imageevalkit.images import IMAGE_SUFFIXES, CorruptImage, decode, map_threads
+from imageevalkit.grids import NO_IMAGE_SIZE, Grid
+from imageevalkit.images import IMAGE_SUFFIXES, CorruptImage, decode, map_threads, opened
 from imageevalkit.launch.config import check_name
 from imageevalkit.machine import available_cores
 from imageevalkit.registry import load_dataset
@@ -42,11 +43,16 @@ def find_grids(
     They are in ``source`` or in ``source/images``, wherever most are: the official ``<class_item>/<model>/<id>….webp``,
     where the first three characters of a name are the id, or ``<class_item>/<id>.webp``; any suffix of an image will
     do. Of several files for one prompt none is taken (the official alignment and text scores skip such prompts).
+    Unless ``grid`` has several cells, they do not count where at least as many images are there as files of their own,
+    ``<class_item>/<id>_<repetition>.png``.
 
     Raises CellFailure: the grid is not given; or there is nothing but folders of other models.
     """
     roots, model = (source, source / "images"), items[0].model
-    found = max((_grid_files(items, root, below) for below in ("", model) for root in roots), key=len)
+    found = max((_files(items, root, below, _prompt) for below in ("", model) for root in roots), key=len)
+    own = max(len(_files(items, root, "", _image)) for root in roots)
+    if own and own >= len(found) and (grid is None or grid.cells == 1):
+        return None
     if not found:
         classes = {item.data["class_item"] for item in items}
         below = [path for root in roots for name in classes for path in (root / name).glob("*")]
@@ -66,15 +72,24 @@ def find_grids(
     return {item: only_one(files, grid or Grid(1, 1), cells[item]) for item, files in found.items()}
 
 
-def _grid_files(items: Sequence[Item], root: Path, below: str) -> dict[str, list[Path]]:
-    """The files in ``root/<class_item>/below``, by the id of each item that is of their prompt."""
+def _prompt(item: Item) -> str:
+    return str(item.data["id"])
+
+
+def _image(item: Item) -> str:
+    return f"{item.data['id']}_{item.data['repetition']}"
+
+
+def _files(
+    items: Sequence[Item], root: Path, below: str, name: Callable[[Item], str]
+) -> dict[str, list[Path]]:
+    """The files in ``root/<class_item>/below`` with the ``name`` of an item, by the id of each such item."""
     files: dict[tuple[str, str], list[Path]] = {}
     for class_item in {item.data["class_item"] for item in items}:
         for path in sorted((root / class_item / below).glob("*")):
             if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
-                prompt = path.name[:3] if below else path.stem
-                files.setdefault((class_item, prompt), []).append(path)
-    keys = {item.id: (item.data["class_item"], item.data["id"]) for item in items}
+                files.setdefault((class_item, path.name[:3] if below else path.stem), []).append(path)
+    keys = {item.id: (item.data["class_item"], name(item)) for item in items}
     return {item: files[key] for item, key in keys.items() if key in files}
 
 
@@ -96,7 +111,8 @@ def main() -> ExitStatus:
 
 
 def write_grids(cell: Cell, items: Sequence[Item], grid: Grid | None, out: Path, name: str) -> ExitStatus:
-    """Write ``out/images/<class_item>/name/<id>.webp`` of every prompt of which an image was made or tried.
+    """Write ``out/images/<class_item>/name/<id>.webp`` of every prompt of which an image was made or tried, where it
+    is not up to date.
 
     Raises UserError: ``grid`` has not enough cells; CellFailure: there are no images, or some files cannot be made.
     """
@@ -117,11 +133,11 @@ def write_grids(cell: Cell, items: Sequence[Item], grid: Grid | None, out: Path,
         return out / "images" / data["class_item"] / name / f"{data['id']}.webp"
 
     prompts = [(file, of) for file, of in grouped(states, target).items() if any(s.attempted for s in of)]
-    written = map_threads(lambda prompt: _write(*prompt, grid), prompts, available_cores())
-    problems = [
-        one for one in tqdm(written, total=len(prompts), desc="grids", unit="file", disable=None) if one
-    ]
-    say(f"{len(prompts) - len(problems)} grids of {grid} written to {out / 'images'}")
+    due = [prompt for prompt in prompts if not _is_current(*prompt, grid)]
+    written = map_threads(lambda prompt: _write(*prompt, grid), due, available_cores())
+    problems = [one for one in tqdm(written, total=len(due), desc="grids", unit="file", disable=None) if one]
+    current = f", {len(prompts) - len(due)} were up to date" if len(due) < len(prompts) else ""
+    say(f"{len(due) - len(problems)} grids of {grid} written to {out / 'images'}{current}")
     if grid.rows != grid.cols:
         say(f"the official scripts read these as --image_grid {grid.cols},{grid.rows}")
     missing = sum(state.status not in (GENERATED, CORRUPT) for _, of_prompt in prompts for state in of_prompt)
@@ -131,6 +147,31 @@ def write_grids(cell: Cell, items: Sequence[Item], grid: Grid | None, out: Path,
         more = f"; and {len(problems) - 1} others" if len(problems) > 1 else ""
         raise CellFailure(f"{problems[0]}{more}")
     return ExitStatus.INCOMPLETE if missing else ExitStatus.COMPLETE
+
+
+def _is_current(target: Path, states: Sequence[ImageState], grid: Grid) -> bool:
+    """Whether the file is newer than all its images and their records, and laid out as ``grid``."""
+    if any(state.status == CORRUPT for state in states):
+        return False
+    made = [state.path for state in states if state.status == GENERATED]
+    noted = [
+        datetime.fromisoformat(state.record.time).timestamp()
+        for state in states
+        if state.record and state.record.time
+    ]
+    try:
+        times = [*(path.stat().st_mtime for path in made), *noted]
+        if target.stat().st_mtime <= max(times, default=0):
+            return False
+        width, height = _size(made[0]) if made else NO_IMAGE_SIZE
+        return _size(target) == (grid.cols * width, grid.rows * height)
+    except (OSError, CorruptImage):
+        return False  # not there, or no image: what is wrong shows when all are read in full
+
+
+def _size(path: Path) -> tuple[int, int]:
+    with opened(path) as image:
+        return image.size
 
 
 def _write(target: Path, states: Sequence[ImageState], grid: Grid) -> str:
@@ -143,7 +184,7 @@ def _write(target: Path, states: Sequence[ImageState], grid: Grid) -> str:
         images = [decode(one.path.read_bytes()) if one.status == GENERATED else None for one in states]
         whole = grid.combine([*images, *[None] * (grid.cells - len(images))])
         whole.save(buffer, "WEBP", **_WEBP)
-    except (ValueError, CorruptImage) as error:
+    except (OSError, ValueError, CorruptImage) as error:
         target.unlink(missing_ok=True)  # one of images that are no more
         return f"no {target}: {error}"
     write_atomic(target, buffer.getvalue())

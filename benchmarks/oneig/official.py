@@ -88,7 +88,7 @@ def analysis_files(run: Run) -> dict[str, str]:
             # styles are columns of the file that the script reads, also those without a line
             absent = lost if metric or task == "style" else "-"
             row[column] = absent if known is None else f"{known:.3f}"
-        files[f"{task.capitalize()} Model Scores.csv"] = csv_text([row, row.values()])
+        files[f"{task.capitalize()} Model Scores.csv"] = csv_text([list(row), list(row.values())])
     return files
 
 

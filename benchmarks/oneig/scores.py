@@ -181,8 +181,17 @@ class ScoredPrompt:
             for name in (*TASKS, *TEXT_PARTS)
             if (of_name := [values[name] for values in known if name in values])
         }
-        keys = {**vars(self.prompt), "style": self.prompt.style, "has_file": bool(self.items)}
-        return Score(values, keys, points=self.images).of_item("/".join(self.prompt.key))
+        prompt = self.prompt
+        keys = {
+            "class_item": prompt.class_item,
+            "id": prompt.id,
+            "type": prompt.type,
+            "length": prompt.length,
+            "label": prompt.label,
+            "style": prompt.style,
+            "has_file": bool(self.items),
+        }
+        return Score(values, keys, points=self.images).of_item("/".join(prompt.key))
 
 
 class Run(NamedTuple):

@@ -111,11 +111,20 @@ natural_science.json 117085 b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be2
         of_category: dict[str, list[Sample]] = {name: [] for name in self.categories}
         for domain, names in _DOMAINS.items():
             category_of = {n: name for name in names for n in self.categories[name]}
-            for record in self.read_json(f"{domain}{self.suffix}.json"):
-                n = record["prompt_id"]
-                keys = {"category": category_of[n], "subcategory": record["Subcategory"], "prompt_id": n}
-                data = {**keys, "explanation": record["Explanation"]}
-                of_category[category_of[n]].append(Sample(f"images/{n}.png", record["Prompt"], data=data))
+            file = f"{domain}{self.suffix}.json"
+            records = self.read_json(file, len(category_of))
+            with self.content_of(file):
+                if sorted(record["prompt_id"] for record in records) != list(category_of):
+                    raise ValueError(f"its ids are not {min(category_of)} to {max(category_of)}, each once")
+                for record in records:
+                    n = record["prompt_id"]
+                    texts = [record[name] for name in ("Prompt", "Subcategory", "Explanation")]
+                    if not all(isinstance(text, str) and text for text in texts):
+                        raise ValueError(f"prompt {n} lacks a text")
+                    prompt, subcategory, explanation = texts
+                    keys = {"category": category_of[n], "subcategory": subcategory, "prompt_id": n}
+                    data = {**keys, "explanation": explanation}
+                    of_category[category_of[n]].append(Sample(f"images/{n}.png", prompt, data=data))
         return spread(
             spread(grouped(samples, lambda sample: sample.data["subcategory"]).values())
             for samples in of_category.values()
@@ -216,10 +225,11 @@ natural_science.json 117085 b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be2
             for one in scores.items
             if one.score and (words := self.beyond_scale(self.clean(one.replies[_QUESTION])))
         ]
+        if not beyond:
+            return []
         return [
             f"{len(beyond)} of the judge's verdicts are beyond its scale of 0 to 2 and count as the official "
-            f"program reads them (the first: {first}); rules=corrected asks again"
-            for first in beyond[:1]
+            f"program reads them (the first: {beyond[0]}); rules=corrected asks again"
         ]
 
     def official_files(self, scores: Scores) -> dict[str, str]:

@@ -16,9 +16,11 @@ from PIL import Image
 
 from eval_models.encoders.encoder import Encoder, to_device
 from eval_models.encoders.pixels import to_floats
-from eval_models.encoders.weights import DREAMSIM_ENTRIES, LORA, loading, refuse_unfit
+from eval_models.encoders.weights import DREAMSIM_ENTRIES, ENCODERS, LORA, loading, refuse_unfit
 from imageevalkit.benchmark.question import Question
 from imageevalkit.cell.fingerprint import weights_of
+from imageevalkit.errors import CellFailure
+from imageevalkit.weights import first_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,9 +51,13 @@ class DreamSimEncoder(Encoder):
 
     def load(self, questions: Sequence[Question]) -> Any:
         source = self.sources["dreamsim"]
-        with loading(source), tempfile.TemporaryDirectory() as links:
+        try:
             from dreamsim import dreamsim
-
+        except Exception as error:  # a torchvision that was built for another torch raises RuntimeError
+            raise CellFailure(
+                f"encoders: the package dreamsim does not import here ({first_line(error)}); {ENCODERS.remedy}"
+            ) from error
+        with loading(source), tempfile.TemporaryDirectory() as links:
             # torch.hub writes into the folder that it reads, which may be read-only or several jobs' own
             for entry in Path(source.model_path).iterdir():
                 (Path(links) / entry.name).symlink_to(entry.resolve())
@@ -107,7 +113,7 @@ def read_embedding(text: str) -> Sequence[float]:
 
 
 def distances(embeddings: Sequence[Sequence[float]]) -> list[list[float]]:
-    """DreamSim's distance of each two of ``embeddings``: 1 - cosine, 0 (the same) to 2.
+    """DreamSim's distance of each two of ``embeddings``, none of them all zeros: 1 - cosine, 0 (the same) to 2.
 
     The package computes it in float32; here the same values are float64 (differences below 1e-6).
     """

@@ -54,7 +54,14 @@ class Encoder(Answerer):
     def device(self) -> str:
         import torch
 
-        return self._device or ("cuda:0" if torch.cuda.is_available() else "cpu")
+        name = self._device or ("cuda:0" if torch.cuda.is_available() else "cpu")
+        try:
+            torch.empty(0, device=name)
+        except Exception as error:  # torch raises what the device's backend does
+            raise CellFailure(
+                f"encoders: torch cannot use the device '{name}': {first_line(error)}"
+            ) from error
+        return name
 
     @cached_property
     def sources(self) -> dict[str, WeightsSource]:
@@ -139,8 +146,8 @@ class Encoder(Answerer):
     ) -> Iterator[list[tuple[Sequence[Question], Any, str]]]:
         """``groups`` in order, in batches: what the models take of the shared picture, or None and why there is none.
 
-        Beside a GPU some of the next are under way. A model on the CPU uses all cores: threads beside it would make its
-        own wait for each other.
+        Beside a GPU those of the next two are under way. A model on the CPU uses all cores: threads beside it would
+        make its own wait for each other.
         """
 
         def inputs(group: Sequence[Question]) -> tuple[Sequence[Question], Any, str]:
@@ -152,11 +159,10 @@ class Encoder(Answerer):
                 return group, None, first_line(error)
 
         at_once = self.batch_size if self.device == "cpu" else len(groups)
+        # more decode faster than any GPU encodes, and only hold memory
+        threads = min(16, available_cores())
         for start in range(0, len(groups), at_once):
-            threads = min(
-                16, available_cores()
-            )  # more decode faster than any GPU encodes, and only hold memory
-            prepared = map_threads(inputs, groups[start : start + at_once], threads)
+            prepared = map_threads(inputs, groups[start : start + at_once], threads, 2 * self.batch_size)
             while batch := list(islice(prepared, self.batch_size)):
                 yield batch
 
@@ -199,7 +205,7 @@ def free_memory() -> None:
 
 @contextmanager
 def inference(what: str) -> Iterator[None]:
-    """A block in torch's inference mode that computes ``what``.
+    """A block in torch's inference mode, which needs memory for ``what``.
 
     Raises CellFailure: it does not fit into memory, or the model fails.
     """
@@ -208,10 +214,12 @@ def inference(what: str) -> Iterator[None]:
     try:
         with torch.inference_mode():
             yield
+    except CellFailure:
+        raise
     except torch.OutOfMemoryError as error:
         raise CellFailure(
             f"encoders: too little GPU memory is free for {what}; give the job a larger GPU (EVAL_GPU_MAP), or none, "
             "to compute on the CPU"
         ) from error
     except Exception as error:  # of the device, or of a model that its inputs do not fit
-        raise CellFailure(f"encoders: the model failed with {what}: {first_line(error)}") from error
+        raise CellFailure(f"encoders: the model failed: {first_line(error)}") from error

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eval_models.encoders.encoder import Encoder, free_memory, inference, to_device
 from eval_models.encoders.pixels import clip_pixels
-from eval_models.encoders.weights import CLIP, load_pretrained, loading
+from eval_models.encoders.weights import CLIP, load_pretrained, loading, refuse_unfit
 from imageevalkit.benchmark.question import Question
+from imageevalkit.errors import CellFailure
 from imageevalkit.weights import WeightsSource
 
 if TYPE_CHECKING:
@@ -21,10 +22,7 @@ if TYPE_CHECKING:
 
 _ADAPTER = "text_adapter.adaptor."
 # the adapter; the temperature, and what older versions of transformers saved of a counter: no feature depends on these
-_NOT_VISION = (
-    r"text_adapter\.adaptor\.\d+\.((fn\.[03]|ln)\.)?(weight|bias)"
-    r"|logit_scale|vision_model\.embeddings\.position_ids"
-)
+_NOT_VISION = r"text_adapter\.adaptor\..*|logit_scale|vision_model\.embeddings\.position_ids"
 _HEADER = "<|start_header_id|>user<|end_header_id|>\n\n"
 _END = "<|eot_id|>"
 # The official code puts this before the text and takes it out again; in a text it would be taken out as well.
@@ -69,8 +67,14 @@ class Llm2ClipEncoder(Encoder):
         vision, adapter = load_llm2clip(images, self.device)
         exact_adapter = {name: tensor.float() for name, tensor in adapter.items()}
         texts = {}
+        takes = len(adapter[f"{_ADAPTER}0.ln.weight"])
         # one at a time, as the official code does
         for text, found in vectors.items():
+            if (gives := found.exact.shape[-1]) != takes:
+                raise CellFailure(
+                    f"encoders: the text vectors of {llm.model_path} have {gives} numbers, LLM2CLIP's adapter takes "
+                    f"{takes}: the two do not belong together"
+                )
             of_official, of_exact = (one.to(self.device) for one in found)
             with inference("a reference answer"):
                 with self._official_precision():
@@ -139,7 +143,7 @@ def text_features(adapter: State, vectors: torch.Tensor) -> torch.Tensor:
         return functional.layer_norm(values.float(), weight.shape, weight, bias).to(values.dtype)
 
     values = functional.normalize(vectors, p=2, dim=-1)
-    depth = sum(name.endswith(".fn.0.weight") for name in adapter)
+    depth = _depth(adapter)
     for n in range(depth):
         inner = functional.gelu(functional.linear(norm(f"{n}.ln"), *layer(f"{n}.fn.0")))
         values = values + functional.linear(inner, *layer(f"{n}.fn.3"))
@@ -182,7 +186,32 @@ def load_llm2clip(source: WeightsSource, device: str) -> tuple[Any, State]:
             projection_dim=len(state.get("visual_projection.weight", "?")),  # told by name below
         )
         vision = load_pretrained(source, CLIP, "bfloat16", device, _NOT_VISION, config=config)
+        _check_adapter(source, adapter, config.projection_dim)
         return vision, adapter
+
+
+def _check_adapter(source: WeightsSource, adapter: State, features: int) -> None:
+    """Raise CellFailure where ``adapter`` is not what :func:`text_features` takes, to ``features`` numbers."""
+
+    def length(name: str) -> int:
+        return len(adapter.get(f"{_ADAPTER}{name}", "?"))  # what is missing is told by name
+
+    depth = max(1, _depth(adapter))  # of another model there are none
+    width = length(f"{depth}.weight")
+    layers: dict[str, tuple[int, ...]] = {f"{depth}": (width,), f"{depth + 1}": (features, width)}
+    for n in range(depth):
+        inner = length(f"{n}.fn.0.weight")
+        layers |= {f"{n}.ln": (width,), f"{n}.fn.0": (inner, width), f"{n}.fn.3": (width, inner)}
+    expected = {f"{_ADAPTER}{name}.weight": shape for name, shape in layers.items()}
+    expected |= {f"{_ADAPTER}{name}.bias": shape[:1] for name, shape in layers.items()}
+    refuse_unfit(source, {"lacks": expected.keys() - adapter, "has unexpected": adapter.keys() - expected})
+    odd = [name for name, shape in expected.items() if adapter[name].shape != shape]
+    refuse_unfit(source, {"has another shape of": odd})
+
+
+def _depth(adapter: State) -> int:
+    """How many residual blocks it has."""
+    return sum(name.endswith(".fn.0.weight") for name in adapter)
 
 
 def encode_texts(texts: Sequence[str], source: WeightsSource, device: str) -> dict[str, Vectors]:

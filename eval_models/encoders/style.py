@@ -61,6 +61,10 @@ class StyleEncoder(Encoder):
 
     @property
     def identity(self) -> dict[str, Any]:
+        try:
+            references = {name: sha256_file(path) for name, path in self._files.items()}
+        except OSError as error:
+            raise CellFailure(f"encoders: {error.filename} cannot be read ({error.strerror})") from error
         return {
             "encoder": "style",
             "weights": {
@@ -70,7 +74,7 @@ class StyleEncoder(Encoder):
                 "se": self.sources["se"].identity,
             },
             "precision": {"csd": "float32", "se": "bfloat16"},
-            "references": {name: sha256_file(path) for name, path in self._files.items()},
+            "references": references,
         }
 
     def load(self, questions: Sequence[Question]) -> tuple[Any, Any, Mapping[str, Mapping[str, Any]]]:

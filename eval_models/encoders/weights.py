@@ -28,7 +28,6 @@ _FOLDER = "eval_models/weights"
 CLIP = "CLIPVisionModelWithProjection"
 # of DreamSim: its package reads these files, or downloads them
 LORA = "ensemble_lora"
-_LORA_FILES = (f"{LORA}/adapter_config.json", f"{LORA}/adapter_model.*")
 _BACKBONES = ("dino_vitb16_pretrain.pth", "clip_vitb16_pretrain.pth.tar", "open_clip_vitb16_pretrain.pth.tar")
 # torch.hub's names for the repository, and for what its hubconf.py downloads
 _DINO = "facebookresearch_dino_main"
@@ -38,6 +37,12 @@ DREAMSIM_ENTRIES = (
     *(f"{_DINO}/hubconf.py", f"{_DINO}/vision_transformer.py"),
 )
 """What the package reads in DreamSim's folder; of the DINO code, the files that make the model."""
+_DREAMSIM_FILES = (
+    *((name,) for name in (*DREAMSIM_ENTRIES, f"{LORA}/adapter_config.json")),
+    # peft reads either
+    (f"{LORA}/adapter_model.safetensors", f"{LORA}/adapter_model.bin"),
+)
+"""One of each must be there."""
 
 _ASSETS: dict[str, tuple[PlacedAsset, ...]] = {
     # CSD on OpenAI's ViT-L/14, whose own weights it replaces by its own, all of them. The official code names a file
@@ -129,7 +134,10 @@ def missing_files(names: Sequence[str], options: Mapping[str, Any]) -> list[str]
     for name in names:
         if name in _WITH_REFERENCES and not Path(file := references.get(name, "")).is_file():
             where = f"at {file}" if file else f"in references['{name}']"
-            lines.append(f"encoders: there is no file of reference vectors for '{name}' {where}")
+            lines.append(
+                f"encoders: there is no file of reference vectors for '{name}' {where}; "
+                "bash utils/prefetch.sh --ds_names oneig gets it"
+            )
         if not _place(name, places)[1]:
             try:
                 find(name, places)
@@ -157,8 +165,8 @@ def find(name: str, places: Mapping[str, str]) -> WeightsSource:
             f"encoders: the weights '{name}' cannot be looked for at {place}: {first_line(error)}"
         ) from error
     if identity:
-        files = (*DREAMSIM_ENTRIES, *_LORA_FILES) if name == "dreamsim" else ()
-        if absent := [file for file in files if not any(path.glob(file))]:
+        needed = _DREAMSIM_FILES if name == "dreamsim" else ()
+        if absent := [" or ".join(either) for either in needed if not any(any(path.glob(f)) for f in either)]:
             raise CellFailure(
                 f"encoders: DreamSim's folder {place} lacks {', '.join(absent)}; bash utils/prefetch.sh --ds_names "
                 "oneig fetches a whole one"

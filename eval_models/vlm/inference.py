@@ -21,7 +21,7 @@ import inspect
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -52,6 +52,10 @@ _EXTRA = ("repetition_penalty", "chat_template_kwargs")
 
 class UnfitPrompt(Exception):
     """The model cannot take it: one line why."""
+
+
+class UnfitPicture(UnfitPrompt):
+    """Nor any other about the same pictures."""
 
 
 class Prefix(NamedTuple):
@@ -98,33 +102,59 @@ class LocalModel:
 
         It is not where an image's tokens see the question, or a model or its positions do not go on from a cache.
         """
+        import torch
+
         name = self.model.config.model_type
         if name in _PROVEN:
             return True
-        drawn = io.BytesIO()
-        Image.effect_noise((256, 192), 90).convert("RGB").save(drawn, "PNG")
-        picture = Picture(Path("noise.png"), "", data=drawn.getvalue())
-        questions = [ask(f"choice/{text}", picture, text, choices=("Yes", "No", "1")) for text in _TRIAL]
-        questions += [ask(f"reply/{text}", picture, text, max_tokens=8) for text in _TRIAL]
         tolerance = _TOLERANCE.get(str(self.model.dtype), _TOLERANCE_HALF)
         try:
-            prompts = self.prompts([[question] for question in questions])
-            shared = {one.question.name: one for one in self.shared_answers(questions, prompts, len(prompts))}
-            plain = [self.answers([q], prompt)[0] for q, prompt in zip(questions, prompts, strict=True)]
-            if all(_is_close(one, shared[one.question.name], tolerance) for one in plain):
+            if all(difference <= tolerance for difference in self._differences()):
                 return True
             reason = "answers would differ"
+        except torch.OutOfMemoryError:  # that says nothing of the class
+            raise
         except Exception as error:  # classes fail in their own ways where they cannot go on from a cache
             reason = type(error).__name__
         say(f"judge: {name} cannot share an image between questions ({reason}): each is asked with its own")
         return False
 
-    def prompts(self, groups: Iterable[Sequence[Question]]) -> list[Inputs]:
+    def _differences(self) -> Iterator[float]:
+        """The largest difference of a probability between the two ways, for each token of a trial.
+
+        Of written replies up to the first token that differs, if one does: what follows answers something else.
+        """
+        import torch
+
+        questions = [ask(text, _trial_picture(), text, max_tokens=8) for text in _TRIAL]
+        sampling = questions[0].sampling
+        prompts = self.prompts([[question] for question in questions], {})
+        with torch.inference_mode():
+            prefix, suffixes = self._prefix(prompts)
+            first = self._logits_after(prefix, suffixes)
+            shared = self._generated(
+                sampling, prefix.before(suffixes), prefix.rows(len(suffixes)), output_logits=True
+            )
+            for n, prompt in enumerate(prompts):
+                yield _difference(first[n], self._last_logits(prompt))
+                alone = self._generated(sampling, prompt, output_logits=True)
+                # the tokens of a reply are the last ones, one for each logits
+                tokens = alone.sequences[0, -len(alone.logits) :].tolist()
+                others = shared.sequences[n, -len(shared.logits) :].tolist()
+                steps = zip(tokens, others, alone.logits, shared.logits, strict=False)
+                for token, other, logits, its in steps:
+                    yield _difference(logits[0], its[n])
+                    if token != other:
+                        break
+
+    def prompts(
+        self, groups: Iterable[Sequence[Question]], images: dict[Picture, Image.Image]
+    ) -> list[Inputs]:
         """A batch of each group of questions, which have equal sampling, padded on the left.
 
-        A picture that several ask about is opened once. Raises UnfitPrompt: one of the questions cannot be put.
+        ``images`` holds the pictures that have been opened, and gets the others that are asked about. Raises
+        UnfitPrompt: one of the questions cannot be put.
         """
-        images: dict[Picture, Image.Image] = {}
         try:
             return [self._batch(questions, images) for questions in groups]
         except UnfitPrompt:
@@ -189,8 +219,20 @@ class LocalModel:
             if not questions[0].choices:
                 return self._replies(questions, inputs)
             (question,), (ids,) = questions, inputs["input_ids"]
-            logits, _ = self._forward(inputs, torch.tensor([len(ids) - 1]), use_cache=False)
-            return [self._choice(question, ids, logits[0, 0])]
+            return [self._choice(question, ids, self._last_logits(inputs))]
+
+    def apart_answers(
+        self, questions: Sequence[Question], prompts: Sequence[Inputs], batch_size: int
+    ) -> list[Answer]:
+        """The same as :meth:`shared_answers`, where that is not right."""
+        answers: list[Answer] = []
+        for group in self.batches(questions):
+            size = 1 if questions[group[0]].choices else batch_size
+            for start in range(0, len(group), size):
+                numbers = group[start : start + size]
+                inputs = _batched([prompts[n] for n in numbers])
+                answers += self.answers([questions[n] for n in numbers], inputs)
+        return answers
 
     def shared_answers(
         self, questions: Sequence[Question], prompts: Sequence[Inputs], batch_size: int
@@ -230,6 +272,13 @@ class LocalModel:
         out = self.model(**self._moved(inputs), **options)
         return (out.logits if keeps else out.logits[:, at]).float(), out.get("past_key_values")
 
+    def _last_logits(self, inputs: Inputs) -> torch.Tensor:
+        """Float32 logits after the one row of ``inputs``, shape (vocabulary,)."""
+        import torch
+
+        at = torch.tensor([inputs["input_ids"].shape[1] - 1])
+        return self._forward(inputs, at, use_cache=False)[0][0, 0]
+
     def _choice(self, question: Question, ids: torch.Tensor, logits: torch.Tensor) -> Answer:
         """The answer that ``logits`` (float32, shape (vocabulary,)) after the prompt ``ids`` hold."""
         from transformers import RepetitionPenaltyLogitsProcessor
@@ -253,13 +302,16 @@ class LocalModel:
         )
         return texts
 
-    def _replies(self, questions: Sequence[Question], inputs: Inputs, cache: Any = None) -> list[Answer]:
+    def _generated(self, sampling: Sampling, inputs: Inputs, cache: Any = None, **more: Any) -> Any:
+        """What ``generate`` returns as a dictionary; ``more`` goes to it too."""
         import torch
 
-        sampling = questions[0].sampling
         if self._is_seeded(sampling):
             torch.manual_seed(sampling.seed)
-        options = {"max_new_tokens": sampling.max_tokens, "repetition_penalty": self._penalty(sampling)}
+        options: dict[str, Any] = {
+            "max_new_tokens": sampling.max_tokens,
+            "repetition_penalty": self._penalty(sampling),
+        }
         if sampling.temperature is not None:
             options["do_sample"] = sampling.temperature > 0
         if sampling.temperature:
@@ -267,8 +319,12 @@ class LocalModel:
         ids = inputs["input_ids"]
         # transformers' repetition penalty counts padding too: so that is a token that counts anyway
         padded = {**inputs, "input_ids": ids.where(inputs["attention_mask"].bool(), ids[:, -1:])}
-        tokens = self.model.generate(**self._moved(padded), **options, past_key_values=cache)
-        tokens = tokens[:, ids.shape[1] :]
+        options |= {"past_key_values": cache, "return_dict_in_generate": True, **more}
+        return self.model.generate(**self._moved(padded), **options)
+
+    def _replies(self, questions: Sequence[Question], inputs: Inputs, cache: Any = None) -> list[Answer]:
+        tokens = self._generated(questions[0].sampling, inputs, cache).sequences
+        tokens = tokens[:, inputs["input_ids"].shape[1] :]
         stop = self.model.generation_config.eos_token_id
         stops = {stop} if isinstance(stop, int) else set(stop or ())
         answers = []
@@ -321,9 +377,33 @@ class LocalModel:
         return [self.processor.tokenizer.encode(text, add_special_tokens=False)[0] for text in texts]
 
 
-def _is_close(one: Answer, other: Answer, tolerance: float) -> bool:
-    ours, theirs = one.probabilities or {}, other.probabilities or {}
-    return one.text == other.text and all(abs(ours[name] - theirs[name]) <= tolerance for name in ours)
+def _trial_picture() -> Picture:
+    """The same pixels each time, of many colours."""
+    ramp = Image.linear_gradient("L")
+    turned = [ramp, ramp.transpose(Image.Transpose.ROTATE_90), ramp.transpose(Image.Transpose.ROTATE_180)]
+    drawn = io.BytesIO()
+    Image.merge("RGB", turned).resize((256, 192)).save(drawn, "PNG")
+    return Picture(Path("ramps.png"), "", data=drawn.getvalue())
+
+
+def _difference(logits: torch.Tensor, others: torch.Tensor) -> float:
+    """The largest one of a probability."""
+    return float((logits.float().softmax(dim=-1) - others.float().softmax(dim=-1)).abs().max())
+
+
+def _batched(prompts: Sequence[Inputs]) -> Inputs:
+    """``prompts``, batches of one row, as one that is padded on the left."""
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+
+    if len(prompts) == 1:
+        return prompts[0]
+    return {
+        name: pad_sequence([prompt[name][0] for prompt in prompts], batch_first=True, padding_side="left")
+        if name in _BY_TOKEN
+        else torch.cat([prompt[name] for prompt in prompts])
+        for name in prompts[0]
+    }
 
 
 def _content(part: str | Picture, images: dict[Picture, Image.Image]) -> dict[str, Any]:
@@ -333,7 +413,9 @@ def _content(part: str | Picture, images: dict[Picture, Image.Image]) -> dict[st
         # the processor knows by its identity an image that it has seen
         images[part] = images.get(part) or judge_picture(part)
     except (OSError, CorruptImage) as error:
-        raise UnfitPrompt(f"unreadable image {part.path.name}: {one_line(error)}") from error
+        raise UnfitPicture(f"unreadable image {part.path.name}: {one_line(error)}") from error
+    except ValueError as error:  # its sides differ too much
+        raise UnfitPicture(f"cannot be prepared: {one_line(error)}") from error
     return {"type": "image", "image": images[part]}
 
 

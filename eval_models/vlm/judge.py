@@ -11,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from eval_models.vlm.inference import Inputs, LocalModel, check_sampling
+from PIL import Image
+
+from eval_models.vlm.inference import Inputs, LocalModel, UnfitPicture, check_sampling
 from eval_models.vlm.model import PREPARED_BY, load_model
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question
 from imageevalkit.errors import CellFailure, say
@@ -24,12 +26,15 @@ from imageevalkit.weights import WeightsSource, find_weights, package_versions
 class _Job(NamedTuple):
     """Questions that are prepared and answered together.
 
-    ``one_image``: they are about the same pictures, with the same words before the end of the last. Otherwise it is
-    one question with ``choices``, or several of equal sampling without, each about its own image.
+    ``one_image``: they are about the same pictures, with the same words before the end of the last, whose pass
+    through the model they share if ``shares``. Otherwise it is one question with ``choices``, or several of equal
+    sampling without, each about its own image. ``images`` are opened once, also where its halves are tried.
     """
 
     questions: Sequence[Question]
-    one_image: bool
+    images: dict[Picture, Image.Image]
+    one_image: bool = False
+    shares: bool = False
 
 
 class TransformersJudge(Judge):
@@ -76,7 +81,7 @@ class TransformersJudge(Judge):
             while True:
                 while len(ready) < 2 and (job := again.popleft() if again else next(plan, None)):
                     groups = [[question] for question in job.questions] if job.one_image else [job.questions]
-                    prepare = functools.partial(self._local.prompts, groups)
+                    prepare = functools.partial(self._local.prompts, groups, job.images)
                     # a model on the CPU uses all cores: a thread beside it would only make its own spin in waiting
                     ready.append((job, thread.submit(prepare).result if self._beside_gpu else prepare))
                 if not ready:
@@ -87,7 +92,10 @@ class TransformersJudge(Judge):
                 if not answers:
                     half = len(job.questions) // 2
                     parts = job.questions[:half], job.questions[half:]
-                    again += (_Job(part, job.one_image and len(part) > 1) for part in parts)
+                    again += (
+                        job._replace(questions=part, one_image=job.one_image and len(part) > 1)
+                        for part in parts
+                    )
                 seconds = (time.monotonic() - started) / max(1, len(answers))
                 yield from (replace(answer, seconds=seconds) for answer in answers)
         finally:
@@ -110,15 +118,23 @@ class TransformersJudge(Judge):
             about.setdefault(_beginning(question) if question.pictures else n, []).append(question)
         shared = [group for group in about.values() if len(group) > 1]
         apart = [group[0] for group in about.values() if len(group) == 1]
-        if shared and not self._local.shares:
-            shared, apart = [], list(questions)
-        yield from (_Job(group, True) for group in shared)
+        if shared:
+            shares = self._shares()  # before a thread prepares images, as its trial does too
+            yield from (_Job(group, {}, True, shares) for group in shared)
         for numbers in self._local.batches(apart):
             group = [apart[n] for n in numbers]
             while group:
                 size = 1 if group[0].choices else self._batch_size  # which may shrink meanwhile
-                yield _Job(group[:size], False)
+                yield _Job(group[:size], {})
                 group = group[size:]
+
+    def _shares(self) -> bool:
+        import torch
+
+        try:
+            return self._local.shares
+        except torch.OutOfMemoryError as error:
+            raise self._too_large() from error
 
     def _answers(self, job: _Job, prepared: Callable[[], list[Inputs]]) -> list[Answer]:
         """The answer to each question of ``job``; none if it failed and its halves are to be tried."""
@@ -128,12 +144,17 @@ class TransformersJudge(Judge):
         try:
             prompts = prepared()
             if job.one_image:
-                answers = self._local.shared_answers(questions, prompts, self._batch_size)
+                ask = self._local.shared_answers if job.shares else self._local.apart_answers
+                answers = ask(questions, prompts, self._batch_size)
             else:
                 answers = self._local.answers(questions, prompts[0])
         except torch.AcceleratorError as error:
             # a fault of the device makes every later call fail as well
             raise JudgeUnusable(f"judge: the GPU failed ({one_line(error, 200)}); run it again") from error
+        except UnfitPicture as error:
+            if job.one_image:  # it is that of all
+                return [Answer(question, None, one_line(error)) for question in questions]
+            reason, exhausted = one_line(error), False
         except Exception as error:  # whatever a model raises costs these questions, unless the device failed
             reason, exhausted = one_line(error), isinstance(error, torch.OutOfMemoryError)
         else:
@@ -148,14 +169,17 @@ class TransformersJudge(Judge):
                 say(f"judge: out of GPU memory; from now on {size} questions go through the model at once")
             return []
         if exhausted and not self._answered:
-            raise CellFailure(
-                f"judge: {self._source.model_path} leaves too little GPU memory for one question; set its "
-                "max_pixels, give the job more GPUs (EVAL_GPU_MAP), or choose a smaller judge"
-            )
+            raise self._too_large()
         if exhausted:
             self._batch_size = self._settings.batch_size  # the image is to blame, not how many there were
             reason = "out of GPU memory; the judge's max_pixels makes images smaller"
         return [Answer(questions[0], None, reason)]
+
+    def _too_large(self) -> CellFailure:
+        return CellFailure(
+            f"judge: {self._source.model_path} leaves too little GPU memory for one question; set its "
+            "max_pixels, give the job more GPUs (EVAL_GPU_MAP), or choose a smaller judge"
+        )
 
     @property
     def _beside_gpu(self) -> bool:

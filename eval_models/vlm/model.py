@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from eval_models.vlm.inference import LocalModel
+from eval_models.vlm.inference import LocalModel, UnfitPicture
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.judges.answerer import WEIGHTS_USER
 from imageevalkit.judges.settings import TransformersSettings
+from imageevalkit.secrets import one_line
 from imageevalkit.weights import WeightsSource, missing_package, why_not_loaded
 
 PREPARED_BY = "transformers' Pillow variants; Qwen: resized as by torchvision"
@@ -132,7 +133,11 @@ def _once(preprocess: Callable[..., Any]) -> Callable[..., Any]:
         nonlocal images, given, prepared
         flat, now = make_flat_list_of_images(pictures), repr(options)
         if (list(map(id, flat)), now) != (list(map(id, images)), given):
-            images, given, prepared = flat, now, preprocess(pictures, *args, **options)
+            try:
+                prepared = preprocess(pictures, *args, **options)
+            except Exception as error:  # limits of its own, such as an extreme aspect ratio
+                raise UnfitPicture(f"cannot be prepared: {one_line(error)}") from error
+            images, given = flat, now
         return type(prepared)(dict(prepared))  # a processor may take things out of it
 
     return preprocess_once

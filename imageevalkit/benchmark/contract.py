@@ -251,9 +251,10 @@ class Benchmark(ABC):
         """Whether its settings are those of the official evaluator."""
         return self.settings.rules == "official"
 
-    def read_json(self, file: str) -> Any:
-        """The content of a JSON file beside ``benchmark.py``, or among its data. Raises CellFailure: there is none."""
-        return self._read(file, json.loads)
+    def read_json(self, file: str, count: int | None = None) -> Any:
+        """The content of a JSON file beside ``benchmark.py``, or among its data. Raises CellFailure: there is none, or
+        it is no list or object of ``count`` entries."""
+        return self._read(file, json.loads, count)
 
     def read_text(self, file: str) -> str:
         """The same of a text file."""
@@ -268,23 +269,42 @@ class Benchmark(ABC):
         return self._read(file, lambda text: list(csv.DictReader(io.StringIO(text, newline=""))), count)
 
     def _read(self, file: str, parse: Callable[[str], Any], count: int | None = None) -> Any:
+        path, where, remedy = self._place(file)
+        try:
+            with path.open(encoding="utf-8", newline="") as opened:  # line ends within a text stay
+                text = opened.read()
+        except OSError as error:
+            raise CellFailure(f"{where} cannot be read ({error.strerror}); {remedy}") from None
+        except ValueError as error:
+            raise CellFailure(f"{where} is not what it should be ({one_line(error)}); {remedy}") from None
+        with self.content_of(file):
+            content = parse(text)
+            if count is not None and len(content) != count:
+                raise CellFailure(f"{where} holds {len(content)} records, not {count}; {remedy}")
+        return content
+
+    @contextmanager
+    def content_of(self, file: str) -> Iterator[None]:
+        """A block that makes something of the content of ``file``, which may lack a key or hold another type.
+
+        Raises CellFailure: it does; a ValueError of the block says what else is wrong with it.
+        """
+        try:
+            yield
+        except (KeyError, TypeError, AttributeError, ValueError, RecursionError, csv.Error) as error:
+            said = f"{error} is missing" if isinstance(error, KeyError) else one_line(error)
+            _, where, remedy = self._place(file)
+            raise CellFailure(f"{where} is not what it should be ({said}); {remedy}") from None
+
+    def _place(self, file: str) -> tuple[Path, str, str]:
+        """Where ``file`` is, what begins a message about it, and what helps."""
         path = self.folder / file
         is_own = path.is_file() or not (self.assets or self.data.is_dir())
         path = path if is_own else self.data / file
         remedy = "mend it" if path.is_file() else "put it there"
         if self.assets and not is_own:
             remedy = f"run: bash utils/prefetch.sh --ds_names {self.name}"
-        where = f"benchmark {self.name}: {short_path(path)}"
-        try:
-            with path.open(encoding="utf-8", newline="") as opened:  # line ends within a text stay
-                content = parse(opened.read())
-        except OSError as error:
-            raise CellFailure(f"{where} cannot be read ({error.strerror}); {remedy}") from None
-        except (ValueError, RecursionError, csv.Error) as error:
-            raise CellFailure(f"{where} is not what it should be ({one_line(error)}); {remedy}") from None
-        if count is not None and len(content) != count:
-            raise CellFailure(f"{where} holds {len(content)} records, not {count}; {remedy}")
-        return content
+        return path, f"benchmark {self.name}: {short_path(path)}", remedy
 
     def sources(self, item: Item) -> list[Picture]:
         """The images that the model was shown for ``item``, in their order. Raises CellFailure: one cannot be read."""

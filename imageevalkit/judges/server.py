@@ -121,7 +121,8 @@ class ServerAddress:
         Raises JudgeUnusable: it does not start, or it died too often, or the job that keeps it has ended.
         """
         while not (text := self._text()):
-            self._wanted.touch()
+            if not self._wanted.exists():
+                write_atomic(self._wanted, "")
             if not self._is_kept():
                 raise JudgeUnusable("the job that serves the judge has ended; run the same command again")
             time.sleep(_TICK)

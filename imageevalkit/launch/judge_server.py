@@ -11,7 +11,6 @@ import re
 import socket
 import subprocess
 import time
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,13 +47,13 @@ from imageevalkit.text import plain
 
 _HOST = "127.0.0.1"
 _ANSWERS_WITHIN = 2.0  # seconds
+_LOOK_EVERY = 0.5  # seconds between two looks at a server that loads, at least
+_MOST_READ = 1 << 20  # bytes of a reply: a stranger's may not end
 _PORTS = 3  # somebody may take a port between our choice and the server's start
 _LIVES = 2  # in one cell: what kills a server twice would kill it a third time
 _STOPS_WITHIN = 10.0  # seconds; its guard kills after 5
 _LOG_TAIL = 1 << 16
 _TELLING = re.compile(r"(?:\b[\w.]*(?:Error|Exception)|\berror): .+")
-# a proxy of the environment has no business here
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass
@@ -77,7 +76,7 @@ class JudgeServer:
     def __post_init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._port = self._ports_taken = self._log_start = self._deaths = 0
-        self._started = 0.0
+        self._started = self._next_look = 0.0
         self._healthy = self._hopeless = False
 
     def tend(self) -> str:
@@ -118,20 +117,27 @@ class JudgeServer:
         self._process = None
 
     def _start(self, port: int) -> None:
-        self._port, self._healthy, self._started = port, False, time.monotonic()
+        self._port, self._healthy = port, False
+        self._started = self._next_look = time.monotonic()
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         command, title = [*self.command, "--port", str(port)], f"server of judge {self.name}"
         self._process = guarded(command, self.log, title, self.environ, self.lifeline)
 
     def _look(self, process: subprocess.Popen[bytes]) -> None:
+        began = time.monotonic()
+        if began < self._next_look:
+            return
         answers = _answers(self._port, self.model)
+        now = time.monotonic()
+        # who tends a server that accepts and does not answer is held up for a fifth of the time at most
+        self._next_look = now + max(_LOOK_EVERY, 4 * (now - began))
         if answers is False:
             self.stop()
             self._take_another_port("found servers of others on the ports it was given")
         elif answers and process.poll() is None:
             self._healthy, self._ports_taken = True, 0
             self.address.give(f"http://{_HOST}:{self._port}/v1")
-        elif time.monotonic() - self._started > self.start_timeout:
+        elif now - self._started > self.start_timeout:
             self.stop()
             what = f"was not ready after {self.start_timeout:g} s (start_timeout)"
             self._give_up(what, last_line(str(self.log)))
@@ -184,16 +190,26 @@ def _free_port() -> int:
 
 def _answers(port: int, model: str) -> bool | None:
     """Whether the server on ``port`` is ready (None: not yet) and says that it serves ``model``."""
-    try:
-        for path in ("health", "v1/models"):
-            with _DIRECT.open(f"http://{_HOST}:{port}/{path}", timeout=_ANSWERS_WITHIN) as reply:
-                body = reply.read()
-    except (OSError, ValueError, http.client.HTTPException):
+    if _body(port, "/health") is None or (models := _body(port, "/v1/models")) is None:
         return None
     try:
-        return model in [each["id"] for each in json.loads(body)["data"]]
-    except (ValueError, TypeError, KeyError):
+        return model in [each["id"] for each in json.loads(models)["data"]]
+    except (ValueError, TypeError, KeyError, RecursionError):
         return False
+
+
+def _body(port: int, path: str) -> bytes | None:
+    """The body of a 200; None for anything else."""
+    # not urllib, which asks the proxy of the environment and goes where a stranger on the port sends it
+    connection = http.client.HTTPConnection(_HOST, port, timeout=_ANSWERS_WITHIN)
+    try:
+        connection.request("GET", path)
+        reply = connection.getresponse()
+        return reply.read(_MOST_READ) if reply.status == http.HTTPStatus.OK else None
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    finally:
+        connection.close()
 
 
 _TICK = 0.1
