@@ -47,6 +47,7 @@ _TOLERANCE = {"torch.float32": 1e-5}
 _TOLERANCE_HALF = 0.02
 _TRIAL = ("Is it red?", "What is in the image, and how many are there?")
 _BY_TOKEN = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
+_MOST_TOKENS = 4096  # of a reply whose length the protocol leaves to the endpoint
 _EXTRA = ("repetition_penalty", "chat_template_kwargs")
 
 
@@ -86,6 +87,11 @@ class Prefix(NamedTuple):
             "input_ids": torch.cat([ids, pad_sequence(suffixes, **left)], dim=1),
             "attention_mask": torch.cat([torch.ones_like(ids), pad_sequence(masks, **left)], dim=1),
         }
+
+
+def reply_tokens(sampling: Sampling) -> int:
+    """The longest reply, in tokens."""
+    return sampling.max_tokens or _MOST_TOKENS
 
 
 @dataclass
@@ -189,9 +195,9 @@ class LocalModel:
             **variables,
         )
         length = max(_lengths(inputs))
-        if self.positions is not None and length + sampling.max_tokens > self.positions:
+        if self.positions is not None and length + reply_tokens(sampling) > self.positions:
             raise UnfitPrompt(
-                f"context too long: {length} tokens of prompt and {sampling.max_tokens} of reply, the model has "
+                f"context too long: {length} tokens of prompt and {reply_tokens(sampling)} of reply, the model has "
                 f"{self.positions} positions; the judge's max_pixels makes images smaller"
             )
         return inputs
@@ -309,7 +315,7 @@ class LocalModel:
         if self._is_seeded(sampling):
             torch.manual_seed(sampling.seed)
         options: dict[str, Any] = {
-            "max_new_tokens": sampling.max_tokens,
+            "max_new_tokens": reply_tokens(sampling),
             "repetition_penalty": self._penalty(sampling),
         }
         if sampling.temperature is not None:

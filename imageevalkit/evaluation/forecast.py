@@ -95,7 +95,9 @@ def effort(judge: str, questions: Sequence[Question]) -> str:
     sent = round(
         sum(len(q.text) / _CHARACTERS_PER_TOKEN + _TOKENS_PER_IMAGE * len(q.pictures) for q in questions)
     )
-    written = sum(min(question.sampling.max_tokens, _TOKENS_PER_REPLY) for question in questions)
+    written = sum(
+        min(question.sampling.max_tokens or _TOKENS_PER_REPLY, _TOKENS_PER_REPLY) for question in questions
+    )
     said = f"about {sent / 1e6:.2f} million tokens"
     if choice.setting.backend != "openai":
         return said

@@ -248,17 +248,21 @@ def rgb(picture: Picture, data: bytes) -> Image.Image:
     return image
 
 
-def fitted_size(size: tuple[int, int], multiple: int) -> tuple[int, int]:
+def fitted_size(
+    size: tuple[int, int], multiple: int, limits: tuple[int, int] | None = None
+) -> tuple[int, int]:
     """Width and height of an image of ``size`` when both are multiples of ``multiple`` pixels.
 
-    The nearest ones; where the area would be more than 16384 (less than 4) squares of ``multiple``, both sides are
-    scaled alike to that area and rounded down (up). Half a multiple goes to the even one, as Python rounds.
-    Raises ValueError: one side is more than 200 times the other.
+    The nearest ones; where the area would be less or more than the ``limits`` (pixels; None: 4 and 16384 squares of
+    ``multiple``), both sides are scaled alike to that area and rounded up or down. Half a multiple goes to the even
+    one, as Python rounds. Raises ValueError: one side is more than 200 times the other.
+
+    Source: ``smart_resize`` of qwen-vl-utils 0.0.14 and of transformers' Qwen2-VL image processor.
     """
     if max(size) > _LONGEST * min(size):
         raise ValueError(f"one side of {size[0]}×{size[1]} px is more than {_LONGEST} times the other")
     width, height = (max(1, round(side / multiple)) * multiple for side in size)
-    area, least, most = size[0] * size[1], _LEAST * multiple**2, _MOST * multiple**2
+    area, (least, most) = size[0] * size[1], limits or (_LEAST * multiple**2, _MOST * multiple**2)
     if width * height > most:
         shrink = math.sqrt(area / most)
         width, height = (math.floor(side / shrink / multiple) * multiple for side in size)
@@ -291,11 +295,13 @@ def open_picture(picture: Picture) -> Image.Image:
 def judge_picture(picture: Picture) -> Image.Image:
     """:func:`open_picture`, resized as a processor gets it. Raises ValueError too: its sides differ too much."""
     image = open_picture(picture)
-    multiple = picture.pixels.multiple if picture.pixels else None
-    if not multiple:
+    rule = picture.pixels
+    if not rule or not rule.multiple:
         return image
-    # as qwen-vl-utils does it
-    return image.resize(fitted_size(image.size, multiple), Image.Resampling.BICUBIC)
+    # as qwen-vl-utils does it, and then a processor with limits
+    for limits in (None, rule.limits) if rule.limits else (None,):
+        image = image.resize(fitted_size(image.size, rule.multiple, limits), Image.Resampling.BICUBIC)
+    return image
 
 
 def sent_picture(picture: Picture) -> tuple[bytes, str]:

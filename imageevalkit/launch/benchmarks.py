@@ -51,7 +51,7 @@ class BenchmarkChoice:
 
     @cached_property
     def uses_encoders(self) -> bool:
-        """Whether it measures with image encoders."""
+        """Whether it measures with networks of its own."""
         return any(registry.has_weights(measurer.name) for measurer in self._measurers())
 
     def _measurers(self) -> Iterator[Measurer]:
@@ -82,18 +82,21 @@ class BenchmarkChoice:
         return REPO / "eval" / f"{self.name}.sh"
 
     def environment(self, config: Config) -> str:
-        """That of EVAL_ENV_MAP (several are separated by spaces), else that of image encoders where it has some.
-
-        Empty: it has no wish.
+        """That of EVAL_ENV_MAP (several are separated by spaces), else that of image encoders where it has some, else
+        one of its own where it measures with other networks. Empty: it has no wish.
         """
         environments = config.maps.get("EVAL_ENV_MAP", {})
-        return environments.get(self.name) or (
-            environments.get("encoders", _ENCODERS) if self.uses_encoders else ""
-        )
+        shared = environments.get("encoders", _ENCODERS) if self._shares_encoders else ""
+        return environments.get(self.name) or shared or (self.name if self.uses_encoders else "")
+
+    @property
+    def _shares_encoders(self) -> bool:
+        """Whether it measures with image encoders, which have one environment for all benchmarks."""
+        return any(registry.measurer_kind(measurer.name) == "encoder" for measurer in self._measurers())
 
     def build(self, config: Config) -> str:
         """What :meth:`environment` is made with: the options of ``make_env.sh``."""
-        shares = self.uses_encoders and not config.maps.get("EVAL_ENV_MAP", {}).get(self.name)
+        shares = self._shares_encoders and not config.maps.get("EVAL_ENV_MAP", {}).get(self.name)
         return f"--benchmark {'encoders' if shares else self.name}"
 
     @property
