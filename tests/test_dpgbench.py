@@ -21,9 +21,17 @@ from imageevalkit.cell.items import Item
 from tests.support.mirror import official_source
 
 _KIT = ("PenghaoYin/ImageEvalKit", "85b5e1511b867688fa37edee304ee0adc953e941")
-_COLUMNS = (
-    "item_id,text,keywords,proposition_id,dependency,category_broad,category_detailed,tuple,question_natural_language"
-).split(",")
+_COLUMNS = [
+    "item_id",
+    "text",
+    "keywords",
+    "proposition_id",
+    "dependency",
+    "category_broad",
+    "category_detailed",
+    "tuple",
+    "question_natural_language",
+]
 Rows = Sequence[tuple[str, int, str, str]]
 """Prompt, number, parents, tuple."""
 HEADER: Rows = [("partiprompts97", 1, "0", "entity - whole (first)")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -72,13 +73,13 @@ def test_the_official_program_prints_our_table(tmp_path: Path, capsys: pytest.Ca
     skills = {tag: [n for n, (_, tags) in enumerate(values) if tag in tags] for tag in TAGS}
     (tmp_path / "genai_skills.json").write_text(json.dumps(skills), encoding="utf-8")
 
-    class Images:
-        meta_dir = str(tmp_path)
-        images = [{"model": "m"}] * len(values)
-        prompt_to_images = {f"{n:05d}": [n] for n in range(len(values))}
-
+    images = SimpleNamespace(
+        meta_dir=str(tmp_path),
+        images=[{"model": "m"}] * len(values),
+        prompt_to_images={f"{n:05d}": [n] for n in range(len(values))},
+    )
     scores = torch.tensor([value for value, _ in values], dtype=torch.float64)
-    space["show_performance_per_skill"](scores, Images, print_std=True)
+    space["show_performance_per_skill"](scores, images, print_std=True)
     ours = GenAI().official_files(scored(GenAI(), values))["results.txt"]
     assert ours.split() == capsys.readouterr().out.split()
 

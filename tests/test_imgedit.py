@@ -20,7 +20,8 @@ from tests.support.mirror import official_source, shared_mirror
 
 _KIT = ("PenghaoYin/ImageEvalKit", "85b5e1511b867688fa37edee304ee0adc953e941")
 _STEP3 = "benchmarks/imgedit/step3_get_avgscore.py"
-PROMPT = "Grade it.\nPrompt Compliance: A number from 1 to 5.\nVisual Naturalness: A number from 1 to 5.\nPhysical & Detail Integrity: A number from 1 to 5."
+GRADE_NAMES = ("Prompt Compliance", "Visual Naturalness", "Physical & Detail Integrity")
+PROMPT = "\n".join(["Grade it.", *(f"{name}: A number from 1 to 5." for name in GRADE_NAMES)])
 
 
 def question(text: str = PROMPT) -> Question:

@@ -108,7 +108,8 @@ def test_judges_and_measurers_are_known_by_name() -> None:
 
 def test_who_answers_is_known_without_a_heavy_import() -> None:
     code = (
-        "import sys; from imageevalkit import registry as r; r.choose_judge('qwen3-vl-8b'); r.measurer_names('reader'); "
+        "import sys; from imageevalkit import registry as r; r.choose_judge('qwen3-vl-8b'); "
+        "r.measurer_names('reader'); "
         "r.measurer_assets('dreamsim', {}); r.measurer_missing('csd+se', {}); r.measurer('llm2clip', {}); "
         "r.judge('qwen3-vl-8b', {}).label; "
         "assert not {'torch', 'transformers', 'numpy', 'onnxruntime', 'httpx2', 'msgspec'} & set(sys.modules)"

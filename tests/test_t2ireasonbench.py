@@ -95,8 +95,7 @@ def test_replies_are_read_as_the_official_function_reads_them(program: str) -> N
         else:
             reply = f'{draw.choice(pieces)}{{"reason": ["a"], "score": {draw.choice(pieces[5:])}}}{draw.choice(pieces)}'
         try:
-            theirs = [float(x) for x in space["extract_json"](reply)["score"]]
-            theirs = theirs if theirs else None
+            theirs = [float(x) for x in space["extract_json"](reply)["score"]] or None
         except Exception:
             theirs = None
         assert grades(reply, dimension) == theirs, reply

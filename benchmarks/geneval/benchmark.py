@@ -48,7 +48,9 @@ Detection = Sequence[float]
 Objects = Mapping[str, Sequence[Detection]]
 """The detections of each class, the most confident first."""
 
-_RECORD = Shape(must={"filename": str, "tag": str, "correct": bool, "reason": str, "details": str})
+_RECORD = Shape[dict[str, Any]](
+    must={"filename": str, "tag": str, "correct": bool, "reason": str, "details": str}
+)
 
 
 @dataclass(frozen=True)

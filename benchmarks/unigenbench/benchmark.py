@@ -210,7 +210,7 @@ test_prompts_zh.csv 306315 7ff2d2131e68e6182f43a28ecf03d070f7735788f3c5420db3f83
         for language in self.languages:
             primary = LANGUAGES[language].primary
             mine = of_language.get(language, [])
-            options = {"percent": True, "cluster": "index"}
+            options: dict[str, Any] = {"percent": True, "cluster": "index"}
             found[language] = weighted(mine, "met", "primary", dict.fromkeys(primary, 0.1), **options)
             if self.settings.rules == "official":
                 whole = sum(

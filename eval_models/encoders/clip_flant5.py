@@ -72,8 +72,13 @@ class ClipFlanT5(Encoder):
         # officially so: the logits of 28 places without a token are in no sum of probabilities then
         network.resize_token_embeddings(len(tokenizer))
         projector = _projector(source, state)
-        on_device = [model.to(self.device, encoder.dtype).eval() for model in (network, projector)]
-        return _Models(*on_device, encoder, tokenizer, settings.get("mm_vision_select_layer", -2))
+        return _Models(
+            network.to(self.device, encoder.dtype).eval(),
+            projector.to(self.device, encoder.dtype).eval(),
+            encoder,
+            tokenizer,
+            settings.get("mm_vision_select_layer", -2),
+        )
 
     def prepare(self, image: Image.Image) -> np.ndarray:
         """On a square of CLIP's mean colour, then as CLIP's own processor does it."""
@@ -103,7 +108,7 @@ class ClipFlanT5(Encoder):
             embeddings = torch.cat([before[0], features, after[0]])[None]
             output = self.models.network(inputs_embeds=embeddings, labels=labels)
             losses = torch.nn.functional.cross_entropy(output.logits[0].float(), labels[0])
-        return (-losses).exp().item()
+        return float((-losses).exp())
 
     def _tokens(self, text: str) -> torch.Tensor:
         return self.models.tokenizer(text, return_tensors="pt").input_ids.to(self.device)

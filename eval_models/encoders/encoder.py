@@ -86,10 +86,10 @@ class Encoder(Answerer):
         """The features of each of ``batch``; called in torch's inference mode."""
 
     @abstractmethod
-    def measure(self, question: Question, features: Any) -> Mapping[str, Any]:
-        """The answer, a JSON object, that ``features`` of the question's picture are.
+    def measure(self, question: Question, features: Any) -> Any:
+        """The answer, a JSON value, that ``features`` of the question's picture are.
 
-        A number may be none: half precision overflows, weights are damaged. Where that cannot be seen in the object,
+        A number may be none: half precision overflows, weights are damaged. Where that cannot be seen in the value,
         it raises ValueError.
         """
 
