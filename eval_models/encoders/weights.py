@@ -23,7 +23,9 @@ from imageevalkit.weights import (
     why_not_loaded,
 )
 
-ENCODERS = WeightsUser("encoders", "it needs an environment made by bash utils/make_env.sh --benchmark oneig")
+ENCODERS = WeightsUser(
+    "encoders", "it needs an environment made by bash utils/make_env.sh --benchmark with the benchmark's name"
+)
 _FOLDER = "eval_models/weights"
 CLIP = "CLIPVisionModelWithProjection"
 # of DreamSim: its package reads these files, or downloads them

@@ -1,0 +1,146 @@
+"""``python -m tests.support.measurer_run FOLDER``: the measurers of GenEval, HPSv2 and GenAI-Bench on small random
+networks, and the same numbers by plain calls of their libraries, as JSON.
+
+A process of its own, because the torchvision that open_clip imports must not be seen by any other test.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from eval_models.encoders.clip_flant5 import ClipFlanT5
+from eval_models.encoders.hpsv2 import HPSv2Encoder, resized
+from eval_models.encoders.mask2former import Mask2Former
+from imageevalkit.benchmark.question import Picture, Question, measure
+from imageevalkit.images import sha256_file
+from tests.support.tiny_measurers import (
+    CLASSES,
+    save_clip_flant5,
+    save_hpsv2,
+    save_mask2former,
+    save_open_clip,
+)
+
+SIZES = ((300, 200), (64, 91), (96, 96), (200, 300))
+COLORS = ("red", "blue", "green")
+TEMPLATES = ("a photo of a {{c}} {classname}", "a photo of a {{c}} object")
+PROMPT, SYSTEM = "a red cup", "A chat."
+
+
+def main(folder: Path) -> dict[str, Any]:
+    pictures = []
+    for n, size in enumerate(SIZES):
+        path = folder / f"{n}.png"
+        noise = Image.frombytes("RGB", (12, 12), random.Random(n).randbytes(432))
+        noise.resize(size, Image.Resampling.BICUBIC).save(path)
+        pictures.append(Picture(path, sha256_file(path)))
+    return {
+        "mask2former": _mask2former(folder, pictures),
+        "hpsv2": _hpsv2(folder, pictures),
+        "clip_flant5": _clip_flant5(folder, pictures),
+    }
+
+
+def _said(encoder: Any, questions: list[Question]) -> list[Any]:
+    answers = {answer.question.pictures[0].path: answer for answer in encoder.ask(questions)}
+    return [json.loads(answers[question.pictures[0].path].text) for question in questions]
+
+
+def _mask2former(folder: Path, pictures: list[Picture]) -> dict[str, Any]:
+    import torch
+
+    save_mask2former(folder / "detector")
+    save_open_clip(folder / "clip")
+    weights = {"mask2former": str(folder / "detector"), "geneval_clip": str(folder / "clip")}
+    asked = json.dumps({"cat": 1, "dog": 2})
+    encoder = Mask2Former(CLASSES, COLORS, TEMPLATES, weights=weights, device="cpu", batch_size=3)
+    said = _said(encoder, [measure("objects", picture, asked) for picture in pictures])
+    # by hand: what the network says of the first image, and the most confident detection of it
+    encoder.models = encoder.load([])
+    frame = encoder.prepare(Image.open(pictures[0].path))
+    with torch.inference_mode():
+        output = encoder.models[0](pixel_values=torch.from_numpy(frame.pixels)[None])
+        chances = output.class_queries_logits[0].softmax(-1)[:, :-1]
+        best: dict[str, float] = {}
+        for query, mask in enumerate(output.masks_queries_logits[0]):
+            large = torch.nn.functional.interpolate(mask[None, None], frame.pixels.shape[1:], mode="bilinear")
+            logit = torch.nn.functional.interpolate(
+                large[..., : frame.size[0], : frame.size[1]], frame.image.size[::-1], mode="bilinear"
+            )[0, 0]
+            if (logit > 0).any():
+                inside = logit.sigmoid()[logit > 0].mean()
+                for n, name in enumerate(CLASSES):
+                    best[name] = max(best.get(name, 0.0), float(chances[query, n] * inside))
+    return {
+        "said": said,
+        "input": [list(frame.pixels.shape), list(frame.size)],
+        "best": {name: chance for name, chance in best.items() if chance > 0.3},
+    }
+
+
+def _hpsv2(folder: Path, pictures: list[Picture]) -> dict[str, Any]:
+    import torch
+
+    save_hpsv2(folder / "hpsv2")
+    encoder = HPSv2Encoder(
+        ["v2.1", "v2.0"], weights={"hpsv2": str(folder / "hpsv2")}, device="cpu", batch_size=3
+    )
+    said = _said(encoder, [measure("preference", picture, PROMPT) for picture in pictures])
+    model, plain = encoder.load([measure("preference", pictures[0], PROMPT)])["v2.1"][0], []
+    with torch.inference_mode():
+        text = model._model.encode_text(model._tokenizer([PROMPT]), normalize=True)
+        for picture in pictures:
+            pixels = resized(Image.open(picture.path), 32, antialias=True)
+            plain.append(float(100 * model._model.encode_image(pixels[None], normalize=True) @ text.T))
+    shapes = [
+        list(resized(Image.new("RGB", size, "white"), 224, True).shape) for size in ((1024, 768), (1000, 667))
+    ]
+    white = [
+        int((resized(Image.new("RGB", size, "white"), 224, True)[0, :, 112] > 0).sum())
+        for size in ((1024, 768), (1000, 667))
+    ]
+    first = [
+        int((resized(Image.new("RGB", size, "white"), 224, True)[0, :, 112] > 0).nonzero()[0])
+        for size in ((1024, 768), (1000, 667))
+    ]
+    return {"said": said, "plain": plain, "shapes": shapes, "rows": white, "first_row": first}
+
+
+def _clip_flant5(folder: Path, pictures: list[Picture]) -> dict[str, Any]:
+    import torch
+
+    save_clip_flant5(folder / "t5", folder / "tower")
+    weights = {"clip_flant5_xxl": str(folder / "t5"), "clip_vit_l_336": str(folder / "tower")}
+    encoder = ClipFlanT5(SYSTEM, weights=weights, device="cpu", batch_size=3)
+    said = _said(encoder, [measure("vqascore", picture, "Is it a cup?") for picture in pictures])
+    encoder.models = models = encoder.load([])
+    token = models.tokenizer
+    plain = []
+    with torch.inference_mode(), torch.amp.autocast("cpu", dtype=torch.bfloat16):
+        for picture in pictures:
+            (features,) = encoder.forward([encoder.prepare(Image.open(picture.path))])
+            ids = [token(f"{SYSTEM} USER: ").input_ids, token("\nIs it a cup? ASSISTANT: ").input_ids]
+            parts = [models.network.get_input_embeddings()(torch.tensor(part)) for part in ids]
+            embeddings = torch.cat([parts[0], features, parts[1]])[None]
+            labels = token("Yes", return_tensors="pt").input_ids
+            logits = models.network(inputs_embeds=embeddings, labels=labels).logits[0].float()
+            chances = logits.softmax(-1)[torch.arange(labels.shape[1]), labels[0]]
+            plain.append(float(chances.prod() ** (1 / labels.shape[1])))
+    return {
+        "said": said,
+        "plain": plain,
+        "ends": [part[-1] for part in ids],
+        "labels": len(labels[0]),
+        "vocabulary": [models.network.get_input_embeddings().weight.shape[0], len(token)],
+        "patches": list(features.shape),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(Path(sys.argv[1]))))

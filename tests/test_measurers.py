@@ -1,0 +1,75 @@
+"""The measurers of GenEval, HPSv2 and GenAI-Bench on small random networks, beside plain calls of their libraries."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imageevalkit.cell import REPO
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What :mod:`tests.support.measurer_run` found; skips where open_clip is not installed beside the tests."""
+    packages = Path(os.environ.get("DREAMSIM_PACKAGES") or Path(sys.prefix) / "dreamsim-packages")
+    if not (packages / "open_clip").is_dir():
+        pytest.skip(f"no DREAMSIM_PACKAGES, and test.sh has not installed {packages}")
+    paths = (REPO, REPO / "tests" / "support" / "torchvision_ops", packages)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.measurer_run", str(tmp_path_factory.mktemp("measurers"))],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_detections_are_those_of_the_network_in_the_pixels_of_the_image(said: Mapping[str, Any]) -> None:
+    found = said["mask2former"]
+    # 300 x 200 as 1200 x 800, the shorter side, which are multiples of 32 but for 1200
+    assert found["input"] == [[3, 800, 1216], [800, 1200]]
+    objects = found["said"][0]["objects"]
+    assert objects.keys() == found["best"].keys() and objects
+    for name, boxes in objects.items():
+        assert boxes[0][4] == pytest.approx(found["best"][name], abs=1e-4)
+        assert [box[4] for box in boxes] == sorted((box[4] for box in boxes), reverse=True)
+        assert all(0 <= x1 < x2 <= 300 and 0 <= y1 < y2 <= 200 for x1, y1, x2, y2, _ in boxes)
+
+
+def test_colours_are_told_of_the_classes_that_were_asked_about(said: Mapping[str, Any]) -> None:
+    for answer in said["mask2former"]["said"]:
+        for name, count in (("cat", 1), ("dog", 2)):
+            there = answer["objects"].get(name, [])[:count]
+            assert len(answer["colors"].get(name, [])) == len(there)
+            assert set(answer["colors"].get(name, [])) <= {"red", "blue", "green"}
+        assert "cup" not in answer["colors"]
+
+
+def test_a_preference_is_the_cosine_in_percent_by_version(said: Mapping[str, Any]) -> None:
+    found = said["hpsv2"]
+    assert [one["v2.1"] for one in found["said"]] == pytest.approx(found["plain"], abs=1e-3)
+    assert all(one["v2.0"] != one["v2.1"] for one in found["said"])
+    # 1024 x 768 as 224 x 168, and 1000 x 667 as 224 x 149, in the middle of black
+    assert found["shapes"] == [[3, 224, 224]] * 2
+    assert (found["rows"], found["first_row"]) == ([168, 149], [28, 37])
+
+
+def test_a_vqascore_is_the_geometric_mean_of_yes_and_the_end(said: Mapping[str, Any]) -> None:
+    found = said["clip_flant5"]
+    # bfloat16 rounds otherwise with other images in the batch
+    assert found["said"] == pytest.approx(found["plain"], rel=0.05)
+    assert found["ends"] == [1, 1], "both texts around the image end as a text does"
+    assert found["labels"] == 2 and found["patches"][0] == 16
+    rows, tokens = found["vocabulary"]
+    assert rows == tokens, "logits without a token are in no sum"
