@@ -5,6 +5,7 @@ Nothing heavy is imported before it is used.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import inspect
@@ -96,8 +97,23 @@ def _problem_of(cls: type[Benchmark]) -> str:
         if not isinstance(text, str) or not text:
             is_wrong = "is missing" if text is None else f"is {text!r}"
             return f"the {attribute} of class {cls.__name__} {is_wrong}, and must be a text"
-    if inspect.isabstract(cls):
-        return f"class {cls.__name__} lacks {', '.join(sorted(cls.__abstractmethods__))} ({_CONTRACT})"
+    hints = {
+        name: kind for base in cls.__mro__ for name, kind in vars(base).get("__annotations__", {}).items()
+    }
+    known = {*hints, *(name for base in cls.__mro__[1:] for name in vars(base))}
+    words = [name for name in known if not name.startswith("_") and not callable(getattr(cls, name, None))]
+    for name, value in vars(cls).items():
+        if name in known or name.startswith("_") or callable(value) or inspect.isdatadescriptor(value):
+            continue
+        if close := difflib.get_close_matches(name, words, n=1, cutoff=0.75):
+            return f"class {cls.__name__} has {name}, which means nothing: is it '{close[0]}'? ({_CONTRACT})"
+    unset = (name for name, kind in hints.items() if "ClassVar" in str(kind) and name not in dir(cls))
+    lacks = sorted({*cls.__abstractmethods__, *unset})
+    if lacks:
+        return f"class {cls.__name__} lacks {', '.join(lacks)} ({_CONTRACT})"
+    for attribute in ("by", "grades", "official_headline", "official_judges", "unbounded"):
+        if isinstance(value := vars(cls).get(attribute), str):
+            return f"the {attribute} of class {cls.__name__} is {value!r}, and must be a tuple: ({value!r},)"
     return "" if cls.task in TASKS else f"the task of {cls.name} is '{cls.task}': use {', '.join(TASKS)}"
 
 

@@ -125,6 +125,25 @@ def test_a_headline_that_names_no_metric_is_told_before_an_image_is_made(
         ),
         (SIGNS.replace("def score", "def scores"), "class Signs lacks score"),
         (
+            SIGNS.replace("headline =", "headlin ="),
+            "class Signs has headlin, which means nothing: is it 'headline'?",
+        ),
+        (
+            "from imageevalkit.benchmark.shapes import YesNo\n\n\nclass Mine(YesNo):\n"
+            '    name, version, judge, question, by = "signs", "1", "openai:m", "Is it?", ("kind")\n',
+            "the by of class Mine is 'kind', and must be a tuple: ('kind',)",
+        ),
+        (
+            "from imageevalkit.benchmark.shapes import YesNo\n\n\nclass Mine(YesNo):\n"
+            '    name, version, judge, questoin = "signs", "1", "openai:m", "Is it {prompt}?"\n',
+            "class Mine has questoin, which means nothing: is it 'question'?",
+        ),
+        (
+            "from imageevalkit.benchmark.shapes import Grades\n\n\nclass Mine(Grades):\n"
+            '    name, version, judge, question = "signs", "1", "openai:m", "Grade it."\n',
+            "class Mine lacks grades",
+        ),
+        (
             "from imageevalkit.benchmark.contract import Benchmark",
             "holds no benchmark: write a class with a name",
         ),

@@ -281,7 +281,7 @@ class Breaking(RedBenchmark):
         ({"metrics": {"blue": Metric(101.0, 5, scale=100)}}, "metric 'blue' is 101 on a scale of 100: "),
         ({"metrics": {"red": Metric(math.inf, 5)}}, "'metrics.red.value' is Infinity"),
         ({"metrics": {"red": 0.5}}, "metrics(): 'red' is 0.5, and must be a Metric"),
-        ({"metrics": None}, "metrics() fails: TypeError: 'NoneType' object is not iterable"),
+        ({"metrics": None}, "metrics() is None, and must be a mapping of Metrics by name"),
         (
             {"files": {"a.json": "[]", "../../x.json": "[]"}},
             "official_files() has '../../x.json': give a file name without a folder",

@@ -19,7 +19,7 @@ from imageevalkit.cell import short_path
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.metrics_file import METRICS, read_metrics
 from imageevalkit.cell.results import Metric, Score
-from imageevalkit.errors import CellFailure
+from imageevalkit.errors import CellFailure, suggest
 from imageevalkit.metrics import mean, mean_by
 from imageevalkit.secrets import one_line
 
@@ -57,7 +57,9 @@ class PromptFile(Benchmark):
         for n, row in enumerate(rows):
             if missing := [key for key in needed if key not in row]:
                 lacks = f"{where}: {self.file}, entry {n} (counted from 0) lacks {', '.join(missing)}"
-                raise CellFailure(f"{lacks}; in question, {doubled}" if {*missing} & {*asked} else lacks)
+                near = suggest(missing[0], set(row) - set(needed)).replace("did you mean", "it has")
+                only_asked = {*missing} - {"prompt", *self.by}
+                raise CellFailure(f"{lacks}{near}" + f"; in question, {doubled}" * bool(only_asked))
             for repetition in range(self.images_per_prompt):
                 yield Sample(f"images/{n:05d}_{repetition}.png", row["prompt"], repetition, row)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from functools import cached_property
 
 from imageevalkit import registry
 from imageevalkit.benchmark.answerer import Answerer, digest
-from imageevalkit.benchmark.contract import JUDGE, Benchmark, grouped
+from imageevalkit.benchmark.contract import JUDGE, Benchmark, grouped, require
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure, say
@@ -109,7 +109,10 @@ class Answerers:
             if answerer in of_answerer:
                 self._asked = answerer
                 try:
-                    yield from answerer.ask(of_answerer[answerer], workers)
+                    answers = answerer.ask(of_answerer[answerer], workers)
+                    where = f"benchmark {self._benchmark.name}: ask() of {answerer.evaluator.id}"
+                    require(isinstance(answers, Iterable), where, answers, "Answers, one after another")
+                    yield from answers
                 except JudgeUnusable as error:
                     say(f"{answerer.evaluator.id} stopped answering: {one_line(error)}")
                     raise

@@ -78,7 +78,9 @@ def evaluate_cell(
     if not scores:  # no result: a judge that cannot be used is no column of the leaderboard
         raise CellFailure(stopped or f"nothing was judged: {coverage.problems()}{why}")
     with benchmark_code(benchmark.name, "metrics()") as where:
-        metrics = dict(benchmark.metrics(scores))
+        metrics = benchmark.metrics(scores)
+        require(isinstance(metrics, Mapping), where, metrics, "a mapping of Metrics by name")
+        metrics = dict(metrics)
         for name, metric in metrics.items():
             require(isinstance(metric, Metric), f"{where}: '{name}'", metric, "a Metric")
     with benchmark_code(benchmark.name, "notes()"):
