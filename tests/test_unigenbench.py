@@ -122,10 +122,11 @@ def test_replies_are_read_as_the_official_program_reads_them() -> None:
     benchmark, draw, read = UniGenBench(), random.Random(3), 0
     values = ["1", "0", "0.5", "'1'", "True", "None", "[1]", "1.0", "1e999", "{1}", "2", "x", "b'1'"]
     for _ in range(100_000):
-        lists = [
-            f"{draw.choice('[([')}{', '.join(draw.choice(values[:2] if draw.random() < 0.7 else values) for _ in range(draw.randint(1, 3)))}{draw.choice('])]')}"
-            for _ in range(2)
-        ]
+        lists = []
+        for _ in range(2):
+            likely = values[:2] if draw.random() < 0.7 else values
+            inner = ", ".join(draw.choice(likely) for _ in range(draw.randint(1, 3)))
+            lists.append(f"{draw.choice('[([')}{inner}{draw.choice('])]')}")
         text = f"<analysis>{lists[0]}</analysis><score> {lists[1]}\n</score>"
         if draw.random() < 0.1:
             text = text.replace("</score>", "")
