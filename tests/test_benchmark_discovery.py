@@ -261,11 +261,11 @@ def test_missing_weights_of_who_measures_block_the_cell(checkout: Path) -> None:
     status, said = plan(checkout, "--ds_names", "large-signs")
     assert status == 1 and "eval_models/weights/dreamsim" in said
     benchmark = checkout / "benchmarks/signs/benchmark.py"
-    benchmark.write_text(benchmark.read_text().replace("dreamsim", "dreamsin"))
+    benchmark.write_text(benchmark.read_text().replace("dreamsim", "dreamsimm"))
     status, said = plan(checkout, "--ds_names", "large-signs")
     assert (
         status == 1
-        and "(benchmarks/signs/benchmark.py): unknown measurer 'dreamsin' (did you mean 'dreamsim'?)" in said
+        and "(benchmarks/signs/benchmark.py): unknown measurer 'dreamsimm' (did you mean 'dreamsim'?)" in said
     )
 
 
