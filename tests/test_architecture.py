@@ -43,7 +43,6 @@ SHORTEST = 30
 SHORT = {
     "benchmarks/quicktext/benchmark.py": "a benchmark is a file",
     "eval_models/judges.py": "the registry of judges",
-    "eval_models/measurers.py": "the registry of measurers",
     "infer/custom_datasets/load_dataset.py": "the registry of foreign datasets",
     "infer/worker.py": "a program: what the environment of a model runs",
     "infer/custom_models/model_utils/diffusers_subject.py": "where a class is stands in the records of its images",

@@ -121,7 +121,8 @@ class Question:
 
     def of_item(self, item: str) -> Question:
         """The same about that item; ``dataclasses.replace`` takes three times as long for each of 100,000."""
-        return Question(self.name, self.messages, self.sampling, self.choices, self.choice_ids, item)
+        shown = self.name, self.messages, self.sampling
+        return Question(*shown, self.choices, self.choice_ids, self.data, item)
 
     @property
     def group(self) -> str:
