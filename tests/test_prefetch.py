@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import stat
@@ -10,6 +11,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from imageevalkit import assets
 from imageevalkit.cell import REPO
 from imageevalkit.prefetch.benchmark_files import fetch
 from tests.support import manifest
@@ -181,3 +183,15 @@ def test_longtext_from_the_shared_mirror(root: Path) -> None:
     assert result.returncode == 0, result.stderr
     for name in ("text_prompts.jsonl", "text_prompts_zh.jsonl"):
         assert len((target / "data" / name).read_text().splitlines()) == 160
+
+
+def test_files_of_one_new_folder_may_come_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assets, "BENCHMARKS", tmp_path / "benchmarks")
+    facts = {}
+    for path in (f"{folder}/{n}" for folder in range(100) for n in range(4)):
+        source = tmp_path / f"mirror/owner/name/{manifest.COMMIT}" / path
+        source.parent.mkdir(parents=True, exist_ok=True)
+        source.write_text(path)
+        facts[path] = (path, hashlib.sha256(path.encode()).hexdigest(), len(path))
+    many = assets.BenchmarkFiles("many", assets.github("owner/name", manifest.COMMIT, facts, licence="MIT"))
+    assert fetch(many, tmp_path / "mirror") == []

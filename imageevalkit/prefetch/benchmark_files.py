@@ -190,6 +190,8 @@ def _store(path: str, source: str, known_hash: str | None, folder: Path, mirror:
         urls={path: _address(source, mirror)},
         retry_if_failed=0 if mirror else _RETRIES,
     )
+    # pooch fails where another thread makes the folder just then
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
     store.fetch(path, downloader=_copy if mirror else _download)
 
 
