@@ -95,7 +95,7 @@ class DPGBench(Benchmark):
         """The sources of the prompts take turns in their shares."""
         prompts = [
             (file.removesuffix(".txt"), text)
-            for file, text in self.read_json("dpgbench_prompts.json").items()
+            for file, text in self.read_json("dpgbench_prompts.json", _PROMPTS).items()
         ]
         sources = grouped(prompts, lambda pair: re.sub(r"\d+$", "", pair[0]))
         for name, prompt in spread(sources.values()):

@@ -92,7 +92,7 @@ class GenAI(Benchmark):
     def samples(self) -> Iterable[Sample]:
         """The skills take turns in their shares, each prompt with the rarest of its own."""
         folder = _FOLDERS[self.settings.prompts]
-        prompts = self.read_json(f"{folder}/genai_image.json")
+        prompts = self.read_json(f"{folder}/genai_image.json", self.settings.prompts)
         skills = self.read_json(f"{folder}/genai_skills.json")
         tags: dict[str, list[str]] = {key: [] for key in prompts}
         for tag, numbers in skills.items():
