@@ -30,8 +30,7 @@ def texts_in_program(program: bytes) -> Iterator[str]:
     """Every string constant of a Python ``program``, and every f-string as the template it stands for.
 
     A template is one for ``str.format``, its fields named by the last name in them: ``{data['Prompt']}``,
-    ``{data.Prompt}`` and ``{Prompt}`` are all ``{Prompt}``. A constant with braces is there as it is and, since a list
-    of templates may hold it so, with its braces doubled.
+    ``{data.Prompt}`` and ``{Prompt}`` are all ``{Prompt}``.
 
     Raises:
         CellFailure: it is no Python.
@@ -43,7 +42,6 @@ def texts_in_program(program: bytes) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
-            yield _template_part(node)
         elif isinstance(node, ast.JoinedStr):
             yield "".join(map(_template_part, node.values))
 
@@ -183,6 +181,8 @@ def _store(path: str, source: str, known_hash: str | None, folder: Path, mirror:
     import pooch
 
     pooch.get_logger().setLevel("ERROR")
+    # pooch looks whether a folder is there before it makes it, and another thread may be faster
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
     store = pooch.create(
         path=folder,
         base_url="",
@@ -190,8 +190,6 @@ def _store(path: str, source: str, known_hash: str | None, folder: Path, mirror:
         urls={path: _address(source, mirror)},
         retry_if_failed=0 if mirror else _RETRIES,
     )
-    # pooch fails where another thread makes the folder just then
-    (folder / path).parent.mkdir(parents=True, exist_ok=True)
     store.fetch(path, downloader=_copy if mirror else _download)
 
 
