@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from imageevalkit import assets, registry
-from imageevalkit.assets import BenchmarkFiles, github
+from imageevalkit.assets import BenchmarkFiles, PromptsAsset, github
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.answerers import Answerers
 from imageevalkit.prefetch.__main__ import report
-from imageevalkit.prefetch.benchmark_files import fetch, texts_in_program
+from imageevalkit.prefetch.benchmark_files import fetch, pinned_texts, texts_in_program
 from tests.support.manifest import COMMIT
-from tests.support.mirror import shared_mirror
+from tests.support.mirror import official_source, shared_mirror
 from tests.support.web import web_server
 
 # in the shape of an official evaluator; running it would end the tests
@@ -163,6 +163,26 @@ def test_what_is_wrong_is_found_before_anything_is_asked(data: Path, content: st
 def test_fields_of_a_template_are_named_by_their_last_name() -> None:
     program = b"f\"{a['Prompt']} {b.Why} {c} {{}}\" + 'one ' 'text'"
     assert {"{Prompt} {Why} {c} {{}}", "one text"} <= set(texts_in_program(program))
+
+
+def test_a_constant_may_be_pinned_as_the_template_that_stands_for_it() -> None:
+    assert {"{} and {{}}", "{{}} and {{{{}}}}"} <= set(texts_in_program(b"template = '{} and {{}}'"))
+
+
+OFFICIAL = {
+    name: asset
+    for name in registry.benchmark_tasks()
+    for asset in registry.benchmark_files(name).local
+    if isinstance(asset, PromptsAsset)
+}
+
+
+@pytest.mark.parametrize("benchmark", OFFICIAL)
+def test_pinned_texts_are_in_the_official_programs(benchmark: str) -> None:
+    """Without a mirror and its lists, that is where prefetch finds them."""
+    asset = OFFICIAL[benchmark]
+    texts = pinned_texts(asset, {}, lambda path: official_source(asset.repo, asset.commit, path).encode())
+    assert texts.keys() == asset.texts.keys()
 
 
 def fetch_from_the_shared_mirror(
