@@ -6,24 +6,27 @@ import io
 import json
 import random
 import re
-import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from PIL import Image
 
 from benchmarks.t2ireasonbench.benchmark import DIMENSIONS, T2IReasonBench, T2IReasonBenchSettings
-from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
+from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.judges.api import judge_picture, sent_picture
 from tests.support.function_judge import evaluate, items, use_function_judge, write_images
 from tests.support.mirror import official_source, use_official_data
+from tests.support.official_programs import run_program
 
 _KIT = ("PenghaoYin/ImageEvalKit", "85b5e1511b867688fa37edee304ee0adc953e941")
+
+
+BENCHMARKS = {rules: T2IReasonBench(T2IReasonBenchSettings(rules=rules)) for rules in get_args(Rules)}
 
 
 def question(name: str, dimension: str = "entity", count: int = 2) -> Question:
@@ -36,8 +39,7 @@ def grades(
 ) -> list[float] | None:
     asked = question("main", dimension, count)
     try:
-        benchmark = T2IReasonBench(T2IReasonBenchSettings(rules=rules))
-        return [float(grade) for grade in benchmark.parse(asked, Answer(asked, reply))]
+        return [float(grade) for grade in BENCHMARKS[rules].parse(asked, Answer(asked, reply))]
     except Unparsed:
         return None
 
@@ -162,10 +164,11 @@ def test_the_official_program_asks_the_same_and_writes_the_same_table(
     theirs: list[Any] = []
     loader = SimpleNamespace(from_pretrained=lambda *names, **options: None)
     names = ("Qwen2_5_VLForConditionalGeneration", "AutoProcessor")
-    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(**dict.fromkeys(names, loader)))  # type: ignore[arg-type]
-    monkeypatch.setitem(sys.modules, "qwen_vl_utils", SimpleNamespace(process_vision_info=None))  # type: ignore[arg-type]
-    space: dict[str, Any] = {"__name__": "official", "print": lambda *words: None}
-    exec(compile(official_source(*_KIT, file), "official", "exec"), space)
+    modules: dict[str, Any] = {
+        "transformers": SimpleNamespace(**dict.fromkeys(names, loader)),
+        "qwen_vl_utils": SimpleNamespace(process_vision_info=None),
+    }
+    space = run_program(*_KIT, file, monkeypatch, **modules)
 
     def ask_qw(messages: list[Any], processor: None, model: None) -> list[str]:
         theirs.append(messages)

@@ -195,7 +195,9 @@ class T2IReasonBench(Benchmark):
             return text
         braces, count = question.data
         try:
-            listed = _first_list(text) if self.settings.rules == "corrected" else _object(text, braces)["score"]
+            listed = (
+                _first_list(text) if self.settings.rules == "corrected" else _object(text, braces)["score"]
+            )
             grades = _floats(listed)
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
             raise Unparsed(f"no JSON with scores in '{one_line(text, 100)}'") from None
