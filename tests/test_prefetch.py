@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import stat
@@ -11,7 +10,6 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from imageevalkit import assets
 from imageevalkit.cell import REPO
 from imageevalkit.prefetch.benchmark_files import fetch
 from tests.support import manifest
@@ -107,20 +105,6 @@ def test_wrong_mirror_replaces_nothing(root: Path, data: Path, mirror: Path) -> 
     assert "questions+1.json: No such file" in result.stderr
     assert "Traceback" not in result.stderr
     assert content(data) == {"prompts.jsonl": b"old"}
-
-
-def test_a_folder_that_another_thread_makes_first(
-    mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def second(path: str, mode: int = 0o777, exist_ok: bool = False) -> None:
-        makedirs(path, mode, exist_ok=True)
-        makedirs(path, mode, exist_ok)
-
-    makedirs = os.makedirs
-    monkeypatch.setattr(os, "makedirs", second)
-    monkeypatch.setattr(assets, "BENCHMARKS", tmp_path)
-    assert fetch(manifest.tiny_files(), mirror) == []
-    assert content(tmp_path / "tiny/data") == manifest.FILES
 
 
 def modes(folder: Path) -> set[int]:

@@ -122,8 +122,8 @@ def test_replies_are_read_as_the_official_programs_read_them(monkeypatch: pytest
             likely = values[:usual] if draw.random() < 0.8 else values
             length = count if draw.random() < 0.9 else draw.randint(0, 4)
             inner = draw.choice([", ", ",", ",\n"]).join(draw.choice(likely) for _ in range(length))
-            opening, closing = draw.choice(["[]", "[]", "[]", "()", "{}", "[)"])
-            lists.append(f"{opening}{inner}{closing}")
+            brackets = draw.choice(["[]", "[]", "[]", "()", "{}", "[)"])
+            lists.append(f"{brackets[0]}{inner}{brackets[1]}")
         text = f"<analysis>{lists[0]}</analysis>{draw.choice(['', 'so: '])}<score> {lists[1]}\n</score>"
         if draw.random() < 0.1:
             text = text.replace(draw.choice(["</score>", "<score>", "<analysis>", "\n"]), "<score>")

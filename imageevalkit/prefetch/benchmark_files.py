@@ -188,8 +188,6 @@ def _store(path: str, source: str, known_hash: str | None, folder: Path, mirror:
         urls={path: _address(source, mirror)},
         retry_if_failed=0 if mirror else _RETRIES,
     )
-    # pooch makes it too, but fails where another thread has just done so
-    (folder / path).parent.mkdir(parents=True, exist_ok=True)
     store.fetch(path, downloader=_copy if mirror else _download)
 
 
