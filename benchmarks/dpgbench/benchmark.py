@@ -32,8 +32,6 @@ from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure
 from imageevalkit.metrics import arithmetic_mean, mean, mean_by, points
 
-_IMAGES_PER_PROMPT = 4
-_PROMPTS = 1065
 _WORD = re.compile(r"[a-z]+")
 
 
@@ -63,6 +61,7 @@ class DPGBench(Benchmark):
         file_list(Path(__file__).with_name("assets.txt"), "benchmarks/dpgbench/eval_prompts/"),
         licence="Apache-2.0 (TencentQQGYLab/ELLA)",
     )
+    prompt_count, images_per_prompt = 1065, 4
     judge = "mplug"
     takes = "vqa"
     headline = ("overall",)
@@ -92,7 +91,7 @@ class DPGBench(Benchmark):
         ]
         sources = grouped(prompts, lambda pair: re.sub(r"\d+$", "", pair[0]))
         for name, prompt in spread(sources.values()):
-            for repetition in range(_IMAGES_PER_PROMPT):
+            for repetition in range(self.images_per_prompt):
                 data = {"prompt_id": name, "repetition": repetition}
                 yield Sample(f"images/{name}/{repetition}.png", prompt, repetition, data)
 
@@ -180,7 +179,7 @@ class DPGBench(Benchmark):
         whole = [
             score
             for mine in of_prompt.values()
-            if len(mine) == _IMAGES_PER_PROMPT and all(one.values for one in mine)
+            if len(mine) == self.images_per_prompt and all(one.values for one in mine)
             for score in mine
         ]
         options: dict[str, Any] = {"percent": True, "cluster": "prompt_id"}
@@ -189,7 +188,8 @@ class DPGBench(Benchmark):
             found["overall_official"] = mean(whole, "score", **options)
         for level in ("l1", "l2"):
             if is_official:
-                last = points(score for score in whole if score.keys["repetition"] == _IMAGES_PER_PROMPT - 1)
+                count = self.images_per_prompt
+                last = points(score for score in whole if score.keys["repetition"] == count - 1)
                 found |= mean_by(last, "raw", level, prefix=f"{level}/", **options)
             else:
                 found |= mean_by(points(scores), "counted", level, prefix=f"{level}/", **options)
@@ -205,7 +205,7 @@ class DPGBench(Benchmark):
             done = sorted((one for one in items if one.score), key=lambda one: one.item.data["repetition"])
             details += [line for one in done for line in self._detail(one)]
             values = [one.score.values["score"] for one in done if one.score and one.score.values]
-            if len(values) == _IMAGES_PER_PROMPT:
+            if len(values) == self.images_per_prompt:
                 shown = ", ".join(map(str, [*values, arithmetic_mean(values)]))
                 lines.append(f"{portable_path(items[0].item.path.parent)}.png, {shown}")
         model = next((one.item.model for one in scores.items), "")

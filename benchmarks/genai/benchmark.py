@@ -74,6 +74,7 @@ class GenAI(Benchmark):
 
     def __init__(self, settings: GenAISettings | None = None, judge: str = "") -> None:
         super().__init__(settings, judge)
+        self.prompt_count = self.settings.prompts
         if self.settings.rules == "official":
             self.official_headline = tuple(f"{name}_official" for name in self.headline)
 
@@ -87,7 +88,7 @@ class GenAI(Benchmark):
         return {**super().identity, **({} if count == 1600 else {"prompts": count})}
 
     def samples(self) -> Iterable[Sample]:
-        count = self.settings.prompts
+        count = self.prompt_count
         prompts = self.read_json(f"{_FOLDERS[count]}/genai_image.json")
         skills = self.read_json(f"{_FOLDERS[count]}/genai_skills.json")
         tags: dict[str, list[str]] = {key: [] for key in prompts}
@@ -131,7 +132,7 @@ class GenAI(Benchmark):
         found = {tag: mean([one for one in scores if tag in one.keys["tags"]], "vqascore") for tag in TAGS}
         found["all"] = mean([one for one in scores if one.keys["tags"] or not is_official], "vqascore")
         if is_official:
-            whole = len(scores) == self.settings.prompts
+            whole = len(scores) == self.prompt_count
             for name in self.headline:
                 metric = found[name]
                 found[f"{name}_official"] = metric if whole else replace(metric, value=None, interval=None)

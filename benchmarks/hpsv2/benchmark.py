@@ -29,7 +29,6 @@ from imageevalkit.metrics import arithmetic_mean, mean, mean_by
 
 STYLES = ("anime", "concept-art", "paintings", "photo")
 VERSIONS = ("v2.1", "v2.0")
-_PROMPTS = 3200
 _CHUNK = 80
 _QUESTION = "preference"
 
@@ -59,6 +58,7 @@ class HPSv2(Benchmark):
         ),
         licence="Apache-2.0 (tgxs002/HPSv2)",
     )
+    prompt_count = 3200
     judge = "hpsv2"
     takes = "preference"
     has_corrected_rules = True
