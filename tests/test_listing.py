@@ -116,7 +116,7 @@ def test_a_row_longer_than_the_terminal_has_two_lines() -> None:
     ],
 )
 def test_items_and_evaluators_are_those_of_the_configuration(
-    monkeypatch: pytest.MonkeyPatch, maps: Mapping[str, Any], name: str, items: str, evaluator: str
+    monkeypatch: pytest.MonkeyPatch, maps: dict[str, dict[str, str]], name: str, items: str, evaluator: str
 ) -> None:
     monkeypatch.setattr(BenchmarkFiles, "problems", lambda files: ["no data"])
     assert rows(listing(Config(maps=maps)))[name][1:3] == [items, evaluator]
