@@ -12,7 +12,8 @@ from PIL import Image
 
 from imageevalkit import assets, registry
 from imageevalkit.assets import BenchmarkFiles, FileAsset
-from imageevalkit.launch.benchmarks import BenchmarkChoice
+from imageevalkit.cell import REPO
+from imageevalkit.launch.benchmarks import BenchmarkChoice, choose_benchmark
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.listing import listing
 from tests.support.fake_vllm import install
@@ -151,3 +152,25 @@ def test_what_a_class_says_of_its_items_is_true_of_its_data(
     benchmark = registry.make_benchmark(name, settings, "")
     assert benchmark.prompt_count
     assert benchmark.prompt_count * benchmark.images_per_prompt == len([*benchmark.samples()])
+
+
+@pytest.mark.parametrize(("document", "none"), [("README.md", "none"), ("README_zh.md", "不需要")])
+def test_the_table_of_the_readme_is_that_of_the_code(document: str, none: str) -> None:
+    text = (REPO / document).read_text(encoding="utf-8")
+    row = r"^\| `([\w-]+)`[^|]*\| (t2i|edit|subject) \| (.* \| .* \| .*) \|$"
+    of_table = re.findall(row, text, re.MULTILINE)
+    table = {name: [task, *rest.split(" | ")] for name, task, rest in of_table}
+    assert table.keys() == registry.benchmark_tasks().keys()
+    for name, (task, items, images, evaluators, _, gpus, licence, _) in table.items():
+        choice = choose_benchmark(Config(), name)
+        ours = choice.benchmark
+        assert ours and choice.task == task
+        assert images == f"{ours.prompt_count * ours.images_per_prompt:,}", name
+        numbers = [int(number.replace(",", "")) for number in re.findall(r"\d+(?:,\d{3})*", items)]
+        assert sum(numbers) in (ours.prompt_count, ours.prompt_count * ours.images_per_prompt), name
+        default = re.split("[;；]", evaluators)[0]
+        assert re.findall(r"`([^`]+)`", default) == choice.evaluators, name
+        runs_here = choice.uses_encoders or bool(choice.judge and not choice.judge.runs_elsewhere)
+        assert (gpus != none) == runs_here, name
+        ids = {re.sub("none stated.*", "", asset.licence).partition(" ")[0] for asset in choice.files.local}
+        assert ids <= {"", *re.split("[;；] ?", licence)}, name
