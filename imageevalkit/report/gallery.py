@@ -67,7 +67,12 @@ def galleries(cells: Sequence[CellReport]) -> list[Gallery]:
 
 def _rows(reports: Sequence[CellReport]) -> list[Row]:
     """Items grouped by what the model was shown; an id means the same prompt for every model."""
-    by_id = [{item.id: item for item in report.items} for report in reports]
+    # records of earlier versions name no inputs, but those of another model that was shown the same do
+    inputs = {i.prompt_sha256: i.inputs for report in reports for i in report.items if i.inputs}
+    by_id = [
+        {i.id: i._replace(inputs=i.inputs or inputs.get(i.prompt_sha256, [])) for i in report.items}
+        for report in reports
+    ]
     prompt_of: dict[str, ItemView] = {}
     for items in by_id:
         for id, item in items.items():

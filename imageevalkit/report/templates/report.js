@@ -284,7 +284,7 @@
         button.addEventListener("click", () => viewer.open(this, row, m, item));
         return button;
       }));
-      return make("div", { className: "sources" }, thumbs.length
+      return make("div", { className: "sources" }, make("p", { className: "cell-name" }, "source"), thumbs.length
         ? make("div", { className: thumbs.length > 1 ? "thumbs" : "thumbs one" }, ...thumbs)
         : make("p", { className: "muted" }, "not recorded"));
     }
@@ -348,7 +348,7 @@
 
     sourcePicture(input) {
       const shown = this.data.inputs[input];
-      return this.thumbnail(shown) ? this.framed(shown) : this.gone("source", "source", "its copy is missing, unreadable or not the one recorded");
+      return this.thumbnail(shown) ? this.framed(shown) : this.gone("source", "no copy", "it is missing, unreadable or not the one recorded");
     }
 
     picture(item) {
