@@ -190,6 +190,14 @@ def test_sources_of_any_kind_and_none_costs_an_image(tmp_path: Path) -> None:
     ]
 
 
+def test_an_image_is_kept_where_its_source_cannot_be() -> None:
+    CELL.folder.mkdir(parents=True)
+    (CELL.folder / FOLDER).write_text("in the way")
+    assert generate(Turner(), Edits([paint("red"), "a"])).state == COMPLETE
+    data = page_data(render(collect()))
+    assert colours(data, items_of_page(data)["images/0"]) == [None]
+
+
 def test_records_without_inputs_count_as_before() -> None:
     edits = Edits([paint("red"), "a"], [paint("lime"), "b"])
     generate(Turner(), edits)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
+from collections import defaultdict
+from pathlib import Path
 from typing import Any, TypedDict
 
 from imageevalkit.atomic import write_atomic
@@ -37,35 +39,43 @@ class InputCopies:
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
         self._inputs = dict[str, Input]()
-        self._copying = threading.Lock()  # of many edits of one image, one makes the copy
+        # of many edits of one image one makes the copy, and those of other images do not wait for it
+        self._locks = defaultdict[str, threading.Lock](threading.Lock)
+        self._locking = threading.Lock()
 
     def of(self, item: Item) -> list[Input]:
         """The input images of ``item`` in their order, each with a copy. In any thread; what is new takes CPU time.
 
-        Raises CellFailure: the disk is full; OSError: another error of the disk.
+        Raises CellFailure: the disk is full.
         """
         return [self._input(sha256, image) for sha256, image in item.inputs]
 
     def _input(self, sha256: str, image: Any) -> Input:
-        with self._copying:
+        with self._locking:
+            lock = self._locks[sha256]
+        with lock:
             if sha256 not in self._inputs:
                 name = f"{FOLDER}/{sha256}.webp"
-                path, data = self._cell.folder / name, None
-                if path.is_file():
-                    data = when_one_is_free(path.read_bytes)
-                elif data := _copy(image):
-                    write_atomic(path, data)
+                data = _kept(self._cell.folder / name, image)
                 copy = hashlib.sha256(data).hexdigest() if data else ""
                 self._inputs[sha256] = Input(sha256=sha256, path=name if copy else "", copy_sha256=copy)
             return self._inputs[sha256]
 
 
-def _copy(image: Any) -> bytes | None:
-    """A small WebP of it; None where it cannot be had: its file has gone, or holds what is no whole image."""
+def _kept(path: Path, image: Any) -> bytes | None:
+    """The copy of ``image`` at ``path``, made if it is not there.
+
+    None: it cannot be had. Its file has gone, or holds what is no whole image; the place is not ours to write to.
+    """
     with contextlib.suppress(OSError, CorruptImage):
+        if path.is_file():
+            return when_one_is_free(path.read_bytes)
         data = when_one_is_free(lambda: file_bytes(image))
         if data is None:
-            return reduced(image, _SIDE, _QUALITY)
-        # whatever format the dataset could open: it is read from its file, as models may be decoding the image now
-        return reduced(data, _SIDE, _QUALITY, [*FORMATS, *filter(None, [image.format])])
+            copy = reduced(image, _SIDE, _QUALITY)
+        else:
+            # whatever format the dataset could open: from its file, as models may be decoding the image just now
+            copy = reduced(data, _SIDE, _QUALITY, [*FORMATS, *filter(None, [image.format])])
+        write_atomic(path, copy)
+        return copy
     return None
