@@ -15,6 +15,7 @@ from PIL import Image
 
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.inputs import FOLDER
+from imageevalkit.cell.items import items_of
 from imageevalkit.cell.records import last_records
 from imageevalkit.jobs import COMPLETE
 from imageevalkit.report import gallery
@@ -188,6 +189,17 @@ def test_sources_of_any_kind_and_none_costs_an_image(tmp_path: Path) -> None:
         [(0, 0, 0)],
         [None],
     ]
+
+
+def test_a_damaged_copy_is_made_again() -> None:
+    edits = Edits([paint("red"), "a"])
+    generate(Turner(), edits)
+    [copy] = (CELL.folder / FOLDER).iterdir()
+    whole = copy.read_bytes()
+    copy.write_bytes(whole[: len(whole) // 2])
+    items_of(edits, CELL)[0].path.unlink()
+    assert generate(Turner(), edits).state == COMPLETE
+    assert copy.read_bytes() == whole
 
 
 def test_an_image_is_kept_where_its_source_cannot_be() -> None:

@@ -57,6 +57,7 @@ BEHIND = '{"reason": ["a"], "score": [1, 0.5]} Note {ok}'
         ('{"score": [1, 0.7]}', [1, 0.7], [1, 0.7], None),
         ('{"score": ["1", "0"]}', [1, 0], [1, 0], [1, 0]),
         ('{"score": []}', None, None, None),
+        ('{"score": [1e308, 1e308]}', None, None, None),
         ('{"score": null}', None, None, None),
         ('{"reason": []}', None, None, None),
         # as the official question shows it

@@ -224,6 +224,18 @@ def test_the_template_is_drawn_by_item_and_attempt(tmp_path: Path, monkeypatch: 
     assert {drawn(made[0], n) for n in range(20)} == {drawn(one) for one in made[:20]} == names
 
 
+def test_one_wording_replaces_no_result_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_official_data("tiff", tmp_path, monkeypatch)
+    made = items(Tiff())
+    write_images(made)
+    asked = use_function_judge(lambda question: "yes\n" * question.data, monkeypatch)
+    assert evaluate(Tiff(), made)[0].state == "complete"
+    short = Tiff(TiffSettings(wording="short"))
+    outcome, result = evaluate(short, items(short))
+    assert outcome.state == "complete" and outcome.message.endswith("the result of 554 items stands")
+    assert set(result.headline) == {"short", "long"} and len(asked) == 554
+
+
 def test_which_template_was_drawn_is_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_official_data("tiff", tmp_path, monkeypatch)
     benchmark = Tiff()

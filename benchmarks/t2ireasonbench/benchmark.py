@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,6 +44,7 @@ _DESCRIPTION = "description"
 _PROGRAM = "benchmarks/T2I-ReasonBench/evaluation/Qwen2.5-VL/eval_{}.py::eval.q{}"
 _MAX_TOKENS = 1000
 _GRADES = (0, 0.5, 1)
+_LARGEST = 1e300  # means of larger ones may be no numbers; officially any grade counts
 # "q1", "aq1", "sci_q1": a question; the criteria and two remarks have other names
 _ASKED = re.compile(r"(?:\w+_)?a?q\d+")
 # the kit bounds width x height of what the judge sees, in pixels; the authors do not
@@ -202,7 +202,7 @@ class T2IReasonBench(Benchmark):
             grades = _floats(listed)
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
             raise Unparsed(f"no JSON with scores in '{one_line(text, 100)}'") from None
-        if not grades or not all(map(math.isfinite, grades)):
+        if not grades or not all(abs(grade) <= _LARGEST for grade in grades):
             raise Unparsed(f"no scores in '{one_line(text, 100)}'")
         if self.settings.rules == "corrected" and not (len(grades) == count and set(grades) <= set(_GRADES)):
             raise Unparsed(f"not {count} scores of 0, 0.5 or 1 in '{one_line(text, 100)}'")

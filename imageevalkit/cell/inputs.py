@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item, file_bytes
-from imageevalkit.images import FORMATS, CorruptImage, reduced
+from imageevalkit.images import FORMATS, CorruptImage, decode, reduced
 from imageevalkit.machine import when_one_is_free
 
 FOLDER = ".inputs"
@@ -68,8 +68,8 @@ def _kept(path: Path, image: Any) -> bytes | None:
     None: it cannot be had. Its file has gone, or holds what is no whole image; the place is not ours to write to.
     """
     with contextlib.suppress(OSError, CorruptImage):
-        if path.is_file():
-            return when_one_is_free(path.read_bytes)
+        if path.is_file() and (kept := when_one_is_free(lambda: _whole(path))):
+            return kept
         data = when_one_is_free(lambda: file_bytes(image))
         if data is None:
             copy = reduced(image, _SIDE, _QUALITY)
@@ -78,4 +78,13 @@ def _kept(path: Path, image: Any) -> bytes | None:
             copy = reduced(data, _SIDE, _QUALITY, [*FORMATS, *filter(None, [image.format])])
         write_atomic(path, copy)
         return copy
+    return None
+
+
+def _whole(path: Path) -> bytes | None:
+    """The image at ``path``; None: it is damaged."""
+    data = path.read_bytes()
+    with contextlib.suppress(CorruptImage):
+        decode(data)
+        return data
     return None
