@@ -42,6 +42,7 @@ class ClipFlanT5(Encoder):
     name = "clip-flant5-xxl"
     weight_names = ("clip_flant5_xxl", "clip_vit_l_336")
     packages = ("sentencepiece",)
+    official = True
 
     def __init__(self, system: str, **options: Any) -> None:
         super().__init__(**options)
@@ -124,6 +125,7 @@ class ClipFlanT5XL(ClipFlanT5):
 
     name = "clip-flant5-xl"
     weight_names = ("clip_flant5_xl", "clip_vit_l_336")
+    official = False
 
 
 class _Models(NamedTuple):

@@ -28,6 +28,7 @@ class HPSv2Encoder(Encoder):
     name = "hpsv2"
     weight_names = ("hpsv2",)
     packages = ("open_clip_torch",)
+    official = True
 
     def __init__(self, versions: Sequence[str], antialias: bool = True, **options: Any) -> None:
         super().__init__(**options)

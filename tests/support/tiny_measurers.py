@@ -147,3 +147,59 @@ def save_clip_flant5(folder: Path, tower: Path, *, seed: int = 0) -> None:
         state[f"mm_projector.{n}.bias"] = torch.randn(16) / 4
     state["vision_tower.vision_tower.vision_model.post_layernorm.weight"] = torch.ones(24)
     torch.save(state, folder / "pytorch_model.bin")
+
+
+def save_mplug(folder: Path, *, hidden: int = 24, seed: int = 0) -> None:
+    """In ModelScope's layout, for images of 64 pixels. ModelScope knows no image encoder narrower than 768."""
+    import torch
+    from modelscope.models.multi_modal.mplug import MPlug
+
+    folder.mkdir(parents=True, exist_ok=True)
+    words = "yes no is there a the red blue dog cat cup on in of two what color left right ? .".split()
+    # its beam search begins and ends with the numbers of BERT's marks
+    marks = ["[PAD]", *(f"[unused{n}]" for n in range(99)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    (folder / "vocab.txt").write_text("\n".join([*marks, *words, ""]), encoding="utf-8")
+    task = "visual-question-answering"
+    kinds = {"framework": "pytorch", "task": task, "model": {"type": "mplug"}, "pipeline": {"type": task}}
+    (folder / "configuration.json").write_text(json.dumps(kinds), encoding="utf-8")
+    bert = {
+        "hidden_act": "gelu",
+        "hidden_size": hidden,
+        "encoder_width": hidden,
+        "intermediate_size": 32,
+        "initializer_range": 0.3,
+        "max_position_embeddings": 64,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "pad_token_id": 0,
+        "vocab_size": len(marks) + len(words),
+        "text_encoder_layers": 1,
+        "fusion_layers": 2,
+        "stride_layer": 1,
+        "text_decode_layers": 1,
+    }
+    (folder / "config_bert.json").write_text(json.dumps(bert), encoding="utf-8")
+    settings = {
+        "task": task,
+        "image_res": 64,
+        "vision_width": 768,
+        "clip_name": "ViT-B-16",
+        "clip_embed_dim": 8,
+        "clip_image_resolution": 32,
+        "clip_vision_layers": 1,
+        "clip_vision_width": 768,
+        "clip_vision_patch_size": 16,
+        "clip_context_length": 8,
+        "clip_vocab_size": 16,
+        "clip_transformer_width": 64,
+        "clip_transformer_heads": 1,
+        "clip_transformer_layers": 1,
+    }
+    text = "".join(f"{name}: {value}\n" for name, value in settings.items())
+    (folder / "config.yaml").write_text(text, encoding="utf-8")
+    torch.manual_seed(seed)
+    network = MPlug.from_pretrained(str(folder), load_checkpoint=False)
+    with torch.no_grad():
+        # else it sees no places, which it makes of zeros
+        network.visual_encoder.visual.positional_embedding.normal_()
+    torch.save({"model": network.state_dict()}, folder / "pytorch_model.bin")
