@@ -78,6 +78,7 @@ declare -gA INFER_ENV_MAP=(
   ['reference-typeset']=''
   ['reference-blank']=''
   ['reference-noise']=''
+  ['reference-identity']=''
   ['gpt-image-1.5']=''
   ['gpt-image-2']=''
   ['gpt-image-2.6-sunburst']=''

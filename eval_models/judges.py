@@ -12,6 +12,7 @@ JUDGE_SETTINGS: dict[str, JudgeSetting] = {
         {"revision": "cc594898137f460bfe9f0759e9844b3ce807cfb5"},
     ),
     "qwen2.5-vl-32b": JudgeSetting("transformers", "Qwen/Qwen2.5-VL-32B-Instruct"),
+    "qwen2.5-vl-72b": JudgeSetting("transformers", "Qwen/Qwen2.5-VL-72B-Instruct"),
     "qwen3-vl-8b": JudgeSetting(
         "transformers",
         "Qwen/Qwen3-VL-8B-Instruct",

@@ -93,7 +93,7 @@ def test_files_of_a_repository_at_a_commit() -> None:
         ("a" * 40, {"../escape": ("x", "0" * 64, 1)}, {}, "path is '../escape'"),
         ("a" * 40, {"/etc/passwd": ("x", "0" * 64, 1)}, {}, "path is '/etc/passwd'"),
         ("a" * 40, {"x": ("../y", "0" * 64, 1)}, {}, "path of x"),
-        ("a" * 40, {"x": ("x", "abc", 1)}, {}, "sha256 of x"),
+        ("a" * 40, {"x": ("x", "abc", 1)}, {}, "digest of x"),
         ("a" * 40, {"x": ("x", "0" * 64, True)}, {}, "size of x"),
         ("a" * 40, {}, {"no file": "0" * 64}, "prompt is 'no file'"),
         ("a" * 40, {}, {"../a.py::b": "0" * 64}, "prompt is '../a.py::b'"),

@@ -92,6 +92,15 @@ def test_home_is_found_in_every_local_judge(backend: str) -> None:
     assert choose_judge("openai:~/judge").setting.model_path == "~/judge", "an API's own name"
 
 
+def test_the_weights_of_every_official_judge_are_known_or_named() -> None:
+    for name in registry.benchmark_tasks():
+        benchmark = registry.make_benchmark(name, {}, "")
+        for judge in {benchmark.judge, *benchmark.official_judges}:
+            backend, _, model = judge.partition(":")
+            if backend in ("transformers", "vllm"):  # else it would be taken for a folder
+                assert model in registry.judges() or "/" in model, f"{name}: {judge}"
+
+
 def test_judges_and_measurers_are_known_by_name() -> None:
     assert registry.measurer_names("reader") == ["ppocr"]
     assert registry.measurer_kind("dreamsim") == "encoder"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import stat
@@ -10,6 +11,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from imageevalkit.assets import BenchmarkFiles, github
 from imageevalkit.cell import REPO
 from imageevalkit.prefetch.benchmark_files import fetch
 from tests.support import manifest
@@ -57,6 +59,21 @@ def test_mirror_gives_the_files_and_a_second_run_changes_nothing(
     second = prefetch(root, "--mirror", mirror, "--ds_names", " tiny ; tiny;")
     assert second.returncode == 0 and "2 files were right already" in second.stdout
     assert times == {path: (data / path).stat().st_mtime_ns for path in manifest.FILES}
+
+
+def test_files_that_share_new_folders_are_fetched_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imageevalkit.assets.BENCHMARKS", tmp_path / "benchmarks")
+    content = {f"{n // 4}/{n % 4}.txt": b"%d" % n for n in range(800)}
+    mirror, pinned = tmp_path / "mirror", {}
+    for path, written in content.items():
+        (mirror / "owner/name" / manifest.COMMIT / path).parent.mkdir(parents=True, exist_ok=True)
+        (mirror / "owner/name" / manifest.COMMIT / path).write_bytes(written)
+        pinned[path] = (path, hashlib.sha256(written).hexdigest(), len(written))
+    assets = github("owner/name", manifest.COMMIT, pinned, licence="MIT")
+    assert fetch(BenchmarkFiles("many", assets), mirror) == []
+    assert len([*(tmp_path / "benchmarks/many/data").rglob("*.txt")]) == 800
 
 
 def test_missing_tampered_and_truncated_are_named_together_then_mended(

@@ -30,6 +30,10 @@ EVALUATORS = {
     "quicktext": ("eval_models/ocr",),
     "oneig": ("eval_models/ocr", "eval_models/encoders", "imageevalkit/judges/client", "eval_models/vlm"),
     "oneig-zh": ("eval_models/ocr", "eval_models/encoders", "imageevalkit/judges/client", "eval_models/vlm"),
+    "geneval": ("eval_models/encoders/mask2former",),
+    "genai": ("eval_models/encoders/clip_flant5", "imageevalkit/judges/client", "eval_models/vlm"),
+    "hpsv2": ("eval_models/encoders/hpsv2",),
+    "dpgbench": ("eval_models/mplug", "imageevalkit/judges/client"),
 }
 
 # Modules of the authors' code that prefetch brings, by the list of its environment.
@@ -161,7 +165,8 @@ def test_a_benchmarks_list_is_complete(name: str) -> None:
     assert f"benchmark/{benchmark_tasks()[benchmark]}/{benchmark}.txt" == name
     evaluators = EVALUATORS.get(benchmark, ("imageevalkit/judges/client",))
     without = [] if "imageevalkit/judges/client" in evaluators else [*NO_API]
-    without += [] if "eval_models/encoders" in evaluators else [*NO_WEIGHTS]
+    of_weights = ("eval_models/encoders", "eval_models/mplug")
+    without += [] if any(part.startswith(of_weights) for part in evaluators) else [*NO_WEIGHTS]
     if "imageevalkit/judges/client" in evaluators:
         without.append("imageevalkit.png")
     needed = third_party(evaluation([benchmark], evaluators), idle=without)

@@ -24,6 +24,7 @@ from imageevalkit.benchmark.contract import (
 )
 from imageevalkit.benchmark.question import Answer, Picture, Question, measure
 from imageevalkit.cell.items import Item
+from imageevalkit.cell.jsonl import Shape
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.metrics import arithmetic_mean, mean, mean_by
 
@@ -83,18 +84,18 @@ class HPSv2(Benchmark):
 
     def parse(self, question: Question, answer: Answer) -> dict[str, float]:
         """The numbers by version."""
-        value = json_value(answer)
         try:
-            return {version: float(value[version]) for version in self.versions}
-        except (KeyError, TypeError, ValueError):
-            raise Unparsed("the record holds no numbers of the versions") from None
+            numbers = Shape[dict[str, float]](dict.fromkeys(self.versions, float)).read(json_value(answer))
+        except ValueError as error:
+            raise Unparsed(f"the record holds no numbers of the versions: {error}") from None
+        return {version: numbers[version] for version in self.versions}
 
     @property
     def identity(self) -> Mapping[str, Any]:
         return {**super().identity, **({} if self.settings.antialias else {"antialias": False})}
 
     def samples(self) -> Iterable[Sample]:
-        prompts = grouped(self.read_json("prompts_extracted.json"), lambda row: row["style"])
+        prompts = grouped(self.read_json("prompts_extracted.json", _PROMPTS), lambda row: row["style"])
         for row in spread(prompts[style] for style in STYLES):
             file = f"images/{row['style']}/{row['idx']:05d}.jpg"
             yield Sample(file, row["prompt"], data={"style": row["style"], "index": row["idx"]})

@@ -31,6 +31,7 @@ from imageevalkit.cell import short_path
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure
+from imageevalkit.images import CorruptImage, opened
 from imageevalkit.metrics import arithmetic_mean, mean_by, weighted
 from imageevalkit.secrets import one_line
 
@@ -103,13 +104,17 @@ class ImgEdit(Benchmark):
             yield Sample(f"images/{key}.png", data=data, input_list=[images[file], edit["prompt"]])
 
     def _image(self, path: Path) -> Image.Image:
-        """Not decoded yet. Raises CellFailure: it is not there."""
+        """Not decoded yet. Raises CellFailure: it is not there, or no image."""
         try:
-            return Image.open(path)
-        except OSError:
+            return opened(path)
+        except (OSError, CorruptImage) as error:
+            said = (
+                "is missing"
+                if isinstance(error, FileNotFoundError)
+                else f"cannot be read ({one_line(error)})"
+            )
             raise CellFailure(
-                f"benchmark {self.name}: {short_path(path)} is missing; run: bash utils/prefetch.sh --ds_names "
-                f"{self.name}"
+                f"benchmark {self.name}: {short_path(path)} {said}; run: bash utils/prefetch.sh --ds_names {self.name}"
             ) from None
 
     @cached_property

@@ -266,7 +266,7 @@ class Benchmark(ABC):
 
     def read_csv(self, file: str, count: int | None = None) -> list[dict[str, str]]:
         """The same of a CSV file: its rows, by column. CellFailure too if they are not ``count``."""
-        return self._read(file, lambda text: list(csv.DictReader(io.StringIO(text, newline=""))), count)
+        return self._read(file, _csv_rows, count)
 
     def _read(self, file: str, parse: Callable[[str], Any], count: int | None = None) -> Any:
         path, where, remedy = self._place(file)
@@ -369,7 +369,8 @@ class Benchmark(ABC):
         return ()
 
     def official_files(self, scores: Scores) -> Mapping[str, str | bytes]:
-        """Files in the official formats (texts, pictures) by name, for ``official/`` beside the result."""
+        """Files in the official formats (texts, pictures) by name, for ``official/`` beside the result; a name may have
+        folders ("en/samples.csv")."""
         return {}
 
     def compare(self, scores: Mapping[str, Sequence[Score]]) -> Mapping[str, str | bytes]:
@@ -391,6 +392,11 @@ def json_value(answer: Answer) -> Any:
         return json.loads(answer.text or "")
     except (ValueError, RecursionError):
         raise Unparsed("the record holds no measurement") from None
+
+
+def _csv_rows(text: str) -> list[dict[str, str]]:
+    # a byte order mark is no part of the first column's name
+    return list(csv.DictReader(io.StringIO(text.removeprefix("\ufeff"), newline="")))
 
 
 def _json_lines(text: str) -> list[Any]:

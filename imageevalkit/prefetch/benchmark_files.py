@@ -181,6 +181,8 @@ def _store(path: str, source: str, known_hash: str | None, folder: Path, mirror:
     import pooch
 
     pooch.get_logger().setLevel("ERROR")
+    # pooch looks whether a folder is there before it makes it, and another thread may be faster
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
     store = pooch.create(
         path=folder,
         base_url="",

@@ -14,7 +14,11 @@ from imageevalkit.cell import REPO
 # where the modules of a job are found: its script's folder, and PYTHONPATH
 _ROOTS = (REPO / "infer", REPO)
 # what a module comes with, where its name does not say so
-_DISTRIBUTIONS = {"PIL": ("pillow",), "cv2": ("opencv-python", "opencv-python-headless")}
+_DISTRIBUTIONS = {
+    "PIL": ("pillow",),
+    "cv2": ("opencv-python", "opencv-python-headless"),
+    "open_clip": ("open-clip-torch",),
+}
 
 
 def third_party(modules: Iterable[str], idle: Collection[str] = ()) -> dict[str, str]:
