@@ -39,6 +39,8 @@ QUESTIONS = (
 
 
 def main(folder: Path) -> dict[str, Any]:
+    # of so small a network several only wait for each other
+    torch.set_num_threads(1)
     pictures = []
     for n, size in enumerate(SIZES):
         path = folder / f"{n}.png"
