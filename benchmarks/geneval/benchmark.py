@@ -107,6 +107,7 @@ prompts/object_names.txt 642 608f6a0e5c8ca1c7a92b818430141fe268c85b7930b50f4160f
     # the official one is mmdetection's, whose records the setting "detections" takes
     official_judges = ("mmdet",)
     takes = "detector"
+    program = "mmdet-records"
     headline = ("overall",)
     settings_class = GenEvalSettings
 
@@ -198,6 +199,10 @@ prompts/object_names.txt 642 608f6a0e5c8ca1c7a92b818430141fe268c85b7930b50f4160f
             "images": mean(scores, "correct", cluster="index"),
             "prompts": mean(best.values(), "correct"),
         }
+
+    def notes(self, scores: Scores) -> Sequence[str]:
+        file = self.settings.detections
+        return [f"nothing in {file} says that it is about these images"] if file else ()
 
     def official_files(self, scores: Scores) -> dict[str, str]:
         """``results.jsonl``, from which the official program makes its summary."""

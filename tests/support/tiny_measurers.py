@@ -153,11 +153,11 @@ def save_clip_flant5(folder: Path, tower: Path, *, seed: int = 0) -> None:
     for n, shape in ((0, (16, 24)), (2, (16, 16))):
         state[f"mm_projector.{n}.weight"] = torch.randn(shape) / 4
         state[f"mm_projector.{n}.bias"] = torch.randn(16) / 4
-    names, places = list(state), {}
-    for n, part in enumerate((names[::2], names[1::2]), 1):
+    names, places = list(state), dict[str, str]()
+    for n, names_here in enumerate((names[::2], names[1::2]), 1):
         file = f"pytorch_model-{n:05d}-of-00002.bin"
-        torch.save({name: state[name].data for name in part}, folder / file)
-        places |= dict.fromkeys(part, file)
+        torch.save({name: state[name].data for name in names_here}, folder / file)
+        places |= dict.fromkeys(names_here, file)
     index = {"metadata": {}, "weight_map": places}
     (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index), encoding="utf-8")
 
@@ -181,8 +181,8 @@ def _save_t5_tokenizer(folder: Path) -> int:
         minloglevel=2,
     )
     (folder / "spiece.model").write_bytes(model.getvalue())
-    marks = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
-    marks |= {"additional_special_tokens": [f"<extra_id_{n}>" for n in range(100)]}  # type: ignore[dict-item]
+    marks: dict[str, Any] = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    marks["additional_special_tokens"] = [f"<extra_id_{n}>" for n in range(100)]
     (folder / "special_tokens_map.json").write_text(json.dumps(marks), encoding="utf-8")
     settings = {**marks, "extra_ids": 100, "legacy": True, "tokenizer_class": "T5Tokenizer"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
