@@ -37,8 +37,6 @@ from imageevalkit.grids import Grid
 from imageevalkit.metrics import arithmetic_mean, mean, mean_by, points
 from imageevalkit.secrets import one_line
 
-_IMAGES_PER_PROMPT = 4
-_PROMPTS = 1065
 _QUESTIONS = "dpgbench.csv"
 _GRID = Grid(2, 2)
 _WORD = re.compile(r"[a-z]+")
@@ -70,6 +68,7 @@ class DPGBench(Benchmark):
         file_list(Path(__file__).with_name("assets.txt"), "benchmarks/dpgbench/eval_prompts/"),
         licence="Apache-2.0 (TencentQQGYLab/ELLA)",
     )
+    prompt_count, images_per_prompt = 1065, 4
     judge = "mplug"
     takes = "vqa"
     headline = ("overall",)
@@ -95,11 +94,11 @@ class DPGBench(Benchmark):
         """The sources of the prompts take turns in their shares."""
         prompts = [
             (file.removesuffix(".txt"), text)
-            for file, text in self.read_json("dpgbench_prompts.json", _PROMPTS).items()
+            for file, text in self.read_json("dpgbench_prompts.json", self.prompt_count).items()
         ]
         sources = grouped(prompts, lambda pair: re.sub(r"\d+$", "", pair[0]))
         for name, prompt in spread(sources.values()):
-            for repetition in range(_IMAGES_PER_PROMPT):
+            for repetition in range(self.images_per_prompt):
                 data = {"prompt_id": name, "repetition": repetition}
                 yield Sample(f"images/{name}/{repetition}.png", prompt, repetition, data)
 
@@ -211,9 +210,9 @@ class DPGBench(Benchmark):
         options: dict[str, Any] = {"percent": True, "cluster": "prompt_id"}
         found = {"overall": mean(chain(*counted), "score", **options)}
         if is_official:
-            whole = [*chain(*(mine for mine in counted if len(mine) == _IMAGES_PER_PROMPT))]
+            whole = [*chain(*(mine for mine in counted if len(mine) == self.images_per_prompt))]
             found["overall_official"] = mean(whole, "score", **options)
-            last = points(score for score in whole if score.keys["repetition"] == _IMAGES_PER_PROMPT - 1)
+            last = points(score for score in whole if score.keys["repetition"] == self.images_per_prompt - 1)
         for level in ("l1", "l2"):
             if is_official:
                 found |= mean_by(last, "raw", level, prefix=f"{level}/", **options)
@@ -236,7 +235,7 @@ class DPGBench(Benchmark):
             done = sorted((one for one in items if one.score), key=lambda one: one.item.data["repetition"])
             details += [line for one in done for line in self._detail(one)]
             values = [one.score.values["score"] for one in done if one.score and one.score.values]
-            if len(values) == _IMAGES_PER_PROMPT:
+            if len(values) == self.images_per_prompt:
                 shown = ", ".join(map(str, [*values, arithmetic_mean(values)]))
                 lines.append(f"{portable_path(items[0].item.path.parent)}.png, {shown}")
         first = scores.items[0].item

@@ -77,6 +77,7 @@ class GenAI(Benchmark):
 
     def __init__(self, settings: GenAISettings | None = None, judge: str = "") -> None:
         super().__init__(settings, judge)
+        self.prompt_count = self.settings.prompts
         if self.settings.rules == "official":
             self.official_headline = tuple(f"{name}_official" for name in self.headline)
 
@@ -91,8 +92,8 @@ class GenAI(Benchmark):
 
     def samples(self) -> Iterable[Sample]:
         """The skills take turns in their shares, each prompt with the rarest of its own."""
-        folder = _FOLDERS[self.settings.prompts]
-        prompts = self.read_json(f"{folder}/genai_image.json", self.settings.prompts)
+        folder = _FOLDERS[self.prompt_count]
+        prompts = self.read_json(f"{folder}/genai_image.json", self.prompt_count)
         skills = self.read_json(f"{folder}/genai_skills.json")
         tags: dict[str, list[str]] = {key: [] for key in prompts}
         for tag, numbers in skills.items():
@@ -160,7 +161,7 @@ class GenAI(Benchmark):
         found = {tag: mean([one for one in scores if tag in one.keys["tags"]], "vqascore") for tag in TAGS}
         found["all"] = mean([one for one in scores if one.keys["tags"] or not is_official], "vqascore")
         if is_official:
-            whole = len(scores) == self.settings.prompts
+            whole = len(scores) == self.prompt_count
             for name in self.headline:
                 metric = found[name]
                 found[f"{name}_official"] = metric if whole else replace(metric, value=None, interval=None)

@@ -34,10 +34,8 @@ from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure, UserError, say
 from imageevalkit.metrics import mean, mean_by, weighted
 
-IMAGES_PER_PROMPT = 4
 TAGS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
 COLORS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white")
-_PROMPTS = 553
 _CLASSES = 80
 _QUESTION = "objects"
 _PROGRAM = "benchmarks/geneval/evaluation/evaluate_images.py::color_classification[template {}]"
@@ -103,6 +101,7 @@ prompts/object_names.txt 642 608f6a0e5c8ca1c7a92b818430141fe268c85b7930b50f4160f
         },
         licence="MIT (djghosh13/geneval)",
     )
+    prompt_count, images_per_prompt = 553, 4
     judge = "mask2former"
     # the official one is mmdetection's, whose records the setting "detections" takes
     official_judges = ("mmdet",)
@@ -140,10 +139,10 @@ prompts/object_names.txt 642 608f6a0e5c8ca1c7a92b818430141fe268c85b7930b50f4160f
 
     def samples(self) -> Iterable[Sample]:
         """The six tags take turns in their shares."""
-        records = enumerate(self.read_jsonl("evaluation_metadata.jsonl", _PROMPTS))
+        records = enumerate(self.read_jsonl("evaluation_metadata.jsonl", self.prompt_count))
         of_tag = grouped(records, lambda pair: pair[1]["tag"])
         for n, record in spread(of_tag[tag] for tag in TAGS):
-            for repetition in range(IMAGES_PER_PROMPT):
+            for repetition in range(self.images_per_prompt):
                 file = f"images/{n:05d}/samples/{repetition:05d}.png"
                 data = {"index": n, "repetition": repetition, "metadata": record}
                 yield Sample(file, record["prompt"], repetition, data)

@@ -30,7 +30,6 @@ from imageevalkit.metrics import arithmetic_mean, mean, mean_by
 
 STYLES = ("anime", "concept-art", "paintings", "photo")
 VERSIONS = ("v2.1", "v2.0")
-_PROMPTS = 3200
 _CHUNK = 80
 _QUESTION = "preference"
 
@@ -60,6 +59,7 @@ class HPSv2(Benchmark):
         ),
         licence="Apache-2.0 (tgxs002/HPSv2)",
     )
+    prompt_count = 3200
     judge = "hpsv2"
     takes = "preference"
     has_corrected_rules = True
@@ -95,7 +95,9 @@ class HPSv2(Benchmark):
         return {**super().identity, **({} if self.settings.antialias else {"antialias": False})}
 
     def samples(self) -> Iterable[Sample]:
-        prompts = grouped(self.read_json("prompts_extracted.json", _PROMPTS), lambda row: row["style"])
+        prompts = grouped(
+            self.read_json("prompts_extracted.json", self.prompt_count), lambda row: row["style"]
+        )
         for row in spread(prompts[style] for style in STYLES):
             file = f"images/{row['style']}/{row['idx']:05d}.jpg"
             yield Sample(file, row["prompt"], data={"style": row["style"], "index": row["idx"]})

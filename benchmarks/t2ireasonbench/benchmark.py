@@ -112,6 +112,7 @@ class T2IReasonBench(Benchmark):
         text_list(Path(__file__).with_name("prompts.txt")),
         licence="none stated (KaiyueSun98/T2I-ReasonBench)",
     )
+    prompt_count = 800
     judge = "transformers:qwen2.5-vl-72b"
     headline = ("accuracy", "quality")
     has_corrected_rules = True

@@ -100,6 +100,7 @@ class Tiff(Benchmark):
     def __init__(self, settings: TiffSettings | None = None, judge: str = "") -> None:
         super().__init__(settings, judge)
         self.wordings = WORDINGS if self.settings.wording == "both" else (self.settings.wording,)
+        self.prompt_count, self.images_per_prompt = _ROWS[self.settings.split], len(self.wordings)
         self.headline = self.wordings
 
     @property

@@ -33,7 +33,6 @@ from imageevalkit.cell.results import Metric, Score
 from imageevalkit.metrics import groups, mean_by, points, weighted
 from imageevalkit.secrets import one_line
 
-_IMAGES_PER_PROMPT = 4
 _PROMPTS = 600
 _SEED = 3407
 _QUESTION = "points"
@@ -119,6 +118,7 @@ test_prompts_zh.csv 306315 7ff2d2131e68e6182f43a28ecf03d070f7735788f3c5420db3f83
         super().__init__(settings, judge)
         chosen = self.settings.language
         self.languages = tuple(LANGUAGES) if chosen == "both" else (chosen,)
+        self.prompt_count, self.images_per_prompt = _PROMPTS * len(self.languages), 4
         self.headline = self.languages
         if self.settings.rules == "official":
             self.official_headline = tuple(f"{language}_official" for language in self.languages)
@@ -126,7 +126,7 @@ test_prompts_zh.csv 306315 7ff2d2131e68e6182f43a28ecf03d070f7735788f3c5420db3f83
     def samples(self) -> Iterable[Sample]:
         files = [list(self._prompts(language)) for language in self.languages]
         for prompts in zip(*files, strict=True):
-            for repetition in range(_IMAGES_PER_PROMPT):
+            for repetition in range(self.images_per_prompt):
                 for language, (index, prompt, data) in zip(self.languages, prompts, strict=True):
                     file = f"test_prompts_{language}/samples/{index}_{repetition}.png"
                     yield Sample(file, prompt, _SEED + repetition, data)
@@ -225,7 +225,7 @@ test_prompts_zh.csv 306315 7ff2d2131e68e6182f43a28ecf03d070f7735788f3c5420db3f83
                 whole = sum(
                     one.image is not None for one in scores.items if one.item.data["language"] == language
                 )
-                complete = whole == _PROMPTS * _IMAGES_PER_PROMPT
+                complete = whole == _PROMPTS * self.images_per_prompt
                 found[f"{language}_official"] = (
                     found[language] if complete else replace(found[language], value=None, interval=None)
                 )

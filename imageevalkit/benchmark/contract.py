@@ -144,6 +144,8 @@ class Benchmark(ABC):
     * ``name`` is what users call it; ``aliases`` are other names for it. ``version`` stands for its data, questions and
       rules: raise it whenever one of them changes. ``task`` is t2i, edit or subject. ``assets`` are what prefetch gets
       (:func:`imageevalkit.assets.github`).
+    * ``prompt_count`` is how many prompts (of edits: instructions) it has with the settings of the instance,
+      ``images_per_prompt`` how many images are made of each: ``--list`` shows them before there is data. 0: not known.
     * ``headline`` names the metrics that are columns of the leaderboard; ``official_headline`` those that take their
       place when missing items are treated as the official evaluator treats them.
     * ``judge`` is who is asked unless the user names another, by its full name (``openai:gpt-4o-2024-05-13``); empty
@@ -168,6 +170,8 @@ class Benchmark(ABC):
     version: ClassVar[str]
     task: ClassVar[str] = "t2i"
     assets: ClassVar[Sequence[Asset]] = ()
+    prompt_count: int = 0
+    images_per_prompt: int = 1
     headline: Sequence[str] = ()
     official_headline: Sequence[str] = ()
     judge: str = ""

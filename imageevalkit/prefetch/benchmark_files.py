@@ -119,9 +119,10 @@ def fetch(files: BenchmarkFiles, mirror: Path | None) -> list[str]:
             return problem
 
         problems = [problem for problem in map_threads(get, wrong, _DOWNLOAD_THREADS) if problem]
+    licences = "; ".join(dict.fromkeys(asset.licence for asset in local))
     show(
         f"{name}: {len(local) - len(wrong)} files were right already, {len(wrong) - len(problems)} fetched, "
-        f"{len(problems)} problems"
+        f"{len(problems)} problems" + f"; licence: {licences}" * bool(local)
     )
     return problems
 
