@@ -184,8 +184,6 @@ def find(name: str, places: Mapping[str, str]) -> WeightsSource:
     if isinstance(first, UrlAsset):
         origin = f"bash utils/prefetch.sh --ds_names oneig gets it from {first.url}"
         if first.by_hand:
-            origin = f"put there what is at {first.url}"
-        if first.by_hand:
             origin = f"put the files of {first.url} there"
     raise CellFailure(
         f"encoders: the weights '{name}' are not at {place}; {origin}, "
