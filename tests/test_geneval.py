@@ -18,7 +18,8 @@ from imageevalkit.adoption.places import find_images
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, measure
 from imageevalkit.cell.items import Item
-from imageevalkit.errors import CellFailure
+from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.evaluation.answerers import Answerers
 from tests.support.function_judge import items
 from tests.support.mirror import official_source, shared_mirror, use_official_data
 
@@ -144,6 +145,21 @@ def test_published_records_give_the_published_summary(
         "images": "55.97%",
         "prompts": "74.86%",
     }
+
+
+def test_scores_of_records_name_who_has_detected() -> None:
+    benchmark = GenEval(GenEvalSettings(detections="m.jsonl"))
+    evaluator = Answerers(benchmark).evaluator
+    assert evaluator.id.startswith("mmdet-records/official/") and evaluator.official
+    assert evaluator.details["detections"] == "official records"
+    assert list(benchmark.notes(Scores([]))) == ["nothing in m.jsonl says that it is about these images"]
+    assert not GenEval().notes(Scores([]))
+
+
+def test_a_judge_cannot_take_the_place_of_the_detector() -> None:
+    with pytest.raises(UserError, match="not by the judge 'openai:gpt-4o'"):
+        GenEval(judge="openai:gpt-4o").check()
+    GenEval().check()
 
 
 def _scored(benchmark: GenEval, item: Item) -> ScoredItem:

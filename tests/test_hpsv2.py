@@ -15,6 +15,7 @@ from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparse
 from imageevalkit.benchmark.question import Answer, Picture, measure
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
+from imageevalkit.errors import UserError
 from tests.support.function_judge import items
 from tests.support.mirror import official_source, use_official_data
 
@@ -124,3 +125,9 @@ def test_images_in_the_official_folders_of_styles_are_adopted(
     assert paths == {
         f"images/{style}/00799": tmp_path / f"theirs/{style}/00799.jpg" for style in ("concept-art", "photo")
     }
+
+
+def test_a_judge_cannot_take_the_place_of_the_model() -> None:
+    with pytest.raises(UserError, match="not by the judge 'openai:gpt-4o'"):
+        HPSv2(judge="openai:gpt-4o").check()
+    HPSv2().check()

@@ -106,6 +106,7 @@ prompts/object_names.txt 642 608f6a0e5c8ca1c7a92b818430141fe268c85b7930b50f4160f
     # the official one is mmdetection's, whose records the setting "detections" takes
     official_judges = ("mmdet",)
     takes = "detector"
+    program = "mmdet-records"
     headline = ("overall",)
     settings_class = GenEvalSettings
 
@@ -131,7 +132,12 @@ prompts/object_names.txt 642 608f6a0e5c8ca1c7a92b818430141fe268c85b7930b50f4160f
         return {"detections": "official records"} if self.settings.detections else super().identity
 
     def check(self) -> None:
-        """Raises UserError: there is no such file."""
+        """Raises UserError: there is no such file, or a judge is to detect."""
+        if self.backend:
+            raise UserError(
+                f"geneval is measured by a detector, not by the judge '{self.judge}': leave --judges out, or give "
+                "--ds_kwargs detections=FILE"
+            )
         file = self.settings.detections
         if file and MODEL_NAME_MARK not in file and not Path(file).is_file():
             raise UserError(f"geneval: detections names {file}, which is no file")
@@ -197,6 +203,10 @@ prompts/object_names.txt 642 608f6a0e5c8ca1c7a92b818430141fe268c85b7930b50f4160f
             "images": mean(scores, "correct", cluster="index"),
             "prompts": mean(best.values(), "correct"),
         }
+
+    def notes(self, scores: Scores) -> Sequence[str]:
+        file = self.settings.detections
+        return [f"nothing in {file} says that it is about these images"] if file else ()
 
     def official_files(self, scores: Scores) -> dict[str, str]:
         """``results.jsonl``, from which the official program makes its summary."""

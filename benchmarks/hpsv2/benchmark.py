@@ -26,6 +26,7 @@ from imageevalkit.benchmark.question import Answer, Picture, Question, measure
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.jsonl import Shape
 from imageevalkit.cell.results import Metric, Score
+from imageevalkit.errors import UserError
 from imageevalkit.metrics import arithmetic_mean, mean, mean_by
 
 STYLES = ("anime", "concept-art", "paintings", "photo")
@@ -93,6 +94,13 @@ class HPSv2(Benchmark):
     @property
     def identity(self) -> Mapping[str, Any]:
         return {**super().identity, **({} if self.settings.antialias else {"antialias": False})}
+
+    def check(self) -> None:
+        """Raises UserError: a judge is to say what only a number of the model is."""
+        if self.backend:
+            raise UserError(
+                f"hpsv2 is measured by the model of that name, not by the judge '{self.judge}': leave --judges out"
+            )
 
     def samples(self) -> Iterable[Sample]:
         prompts = grouped(

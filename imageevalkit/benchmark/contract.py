@@ -151,6 +151,7 @@ class Benchmark(ABC):
     * ``judge`` is who is asked unless the user names another, by its full name (``openai:gpt-4o-2024-05-13``); empty
       where nothing goes to a judge. ``official_judges`` are all that count as official; empty: ``judge`` alone.
       ``takes`` is the kind of measurers that the user may name in its place ("reader": of text).
+    * ``program`` is who measures where nobody is asked, as scores have it in their names.
     * ``pixels`` is how the official program decodes images: a judge is shown every picture so. None: files are sent as
       they are.
     * ``tries`` is how often a question is asked until a value can be read: more than once only where the official
@@ -176,6 +177,7 @@ class Benchmark(ABC):
     judge: str = ""
     official_judges: ClassVar[Sequence[str]] = ()
     takes: str = ""
+    program: str = "script"
     pixels: PixelRule | None = None
     tries: ClassVar[int] = 1
     scores_blank: ClassVar[bool] = True
