@@ -6,10 +6,11 @@ import io
 import logging
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from imageevalkit.relations.recognition import Points
 from imageevalkit.relations.rules import KINDS, Pair, Relations
+from imageevalkit.text import columns_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 _INK, _MUTED, _RULE = "#1a2130", "#5c6779", "#d5dae2"
 _REGIONS = (("Synergy", "#00cc44"), ("Bottleneck", "#9933ff"), ("Trade-off", "#f2b705"))
 _DPI = {"dtm": 160, "scatter": 110}
+_SIDE = 0.82
+"""Inches of a field of the map."""
+_NOTHING: Mapping[str, Any] = {"facecolor": "white", "edgecolor": _RULE, "hatch": "////", "linewidth": 0}
 _PALEST = 0.3
 """Opacity of a relation that no resample has."""
 
@@ -74,118 +78,83 @@ def opacity(pair: Pair) -> float:
 def _map(relations: Relations, title: str) -> Figure:
     """Upper triangle: the relation of row and column. Diagonal: pooled means. Lower: both means within the pair."""
     from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
 
-    names, size = relations.dimensions, len(relations.dimensions)
-    side = max(0.82 * size, 4.2)
-    figure = Figure(figsize=(side + 3.9, side + 1.5))
-    left, top = 1.1, 1.0  # inches
-    width, height = figure.get_size_inches()
-    axes = figure.add_axes((left / width, 1 - (top + side) / height, side / width, side / height))
-    axes.set(xlim=(0, size), ylim=(size, 0), xticks=[], yticks=[])
-    axes.spines[:].set_visible(False)
+    names = relations.dimensions
+    longest = max(columns_of(name) for name in names)
+    left, top = 0.5 + 0.085 * longest, 0.75 + 0.06 * longest
+    legend = left + len(names) * _SIDE + max(0.4, 0.06 * longest)
+    width, height = legend + 3.1, max(top + len(names) * _SIDE + 0.3, top + 5.2)
+    figure = Figure(figsize=(width, height))
+    canvas = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))  # in inches, from the top
+    canvas.set_axis_off()
+    canvas.text(0.3, 0.35, title, weight="bold", size=12, va="center", wrap=True)
     for n, name in enumerate(names):
-        axes.text(n + 0.5, -0.12, name, ha="left", va="bottom", rotation=40, rotation_mode="anchor")
-        axes.text(-0.12, n + 0.5, name, ha="right", va="center")
-        axes.add_patch(Rectangle((n, n), 1, 1, facecolor="#e9edf3", edgecolor="white", linewidth=2))
-        axes.text(n + 0.5, n + 0.5, f"{relations.means[name]:.2f}", ha="center", va="center", weight="bold")
-        for m, other in enumerate(names[n + 1 :], n + 1):
-            _field(axes, n, m, relations.pair(name, other), name, other)
-    _legend(figure, relations, 1 - (1.1 + 0.6) / width * 0, (left + side + 0.35) / width, height)
-    figure.text(0.12 / width * 2, 1 - 0.3 / height, title, weight="bold", size=12, va="center")
+        x, y = left + n * _SIDE, top + n * _SIDE
+        canvas.text(x + _SIDE / 2, top - 0.1, name, va="bottom", rotation=40, rotation_mode="anchor")
+        canvas.text(left - 0.12, y + _SIDE / 2, name, ha="right", va="center")
+        _box(canvas, x, y, _SIDE, facecolor="#e9edf3", edgecolor="white", linewidth=2)
+        _middle(canvas, x, y, f"{relations.means[name]:.2f}", weight="bold")
+        for m, other in enumerate(names[:n]):
+            row, column = top + m * _SIDE, left + m * _SIDE
+            pair = relations.pair(name, other)
+            _relation(canvas, x, row, pair, other)
+            _means(canvas, column, y, pair, name, other)
+    _legend(canvas, legend, top + 0.15, relations)
     return figure
 
 
-def _field(axes: Axes, row: int, column: int, pair: Pair | None, name: str, other: str) -> None:
+def _box(canvas: Axes, x: float, y: float, side: float, **style: Any) -> None:
     from matplotlib.patches import Rectangle
 
+    canvas.add_patch(Rectangle((x, y), side, side, **style))
+
+
+def _middle(canvas: Axes, x: float, y: float, text: str, down: float = 0.5, **style: Any) -> None:
+    canvas.text(x + _SIDE / 2, y + down * _SIDE, text, ha="center", va="center", **style)
+
+
+def _relation(canvas: Axes, x: float, y: float, pair: Pair | None, row: str) -> None:
     if pair is None:
-        for x, y in ((column, row), (row, column)):
-            axes.add_patch(
-                Rectangle((x, y), 1, 1, facecolor="white", edgecolor=_RULE, hatch="///", linewidth=0)
-            )
+        _box(canvas, x, y, _SIDE, **_NOTHING)
         return
-    kind = KINDS[pair.code_of(name)]
-    alpha = opacity(pair)
-    axes.add_patch(Rectangle((column, row), 1, 1, facecolor="white", edgecolor="white", linewidth=2))
-    axes.add_patch(
-        Rectangle((column, row), 1, 1, facecolor=kind.colour, alpha=alpha, edgecolor="white", linewidth=2)
-    )
+    kind, alpha = KINDS[pair.code_of(row)], opacity(pair)
+    _box(canvas, x, y, _SIDE, facecolor=kind.colour, alpha=alpha, linewidth=0)
+    _box(canvas, x, y, _SIDE, facecolor="none", edgecolor="white", linewidth=2)
     ink = kind.ink if alpha > 0.7 else _INK
-    known = pair.certainty is not None
-    axes.text(
-        column + 0.5,
-        row + (0.4 if known else 0.5),
-        kind.mark,
-        ha="center",
-        va="center",
-        color=ink,
-        size=13,
-        weight="bold",
-    )
-    if known:
-        axes.text(
-            column + 0.5,
-            row + 0.75,
-            f"{pair.certainty:.0%}",
-            ha="center",
-            va="center",
-            color=ink,
-            size=7.5,
-        )
-    means = f"{pair.mean_of(other):.2f}\n{pair.mean_of(name):.2f}"
-    axes.text(row + 0.5, column + 0.5, means, ha="center", va="center", color=_MUTED, size=8, linespacing=1.35)
-    axes.add_patch(
-        Rectangle((row, column), 1, 1, facecolor="none", edgecolor=_RULE, linewidth=0.6, zorder=0)
-    )
+    if pair.certainty is None:
+        _middle(canvas, x, y, kind.mark, color=ink, size=13, weight="bold")
+        return
+    _middle(canvas, x, y, kind.mark, 0.4, color=ink, size=13, weight="bold")
+    _middle(canvas, x, y, f"{pair.certainty:.0%}", 0.75, color=ink, size=7.5)
 
 
-def _legend(figure: Figure, relations: Relations, top: float, left: float, height: float) -> None:
-    from matplotlib.patches import Rectangle
+def _means(canvas: Axes, x: float, y: float, pair: Pair | None, row: str, column: str) -> None:
+    if pair is None:
+        _box(canvas, x, y, _SIDE, **_NOTHING)
+        return
+    _box(canvas, x, y, _SIDE, facecolor="none", edgecolor=_RULE, linewidth=0.6, zorder=0)
+    means = f"{pair.mean_of(row):.2f}\n{pair.mean_of(column):.2f}"
+    _middle(canvas, x, y, means, color=_MUTED, size=8, linespacing=1.35)
 
-    width = figure.get_size_inches()[0]
-    y = 1.15  # inches from the top
+
+def _legend(canvas: Axes, x: float, y: float, relations: Relations) -> None:
     for kind in KINDS.values():
-        place = (left, 1 - (y + 0.15) / height)
-        figure.add_artist(
-            Rectangle(place, 0.3 / width, 0.3 / height, facecolor=kind.colour, edgecolor="none")
-        )
-        figure.text(
-            left + 0.15 / width,
-            1 - y / height,
-            kind.mark,
-            ha="center",
-            va="center",
-            color=kind.ink,
-            weight="bold",
-            size=11,
-        )
-        figure.text(left + 0.42 / width, 1 - y / height, kind.label, va="center", size=9.5)
+        _box(canvas, x, y - 0.15, 0.3, facecolor=kind.colour, linewidth=0)
+        canvas.text(x + 0.15, y, kind.mark, ha="center", va="center", color=kind.ink, weight="bold", size=11)
+        canvas.text(x + 0.42, y, kind.label, va="center", size=9.5)
         y += 0.38
-    place = (left, 1 - (y + 0.15) / height)
-    figure.add_artist(
-        Rectangle(
-            place,
-            0.3 / width,
-            0.3 / height,
-            facecolor="white",
-            edgecolor=_RULE,
-            hatch="//////",
-            linewidth=0.5,
-        )
-    )
-    figure.text(left + 0.42 / width, 1 - y / height, "No items of this pair", va="center", size=9.5)
-    figure.text(
-        left,
-        1 - (y + 0.4) / height,
-        f"%: how many of {relations.resamples:,} resamples\nhave the relation; paler is less certain.\n"
-        "Diagonal: mean of the metric.\nBelow it: means of row and column\nwithin the pair.\n\n"
-        + "\n".join(_thresholds(relations)),
-        va="top",
-        size=8.5,
-        color=_MUTED,
-        linespacing=1.5,
-    )
+    _box(canvas, x, y - 0.15, 0.3, **{**_NOTHING, "linewidth": 0.5})
+    canvas.text(x + 0.42, y, "No items of this pair", va="center", size=9.5)
+    remarks = [
+        f"%: how many of {relations.resamples:,} resamples",
+        "have the relation; paler is less certain.",
+        "Diagonal: mean of the metric. Below it:",
+        "means of row and column in the pair.",
+        "",
+        *_thresholds(relations),
+    ]
+    style: dict[str, Any] = {"va": "top", "size": 8.5, "color": _MUTED, "linespacing": 1.5}
+    canvas.text(x, y + 0.4, "\n".join(remarks), **style)
 
 
 def _thresholds(relations: Relations) -> list[str]:
@@ -211,7 +180,7 @@ def _scatter(relations: Relations, points: Mapping[str, Points], title: str) -> 
         _panel(panel, relations, pair, points[pair.name])
     for panel in panels[len(relations.pairs) :]:
         panel.set_visible(False)
-    figure.suptitle(title, weight="bold", size=12)
+    figure.suptitle(title, weight="bold", size=12, wrap=True)
     handles = [Patch(facecolor=colour, alpha=0.25, label=f"{name} region") for name, colour in _REGIONS]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     return figure
@@ -227,7 +196,9 @@ def _panel(panel: Axes, relations: Relations, pair: Pair, points: Points) -> Non
         panel.add_patch(Rectangle(corner, side, side, facecolor="white", linewidth=0))
         panel.add_patch(Rectangle(corner, side, side, facecolor=colour, alpha=0.16, linewidth=0))
     # thousands of circles as a picture: an SVG of shapes would be megabytes
-    panel.scatter(points.x, points.y, s=9, color="#24406e", alpha=0.45, linewidths=0, rasterized=True, zorder=2)
+    places, times = numpy.unique(numpy.stack([points.x, points.y]), axis=1, return_counts=True)
+    style: dict[str, Any] = {"color": "#24406e", "alpha": 0.45, "linewidths": 0, "rasterized": True}
+    panel.scatter(*places, s=9 * times**0.75, **style, zorder=2)  # grades share few places
     if numpy.ptp(points.x) > 0:
         slope, at_zero = numpy.polyfit(points.x, points.y, 1)
         ends = numpy.array([points.x.min(), points.x.max()])
@@ -239,5 +210,5 @@ def _panel(panel: Axes, relations: Relations, pair: Pair, points: Points) -> Non
     sure = "" if pair.certainty is None else f" {pair.certainty:.0%}"
     if kind == "tilt":
         kind = f"tilt to {pair.first if pair.code > 0 else pair.second}"
-    rho = "–" if pair.correlation is None else f"{pair.correlation:.2f}"
+    rho = "–" if pair.correlation is None else f"{round(pair.correlation, 2) + 0:.2f}"
     panel.set_title(f"{kind}{sure}   n {pair.n}, {relations.correlation} {rho}", size=8.5, color=_INK)
