@@ -55,7 +55,9 @@ OPTIONS: dict[str, Option] = {
     "--rescore": Option("", "score what the judges said before, ask them nothing"),
     "--retry_unparsed": Option("", "ask again where a judge's reply held no score"),
     "--missing_items": Option("withhold|official", "what an incomplete cell's headline score is"),
-    "--relations": Option('"x=a,b;y=c/5,d/5"', "how scores of an item relate, by benchmark; c/5: from 0 to 5"),
+    "--relations": Option(
+        '"x=a,b;y=c/5,d/5"', "how scores of an item relate, by benchmark; c/5: from 0 to 5"
+    ),
     "--relations_kwargs": Option('"p=1,q=2"', "settings of the relations of this run"),
     "--limit": Option("N", "only the first N items of each benchmark, for trying"),
     "--overwrite": Option("", "replace images that were made with other settings"),

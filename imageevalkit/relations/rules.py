@@ -36,9 +36,7 @@ class Kind(NamedTuple):
 
 KINDS: Mapping[int, Kind] = {
     SYNERGY: Kind("synergy", "Synergy: both high together", "#00cc44", "#08210f", "S", "synergy"),
-    BOTTLENECK: Kind(
-        "bottleneck", "Bottleneck: both low together", "#9933ff", "#ffffff", "B", "bottleneck"
-    ),
+    BOTTLENECK: Kind("bottleneck", "Bottleneck: both low together", "#9933ff", "#ffffff", "B", "bottleneck"),
     TILT: Kind("tilt", "Tilt: row dominates column", "#1a53ff", "#ffffff", "◀", "dominance"),
     TILT_BACK: Kind("tilt-back", "Tilt: column dominates row", "#ff3333", "#2b0505", "▲", "dominance"),
     DISPERSION: Kind("dispersion", "Dispersion: scattered", "#00a0dc", "#04202b", "D", "tradeoff"),
@@ -170,8 +168,8 @@ class Column(NamedTuple):
 class Pair:
     """The relation of two metrics over ``n`` items, the thresholds' quantities, and what resamples say.
 
-    ``synergy`` and ``bottleneck`` are shares of points, ``tradeoff`` counts the others, ``above`` and ``below`` those of
-    them beside their regression line. ``correlation`` is None where it is not defined. ``codes`` are the shares of
+    ``synergy`` and ``bottleneck`` are shares of points, ``tradeoff`` counts the others, ``above`` and ``below`` those
+    of them beside their regression line. ``correlation`` is None where it is not defined. ``codes`` are the shares of
     resamples by code (as text), empty where there are fewer than :data:`FEWEST` items.
     """
 

@@ -95,9 +95,7 @@ def _environment() -> Environment:
     return environment
 
 
-def _section(
-    board: Board, members: Sequence[Result], relations: Mapping[str, Relations]
-) -> dict[str, Any]:
+def _section(board: Board, members: Sequence[Result], relations: Mapping[str, Relations]) -> dict[str, Any]:
     """What the page says of one board: its members and every metric of theirs, headline first."""
     members = sorted(members, key=lambda r: r.model)
     headline = [name for name in headline_of(members) if name]

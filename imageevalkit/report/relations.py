@@ -53,8 +53,12 @@ def update_relations(cells: Sequence[CellReport], asked: Asked, tell: Tell) -> d
         if not metrics:
             continue
         try:
-            given = dict(asked.settings) if is_wanted and asked.settings else before.settings if before else {}
-            found[cell.key] = _relations(report, report.result.evaluator.id, metrics, Settings(**given), before)
+            given = (
+                dict(asked.settings) if is_wanted and asked.settings else before.settings if before else {}
+            )
+            found[cell.key] = _relations(
+                report, report.result.evaluator.id, metrics, Settings(**given), before
+            )
         except UserError as error:
             tell(f"{cell.key}: no relations: {error}")
             shutil.rmtree(cell.relations, ignore_errors=True)  # of other scores
@@ -89,7 +93,8 @@ def _relations(
     relations, points = find_relations(scored, metrics, settings, evaluator)
     pictures = draw(relations, points, f"{report.cell.model} on {report.cell.benchmark}")
     # the last of the texts says that all are there
-    for name, content in {**pictures, **files.texts(relations)}.items():
+    contents: dict[str, bytes | str] = {**pictures, **files.texts(relations)}
+    for name, content in contents.items():
         write_atomic(report.cell.relations / name, content)
     return relations
 
@@ -141,22 +146,23 @@ def map_of(cell: Cell, relations: Relations) -> Map:
 def _field(relations: Relations, row: str, column: str) -> Field | None:
     if row == column:
         mean = f"{relations.means[row]:.2f}"
-        return Field("mean", mean, f"{row}: mean {mean}")
+        return Field("own", mean, f"{row}: mean {mean}")
     pair = relations.pair(row, column)
     if pair is None:
         return None
     if column < row:
         means = f"{pair.mean_of(row):.2f} {pair.mean_of(column):.2f}"
-        return Field("means", means, f"means of {row} and {column} in {pair.n} items")
+        return Field("both", means, f"means of {row} and {column} in {pair.n} items")
     kind, sure = KINDS[pair.code_of(row)], "too few items to resample"
     if pair.certainty is not None:
         sure = f"in {pair.certainty:.0%} of resamples"
     words = f"{row} × {column}: {relation_of(pair)}, {sure}, {pair.n} items"
     if pair.certainty is None:
         return Field(f"field {kind.name}", "", words, kind.mark)
-    strong = "" if pair.certainty > 0.55 else " pale"
+    # on a faded colour the ink of the page is read best: on a dark page sooner
+    faded = " pale" if pair.certainty < 0.55 else " paler" if pair.certainty < 0.75 else ""
     shown = round(30 + 70 * pair.certainty)
-    return Field(f"field {kind.name}{strong}", f"{pair.certainty:.0%}", words, kind.mark, shown)
+    return Field(f"field {kind.name}{faded}", f"{pair.certainty:.0%}", words, kind.mark, shown)
 
 
 def relation_of(pair: Pair, code: int | None = None) -> str:
@@ -172,7 +178,10 @@ def relation_of(pair: Pair, code: int | None = None) -> str:
 def _row(pair: Pair) -> Row:
     others = {code: share for code, share in pair.codes.items() if int(code) != pair.code}
     code = max(others, key=lambda one: others[one], default="")
-    certainty = "too few items" if pair.certainty is None else f"{pair.certainty:.1%}"
-    return Row(
-        pair, relation_of(pair), certainty, f"{relation_of(pair, int(code))} {others[code]:.1%}" if code else ""
-    )
+    certainty = "too few items" if pair.certainty is None else _percent(pair.certainty)
+    otherwise = f"{relation_of(pair, int(code))} {_percent(others[code])}" if code else ""
+    return Row(pair, relation_of(pair), certainty, otherwise)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
