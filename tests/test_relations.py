@@ -7,7 +7,7 @@ import json
 import random
 from collections.abc import Sequence
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from tests.support.cells import Made, write_items
 DIMENSIONS = ["IQ-R", "IQ-O", "IQ-A", "TA-C", "TA-R", "TA-S", "D-K", "D-A", "R-T", "R-B"]
 ABSENT = [("D-A", "R-T"), ("D-A", "R-B"), ("R-T", "R-B")]
 PAIRS = [pair for pair in combinations(DIMENSIONS, 2) if pair not in ABSENT]
-PAPER = {"preset": "paper"}
+PAPER: dict[str, Any] = {"preset": "paper"}
 
 
 def scored(one: str, other: str, points: Sequence[tuple[float, float]], prompts: int = 0) -> list[Scored]:
@@ -145,7 +145,7 @@ def plain_pareto(points: Sequence[tuple[float, float]]) -> float:
         for k, (x, y) in enumerate(points)
         if not any(k != m and u >= x and v >= y for m, (u, v) in enumerate(points))
     )
-    area = sum((u - x) * (y + v) / 2 for (x, y), (u, v) in zip(front, front[1:], strict=False))
+    area = sum((u - x) * (y + v) / 2 for (x, y), (u, v) in pairwise(front))
     largest = max(x for x, _ in points) * max(y for _, y in points)
     return area / largest if len(front) > 1 and largest > 0 else 0.0
 
@@ -158,7 +158,9 @@ def random_points(draw: random.Random) -> list[tuple[float, float]]:
     for _ in range(n):
         x = place + draw.uniform(-0.4, 0.4)
         y = place + slope * (x - place) + draw.gauss(0, noise)
-        points.append((round(min(1, max(0, x)) * grades) / grades, round(min(1, max(0, y)) * grades) / grades))
+        points.append(
+            (round(min(1, max(0, x)) * grades) / grades, round(min(1, max(0, y)) * grades) / grades)
+        )
     return points
 
 
