@@ -135,7 +135,7 @@ def test_every_option_of_a_run_is_taken(root: Path) -> None:
             "9",
         ),
         *("--max_cost", "1", "--missing_items", "official", "--overwrite", "--retry_refused", "true"),
-        *("--retry_unparsed", "--rescore"),
+        *("--retry_unparsed", "--rescore", "--relations", "x=a,b", "--relations_kwargs", "preset=paper"),
     ]
     assert {w.partition("=")[0] for w in words if w.startswith("--")} | {
         *(

@@ -157,6 +157,8 @@ class Benchmark(ABC):
     * ``tries`` is how often a question is asked until a value can be read: more than once only where the official
       evaluator does that. ``scores_blank``: whether that evaluator scores the placeholder of an image that was not
       made.
+    * ``relations`` are the names of values of its items, from 0 to 1 and in the order that decides which of two comes
+      first: the report says how every two of them relate (:mod:`imageevalkit.relations`).
     * ``unbounded`` are the metrics, by name or shell pattern, whose values may lie beyond their scale. Any other such
       value is an error.
     * ``settings_class`` are its :class:`Settings`; ``has_corrected_rules``: it knows the rules "corrected" too.
@@ -181,6 +183,7 @@ class Benchmark(ABC):
     pixels: PixelRule | None = None
     tries: ClassVar[int] = 1
     scores_blank: ClassVar[bool] = True
+    relations: ClassVar[Sequence[str]] = ()
     unbounded: Sequence[str] = ()
     has_corrected_rules: ClassVar[bool] = False
     settings_class: ClassVar[type[Settings]] = Settings

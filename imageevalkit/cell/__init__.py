@@ -67,6 +67,8 @@ class Cell(_Names):
     result = _File("result.json")
     official = _File("official")
     """The folder of files in the official evaluator's formats."""
+    relations = _File("relations")
+    """The folder of what the report finds of metrics that are scored together."""
 
     @property
     def key(self) -> str:

@@ -323,7 +323,7 @@ def bases(cell: Cell) -> dict[Path, dict[str, Basis] | None]:
 def forget(cell: Cell, folder: Path) -> None:
     """Remove the result of ``cell`` in ``folder``: it describes images that are not there any more."""
     # the result last: who finds it without scores takes it for one that rests on everything
-    for path in (folder / cell.official.name, folder / cell.scores.name, folder / cell.result.name):
+    for path in (folder / one.name for one in (cell.official, cell.relations, cell.scores, cell.result)):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:

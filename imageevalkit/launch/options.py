@@ -55,6 +55,10 @@ OPTIONS: dict[str, Option] = {
     "--rescore": Option("", "score what the judges said before, ask them nothing"),
     "--retry_unparsed": Option("", "ask again where a judge's reply held no score"),
     "--missing_items": Option("withhold|official", "what an incomplete cell's headline score is"),
+    "--relations": Option(
+        '"x=a,b;y=c/5,d/5"', "how scores of an item relate, by benchmark; c/5: from 0 to 5"
+    ),
+    "--relations_kwargs": Option('"p=1,q=2"', "settings of the relations of this run"),
     "--limit": Option("N", "only the first N items of each benchmark, for trying"),
     "--overwrite": Option("", "replace images that were made with other settings"),
     "--dry_run": Option("", "show the plan: jobs, environments, images to make; start nothing"),
@@ -97,6 +101,9 @@ class Options:
     ds_kwargs: dict[str, Any] = field(default_factory=dict)
     asks_judges: bool = True
     retry_unparsed: bool = False
+    relations: dict[str, list[str]] = field(default_factory=dict)
+    """The metrics to relate, by benchmark."""
+    relations_kwargs: dict[str, Any] = field(default_factory=dict)
     limit: int | None = None
     overwrite: bool = False
     dry_run: bool = False
@@ -177,6 +184,11 @@ def options_over(given: dict[str, str], config: Config) -> Options:
         ds_kwargs=parse_kwargs(given.get("--ds_kwargs", ""), "--ds_kwargs"),
         asks_judges=not is_set(given, "--rescore"),
         retry_unparsed=is_set(given, "--retry_unparsed"),
+        relations={
+            without_alias(name): metrics
+            for name, metrics in parse_relations(given.get("--relations", "")).items()
+        },
+        relations_kwargs=parse_kwargs(given.get("--relations_kwargs", ""), "--relations_kwargs"),
         limit=_value(given, "--limit", config, "", parse_count, None),
         overwrite=is_set(given, "--overwrite"),
         dry_run=is_set(given, "--dry_run"),
@@ -201,6 +213,10 @@ def resolve(given: dict[str, str], config: Config) -> Options:
             f"--missing_items is '{options.missing_items}': use withhold or official"
             f"{suggest(options.missing_items, _MISSING_ITEMS)}"
         )
+    for name in options.relations:
+        if name not in options.benchmarks:
+            near = suggest(name, options.benchmarks)
+            raise UserError(f"--relations names '{name}', which is no benchmark of this run{near}")
     nvidia_smi.MinFreeMemory.parse(options.gpu_min_free_memory, "GPU_MIN_FREE_MEMORY in config.sh")
     if options.retry_unparsed and not options.asks_judges:
         raise UserError("--rescore asks the judges nothing, --retry_unparsed asks them again: leave one out")
@@ -250,6 +266,22 @@ def parse_judges(text: str) -> dict[str, str]:
                 f"--judges names two judges for {benchmark}: run the command once for each, both results are kept"
             )
     return judges
+
+
+def parse_relations(text: str) -> dict[str, list[str]]:
+    """The metrics by benchmark in ``"wise=consistency/2,realism/2;mine=a,b"``. Raises UserError."""
+    found: dict[str, list[str]] = {}
+    for part in split_names(text):
+        benchmark, _, words = (word.strip() for word in part.partition("="))
+        metrics = list(dict.fromkeys(filter(None, (word.strip() for word in words.split(",")))))
+        if not benchmark or len(metrics) < 2:
+            raise UserError(
+                f"--relations: '{part}' names no two metrics of a benchmark; use --relations "
+                '"wise=consistency/2,realism/2" (c/2: a score from 0 to 2)'
+            )
+        if found.setdefault(benchmark, metrics) != metrics:
+            raise UserError(f"--relations names {benchmark} twice: give all its metrics at once")
+    return found
 
 
 def _parse_bound(text: str, what: str) -> float | None:

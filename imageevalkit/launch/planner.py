@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Mapping
@@ -18,9 +19,11 @@ from imageevalkit.launch.environments import DRIVER_ENV
 from imageevalkit.launch.evaluate_jobs import evaluate_jobs
 from imageevalkit.launch.generate_jobs import Run, adopt_jobs, generate_jobs
 from imageevalkit.launch.judges import check_kwargs_map
+from imageevalkit.launch.kwargs import checked
 from imageevalkit.launch.models import missing_of_model, model_tasks
 from imageevalkit.launch.options import Options
 from imageevalkit.machine import available_cores
+from imageevalkit.relations.rules import Settings as RelationSettings
 
 _RECORDS = ("generation.jsonl", copy_of(Path("generation.jsonl")).name)  # each stands for images of a cell
 
@@ -35,6 +38,7 @@ def make_plan(options: Options, config: Config) -> Plan:
     benchmarks = _benchmarks(options, config, blocked)
     _check_folders(options)
     _check_maps(options, config)
+    checked(RelationSettings, options.relations_kwargs, "--relations_kwargs")
     _block(options, benchmarks, blocked)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     cores = available_cores()
@@ -201,6 +205,7 @@ def _report_job(run: Run, jobs: list[Job]) -> Job:
         command=[
             *[python, "-m", "imageevalkit.report"],
             *["--cells", ";".join(cells), "--run_folder", str(run.folder)],
+            *_relations(run.options),
         ],
         cells=[],
         logs=[str(log_root() / f"report_{run.stamp}.log")],
@@ -208,3 +213,9 @@ def _report_job(run: Run, jobs: list[Job]) -> Job:
         after=[job.name for job in jobs],
         always=True,
     )
+
+
+def _relations(options: Options) -> list[str]:
+    """The words of the report's command that say what the user wants to know of relations."""
+    asked = {"metrics": options.relations, "settings": options.relations_kwargs}
+    return ["--relations", json.dumps(asked)] if any(asked.values()) else []

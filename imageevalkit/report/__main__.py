@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from imageevalkit.report.collect import CellReport, collect
 from imageevalkit.report.comparisons import write_comparisons
 from imageevalkit.report.html import render
 from imageevalkit.report.leaderboard import csv_text, markdown_text
+from imageevalkit.report.relations import Asked, update_relations
 from imageevalkit.report.table import format_table
 from imageevalkit.text import plain
 
@@ -25,7 +27,8 @@ _WIDTH_OF_A_PIPE = 120
 
 
 def main(argv: Sequence[str] | None = None) -> ExitStatus:
-    """Write every report file and print the table; status 0 says that this is done, of all that can be read.
+    """Write every report file and print the table; status 0 says that this is done, of all that can be read,
+    and 1 that relations which the run asks for cannot be told.
 
     What cannot be read is one line each, here and in the files.
 
@@ -34,11 +37,13 @@ def main(argv: Sequence[str] | None = None) -> ExitStatus:
     """
     parser = argparse.ArgumentParser(prog="python -m imageevalkit.report", description=__doc__)
     parser.add_argument("--cells", default="", help='print only these: "model/benchmark;model2/benchmark"')
+    parser.add_argument("--relations", default="{}", help="JSON: the metrics by benchmark, and the settings")
     parser.add_argument(
         "--run_folder", type=Path, help="the run just ended: cells that failed in it show no score"
     )
     args = parser.parse_args(argv)
     wanted = [key.strip() for key in args.cells.split(";") if key.strip()]
+    asked = Asked(wanted, **json.loads(args.relations))
     try:
         with _only_writer():
             unreadable: list[str] = []
@@ -50,18 +55,19 @@ def main(argv: Sequence[str] | None = None) -> ExitStatus:
                 for cell in found
             ]
             _print(cells, unreadable, wanted, failed)  # first: a full disk must not hide the scores
-            paths = write_reports(cells, unreadable)
+            paths = write_reports(cells, unreadable, asked)
             paths += write_comparisons(cells, lambda line: show(plain(line)))
     except OSError as error:
         reason = error.strerror or error
         where = error.filename2 or error.filename or output_root()
         raise CellFailure(f"the report cannot be written: {where}: {reason}") from error
     show("\n".join(f"report: {path}" for path in paths))
-    return ExitStatus.COMPLETE
+    return ExitStatus.FAILED if asked.refused else ExitStatus.COMPLETE
 
 
-def write_reports(cells: Sequence[CellReport], unreadable: Sequence[str] = ()) -> list[Path]:
-    """Write ``report.html``, ``leaderboard.md`` and ``leaderboard.csv`` and return their paths.
+def write_reports(cells: Sequence[CellReport], unreadable: Sequence[str], asked: Asked) -> list[Path]:
+    """Write ``report.html``, ``leaderboard.md`` and ``leaderboard.csv``, and relations, and return the paths of the
+    three.
 
     ``unreadable`` are the lines about what is not among ``cells``.
 
@@ -72,7 +78,8 @@ def write_reports(cells: Sequence[CellReport], unreadable: Sequence[str] = ()) -
     # the numbers first: they must not wait for thousands of thumbnails, nor be lost with them
     write_atomic(root / "leaderboard.csv", csv_text(cells))
     write_atomic(root / "leaderboard.md", markdown_text(cells, unreadable))
-    write_atomic(root / "report.html", render(cells, unreadable=unreadable))
+    relations = update_relations(cells, asked, lambda line: show(plain(line)))
+    write_atomic(root / "report.html", render(cells, unreadable=unreadable, relations=relations))
     return [root / name for name in REPORTS]
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from imageevalkit.cell import Cell
 from imageevalkit.cell.results import Coverage, Metric, Result
+from imageevalkit.relations.rules import KINDS, Relations
 from imageevalkit.report import gallery, thumbnails
 from imageevalkit.report.collect import CellReport
 from imageevalkit.report.leaderboard import (
@@ -27,6 +30,7 @@ from imageevalkit.report.leaderboard import (
     mark_best,
     shown,
 )
+from imageevalkit.report.relations import map_of
 
 _TEMPLATES = Path(__file__).parent / "templates"
 # Order of the bar: what counts first, then what is missing, from the judge's faults to the model's.
@@ -42,8 +46,14 @@ class Segment(NamedTuple):
     share: float
 
 
-def render(cells: Sequence[CellReport], budget: int = gallery.BUDGET, unreadable: Sequence[str] = ()) -> str:
-    """The whole page for ``cells`` and what was ``unreadable``; thumbnails that are not cached yet are made."""
+def render(
+    cells: Sequence[CellReport],
+    budget: int = gallery.BUDGET,
+    unreadable: Sequence[str] = (),
+    relations: Mapping[str, Relations] = MappingProxyType({}),
+) -> str:
+    """The whole page for ``cells``, with the ``relations`` of each by its key, and what was ``unreadable``; thumbnails
+    that are not cached yet are made."""
     pages = gallery.galleries(cells)
     estimate = gallery.fit(pages, None, budget)
     estimated = [gallery.cut(page, estimate) for page in pages]
@@ -63,7 +73,8 @@ def render(cells: Sequence[CellReport], budget: int = gallery.BUDGET, unreadable
         cells=len(cells),
         board=grid(results),
         order_note=ORDER_NOTE,
-        sections=[_section(board, members) for board, members in boards(results).items()],
+        sections=[_section(board, members, relations) for board, members in boards(results).items()],
+        kinds=KINDS.values(),
         segments=SEGMENTS,
         withheld=[result for result in results if not result.headline],
         without=[(cell, _recorded(cell)) for cell in cells if not cell.result],
@@ -84,13 +95,21 @@ def _environment() -> Environment:
     return environment
 
 
-def _section(board: Board, members: Sequence[Result]) -> dict[str, Any]:
+def _section(board: Board, members: Sequence[Result], relations: Mapping[str, Relations]) -> dict[str, Any]:
     """What the page says of one board: its members and every metric of theirs, headline first."""
     members = sorted(members, key=lambda r: r.model)
     headline = [name for name in headline_of(members) if name]
     names = dict.fromkeys([*headline, *(name for result in members for name in result.metrics)])
     rows = [(name, name in headline, mark_best([shown(r, name) for r in members])) for name in names]
-    return {"board": board, "results": members, "metrics": rows, "official": members[0].evaluator.official}
+    of_models = [(cell, relations.get(cell.key)) for cell in (Cell(r.model, r.benchmark) for r in members)]
+    maps = [map_of(cell, one) for cell, one in of_models if one and one.evaluator == board.evaluator]
+    return {
+        "board": board,
+        "results": members,
+        "metrics": rows,
+        "official": members[0].evaluator.official,
+        "maps": maps,
+    }
 
 
 def headings(labels: Iterable[str]) -> list[str]:

@@ -1,0 +1,1 @@
+"""How the scores of two metrics on the same images relate: synergy, bottleneck, tilt or dispersion, as TRIG has it."""

@@ -1,0 +1,82 @@
+"""Balanced samples, to fine-tune on: the images of a cell that two metrics both find good, and about equally so.
+
+    .venv/bin/python -m imageevalkit.relations MODEL/BENCHMARK METRIC METRIC --above 0.7 --within 0.1 > balanced.jsonl
+
+A line of JSON for each: item, prompt, scores, image. A metric on another scale is named with its top: consistency/2.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from imageevalkit.cell import Cell, output_root, portable_path
+from imageevalkit.cell.records import OK, last_records
+from imageevalkit.cell.results import bases, read_scores
+from imageevalkit.errors import Arguments, ExitStatus, UserError, run_main, say, show, suggest
+from imageevalkit.relations.rules import Column, Scored
+from imageevalkit.text import counted
+
+
+def main() -> ExitStatus:
+    """Print the samples; how many they are goes to stderr.
+
+    Raises:
+        UserError: there is no such cell, metric or threshold.
+        CellFailure: its records cannot be read.
+    """
+    parser = Arguments("python -m imageevalkit.relations", (__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("cell", metavar="MODEL/BENCHMARK")
+    parser.add_argument("metrics", metavar="METRIC", nargs=2)
+    parser.add_argument(
+        "--above", type=float, nargs="+", required=True, help="scores (0 to 1) of both, or of each, are above"
+    )
+    parser.add_argument("--within", type=float, required=True, help="they differ by this at most")
+    args = parser.parse_args()
+    above = args.above * 2 if len(args.above) == 1 else args.above
+    if len(above) != 2:
+        raise UserError(f"--above takes one threshold for both metrics or one for each, not {len(above)}")
+    if args.metrics[0] == args.metrics[1]:
+        raise UserError(f"name two metrics, not {args.metrics[0]} twice")
+    for option, value in (("--above", above[0]), ("--above", above[1]), ("--within", args.within)):
+        if not 0 <= value <= 1:
+            raise UserError(f"{option} must be from 0 to 1, not {value:g}")
+    cell = _cell(args.cell)
+    records, basis = last_records(cell), bases(cell).get(cell.folder) or {}
+    scored = {score.item: Scored(score.item, "", score.values) for score in read_scores(cell.scores)}
+    known = [name for one in scored.values() for name in one.values]
+    columns = [Column.find(name, known) for name in args.metrics]
+    both = chosen = 0
+    for item, one in scored.items():
+        values = [value for column in columns if (value := column.value(one)) is not None]
+        record = records.get(item)
+        # scores of an image that has been made again are not of this one
+        if len(values) < 2 or not record or record.status != OK:
+            continue
+        if item in basis and basis[item][0] != record.image_sha256:
+            continue
+        both += 1
+        is_above = all(value > limit for value, limit in zip(values, above, strict=True))
+        # rounded: 0.9 - 0.8 is a little more than 0.1
+        if is_above and round(abs(values[0] - values[1]), 9) <= args.within:
+            chosen += 1
+            scores = {column.name: value for column, value in zip(columns, values, strict=True)}
+            image = portable_path(cell.folder / record.path)
+            sample = {"item": item, "prompt": record.prompt, "scores": scores, "image": image}
+            show(json.dumps(sample, ensure_ascii=False))
+    say(f"{counted(chosen, 'sample')} of {counted(both, 'image')} with both scores", sys.stderr)
+    return ExitStatus.COMPLETE
+
+
+def _cell(key: str) -> Cell:
+    model, _, benchmark = key.strip("/").rpartition("/")
+    cell = Cell(model, benchmark)
+    if not model or not cell.scores.is_file():
+        root = output_root()
+        known = [path.parent.relative_to(root).as_posix() for path in root.glob("**/scores.jsonl")]
+        raise UserError(f"there are no scores of '{key}'{suggest(key, known)} in {root}")
+    return cell
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,322 @@
+"""Which relation the points of two metrics have, and how certain that is. numpy, scipy and pandas do the sums.
+
+Every statistic is of weighted points: how often each is in a resample, or once each for the points themselves. So no
+resample is ever built, and no value sorted twice.
+"""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from imageevalkit.errors import UserError
+from imageevalkit.relations.rules import (
+    BOTTLENECK,
+    DISPERSION,
+    FEWEST,
+    NONE,
+    SYNERGY,
+    TILT,
+    TILT_BACK,
+    Column,
+    Pair,
+    Relations,
+    Scored,
+    Settings,
+    Thresholds,
+    key_of,
+)
+
+if TYPE_CHECKING:
+    from numpy import ndarray
+    from pandas import DataFrame
+
+_SEED = 42
+# as many weights are in memory at once: 16 MB of each array
+_WEIGHTS = 2_000_000
+# a point no further from the line is on it: sums that are rounded would put it above by chance
+_ON_THE_LINE = 1e-9
+# of a variance that is nothing but rounding
+_CONSTANT = 1e-14
+
+
+class Points(NamedTuple):
+    """The points of a pair: x and y of each (n), and the number (n, from 0) of the prompt that it belongs to."""
+
+    x: ndarray
+    y: ndarray
+    prompt: ndarray
+
+
+class Statistics(NamedTuple):
+    """What the decision needs, one number for each set of weights: shares, and weights of points."""
+
+    synergy: ndarray
+    bottleneck: ndarray
+    tradeoff: ndarray
+    above: ndarray
+    below: ndarray
+    correlation: ndarray
+
+
+def find_relations(
+    scored: Sequence[Scored], metrics: Sequence[str], settings: Settings, evaluator: str
+) -> tuple[Relations, dict[str, Points]]:
+    """The relations of every pair of ``metrics`` with items in common, and the points of each by its name.
+
+    Raises:
+        UserError: a metric is not there, has a value beyond its scale, or no pair has an item.
+    """
+    frame, prompts = table(scored, metrics), [one.prompt for one in scored]
+    points = {f"{one}_{other}": _points(frame[[one, other]], prompts) for one, other in _pairs(frame)}
+    if not points:
+        raise UserError(f"no item has values of two of {', '.join(metrics)}")
+    pairs = [_pair(one, other, points[f"{one}_{other}"], settings) for one, other in _pairs(frame)]
+    relations = Relations(
+        key=key_of(metrics, settings, evaluator, scored),
+        evaluator=evaluator,
+        metrics=list(metrics),
+        settings=_given(settings),
+        thresholds=dict(vars(settings.thresholds)),
+        correlation=settings.correlation,
+        resamples=settings.resamples,
+        means=_pooled(pairs),
+        pairs=pairs,
+    )
+    return relations, points
+
+
+def table(scored: Sequence[Scored], metrics: Sequence[str]) -> DataFrame:
+    """A row for each image and a column for each metric, values from 0 to 1 and NaN for none.
+
+    Raises UserError as :func:`find_relations`.
+    """
+    import pandas
+
+    known = [name for one in scored for name in one.values]
+    columns = [Column.find(text, known) for text in metrics]
+    values = {column.name: [column.value(one) for one in scored] for column in columns}
+    if len(values) < len(columns):
+        raise UserError(f"a metric is named twice: {', '.join(metrics)}")
+    return pandas.DataFrame(values, dtype=float)
+
+
+def _pairs(frame: DataFrame) -> Iterator[tuple[str, str]]:
+    there = frame.notna()
+    return ((one, other) for one, other in combinations(frame, 2) if (there[one] & there[other]).any())
+
+
+def _points(two: DataFrame, prompts: Sequence[str]) -> Points:
+    """Those of the rows with both values."""
+    import pandas
+
+    both = two.notna().all(axis=1).to_numpy()
+    x, y = two.to_numpy()[both].T
+    return Points(x, y, pandas.factorize(pandas.Series(prompts)[both])[0])
+
+
+def _pair(first: str, second: str, points: Points, settings: Settings) -> Pair:
+    import numpy
+
+    thresholds = settings.thresholds
+    once = numpy.ones((1, len(points.x)))
+    correlation = correlation_of(points, settings.correlation)
+    found = statistics(points, once, thresholds, settings.correlation)
+    found = found._replace(correlation=numpy.array([correlation]))
+    return Pair(
+        first,
+        second,
+        code=int(decide(found, thresholds)[0]),
+        n=len(points.x),
+        means=(float(points.x.mean()), float(points.y.mean())),
+        synergy=float(found.synergy[0]),
+        bottleneck=float(found.bottleneck[0]),
+        tradeoff=int(found.tradeoff[0]),
+        above=int(found.above[0]),
+        below=int(found.below[0]),
+        correlation=None if numpy.isnan(correlation) else correlation,
+        codes=bootstrap(points, settings, f"{first}_{second}"),
+    )
+
+
+def _pooled(pairs: Sequence[Pair]) -> dict[str, float]:
+    """The mean of each metric over all points of all its pairs."""
+    sums: dict[str, tuple[float, int]] = {}
+    for pair in pairs:
+        for name in (pair.first, pair.second):
+            total, n = sums.get(name, (0.0, 0))
+            sums[name] = total + pair.mean_of(name) * pair.n, n + pair.n
+    return {name: total / n for name, (total, n) in sums.items()}
+
+
+def _given(settings: Settings) -> dict[str, Any]:
+    default = vars(Settings())
+    return {name: value for name, value in vars(settings).items() if value != default[name]}
+
+
+# ---- the decision
+
+
+def decide(found: Statistics, thresholds: Thresholds) -> ndarray:
+    """The code of each set of weights: the first of synergy, bottleneck, tilt and dispersion that holds."""
+    import numpy
+
+    more, less = numpy.maximum(found.above, found.below), numpy.minimum(found.above, found.below)
+    with numpy.errstate(divide="ignore", invalid="ignore"):
+        is_tilt = (found.tradeoff >= FEWEST) & (more / less > 1 / thresholds.dominance_ratio)
+    return numpy.select(
+        [
+            found.synergy >= thresholds.synergy_density,
+            found.bottleneck >= thresholds.bottleneck_density,
+            is_tilt & (found.above > found.below),
+            is_tilt,
+            found.correlation < thresholds.tradeoff_corr,  # false of NaN
+        ],
+        [SYNERGY, BOTTLENECK, TILT_BACK, TILT, DISPERSION],
+        NONE,
+    )
+
+
+def statistics(points: Points, weights: ndarray, thresholds: Thresholds, correlation: str) -> Statistics:
+    """The quantities of :func:`decide` of ``points`` (n) with each row of ``weights`` (sets × n, whole numbers)."""
+    x, y = points.x, points.y
+    high = (x > thresholds.synergy) & (y > thresholds.synergy)
+    low = (x < thresholds.bottleneck) & (y < thresholds.bottleneck)
+    rest = ~(high | low)
+    total = weights.sum(axis=1)
+    above, below = _beside_the_line(x[rest], y[rest], weights[:, rest])
+    measure = {"spearman": _spearman, "pearson": _pearson, "pareto": _pareto}[correlation]
+    return Statistics(
+        weights @ high / total,
+        weights @ low / total,
+        weights[:, rest].sum(axis=1),
+        above,
+        below,
+        measure(x, y, weights),
+    )
+
+
+def correlation_of(points: Points, kind: str) -> float:
+    """That of the points themselves: ``spearman`` is NaN, and ``pearson`` 0, where x or y is constant."""
+    import numpy
+    from scipy import stats
+
+    if kind == "pareto":
+        return float(_pareto(points.x, points.y, numpy.ones((1, len(points.x))))[0])
+    if numpy.ptp(points.x) == 0 or numpy.ptp(points.y) == 0:
+        return numpy.nan if kind == "spearman" else 0.0
+    measure = stats.spearmanr if kind == "spearman" else stats.pearsonr
+    with warnings.catch_warnings(action="ignore"):  # of values that are nearly constant
+        return float(measure(points.x, points.y).statistic)
+
+
+def _beside_the_line(x: ndarray, y: ndarray, weights: ndarray) -> tuple[ndarray, ndarray]:
+    """The weight of the points above the least-squares line of y on x, and of those on it or below."""
+    import numpy
+
+    count = weights.sum(axis=1)
+    if not len(x):
+        return count, count
+    safe = numpy.maximum(count, 1)
+    x, y = x - x.mean(), y - y.mean()  # small numbers lose no digits in their squares
+    mean_x, mean_y = weights @ x / safe, weights @ y / safe
+    variance = weights @ (x * x) / safe - mean_x**2
+    covariance = weights @ (x * y) / safe - mean_x * mean_y
+    is_constant = variance <= _CONSTANT
+    slope = numpy.where(is_constant, 0.0, covariance / numpy.where(is_constant, 1.0, variance))
+    line = slope[:, None] * (x - mean_x[:, None]) + mean_y[:, None]
+    above = (weights * (y - line > _ON_THE_LINE)).sum(axis=1)
+    return above, count - above
+
+
+def _spearman(x: ndarray, y: ndarray, weights: ndarray) -> ndarray:
+    """Spearman's ρ; NaN where one of the two is constant."""
+    import numpy
+
+    u, v = _centred_ranks(x, weights), _centred_ranks(y, weights)
+    # of half-integers: these sums are exact, so that constant values give a zero
+    squares = (weights * u * u).sum(axis=1) * (weights * v * v).sum(axis=1)
+    with numpy.errstate(invalid="ignore"):
+        return (weights * u * v).sum(axis=1) / numpy.sqrt(numpy.where(squares == 0, numpy.nan, squares))
+
+
+def _centred_ranks(values: ndarray, weights: ndarray) -> ndarray:
+    """Mean ranks in each resample, less their mean: what scipy.stats.rankdata gives of the values repeated."""
+    import numpy
+
+    different, place = numpy.unique(values, return_inverse=True)
+    order = numpy.argsort(place, kind="stable")
+    starts = numpy.searchsorted(place[order], numpy.arange(len(different)))
+    ties = numpy.add.reduceat(weights[:, order], starts, axis=1)
+    ranks = numpy.cumsum(ties, axis=1) - (ties - 1) / 2
+    return (ranks - (weights.sum(axis=1, keepdims=True) + 1) / 2)[:, place]
+
+
+def _pearson(x: ndarray, y: ndarray, weights: ndarray) -> ndarray:
+    """Pearson's r; 0 where one of the two is constant."""
+    import numpy
+
+    count = weights.sum(axis=1)
+    x, y = x - x.mean(), y - y.mean()
+    mean_x, mean_y = weights @ x / count, weights @ y / count
+    variance_x, variance_y = weights @ (x * x) / count - mean_x**2, weights @ (y * y) / count - mean_y**2
+    is_constant = (variance_x <= _CONSTANT) | (variance_y <= _CONSTANT)
+    product = numpy.where(is_constant, 1.0, variance_x * variance_y)
+    covariance = weights @ (x * y) / count - mean_x * mean_y
+    return numpy.where(is_constant, 0.0, covariance / numpy.sqrt(product))
+
+
+def _pareto(x: ndarray, y: ndarray, weights: ndarray) -> ndarray:
+    """The area below the points that no other dominates, of that below the largest x and y; 0 for fewer than two.
+
+    Two items with both values equal dominate each other; an item that a resample has twice does not dominate itself.
+    """
+    import numpy
+
+    corners, place = numpy.unique(numpy.stack([x, y], axis=1), axis=0, return_inverse=True)
+    place = place.ravel()
+    order = numpy.argsort(place, kind="stable")
+    starts = numpy.searchsorted(place[order], numpy.arange(len(corners)))
+    items = numpy.add.reduceat(weights[:, order] > 0, starts, axis=1, dtype=int)[:, ::-1]
+    right, top = corners[::-1].T  # from the right to the left, of equal x the highest first
+    height = numpy.where(items > 0, top, -numpy.inf)
+    highest = numpy.maximum.accumulate(height, axis=1)
+    before = numpy.concatenate([numpy.full((len(items), 1), -numpy.inf), highest[:, :-1]], axis=1)
+    in_front = (items == 1) & (top > before)
+    number = numpy.maximum.accumulate(numpy.where(in_front, numpy.arange(len(right)), -1), axis=1)
+    last = numpy.concatenate([numpy.full((len(items), 1), -1), number[:, :-1]], axis=1)
+    pieces = numpy.where(in_front & (last >= 0), (right[last] - right) * (top[last] + top) / 2, 0.0)
+    largest = numpy.where(items > 0, right, 0.0).max(axis=1) * numpy.where(items > 0, top, 0.0).max(axis=1)
+    return numpy.where(largest > 0, pieces.sum(axis=1) / numpy.where(largest > 0, largest, 1.0), 0.0)
+
+
+# ---- how certain it is
+
+
+def bootstrap(points: Points, settings: Settings, name: str) -> dict[str, float]:
+    """How often each code (as text) results when prompts are drawn anew, with replacement; {} for too few items.
+
+    ``name`` decides, with a fixed seed, what is drawn: other pairs change nothing.
+    """
+    import numpy
+
+    if len(points.x) < FEWEST:
+        return {}
+    random = numpy.random.default_rng([_SEED, zlib.crc32(name.encode("utf-8", "surrogatepass"))])
+    prompts = int(points.prompt.max()) + 1
+    counts: dict[str, int] = {}
+    at_once = max(1, _WEIGHTS // len(points.x))
+    for start in range(0, settings.resamples, at_once):
+        size = min(at_once, settings.resamples - start)
+        drawn = random.integers(0, prompts, (size, prompts)) + numpy.arange(size)[:, None] * prompts
+        times = numpy.bincount(drawn.ravel(), minlength=size * prompts).reshape(size, prompts)
+        weights = times[:, points.prompt].astype(float)
+        found = decide(
+            statistics(points, weights, settings.thresholds, settings.correlation), settings.thresholds
+        )
+        for code, count in zip(*numpy.unique(found, return_counts=True), strict=True):
+            counts[str(int(code))] = counts.get(str(int(code)), 0) + int(count)
+    return {code: count / settings.resamples for code, count in sorted(counts.items())}

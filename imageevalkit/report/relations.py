@@ -1,0 +1,187 @@
+"""Relations of the metrics of each cell: found where its scores are new, else as on record; and what the page shows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from imageevalkit import registry
+from imageevalkit.atomic import write_atomic
+from imageevalkit.cell import Cell
+from imageevalkit.cell.jsonl import Tell
+from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.relations import files
+from imageevalkit.relations.rules import KINDS, NONE, Pair, Relations, Scored, Settings, key_of
+from imageevalkit.report.collect import STALE, CellReport
+
+
+@dataclass
+class Asked:
+    """What the user asks of the cells of this run, by key: metrics by benchmark, and settings that are not the default.
+
+    ``refused`` are the cells for which that could not be done.
+    """
+
+    cells: Sequence[str] = ()
+    metrics: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    refused: list[str] = field(default_factory=list)
+
+
+def update_relations(cells: Sequence[CellReport], asked: Asked, tell: Tell) -> dict[str, Relations]:
+    """The relations by the key of the cell, with their files written where scores or wishes are new.
+
+    A cell has relations where the user asks, where files of an earlier run are, and where its benchmark has
+    :attr:`~imageevalkit.benchmark.contract.Benchmark.relations`. What cannot be told is one line each.
+
+    Raises:
+        OSError, CellFailure: a file cannot be written.
+    """
+    found = {}
+    for report in cells:
+        cell = report.cell
+        # without items it is the result of another evaluator, or nothing can be read
+        if not report.result or not report.items or report.result.withheld.startswith(STALE):
+            continue
+        before = files.read(cell.relations)
+        is_wanted = cell.key in asked.cells
+        metrics = (asked.metrics.get(cell.benchmark) if is_wanted else None) or _metrics(cell, before)
+        if not metrics:
+            continue
+        try:
+            given = (
+                dict(asked.settings) if is_wanted and asked.settings else before.settings if before else {}
+            )
+            found[cell.key] = _relations(
+                report, report.result.evaluator.id, metrics, Settings(**given), before
+            )
+        except UserError as error:
+            tell(f"{cell.key}: no relations: {error}")
+            shutil.rmtree(cell.relations, ignore_errors=True)  # of other scores
+            asked.refused += [cell.key] * is_wanted
+    return found
+
+
+def _metrics(cell: Cell, before: Relations | None) -> Sequence[str]:
+    if before:
+        return before.metrics
+    try:
+        cls = registry.benchmark_class(cell.benchmark)
+    except CellFailure:  # whoever evaluates it is told
+        return ()
+    return cls.relations if cls else ()
+
+
+def _relations(
+    report: CellReport, evaluator: str, metrics: Sequence[str], settings: Settings, before: Relations | None
+) -> Relations:
+    scored = [
+        Scored(item.id, item.prompt_sha256 or item.prompt or item.id, item.values)
+        for item in report.items
+        if item.values
+    ]
+    if before and before.key == key_of(metrics, settings, evaluator, scored):
+        return before
+    # a second for those who have no relations
+    from imageevalkit.relations.pictures import draw
+    from imageevalkit.relations.recognition import find_relations
+
+    relations, points = find_relations(scored, metrics, settings, evaluator)
+    pictures = draw(relations, points, f"{report.cell.model} on {report.cell.benchmark}")
+    # the last of the texts says that all are there
+    contents: dict[str, bytes | str] = {**pictures, **files.texts(relations)}
+    for name, content in contents.items():
+        write_atomic(report.cell.relations / name, content)
+    return relations
+
+
+# ---- the page
+
+
+class Field(NamedTuple):
+    """A field of the map: a relation with its mark, or, on and below the diagonal, means.
+
+    ``style`` is a class of the style sheet, ``sure`` the opacity of a relation in percent; ``words`` tell all, for a
+    reader who points at it.
+    """
+
+    style: str
+    text: str
+    words: str
+    mark: str = ""
+    sure: int = 100
+
+
+class Row(NamedTuple):
+    """One pair in words, for the table below the map."""
+
+    pair: Pair
+    relation: str
+    certainty: str
+    otherwise: str
+
+
+class Map(NamedTuple):
+    """The relations of one model as the page shows them; ``folder`` is where the files are, quoted."""
+
+    model: str
+    relations: Relations
+    folder: str
+    fields: list[list[Field | None]]
+    rows: list[Row]
+
+
+def map_of(cell: Cell, relations: Relations) -> Map:
+    """What the page shows; a field is None where no item has both metrics."""
+    names = relations.dimensions
+    fields = [[_field(relations, row, column) for column in names] for row in names]
+    folder = quote(os.fsencode(f"{cell.key}/{cell.relations.name}"))
+    return Map(cell.model, relations, folder, fields, [_row(pair) for pair in relations.pairs])
+
+
+def _field(relations: Relations, row: str, column: str) -> Field | None:
+    if row == column:
+        mean = f"{relations.means[row]:.2f}"
+        return Field("own", mean, f"{row}: mean {mean}")
+    pair = relations.pair(row, column)
+    if pair is None:
+        return None
+    if column < row:
+        means = f"{pair.mean_of(row):.2f} {pair.mean_of(column):.2f}"
+        return Field("both", means, f"means of {row} and {column} in {pair.n} items")
+    kind, sure = KINDS[pair.code_of(row)], "too few items to resample"
+    if pair.certainty is not None:
+        sure = f"in {pair.certainty:.0%} of resamples"
+    words = f"{row} × {column}: {relation_of(pair)}, {sure}, {pair.n} items"
+    if pair.certainty is None:
+        return Field(f"field {kind.name}", "", words, kind.mark)
+    # on a faded colour the ink of the page is read best: on a dark page sooner
+    faded = " pale" if pair.certainty < 0.55 else " paler" if pair.certainty < 0.75 else ""
+    shown = round(30 + 70 * pair.certainty)
+    return Field(f"field {kind.name}{faded}", f"{pair.certainty:.0%}", words, kind.mark, shown)
+
+
+def relation_of(pair: Pair, code: int | None = None) -> str:
+    """The relation of ``pair``, or another, in words: "tilt: IQ-R dominates TA-S"."""
+    code = pair.code if code is None else code
+    name = KINDS[code].name.partition("-")[0]
+    if code == NONE:
+        return "no relation"
+    one, other = (pair.first, pair.second) if code > 0 else (pair.second, pair.first)
+    return f"{name}: {one} dominates {other}" if name == "tilt" else name
+
+
+def _row(pair: Pair) -> Row:
+    others = {code: share for code, share in pair.codes.items() if int(code) != pair.code}
+    code = max(others, key=lambda one: others[one], default="")
+    certainty = "too few items" if pair.certainty is None else _percent(pair.certainty)
+    otherwise = f"{relation_of(pair, int(code))} {_percent(others[code])}" if code else ""
+    return Row(pair, relation_of(pair), certainty, otherwise)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

@@ -1,0 +1,307 @@
+"""Relations in the report: asked for, by themselves, on record, refused in one line, and on the page in a browser."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from imageevalkit.cell import Cell, output_root
+from imageevalkit.cell.results import Metric
+from imageevalkit.errors import ExitStatus
+from imageevalkit.report.__main__ import main
+from tests.support.cells import PPOCR, Made, write_cell
+from tests.support.checkout import make_checkout, needs_driver_env, run_eval
+
+FILES = {
+    *("result.json", "relationship_codes.csv", "certainty.json"),
+    *("dtm.png", "dtm.svg", "scatter.png", "scatter.svg"),
+}
+Values = Mapping[str, float]
+
+
+def write_scores(model: str, benchmark: str, values: Sequence[Values]) -> Cell:
+    """A finished cell whose items have these values."""
+    items = [Made(f"images/{n}", f"prompt {n}", value=0.5) for n in range(len(values))]
+    cell = write_cell(model, benchmark, items, {"accuracy": Metric(0.5, len(items))})
+    lines = [json.loads(line) for line in cell.scores.read_text().splitlines()]
+    texts = [json.dumps(line | {"values": one}) for line, one in zip(lines, values, strict=True)]
+    cell.scores.write_text("".join(f"{text}\n" for text in texts))
+    return cell
+
+
+def synergy(n: int = 24, **more: float) -> list[Values]:
+    draw = random.Random(n)
+    return [{"look": draw.uniform(0.85, 1), "truth": draw.uniform(0.85, 1), **more} for _ in range(n)]
+
+
+def report(cell: Cell, *metrics: str, **settings: Any) -> ExitStatus:
+    """The report as a run of ``cell`` starts it."""
+    asked = {"metrics": {cell.benchmark: metrics} if metrics else {}, "settings": settings}
+    return main(["--cells", cell.key, "--relations", json.dumps(asked)])
+
+
+def on_record(cell: Cell) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((cell.relations / "certainty.json").read_text())
+    return loaded
+
+
+def times(cell: Cell) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in cell.relations.iterdir()}
+
+
+@pytest.fixture
+def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cell:
+    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
+    return write_scores("org/a model", "bench", synergy(stars=4))
+
+
+def test_relations_that_are_asked_for_are_files_and_a_map_on_the_page(cell: Cell) -> None:
+    assert report(cell, "look", "truth", "stars/5") == ExitStatus.COMPLETE
+    assert {path.name for path in cell.relations.iterdir()} == FILES
+    assert on_record(cell)["pairs"][0]["code"] == 0
+    assert on_record(cell)["evaluator"] == PPOCR.id
+    codes = json.loads((cell.relations / "result.json").read_text())["relationship_codes"]
+    assert codes["look_truth"] == codes["truth_look"] == 0
+    for name in ("dtm", "scatter"):
+        with Image.open(cell.relations / f"{name}.png") as image:
+            assert min(image.size) > 400
+            assert len(image.convert("RGB").getcolors(1 << 24) or []) > 10
+        assert ElementTree.parse(cell.relations / f"{name}.svg").getroot().tag.endswith("svg")
+    page = (output_root() / "report.html").read_text()
+    assert "look × truth: synergy, in 100% of resamples, 24 items" in page
+    assert 'href="org/a%20model/bench/relations/dtm.svg"' in page
+
+
+def test_unchanged_scores_are_not_looked_at_again(cell: Cell) -> None:
+    report(cell, "look", "truth")
+    before = times(cell)
+    # a later report, of whatever run, has them still
+    assert main([]) == ExitStatus.COMPLETE
+    assert times(cell) == before
+    assert "look × truth" in (output_root() / "report.html").read_text()
+    assert report(cell, "look", "truth") == ExitStatus.COMPLETE
+    assert times(cell) == before
+    write_scores(*cell, synergy(25))
+    main([])
+    assert on_record(cell)["pairs"][0]["n"] == 25
+    assert on_record(cell)["metrics"] == ["look", "truth"]
+
+
+def test_no_statistics_are_imported_where_nothing_is_new(cell: Cell) -> None:
+    report(cell, "look", "truth")
+    code = (
+        "import sys; from imageevalkit.report.__main__ import main; main([]);"
+        "sys.exit(any(name in sys.modules for name in ('numpy', 'scipy', 'pandas', 'matplotlib')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
+
+
+def test_settings_stay_until_others_are_given(cell: Cell) -> None:
+    report(cell, "look", "truth", preset="paper", synergy_density=0.9)
+    assert on_record(cell)["thresholds"]["tradeoff_corr"] == 0.7
+    main([])
+    assert on_record(cell)["settings"] == {"preset": "paper", "synergy_density": 0.9}
+    report(cell, preset="official")
+    assert on_record(cell)["settings"] == {}
+    assert on_record(cell)["thresholds"]["synergy_density"] == 0.4
+
+
+@pytest.mark.parametrize("damage", ["certainty.json", "dtm.png", "relationship_codes.csv"])
+def test_files_that_are_lost_or_damaged_come_back(cell: Cell, damage: str) -> None:
+    report(cell, "look", "truth")
+    if damage == "certainty.json":
+        text = (cell.relations / damage).read_text()
+        (cell.relations / damage).write_text(text[: len(text) // 2])
+    else:
+        (cell.relations / damage).unlink()
+    assert report(cell, "look", "truth") == ExitStatus.COMPLETE
+    assert {path.name for path in cell.relations.iterdir()} == FILES
+    assert on_record(cell)["pairs"][0]["code"] == 0
+
+
+@pytest.mark.parametrize(
+    ("metrics", "says"),
+    [
+        (["loook", "truth"], "no relations: there is no metric 'loook' of items (did you mean 'look'?)"),
+        (
+            ["look", "stars"],
+            "no relations: relations are of scores from 0 to 1, but stars of item images/0 is 4",
+        ),
+    ],
+)
+def test_a_wrong_wish_is_one_line_and_costs_nothing_else(
+    cell: Cell, capsys: pytest.CaptureFixture[str], metrics: list[str], says: str
+) -> None:
+    other = write_scores("other", "bench", synergy())
+    report(other, "look", "truth")
+    capsys.readouterr()
+    assert report(cell, *metrics) == ExitStatus.FAILED
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "no relations" in line]
+    assert line.startswith(f"{cell.key}: {says}")
+    assert not cell.relations.exists()
+    assert {path.name for path in other.relations.iterdir()} == FILES
+    assert (output_root() / "report.html").stat().st_size > 0
+    # it is this run's wish: the next report has nothing to complain of
+    assert main([]) == ExitStatus.COMPLETE
+
+
+def test_relations_of_scores_that_are_stale_are_not_shown(cell: Cell) -> None:
+    report(cell, "look", "truth")
+    lines = [json.loads(line) for line in cell.generation.read_text().splitlines()]
+    lines[0] |= {"image_sha256": "0" * 64, "time": "2027-01-01T00:00:00.000+00:00"}
+    cell.generation.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    main([])
+    assert "look × truth" not in (output_root() / "report.html").read_text()
+
+
+# ---- through eval.sh
+
+TWO_SCORES = """
+import json
+
+from imageevalkit.benchmark.answerer import Answerer
+from imageevalkit.benchmark.contract import Benchmark, Measurer, Sample
+from imageevalkit.benchmark.question import Answer, measure
+from imageevalkit.cell.results import Evaluator, Score
+from imageevalkit.metrics import mean
+
+
+class TwoScores(Benchmark):
+    name, version, headline = "two-scores", "1", ("look",)
+    relations = RELATED
+    measurers = {"both": Measurer("benchmarks.two_scores.benchmark:Both")}
+
+    def samples(self):
+        return [Sample(f"images/{n}.png", f"prompt {n}") for n in range(12)]
+
+    def questions(self, item, image, answers):
+        yield measure("both", image)
+
+    def score(self, item, answers):
+        return Score(answers["both"].value)
+
+    def metrics(self, scores):
+        return {name: mean(scores, name) for name in ("look", "truth")}
+
+
+class Both(Answerer):
+    evaluator = Evaluator("both/1", official=True)
+
+    def ask(self, questions, workers=1):
+        for question in questions:
+            yield Answer(question, json.dumps({"look": 0.9, "truth": 0.95}))
+"""
+
+
+def add_two_scores(checkout: Path, related: str) -> None:
+    folder = checkout / "benchmarks/two_scores"
+    folder.mkdir()
+    (folder / "benchmark.py").write_text(TWO_SCORES.replace("RELATED", related))
+
+
+@needs_driver_env
+def test_a_benchmark_that_names_its_scores_has_relations_by_itself(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path / "checkout")
+    add_two_scores(checkout, "('look', 'truth')")
+    words = ["--model_names", "reference-noise", "--ds_names", "two-scores"]
+    run = run_eval(checkout, *words)
+    assert run.returncode == 0, run.stdout + run.stderr
+    folder = checkout / "output/reference-noise/two-scores/relations"
+    assert {path.name for path in folder.iterdir()} == FILES
+    assert json.loads((folder / "result.json").read_text())["relationship_codes"]["look_truth"] == 0
+
+
+@needs_driver_env
+def test_relations_are_asked_for_with_an_option(tmp_path: Path) -> None:
+    checkout = make_checkout(tmp_path / "checkout")
+    add_two_scores(checkout, "()")
+    words = ["--model_names", "reference-noise", "--ds_names", "two-scores"]
+    run = run_eval(checkout, *words, "--relations", "two-scores=look,trth")
+    assert run.returncode == 1
+    assert "did you mean 'truth'?" in run.stdout
+    assert "Traceback" not in run.stdout + run.stderr
+    folder = checkout / "output/reference-noise/two-scores"
+    assert (folder / "result.json").is_file()
+    asked = ["--relations", "two-scores=look,truth", "--relations_kwargs", "preset=paper,resamples=200"]
+    assert run_eval(checkout, *words, *asked).returncode == 0
+    record = json.loads((folder / "relations/certainty.json").read_text())
+    assert (record["resamples"], record["thresholds"]["tradeoff_corr"]) == (200, 0.7)
+    for wrong, says in (
+        (["--relations", "two-score=look,truth"], "did you mean 'two-scores'?"),
+        (["--relations", "two-scores=look"], "names no two metrics of a benchmark"),
+        (["--relations", "two-scores:look,truth"], "names no two metrics of a benchmark"),
+        (["--relations_kwargs", "preset=papr"], "did you mean 'paper'?"),
+    ):
+        run = run_eval(checkout, *words, *wrong)
+        assert run.returncode == 2
+        assert says in run.stderr
+
+
+# ---- in a browser
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The report of three metrics of two models, in Chromium."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    from tests.test_report_page import CHROMIUM, DRIVER, FLAGS
+
+    if not (CHROMIUM and DRIVER):
+        pytest.skip("needs chromium and chromedriver (apt-get install chromium-driver)")
+    folder = tmp_path_factory.mktemp("relations")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IMAGEEVALKIT_OUTPUT", str(folder / "output"))
+        draw = random.Random(0)
+        for model in ("one", "<b>two</b>"):
+            values = [{**one, "style": draw.random()} if n % 3 else one for n, one in enumerate(synergy(30))]
+            report(write_scores(model, "bench", values), "look", "truth", "style")
+        options = webdriver.ChromeOptions()
+        options.binary_location = CHROMIUM
+        for flag in (*FLAGS, f"--user-data-dir={folder / 'profile'}"):
+            options.add_argument(flag)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        browser = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
+        try:
+            browser.get((folder / "output/report.html").as_uri())
+            yield browser
+        finally:
+            browser.quit()
+
+
+def test_the_page_has_a_map_for_each_model_with_its_legend(driver: Any) -> None:
+    maps = driver.find_elements("css selector", ".map")
+    assert [one.find_element("css selector", "figcaption").text for one in maps] == ["<b>two</b>", "one"]
+    assert len(driver.find_elements("css selector", ".legend li")) == 7
+    names = [one.text for one in maps[0].find_elements("css selector", ".dtm tbody th")]
+    assert names == ["look", "style", "truth"]
+    fields = maps[0].find_elements("css selector", ".dtm .field")
+    assert len(fields) == 3
+    sure = [one for one in fields if "synergy" in one.get_attribute("class")]
+    assert [one.get_attribute("title") for one in sure] == [
+        "look × truth: synergy, in 100% of resamples, 30 items"
+    ]
+    colour = driver.execute_script("return getComputedStyle(arguments[0]).backgroundColor", sure[0])
+    [legend] = driver.find_elements("css selector", ".legend .synergy")
+    assert colour == driver.execute_script("return getComputedStyle(arguments[0]).backgroundColor", legend)
+
+
+def test_the_page_has_every_pair_in_numbers_and_nothing_is_amiss(driver: Any) -> None:
+    [summary, *_] = driver.find_elements("css selector", ".map summary")
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'}); arguments[0].click()", summary)
+    rows = driver.find_elements("css selector", ".map details[open] tbody tr")
+    assert [row.find_element("css selector", "th").text for row in rows] == [
+        *("look × truth", "look × style", "truth × style"),
+    ]
+    assert "100.0 %" in rows[0].text
+    width = driver.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
+    assert width <= 0
+    assert driver.get_log("browser") == []
