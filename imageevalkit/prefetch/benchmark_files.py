@@ -18,10 +18,19 @@ from urllib.parse import quote
 
 from tqdm import tqdm
 
-from imageevalkit.assets import BenchmarkFiles, FileAsset, LocalAsset, PromptsAsset, data_folder, text_sha256
+from imageevalkit.assets import (
+    BenchmarkFiles,
+    FileAsset,
+    LocalAsset,
+    PromptsAsset,
+    TableAsset,
+    data_folder,
+    text_sha256,
+)
 from imageevalkit.atomic import write_atomic
 from imageevalkit.errors import CellFailure, show
 from imageevalkit.images import map_threads
+from imageevalkit.prefetch.tables import fetch_table
 
 MIRROR_LISTS = "judge_prompts*.json"
 
@@ -137,6 +146,8 @@ def _fetch(asset: LocalAsset, files: BenchmarkFiles, mirror: Path | None) -> str
     try:
         if isinstance(asset, PromptsAsset):
             _fetch_prompts(asset, data_folder(files.benchmark), mirror)
+        elif isinstance(asset, TableAsset):
+            fetch_table(asset, data_folder(files.benchmark), download_allowed=not mirror)
         else:
             _fetch_file(asset, data_folder(files.benchmark), mirror)
     except CellFailure as error:
@@ -145,7 +156,8 @@ def _fetch(asset: LocalAsset, files: BenchmarkFiles, mirror: Path | None) -> str
         # the HTTP library's own words are three lines of object names
         return f"{asset.path}: {GITHUB} cannot be reached ({type(error).__name__}); --mirror DIR copies from a folder"
     except OSError as error:
-        return f"{asset.path}: {error.strerror or error}: {error.filename or asset.source}"
+        source = asset.repo if isinstance(asset, TableAsset) else asset.source
+        return f"{asset.path}: {error.strerror or error}: {error.filename or source}"
     return files.problem_of(asset, hashes=isinstance(asset, FileAsset) and not asset.has_sha256)
 
 
