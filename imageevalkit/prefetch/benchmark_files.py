@@ -36,10 +36,10 @@ MIRROR_LISTS = "judge_prompts*.json"
 
 
 def texts_in_program(program: bytes) -> Iterator[str]:
-    """Every string constant of a Python ``program``, and every f-string as the template it stands for.
+    """Every string constant of a Python ``program``, and every f-string and sum as the template it stands for.
 
     A template is one for ``str.format``, its fields named by the last name in them: ``{data['Prompt']}``,
-    ``{data.Prompt}`` and ``{Prompt}`` are all ``{Prompt}``.
+    ``{data.Prompt}`` and ``{Prompt}`` are all ``{Prompt}``; so is what is added to a text: ``"a " + data.Prompt``.
 
     Raises:
         CellFailure: it is no Python.
@@ -53,6 +53,16 @@ def texts_in_program(program: bytes) -> Iterator[str]:
             yield node.value
         elif isinstance(node, ast.JoinedStr):
             yield "".join(map(_template_part, node.values))
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            yield _sum(node)
+
+
+def _sum(part: ast.expr) -> str:
+    if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add):
+        return _sum(part.left) + _sum(part.right)
+    if isinstance(part, ast.JoinedStr):
+        return "".join(map(_template_part, part.values))
+    return _template_part(part) if isinstance(part, ast.Constant) else f"{{{_field_name(part)}}}"
 
 
 def _template_part(part: ast.expr) -> str:
