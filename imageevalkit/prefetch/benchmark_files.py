@@ -36,10 +36,11 @@ MIRROR_LISTS = "judge_prompts*.json"
 
 
 def texts_in_program(program: bytes) -> Iterator[str]:
-    """Every string constant of a Python ``program``, and every f-string and sum as the template it stands for.
+    """Every string constant of a Python ``program``, and every f-string as the template it stands for.
 
     A template is one for ``str.format``, its fields named by the last name in them: ``{data['Prompt']}``,
-    ``{data.Prompt}`` and ``{Prompt}`` are all ``{Prompt}``; so is what is added to a text: ``"a " + data.Prompt``.
+    ``{data.Prompt}`` and ``{Prompt}`` are all ``{Prompt}``. A constant with braces is there as it is and, since a list
+    of templates may hold it so, with its braces doubled.
 
     Raises:
         CellFailure: it is no Python.
@@ -51,6 +52,7 @@ def texts_in_program(program: bytes) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
+            yield _template_part(node)
         elif isinstance(node, ast.JoinedStr):
             yield "".join(map(_template_part, node.values))
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
@@ -58,6 +60,7 @@ def texts_in_program(program: bytes) -> Iterator[str]:
 
 
 def _sum(part: ast.expr) -> str:
+    """A sum of texts and names as the template it stands for: ``"a " + data.Prompt`` is ``a {Prompt}``."""
     if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add):
         return _sum(part.left) + _sum(part.right)
     if isinstance(part, ast.JoinedStr):

@@ -67,6 +67,17 @@ def write_local(folder: Path, task: str, most: int | None = None) -> dict[str, s
     return {"prompts": str(file), **({"sources": str(folder)} if names else {})}
 
 
+def write_rows(folder: Path, task: str) -> None:
+    """Write the rows that prefetch makes of the whole dataset to ``folder``, with their images and no record."""
+    (folder / "images").mkdir(parents=True)
+    with (folder / "rows.jsonl").open("w", encoding="utf-8") as file:
+        for item in records(task):
+            image = f"images/{item['img_id']}" if item["img_id"] else None
+            if image and not (folder / image).exists():
+                (folder / image).write_bytes(image_bytes(item["img_id"]))
+            file.write(json.dumps({**item, "image": image}) + "\n")
+
+
 def write_hub_cache(home: Path, task: str, most: int | None = None, shards: int = 2) -> None:
     """Put the dataset into the cache below ``home``, as HF_HOME, in Parquet files of the hub's schema."""
     import pyarrow as pa
