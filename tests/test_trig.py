@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,11 +19,14 @@ from imageevalkit.adoption.places import find_images
 from imageevalkit.assets import table_record_of
 from imageevalkit.benchmark.contract import Benchmark, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question
+from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.launch.kwargs import checked
 from imageevalkit.prefetch.benchmark_files import fetch
 from tests.support import trig_data
 from tests.support.function_judge import evaluate, items, scores_of, use_function_judge, write_images
+from tests.support.hub_server import COMMIT as HUB_COMMIT
+from tests.support.hub_server import hub_server
 from tests.support.mirror import official_source, shared_mirror
 from tests.support.trig_data import TASKS
 
@@ -299,6 +305,35 @@ def test_rows_are_trusted_once_and_then_known(tmp_path: Path, capsys: pytest.Cap
     assert len(TrigP2P().chosen) == 90
 
 
+DOWNLOAD = """
+import sys
+from pathlib import Path
+from imageevalkit.assets import TableAsset
+from imageevalkit.prefetch.tables import fetch_table
+asset = TableAsset("rows.jsonl", "org/trig", ("*image_editing*.parquet",), "MIT")
+fetch_table(asset, Path(sys.argv[1]), download_allowed=True)
+"""
+
+
+def test_the_dataset_is_downloaded_from_the_hub(tmp_path: Path) -> None:
+    """In a process of its own: the hub's library reads its address when it is imported."""
+    pytest.importorskip("pyarrow", reason="no pyarrow, which reads Parquet: requirements/parquet.txt")
+    for task in ("p2p", "s2p"):
+        trig_data.write_hub_cache(tmp_path / "there", task, 1)
+    folder = next((tmp_path / "there").rglob("snapshots")) / trig_data.COMMIT
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.parquet")}
+    with hub_server(files) as hub:
+        paths = os.pathsep.join([str(REPO), os.environ.get("PYTHONPATH", "")])
+        env = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": paths}
+        command = [sys.executable, "-c", DOWNLOAD, str(tmp_path / "data")]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert len(hub.downloads()) == 2, "of its split alone"
+    assert len((tmp_path / "data/rows.jsonl").read_text().splitlines()) == 45
+    record = json.loads(table_record_of(tmp_path / "data/rows.jsonl").read_text())
+    assert record["commit"] == HUB_COMMIT and f"org/trig at {HUB_COMMIT[:7]}" in done.stdout
+
+
 def test_without_a_copy_of_the_cache_nothing_is_made(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="no pyarrow, which reads Parquet: requirements/parquet.txt")
     [problem] = fetch(TrigT2I().files(), shared_mirror())
@@ -313,8 +348,6 @@ def test_without_a_copy_of_the_cache_nothing_is_made(tmp_path: Path) -> None:
 
 
 def test_who_lacks_the_reader_of_parquet_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     problems = fetch(TrigT2I().files(), shared_mirror())

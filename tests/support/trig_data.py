@@ -100,7 +100,7 @@ def write_hub_cache(home: Path, task: str, most: int | None = None, shards: int 
     )
     repo = home / "hub/datasets--TRIG-bench--TRIG"
     folder = repo / "snapshots" / COMMIT / "data"
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (repo / "refs").mkdir(exist_ok=True)
     (repo / "refs/main").write_text(COMMIT)
     size = -(-len(rows) // shards)
