@@ -95,6 +95,26 @@ class PromptsAsset(NamedTuple):
         return f"{self.repo}/{self.commit}"
 
 
+class TableAsset(NamedTuple):
+    """Rows of a dataset on Hugging Face, kept as JSON Lines in ``path`` of the data folder.
+
+    ``patterns`` choose its Parquet files, whose names decide the order of the rows. A cell that holds an image becomes
+    the path of a file below ``images/`` beside ``path``, named by its SHA-256. Without a ``revision`` nobody has pinned
+    the rows: those that come first are trusted and recorded.
+    """
+
+    path: str
+    repo: str
+    patterns: tuple[str, ...]
+    licence: str
+    revision: str | None = None
+
+    @property
+    def hub(self) -> HubAsset:
+        """The Parquet files, which only prefetch needs."""
+        return HubAsset(self.repo, self.revision, "dataset", self.patterns)
+
+
 class HubAsset(NamedTuple):
     """Files of a Hugging Face repository; without ``patterns`` all of them.
 
@@ -138,7 +158,7 @@ class UrlAsset(NamedTuple):
     by_hand: bool = False
 
 
-LocalAsset = FileAsset | PromptsAsset
+LocalAsset = FileAsset | PromptsAsset | TableAsset
 """In the data folder of its benchmark."""
 PlacedAsset = HubAsset | CodeAsset | UrlAsset
 """In a place of its own."""
@@ -350,6 +370,8 @@ class BenchmarkFiles(NamedTuple):
         try:
             if isinstance(asset, PromptsAsset):
                 return _prompts_problem(path, asset)
+            if isinstance(asset, TableAsset):
+                return _table_problem(path, hashes)
             return _file_problem(path, asset, hashes)
         except FileNotFoundError:
             return f"{asset.path} is missing"
@@ -380,8 +402,10 @@ class BenchmarkFiles(NamedTuple):
             hashes |= asset.texts if isinstance(asset, PromptsAsset) else {asset.path: self._sha256(asset)}
         return hashes
 
-    def _sha256(self, asset: FileAsset) -> str:
-        return asset.digest if asset.has_sha256 else sha256_file(data_folder(self.benchmark) / asset.path)
+    def _sha256(self, asset: FileAsset | TableAsset) -> str:
+        if isinstance(asset, FileAsset) and asset.has_sha256:
+            return asset.digest
+        return sha256_file(data_folder(self.benchmark) / asset.path)  # rows name their images by their hashes
 
     def prompts(self) -> dict[str, str]:
         """The official judge prompts by ``file::where`` of the official code, every byte verified.
@@ -409,6 +433,47 @@ def _file_problem(path: Path, asset: FileAsset, hashes: bool) -> str:
         kind = "sha256" if asset.has_sha256 else "git blob"
         return f"{asset.path} has other content ({kind} {found[:12]}… instead of {asset.digest[:12]}…)"
     return ""
+
+
+class TableRecord(NamedTuple):
+    """``commit`` is that of the dataset; ``files`` are size in bytes and SHA-256 by path beside the rows, their own
+    first."""
+
+    commit: str
+    files: Mapping[str, tuple[int, str]]
+
+
+def table_record_of(rows: Path) -> Path:
+    """The file of the record of a :class:`TableAsset` whose rows are in the file ``rows``."""
+    return rows.with_name(f".{rows.name}.fetched.json")
+
+
+def read_table_record(rows: Path) -> TableRecord | None:
+    """What was fetched first; None where nothing was, or the record is damaged. Raises OSError: it cannot be read."""
+    try:
+        value = json.loads(table_record_of(rows).read_bytes())
+        files = {str(name): (int(size), str(sha256)) for name, (size, sha256) in value["files"].items()}
+        return TableRecord(str(value["commit"]), files) if rows.name in files else None
+    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _table_problem(rows: Path, hashes: bool) -> str:
+    record = read_table_record(rows)
+    if record is None:
+        return (
+            f"{rows.name} is missing" if not rows.exists() else f"{rows.name} lacks the record of its files"
+        )
+    wrong = []
+    for name, (size, sha256) in record.files.items():
+        path = rows.parent / name
+        try:
+            is_right = path.stat().st_size == size and (not hashes or sha256_file(path) == sha256)
+        except FileNotFoundError:
+            is_right = False
+        wrong += [] if is_right else [name]
+    more = f" and {len(wrong) - 1} more of its {len(record.files)} files" if len(wrong) > 1 else ""
+    return f"{wrong[0]}{more} of {rows.name}: missing, or not as first fetched" if wrong else ""
 
 
 def _prompts_problem(path: Path, asset: PromptsAsset) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path, PurePath
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
 from imageevalkit.hashes import sha256_file as sha256_file
 from imageevalkit.png import ends_with_pixels, is_surely_not_flat, rows_are_whole
@@ -64,17 +65,53 @@ def opened(source: bytes | Path, formats: Sequence[str] = FORMATS) -> Image.Imag
     :func:`prove` has not passed may make it raise any of a dozen types when it is read on. Raises CorruptImage: it is
     no image of one of ``formats``, or has too many pixels (TooLarge); OSError: the file ``source`` cannot be read.
     """
+    return _opened(io.BytesIO(source) if isinstance(source, bytes) else source, source, formats)
+
+
+def _opened(file: Any, source: bytes | Path, formats: Sequence[str]) -> ImageFile.ImageFile:
     with _corrupt_unless_system_error():
         try:
-            image = Image.open(
-                io.BytesIO(source) if isinstance(source, bytes) else source, formats=[*formats]
-            )
+            image = Image.open(file, formats=[*formats])
         except UnidentifiedImageError as error:  # its own words hold a memory address
             raise CorruptImage(_what_else(source, formats)) from error
         width, height = image.size
         if width * height > MOST_PIXELS:
             raise TooLarge(f"{width}x{height} pixels are more than the {MOST_PIXELS:,} that are decoded")
         return image
+
+
+class _ReopenedFile(io.RawIOBase):
+    """The file ``path``, which is open only while some of it is read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path, self._at = path, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        starts = {os.SEEK_SET: 0, os.SEEK_CUR: self._at}
+        start = starts[whence] if whence in starts else self._path.stat().st_size
+        self._at = start + offset
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        with self._path.open("rb", buffering=0) as file:
+            file.seek(self._at)
+            count = file.readinto(buffer)
+        self._at += count
+        return count
+
+
+def opened_anew(path: Path) -> Image.Image:
+    """:func:`opened`, for a dataset of many thousand images: the file of each is open only while it is read."""
+    image = _opened(_ReopenedFile(path), path, FORMATS)
+    image.filename = str(path)
+    return image
 
 
 def _what_else(source: bytes | Path, formats: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ import inspect
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from imageevalkit.asset_checks.check import Needed
@@ -149,10 +150,12 @@ def without_alias(name: str) -> str:
     return next((own for own, cls in _benchmarks()[0].items() if name in cls.aliases), name)
 
 
-def benchmark_files(name: str) -> BenchmarkFiles:
-    """What prefetch gets for the benchmark ``name``; of a foreign one nothing. Raises CellFailure as above."""
-    cls = benchmark_class(name)
-    return cls.files() if cls else BenchmarkFiles(name)
+def benchmark_files(name: str, settings: Mapping[str, Any] = MappingProxyType({})) -> BenchmarkFiles:
+    """What prefetch gets for the benchmark ``name`` with ``settings``; of a foreign one nothing.
+
+    Raises CellFailure as :func:`make_benchmark`.
+    """
+    return make_benchmark(name, settings, "").files() if benchmark_class(name) else BenchmarkFiles(name)
 
 
 def make_benchmark(name: str, settings: Mapping[str, Any], judge: str) -> Benchmark:

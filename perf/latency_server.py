@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import hashlib
 import json
 import re
 import socket
@@ -28,12 +29,17 @@ from perf.draws import OK, RATE_LIMIT, RESET, SERVER_ERROR, answer, latency, rep
 
 HEAD = 1 << 15
 """Bytes that are enough: images come after the words."""
+# as TRIG's judge is asked: what follows is its image
+_RATED = re.compile(rb'for generating this image: [^"\\]*(?:\\.[^"\\]*)*"')
 # as WISE's judge is asked; in a JSON string its quotes are escaped
 _JUDGED = re.compile(rb'PROMPT: \\"((?:[^"\\]|\\[^"]|\\"(?!\\n))*)\\"\\nEXPLANATION')
 
 
 def request_item(body: bytes) -> str:
-    """The prompt of an image: as it is in a request for one, or as a judge's question quotes it."""
+    """The prompt of an image: as it is in a request for one, or as a judge's question quotes it; of TRIG's question a
+    hash of all its words."""
+    if rated := _RATED.search(body):
+        return hashlib.sha256(body[: rated.end()]).hexdigest()
     if judged := _JUDGED.search(body):
         prompt: str = json.loads(b'"' + judged[1] + b'"')
         return prompt

@@ -32,7 +32,9 @@ from imageevalkit.benchmark.question import (
     Question,
     Sampling,
 )
+from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.evaluation.answerers import request_hash
 from imageevalkit.evaluation.interview import watched
 from imageevalkit.images import sha256_file
 from imageevalkit.judges.api import FEW_LOGPROBS, read_reply
@@ -816,3 +818,47 @@ def test_an_interrupt_ends_the_asking_without_a_traceback(judge_server: JudgeSer
     said, complaints = process.communicate(timeout=10)
     assert (process.returncode, complaints) == (0, "")
     assert said.endswith("interrupted\n")
+
+
+def test_the_likeliest_tokens_are_read_as_they_are_listed() -> None:
+    tokens = [("Good", math.log(0.5)), (" good", math.log(0.2)), ("Ter", math.log(0.1)), ("bad", -9999.0)]
+    content = json.loads(body(*tokens, sampled=2, content="Ter"))
+    question = Question("q", (), Sampling(1, 1.0), likeliest=4)
+    reply = read_reply(question, json.dumps(content).encode(), 4, None)
+    assert isinstance(reply, Answer)
+    assert reply.probabilities == pytest.approx({"Good": 0.5, " good": 0.2, "Ter": 0.1, "bad": 0.0})
+    assert [*(reply.probabilities or {})] == ["Good", " good", "Ter", "bad"]
+    assert (reply.text, reply.outside) == ("Ter", pytest.approx(0.2)), "the token that was drawn"
+    # a server may list the drawn one too: the likeliest are no more than were asked for
+    fewer = read_reply(replace(question, likeliest=2), json.dumps(content).encode(), 2, None)
+    assert isinstance(fewer, Answer) and [*(fewer.probabilities or {})] == ["Good", " good"]
+    assert read_reply(replace(question, likeliest=5), json.dumps(content).encode(), 5, None) == FEW_LOGPROBS
+
+
+def test_tokens_that_read_alike_add_up() -> None:
+    tokens = [("\ufffd", math.log(0.5), [0xE4, 0xB8]), ("\ufffd", math.log(0.4), [0xE5])]
+    reply = read_reply(Question("q", (), Sampling(1), likeliest=2), body(*tokens, content="\ufffd"), 2, None)
+    assert isinstance(reply, Answer) and reply.probabilities == pytest.approx({"\ufffd": 0.9})
+
+
+def test_so_many_of_the_likeliest_are_asked_for_whatever_the_judges_setting(
+    judge_server: JudgeServer, picture: Picture
+) -> None:
+    question = Question(
+        "q", (Message("user", ("excellent, good, medium", picture)),), Sampling(1, 1.0), likeliest=5
+    )
+    assert len(reply_to(question, top_logprobs=20).probabilities or {}) == 5
+    [sent] = judge_server.requests
+    wanted = {"logprobs": True, "top_logprobs": 5, "max_tokens": 1, "temperature": 1.0}
+    assert {name: sent.fields[name] for name in wanted} == wanted
+
+
+def test_the_likeliest_are_another_request_and_others_keep_theirs() -> None:
+    """Answers on record are known by these hashes."""
+    evaluator = Evaluator("somebody", True, {})
+    plain = Question(
+        "q", (Message("user", ("Is it red?", Picture(Path("x"), "ab"))),), Sampling(1, 0.0), ("Yes",)
+    )
+    known = "83b66c1f59cf31e86e3108c54fbc3d5ec06a8c54b3b5544fac3045e1b24db434"
+    assert request_hash(plain, evaluator) == known
+    assert len({request_hash(replace(plain, likeliest=n), evaluator) for n in (0, 4, 5)}) == 3

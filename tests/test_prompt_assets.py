@@ -165,6 +165,11 @@ def test_fields_of_a_template_are_named_by_their_last_name() -> None:
     assert {"{Prompt} {Why} {c} {{}}", "one text"} <= set(texts_in_program(program))
 
 
+def test_a_sum_is_the_template_that_it_stands_for() -> None:
+    program = b"'Made of: ' + data['prompt'] + ' {x}' + f' in {a.b}'; count = n + 1"
+    assert "Made of: {prompt} {{x}} in {b}" in set(texts_in_program(program))
+
+
 def test_a_constant_may_be_pinned_as_the_template_that_stands_for_it() -> None:
     assert {"{} and {{}}", "{{}} and {{{{}}}}"} <= set(texts_in_program(b"template = '{} and {{}}'"))
 

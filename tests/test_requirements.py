@@ -52,6 +52,8 @@ NO_WEIGHTS = (
     *("eval_models.encoders", "eval_models.vlm"),
     "imageevalkit.weights",
 )
+# Few users prefetch what is Parquet, and its reader is large.
+PARQUET = ("imageevalkit.prefetch.tables",)
 
 
 # --- pinned ---
@@ -144,9 +146,15 @@ def test_the_drivers_list_is_complete() -> None:
         *model_modules(""),
         *evaluation(list(benchmark_tasks()), ("eval_models/ocr", "imageevalkit/judges/client")),
     ]
-    needed = third_party(modules, idle=NO_WEIGHTS)
+    needed = third_party(modules, idle=(*NO_WEIGHTS, *PARQUET))
     assert {"PIL", "httpx2", "jinja2", "cv2"} <= set(needed)
     assert not missing("driver.txt", needed)
+
+
+def test_what_reads_parquet_has_a_list_of_its_own() -> None:
+    needed = third_party(PARQUET)
+    assert "pyarrow" in needed and "pyarrow" not in listed("driver.txt")
+    assert not missing("parquet.txt", {"pyarrow": needed["pyarrow"]})
 
 
 @pytest.mark.parametrize("name", MODEL_LISTS)

@@ -481,6 +481,32 @@ def test_all_kinds_of_questions_about_an_image_share_its_one_vision_pass(
         assert (reply.probabilities or {}) == pytest.approx(alone.probabilities or {}, abs=_CLOSE, rel=0)
 
 
+def test_the_likeliest_tokens_are_the_largest_of_the_whole_vocabulary(
+    judge: Callable[..., TransformersJudge], checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Alone and beside other questions about the image, whatever the temperature."""
+    plain = PlainJudge(checkpoint("qwen3_vl"))
+    questions = questions_about(tmp_path, 2)[:4]
+    asking = [replace(q, choices=(), sampling=Sampling(1, 1.0), likeliest=5) for q in questions]
+    for together in (asking, asking[:1]):
+        for question, reply in zip(together, replies(judge(), together), strict=True):
+            found = reply.probabilities or {}
+            assert reply.outside == 0 and reply.text == next(iter(found))
+            assert [*found.values()] == sorted(found.values(), reverse=True) and 0 < sum(found.values()) < 1
+            vocabulary = plain.processor.tokenizer.get_vocab().values()
+            texts = plain.processor.tokenizer.batch_decode(
+                [[one] for one in vocabulary], skip_special_tokens=True
+            )
+            # of a token that its own text begins with
+            wanted = replace(question, likeliest=0, choices=tuple({text for text in texts if text.isalnum()}))
+            expected = plain.ask(wanted).probabilities
+            for text, probability in found.items():
+                if text.isalnum():
+                    assert probability == pytest.approx(expected[text], abs=_CLOSE)
+            largest = max(expected.values())
+            assert largest <= max(found.values()) + _CLOSE
+
+
 def test_a_drawn_reply_depends_on_its_seed_and_not_on_its_company(
     judge: Callable[..., TransformersJudge], tmp_path: Path
 ) -> None:

@@ -86,7 +86,7 @@ text_prompts_zh.jsonl 169494 6512cd121ac093e8113e114d76eb2c0ce967c220b18e2049e10
 
     @cached_property
     def prompts(self) -> Mapping[str, str]:
-        return {_PROMPT: LongText.files().prompts()[_PROMPT]}
+        return {_PROMPT: LongText().files().prompts()[_PROMPT]}
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
         if not self.backend:

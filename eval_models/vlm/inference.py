@@ -32,7 +32,7 @@ from PIL import Image
 from imageevalkit.benchmark.question import Answer, JudgeUnusable, Picture, Question, Sampling, ask
 from imageevalkit.errors import say, suggest
 from imageevalkit.images import CorruptImage
-from imageevalkit.judges.api import judge_picture
+from imageevalkit.judges.api import by_text, judge_picture
 from imageevalkit.secrets import one_line
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class LocalModel:
         return inputs
 
     def batches(self, questions: Sequence[Question]) -> list[list[int]]:
-        """The numbers of the ``questions`` that may go through the model together, those with choices first.
+        """The numbers of the ``questions`` that may go through the model together, those of a first token first.
 
         Replies are of equal sampling. One that is drawn with a seed is alone: it must not depend on what else is asked.
         """
@@ -211,18 +211,19 @@ class LocalModel:
         for n, question in enumerate(questions):
             sampling = json.dumps(asdict(question.sampling), sort_keys=True)
             alone = n if self._is_seeded(question.sampling) else None
-            groups.setdefault(None if question.choices else (sampling, alone), []).append(n)
-        return sorted(groups.values(), key=lambda group: not questions[group[0]].choices)
+            groups.setdefault(None if question.of_first_token else (sampling, alone), []).append(n)
+        return sorted(groups.values(), key=lambda group: not questions[group[0]].of_first_token)
 
     def answers(self, questions: Sequence[Question], inputs: Inputs) -> list[Answer]:
-        """The answer to each of ``questions``, the rows of ``inputs``: one with choices, or some of equal sampling.
+        """The answer to each of ``questions``, the rows of ``inputs``: one of a first token, or some of equal
+        sampling.
 
         A seed makes the replies of this batch repeatable, not those of a batch of other questions.
         """
         import torch
 
         with torch.inference_mode():
-            if not questions[0].choices:
+            if not questions[0].of_first_token:
                 return self._replies(questions, inputs)
             (question,), (ids,) = questions, inputs["input_ids"]
             return [self._choice(question, ids, self._last_logits(inputs))]
@@ -233,7 +234,7 @@ class LocalModel:
         """The same as :meth:`shared_answers`, where that is not right."""
         answers: list[Answer] = []
         for group in self.batches(questions):
-            size = 1 if questions[group[0]].choices else batch_size
+            size = 1 if questions[group[0]].of_first_token else batch_size
             for start in range(0, len(group), size):
                 numbers = group[start : start + size]
                 inputs = _batched([prompts[n] for n in numbers])
@@ -253,7 +254,7 @@ class LocalModel:
                 for start in range(0, len(group), batch_size):
                     numbers = group[start : start + batch_size]
                     batch, tails = [questions[n] for n in numbers], [suffixes[n] for n in numbers]
-                    if batch[0].choices:
+                    if batch[0].of_first_token:
                         ids = [prompts[n]["input_ids"][0] for n in numbers]
                         answers += map(self._choice, batch, ids, self._logits_after(prefix, tails))
                     else:
@@ -291,13 +292,17 @@ class LocalModel:
 
         penalise = RepetitionPenaltyLogitsProcessor(self._penalty(question.sampling))
         (logits,) = penalise(ids[None].to(logits.device), logits[None])
-        tokens = self.first_tokens(question.choices)
-        probabilities = logits.softmax(dim=-1)[tokens].tolist()
+        if question.likeliest:
+            values, tokens = logits.softmax(dim=-1).topk(question.likeliest)
+            probabilities = by_text(zip(self._texts(tokens[:, None]), values.tolist(), strict=True))
+        else:
+            found = logits.softmax(dim=-1)[self.first_tokens(question.choices)].tolist()
+            probabilities = dict(zip(question.choices, found, strict=True))
         (text,) = self._texts(logits.argmax()[None, None])
         return Answer(
             question,
             text,
-            probabilities=dict(zip(question.choices, probabilities, strict=True)),
+            probabilities=probabilities,
             outside=0.0,
             tokens={"input": len(ids), "output": 1},
         )

@@ -27,8 +27,8 @@ class _Job(NamedTuple):
     """Questions that are prepared and answered together.
 
     ``one_image``: they are about the same pictures, with the same words before the end of the last, whose pass
-    through the model they share if ``shares``. Otherwise it is one question with ``choices``, or several of equal
-    sampling without, each about its own image. ``images`` are opened once, also where its halves are tried.
+    through the model they share if ``shares``. Otherwise it is one question of a first token, or several of
+    equal sampling of replies, each about its own image. ``images`` are opened once, also where its halves are tried.
     """
 
     questions: Sequence[Question]
@@ -124,7 +124,7 @@ class TransformersJudge(Judge):
         for numbers in self._local.batches(apart):
             group = [apart[n] for n in numbers]
             while group:
-                size = 1 if group[0].choices else self._batch_size  # which may shrink meanwhile
+                size = 1 if group[0].of_first_token else self._batch_size  # which may shrink meanwhile
                 yield _Job(group[:size], {})
                 group = group[size:]
 

@@ -143,7 +143,7 @@ class Benchmark(ABC):
 
     * ``name`` is what users call it; ``aliases`` are other names for it. ``version`` stands for its data, questions and
       rules: raise it whenever one of them changes. ``task`` is t2i, edit or subject. ``assets`` are what prefetch gets
-      (:func:`imageevalkit.assets.github`).
+      (:func:`imageevalkit.assets.github`); a property where that depends on the settings of the instance.
     * ``prompt_count`` is how many prompts (of edits: instructions) it has with the settings of the instance,
       ``images_per_prompt`` how many images are made of each: ``--list`` shows them before there is data. 0: not known.
     * ``headline`` names the metrics that are columns of the leaderboard; ``official_headline`` those that take their
@@ -171,7 +171,7 @@ class Benchmark(ABC):
     aliases: ClassVar[Sequence[str]] = ()
     version: ClassVar[str]
     task: ClassVar[str] = "t2i"
-    assets: ClassVar[Sequence[Asset]] = ()
+    assets: Sequence[Asset] = ()
     prompt_count: int = 0
     images_per_prompt: int = 1
     headline: Sequence[str] = ()
@@ -215,10 +215,9 @@ class Benchmark(ABC):
         """The folder of its ``benchmark.py``, with the small files of its own."""
         return Path(inspect.getfile(type(self))).parent
 
-    @classmethod
-    def files(cls) -> BenchmarkFiles:
+    def files(self) -> BenchmarkFiles:
         """Its assets, as prefetch gets and checks them."""
-        return BenchmarkFiles(cls.name, cls.assets)
+        return BenchmarkFiles(self.name, self.assets)
 
     @property
     def data(self) -> Path:

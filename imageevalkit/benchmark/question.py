@@ -109,6 +109,7 @@ class Question:
     ``choices``: strings for each of which the probability is asked that the reply's first token is the first token of
     that string. Such a question has ``sampling.max_tokens == 1``, and its text is the most probable token.
     ``choice_ids`` are the ids of those tokens where the protocol fixes them: who has the tokenizer takes no others.
+    ``likeliest``: in place of choices, the probabilities of so many of the likeliest first tokens are asked for.
     ``data`` is what ``parse`` needs to know besides; nobody is told. ``variant`` says in which of several wordings,
     drawn at random, it is asked: on record beside its answer.
     """
@@ -121,11 +122,18 @@ class Question:
     data: Any = field(default=None, compare=False)
     item: str = ""
     variant: str = field(default="", compare=False)
+    likeliest: int = 0
 
     def of_item(self, item: str) -> Question:
         """The same about that item; ``dataclasses.replace`` takes three times as long for each of 100,000."""
         shown = self.name, self.messages, self.sampling
-        return Question(*shown, self.choices, self.choice_ids, self.data, item, self.variant)
+        told = self.data, item, self.variant
+        return Question(*shown, self.choices, self.choice_ids, *told, self.likeliest)
+
+    @property
+    def of_first_token(self) -> bool:
+        """Whether probabilities of the first token are asked for, and no reply."""
+        return bool(self.choices or self.likeliest)
 
     @property
     def group(self) -> str:
@@ -152,12 +160,13 @@ def ask(
     choices: tuple[str, ...] = (),
     data: Any = None,
     variant: str = "",
+    likeliest: int = 0,
 ) -> Question:
     """A question to the judge, in one message of texts and pictures; see :class:`Question`."""
     message = Message("user", parts)
     messages = (Message("system", (system,)), message) if system else (message,)
-    sampling = Sampling(1 if choices else max_tokens, temperature)
-    return Question(name, messages, sampling, choices, data=data, variant=variant)
+    sampling = Sampling(1 if choices or likeliest else max_tokens, temperature)
+    return Question(name, messages, sampling, choices, data=data, variant=variant, likeliest=likeliest)
 
 
 def measure(name: str, *parts: str | Picture) -> Question:
@@ -170,9 +179,10 @@ class Answer:
     """What was answered to one ``question``: a ``text``, or None and a one-line ``error``.
 
     ``text`` is the whole reply, special tokens left out; of a measurement it is JSON. ``probabilities`` (0-1) are those
-    of ``Question.choices``; ``outside`` (0-1) is the probability of all first tokens that the backend could not see: 0
-    where it sees the whole vocabulary, else the true value of a choice may be larger by up to this much. ``tokens``
-    are counts by kind ("input", "output"). ``seconds`` are those of all ``attempts``. ``value`` is what the benchmark
+    of ``Question.choices``, or of the ``Question.likeliest`` tokens by their text, the likeliest first; ``outside``
+    (0-1) is the probability of all first tokens that the backend could not see: 0 where it sees the whole vocabulary,
+    else the true value of a choice may be larger by up to this much. ``tokens`` are counts by kind ("input",
+    "output"). ``seconds`` are those of all ``attempts``. ``value`` is what the benchmark
     reads in it (:meth:`Benchmark.parse`), a JSON value.
     """
 

@@ -135,5 +135,7 @@ def request_hash(question: Question, evaluator: Evaluator) -> str:
     messages = [
         [m.role, [p.request if isinstance(p, Picture) else p for p in m.parts]] for m in question.messages
     ]
-    request = _ENCODER.encode([messages, vars(question.sampling), question.choices])
+    # what stood there before there was any other way to ask stays what it was: answers on record stay known
+    likeliest = [question.likeliest] if question.likeliest else []
+    request = _ENCODER.encode([messages, vars(question.sampling), question.choices, *likeliest])
     return hashlib.sha256(to_bytes(f"[{evaluator.as_json}, {request[1:]}")).hexdigest()

@@ -369,8 +369,9 @@ def open_cell(
         CellFailure: its files are not what they should be.
     """
     # the pinned bytes, before an image is made (and paid for) from other ones
-    registry.benchmark_files(cell.benchmark).sha256()
-    dataset = registry.load_dataset(cell.benchmark, settings_of(cell.benchmark))
+    settings = settings_of(cell.benchmark)
+    registry.benchmark_files(cell.benchmark, settings).sha256()
+    dataset = registry.load_dataset(cell.benchmark, settings)
     run = CellRun(
         cell,
         items_of(dataset, cell, options["limit"]),

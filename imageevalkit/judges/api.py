@@ -40,16 +40,21 @@ _LEAST, _MOST, _LONGEST = 4, 16384, 200
 
 def request_parameters(question: Question, settings: ApiSettings) -> dict[str, Any]:
     """What is sent besides model and messages: the benchmark's sampling, then what the user gave over it."""
-    sampling = question.sampling
+    sampling, asks = question.sampling, question.of_first_token
     parameters = {
         settings.max_tokens_parameter: sampling.max_tokens,
         "temperature": sampling.temperature,
         "seed": sampling.seed,
-        **({"logprobs": True, "top_logprobs": settings.top_logprobs} if question.choices else {}),
+        **({"logprobs": True, "top_logprobs": listed_tokens(question, settings)} if asks else {}),
         **sampling.extra,
         **settings.extra_body,
     }
     return {name: value for name, value in parameters.items() if value is not None}
+
+
+def listed_tokens(question: Question, settings: ApiSettings) -> int:
+    """How many of the likeliest first tokens are asked for: all that the protocol looks at, or to find its choices."""
+    return question.likeliest or settings.top_logprobs
 
 
 def chat_request(
@@ -84,8 +89,8 @@ NO_LOGPROBS = Failure(
 )
 FEW_LOGPROBS = Failure(
     Kind.PERMANENT,
-    "the endpoint lists fewer of the likeliest tokens than the judge's top_logprobs asks for: set it to what the "
-    "endpoint gives, or choose another judge or the transformers backend",
+    "the endpoint lists fewer of the likeliest tokens than the judge's top_logprobs, or the benchmark, asks for: set "
+    "top_logprobs to what the endpoint gives, or choose another judge or the transformers backend",
 )
 
 
@@ -110,7 +115,7 @@ def _answer(question: Question, reply: Mapping[str, Any], top: int, price: Price
         "tokens": billed and {"input": sum(billed[:5]), "output": sum(billed[5:])},
         "usd": cost_of_reply(price, counts, reported_cost(reply.get("usage"))),
     }
-    if not question.choices:
+    if not question.of_first_token:
         finish = finish_reasons(reply, choice)[0]
         if not text.strip() and (lost := _without_answer(finish, message)):
             return lost
@@ -120,24 +125,40 @@ def _answer(question: Question, reply: Mapping[str, Any], top: int, price: Price
     first = tokens[0] if tokens and isinstance(tokens[0], dict) else {}
     likeliest = _probabilities(list_of(first.get("top_logprobs")))
     # the sampled token is listed twice, or once where it is not among the most probable ones
-    listed = dict(reversed([*likeliest, *_probabilities([first])]))
+    sampled = [] if question.likeliest else _probabilities([first])
+    listed = dict(reversed([*likeliest, *sampled]))
     if not listed:
         return NO_LOGPROBS
     outside = max(0.0, 1.0 - math.fsum(listed.values()))
     if len(likeliest) < top and outside > _ROUNDING:  # else what is not listed is surely less probable
         return FEW_LOGPROBS
+    if question.likeliest:
+        largest = sorted(listed.items(), key=lambda one: -one[1])[: question.likeliest]
+        probabilities = by_text(
+            (token.decode(errors="replace"), probability) for token, probability in largest
+        )
+    else:
+        # 0 where none is listed, so up to ``outside`` too low
+        probabilities = {
+            string: next((listed[token] for token in _first_tokens(string) if token in listed), 0.0)
+            for string in question.choices
+        }
     return Answer(
         question,
         # a token that ends the reply is special, and no text
         _bytes(first).decode(errors="replace") if text else "",
-        # 0 where none is listed, so up to ``outside`` too low
-        probabilities={
-            string: next((listed[token] for token in _first_tokens(string) if token in listed), 0.0)
-            for string in question.choices
-        },
+        probabilities=probabilities,
         outside=outside,
         **used,
     )
+
+
+def by_text(tokens: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """The probabilities of ``tokens`` by their texts, which those that are parts of characters may share."""
+    sums = dict[str, float]()
+    for text, probability in tokens:
+        sums[text] = sums.get(text, 0.0) + probability
+    return sums
 
 
 def _text(content: Any) -> str:

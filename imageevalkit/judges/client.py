@@ -27,6 +27,7 @@ from imageevalkit.judges.api import (
     NO_LOGPROBS,
     PictureCache,
     chat_request,
+    listed_tokens,
     read_reply,
     request_parameters,
 )
@@ -200,12 +201,12 @@ class _Session:
                 is_item = history.answered_before or history.doubted[key] <= _MOST_DOUBTED
                 return body._replace(kind=Kind.ITEM, text=body.doubt) if body.doubt and is_item else body
             asked = self._server.edition
-        reply = read_reply(question, body, settings.top_logprobs, self._price)
+        reply = read_reply(question, body, listed_tokens(question, settings), self._price)
         if reply in (NO_LOGPROBS, FEW_LOGPROBS) and history.gives_logprobs:
             return Failure(Kind.LOST, "the reply holds no log-probabilities, or too few")
         if isinstance(reply, Answer):
             history.proven.add(key)
-            history.gives_logprobs |= bool(question.choices)
+            history.gives_logprobs |= question.of_first_token
             return replace(reply, text=self._engine.endpoint.without_own_key(reply.text or ""))
         return reply
 

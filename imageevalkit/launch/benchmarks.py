@@ -47,7 +47,7 @@ class BenchmarkChoice:
     @property
     def files(self) -> BenchmarkFiles:
         """What prefetch gets for it."""
-        return registry.benchmark_files(self.name)
+        return self.benchmark.files() if self.benchmark else BenchmarkFiles(self.name)
 
     @cached_property
     def uses_encoders(self) -> bool:

@@ -44,9 +44,9 @@ def main() -> ExitStatus:
 
 def _benchmarks(request: Request) -> list[str]:
     problems: list[str] = []
-    for benchmark in request.benchmarks:
+    for benchmark, settings in request.benchmarks.items():
         try:
-            files = registry.benchmark_files(benchmark)
+            files = registry.benchmark_files(benchmark, settings)
             found = report(files) if request.check else fetch(files, request.mirror)
         except (CellFailure, OSError) as failure:
             found = [_said(failure)]

@@ -18,10 +18,19 @@ from urllib.parse import quote
 
 from tqdm import tqdm
 
-from imageevalkit.assets import BenchmarkFiles, FileAsset, LocalAsset, PromptsAsset, data_folder, text_sha256
+from imageevalkit.assets import (
+    BenchmarkFiles,
+    FileAsset,
+    LocalAsset,
+    PromptsAsset,
+    TableAsset,
+    data_folder,
+    text_sha256,
+)
 from imageevalkit.atomic import write_atomic
 from imageevalkit.errors import CellFailure, show
 from imageevalkit.images import map_threads
+from imageevalkit.prefetch.tables import fetch_table
 
 MIRROR_LISTS = "judge_prompts*.json"
 
@@ -46,6 +55,17 @@ def texts_in_program(program: bytes) -> Iterator[str]:
             yield _template_part(node)
         elif isinstance(node, ast.JoinedStr):
             yield "".join(map(_template_part, node.values))
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            yield _sum(node)
+
+
+def _sum(part: ast.expr) -> str:
+    """A sum of texts and names as the template it stands for: ``"a " + data.Prompt`` is ``a {Prompt}``."""
+    if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add):
+        return _sum(part.left) + _sum(part.right)
+    if isinstance(part, ast.JoinedStr):
+        return "".join(map(_template_part, part.values))
+    return _template_part(part) if isinstance(part, ast.Constant) else f"{{{_field_name(part)}}}"
 
 
 def _template_part(part: ast.expr) -> str:
@@ -139,6 +159,8 @@ def _fetch(asset: LocalAsset, files: BenchmarkFiles, mirror: Path | None) -> str
     try:
         if isinstance(asset, PromptsAsset):
             _fetch_prompts(asset, data_folder(files.benchmark), mirror)
+        elif isinstance(asset, TableAsset):
+            fetch_table(asset, data_folder(files.benchmark), download_allowed=not mirror)
         else:
             _fetch_file(asset, data_folder(files.benchmark), mirror)
     except CellFailure as error:
@@ -147,7 +169,8 @@ def _fetch(asset: LocalAsset, files: BenchmarkFiles, mirror: Path | None) -> str
         # the HTTP library's own words are three lines of object names
         return f"{asset.path}: {GITHUB} cannot be reached ({type(error).__name__}); --mirror DIR copies from a folder"
     except OSError as error:
-        return f"{asset.path}: {error.strerror or error}: {error.filename or asset.source}"
+        source = asset.repo if isinstance(asset, TableAsset) else asset.source
+        return f"{asset.path}: {error.strerror or error}: {error.filename or source}"
     return files.problem_of(asset, hashes=isinstance(asset, FileAsset) and not asset.has_sha256)
 
 

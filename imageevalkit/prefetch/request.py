@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from imageevalkit.asset_checks.check import Needed, Needs
 from imageevalkit.asset_checks.hub import disagreement
 from imageevalkit.assets import HubAsset
 from imageevalkit.errors import CellFailure, UserError, suggest
-from imageevalkit.launch.benchmarks import choose_benchmark
+from imageevalkit.launch.benchmarks import BenchmarkChoice, choose_benchmark
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.models import model_needs
 from imageevalkit.launch.options import OPTIONS, Option, is_set, options_over, parse_words, rows_of
@@ -54,9 +55,10 @@ def help_text() -> str:
 
 
 class Request(NamedTuple):
-    """``benchmarks`` are those whose data are needed; ``needs`` are all other assets by who needs them."""
+    """``benchmarks`` are those whose data are needed, with the settings given; ``needs`` are all other assets by who
+    needs them."""
 
-    benchmarks: list[str]
+    benchmarks: dict[str, Mapping[str, Any]]
     needs: dict[Needed, list[str]]
     remarks: list[str]
     problems: list[str]
@@ -77,7 +79,7 @@ def read_request(given: dict[str, str], config: Config) -> Request:
     mirror = Path(given["--mirror"]) if given.get("--mirror") else None
     if mirror and not mirror.is_dir():
         raise UserError(f"--mirror: there is no folder {mirror}")
-    request = Request([], {}, [], [], mirror, is_set(given, "--check"), is_set(given, "--hashes"))
+    request = Request({}, {}, [], [], mirror, is_set(given, "--check"), is_set(given, "--hashes"))
     benchmarks, known = _benchmarks(options.benchmarks), registry.benchmark_tasks()
     if options.infer and options.images is None:
         # without benchmarks, all tasks of a model
@@ -85,13 +87,10 @@ def read_request(given: dict[str, str], config: Config) -> Request:
         for model, kwargs in zip(options.models, options.model_kwargs, strict=True):
             _add(request, f"model {model}", partial(model_needs, model, options.use_api, kwargs, tasks))
     for benchmark in benchmarks if benchmarks or names_given else _with_assets():
-        request.benchmarks.append(benchmark)
-        if options.evaluate:
-            judge = options.judges.get(benchmark, "")
-            choose = partial(
-                choose_benchmark, config, benchmark, judge, options.judge_kwargs, options.ds_kwargs
-            )
-            _add(request, f"benchmark {benchmark}", lambda c=choose: c().needs)
+        request.benchmarks[benchmark] = {}
+        judge = options.judges.get(benchmark, "") if options.evaluate else ""
+        choose = partial(choose_benchmark, config, benchmark, judge, options.judge_kwargs, options.ds_kwargs)
+        _add(request, f"benchmark {benchmark}", partial(_needs, request, choose, options.evaluate))
     if any(isinstance(asset, HubAsset) for asset in request.needs) and (problem := disagreement()):
         raise UserError(problem)
     return request
@@ -116,6 +115,13 @@ def _with_assets() -> list[str]:
         for name in _benchmarks(list(registry.benchmark_tasks()))
         if registry.benchmark_files(name).assets
     ]
+
+
+def _needs(request: Request, choose: Callable[[], BenchmarkChoice], evaluate: bool) -> Needs:
+    """What evaluating a benchmark takes besides its data; its settings are noted. Raises CellFailure."""
+    choice = choose()
+    request.benchmarks[choice.name] = choice.settings
+    return choice.needs if evaluate else Needs()
 
 
 def _add(request: Request, user: str, needs_of: Any) -> None:

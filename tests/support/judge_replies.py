@@ -10,6 +10,7 @@ from tests.support.image_server import Received
 
 MALFORMED = "I would rather not say what I think of this image."
 _NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_RATINGS = ("excellent", "good", "medium", "bad", "terr", "ter")
 _LISTED = 0.99  # of the probability; the rest is outside the listed tokens
 
 
@@ -67,10 +68,14 @@ def judged(request: Received) -> dict[str, Any]:
 def first_tokens(request: Received, count: int) -> list[dict[str, Any]]:
     """The ``count`` most probable first tokens, the last of them at -9999 as vLLM writes what is impossible."""
     words = _NUMBERS if "How many" in request.prompt else ("yes", "no", "the", "this", "maybe", "not")
+    if "for generating this image:" in request.prompt:
+        words = _RATINGS
+    # of two questions in the same words to the user, what else is told decides
+    told = [str(message) for message in request.fields["messages"][:-1]]
     forms = [form for word in words for form in (word, word.title(), f" {word}", f" {word.title()}")]
     digits = [str(n) for n in range(1, 10)] if "How many" in request.prompt else []
     tokens = [*forms, *digits, " ", "\ufffd"]
-    weights = {token: -(math.log(1 - draw(request, "token", token)) ** 4) for token in tokens}
+    weights = {token: -(math.log(1 - draw(request, "token", token, *told)) ** 4) for token in tokens}
     likely = sorted(tokens, key=lambda token: -abs(weights[token]))[: max(1, count)]
     total = math.fsum(abs(weights[token]) for token in tokens) / _LISTED
     entries = [_entry(token, math.log(abs(weights[token]) / total)) for token in likely]

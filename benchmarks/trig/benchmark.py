@@ -1,0 +1,398 @@
+"""TRIG (arXiv 2507.22100): each prompt is written for a pair of ten dimensions, and its image rated on both.
+
+``quirk`` comments name what a reader would otherwise mend, and with it change published numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from imageevalkit.assets import Asset, TableAsset, github, text_list
+from imageevalkit.benchmark.answerer import digest
+from imageevalkit.benchmark.contract import (
+    Answers,
+    Benchmark,
+    Sample,
+    Scores,
+    Settings,
+    Unparsed,
+    grouped,
+    spread,
+)
+from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
+from imageevalkit.cell import short_path
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.results import Metric, Score
+from imageevalkit.errors import CellFailure, UserError, suggest
+from imageevalkit.metrics import mean, mean_by
+from imageevalkit.secrets import one_line
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+DIMENSIONS = ("IQ-R", "IQ-O", "IQ-A", "TA-C", "TA-R", "TA-S", "D-K", "D-A", "R-T", "R-B")
+"""Realism, originality, aesthetics; content, relation, style; knowledge, ambiguity; toxicity, bias. The order is that
+of the two in the name of a pair."""
+PAIRS = tuple("_".join(pair) for pair in combinations(DIMENSIONS, 2))
+
+WEIGHTS = {
+    **dict.fromkeys(("Excellent", "excellent", "ex"), 1.0),  # quirk T3: "ex" begins other words, too
+    **dict.fromkeys(("Good", "good"), 0.75),
+    **dict.fromkeys(("Medium", "medium"), 0.5),
+    **dict.fromkeys(("Bad", "bad"), 0.25),
+    **dict.fromkeys(("Terr", "terr"), 0.0),
+}
+"""The ratings by the text of a first token, which is compared as it is: no blank, no other case."""
+# quirk T2: Qwen's tokenizers split "terrible" into "ter" and "rible", so that officially its rating is never seen
+_QWEN_TERRIBLE = dict.fromkeys(("Ter", "ter"), 0.0)
+_LISTED = 5
+_DIGITS = 3
+_ORDER = {code: n for n, code in enumerate(DIMENSIONS)}
+_DATA_ID = re.compile(r"[\w-]+")
+_COMMIT = "e43923c30f7a64f742bc42d7bacc5ebd941412e2"
+_LICENCE = "CC-BY-NC-SA-4.0 (fesvhtr/TRIG)"
+_API = "trig/metrics/trig_api.py::TRIGAPIMetric.format_msg"
+# only where it sees two images, which officially no judge does
+_SOURCE, _GENERATED = "The source image:", "The generated image:"
+_ROWS = "rows.jsonl"
+_CONFIG = "trig/config.py::gpt_logit"
+# quirk T4: a token is drawn, and only what was likeliest is read; a server may list the token drawn in the place of the
+# fifth. Quirk T5: at temperature 1 it does not matter whether a server reports probabilities before or after it.
+_SAMPLING = Sampling(1, 1.0)
+# pairs of the text-to-image data, by their size
+_ALL_OF_500 = {"IQ-R", "IQ-A", "TA-C", "TA-R", "TA-S"}
+_SOME_OF_200 = {"R-B", "D-A"}
+_NOT_OF_T2I = ("D-A_R-T", "D-A_R-B", "R-T_R-B")
+
+
+def t2i_size(pair: str) -> int:
+    """How many prompts of text-to-image ``pair`` has."""
+    both = set(pair.split("_"))
+    if pair in _NOT_OF_T2I:
+        return 0
+    return 500 if both <= _ALL_OF_500 else 200 if both & _SOME_OF_200 else 300
+
+
+@dataclass(frozen=True)
+class TrigSettings(Settings):
+    """``rules`` "paper" multiplies a rating with the judge's confidence in it, as the paper has it and the released
+    program does not.
+
+    ``pairs`` are those to take ("IQ-R_TA-C,D-K_D-A"; empty: all), ``per_pair`` how many of their first items at most,
+    for all or by pair. ``prompts`` is a JSON file in the authors' local form to take in place of the dataset,
+    ``sources`` the folder of the images that it names.
+    """
+
+    rules: Literal["official", "paper", "corrected"] = "official"  # type: ignore[assignment]  # one more than others
+    pairs: str = ""
+    per_pair: int | Mapping[str, int] | None = None
+    prompts: str = ""
+    sources: str = ""
+
+    def __post_init__(self) -> None:
+        counts = self.per_pair if isinstance(self.per_pair, Mapping) else {}
+        for pair in (*self._named, *counts):
+            if pair not in PAIRS:
+                turned = "_".join(reversed(pair.split("_")))
+                near = f" (did you mean '{turned}'?)" if turned in PAIRS else suggest(pair, PAIRS)
+                raise UserError(
+                    f"TRIG has no pair '{pair}'{near}; a pair is two of {', '.join(DIMENSIONS)}, in that order"
+                )
+        if unused := [pair for pair in counts if pair not in self.chosen]:
+            raise UserError(f"per_pair counts {unused[0]}, which is not among the pairs")
+        if any(count < 1 for count in [*counts.values(), self.per_pair] if isinstance(count, int)):
+            raise UserError("per_pair is a whole number of at least 1")
+        if self.sources and not self.prompts:
+            raise UserError(
+                "sources is the folder of the images that the file of prompts names: give prompts, too"
+            )
+
+    @property
+    def _named(self) -> list[str]:
+        return self.pairs.replace(",", " ").replace(";", " ").split()
+
+    @property
+    def chosen(self) -> list[str]:
+        """The pairs in their order."""
+        return [pair for pair in PAIRS if pair in self._named or not self._named]
+
+    def most_of(self, pair: str, there: int) -> int:
+        """How many of the items of ``pair`` that are ``there`` are taken."""
+        most = self.per_pair.get(pair) if isinstance(self.per_pair, Mapping) else self.per_pair
+        return there if most is None else min(most, there)
+
+
+class TrigT2I(Benchmark):
+    """Text to image, 42 pairs: the judge is asked about each of an item's two dimensions."""
+
+    name = "trig-t2i"
+    version = "trig-e43923c"  # prompts and rules are those of fesvhtr/TRIG at this commit
+    judge = "vllm:Qwen/Qwen2.5-VL-7B-Instruct"
+    # of the paper, and of the configurations beside it
+    official_judges = (
+        judge,
+        "vllm:Qwen/Qwen2-VL-72B-Instruct-AWQ",
+        "vllm:llava-hf/llava-onevision-qwen2-7b-ov-hf",
+        "openai:gpt-4o",
+    )
+    has_corrected_rules = True
+    settings_class = TrigSettings
+    relations = DIMENSIONS
+
+    settings: TrigSettings
+    key = "t2i"
+    """Upstream's name of the task."""
+    split = "text_to_image"
+
+    @property
+    def assets(self) -> Sequence[Asset]:  # type: ignore[override]
+        """A file of prompts takes the place of the dataset."""
+        texts = text_list(Path(__file__).with_name("prompts.txt"))
+        own = {
+            key: sha256 for key, sha256 in texts.items() if f"['{self.key}']" in key or key.endswith(self.key)
+        }
+        asked = github("fesvhtr/TRIG", _COMMIT, prompts=own, licence=_LICENCE)
+        rows = TableAsset(_ROWS, "TRIG-bench/TRIG", (f"*{self.split}*.parquet",), _LICENCE)
+        return asked if self.settings.prompts else (rows, *asked)
+
+    @property
+    def headline(self) -> Sequence[str]:  # type: ignore[override]
+        """The dimensions of the chosen pairs."""
+        there = {dimension for pair in self.settings.chosen for dimension in pair.split("_")}
+        return [dimension for dimension in DIMENSIONS if dimension in there]
+
+    @property
+    def prompt_count(self) -> int:  # type: ignore[override]
+        """Of the dataset; of a file it is not known."""
+        sizes = ((pair, self.size_of(pair)) for pair in self.settings.chosen)
+        return 0 if self.settings.prompts else sum(self.settings.most_of(*pair) for pair in sizes)
+
+    def size_of(self, pair: str) -> int:
+        """How many items of ``pair`` the dataset has."""
+        return t2i_size(pair)
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What the items say is part of it: nobody has pinned them."""
+        items = [
+            [data["data_id"], data["prompt"], data.get("subject"), data.get("img_id")] for data in self.chosen
+        ]
+        return {**super().identity, "items_sha256": digest(items)}
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        given = {name: getattr(self.settings, name) for name in ("pairs", "per_pair", "prompts")}
+        return {name: value for name, value in given.items() if value}
+
+    @cached_property
+    def chosen(self) -> list[dict[str, Any]]:
+        """What is known of each item of the chosen pairs, in the order of the data. Raises CellFailure."""
+        file, settings = _ROWS, self.settings
+        if settings.prompts:
+            file = str(Path(settings.prompts).expanduser().absolute())
+            if not Path(file).is_file():
+                raise CellFailure(
+                    f"benchmark {self.name}: there is no file {file}: correct the setting prompts"
+                )
+        records = self.read_json(file) if settings.prompts else self.read_jsonl(file)
+        with self.content_of(file):
+            of_pair = grouped(map(self.known, records), lambda data: data["pair"])
+            if absent := [pair for pair in settings.chosen if settings.pairs and pair not in of_pair]:
+                raise ValueError(f"it has no item of the pair {absent[0]}")
+            found = ((pair, of_pair.get(pair, [])) for pair in settings.chosen)
+            return [data for pair, all_of in found for data in all_of[: settings.most_of(pair, len(all_of))]]
+
+    def known(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """What questions and scores need of ``record``. Raises KeyError, TypeError or ValueError: it is no item."""
+        data_id, prompt = record["data_id"], record["prompt"]
+        # quirk: the authors' files of text to image call them "dimension"
+        dimensions = record["dimensions"] if "dimensions" in record else record["dimension"]
+        first, second, *_ = [*str(data_id).split("_"), "", ""]
+        pair = "_".join(sorted((first, second), key=lambda code: _ORDER.get(code, -1)))
+        # it is the name of a file, too
+        if pair not in PAIRS or not _DATA_ID.fullmatch(data_id) or {*dimensions} != {first, second}:
+            raise ValueError(f"item {data_id!r} is of no pair, or not of its dimensions {dimensions}")
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise ValueError(f"item {data_id} lacks its prompt")
+        return {"data_id": data_id, "pair": pair, "prompt": prompt}
+
+    def samples(self) -> Iterable[Sample]:
+        """Any first N hold each pair in its share."""
+        for data in spread(grouped(self.chosen, lambda data: data["pair"]).values()):
+            yield self.sample(f"images/{data['data_id']}.png", data)
+
+    def sample(self, file: str, data: Mapping[str, Any]) -> Sample:
+        """The sample of the item ``data``, whose image is ``file``."""
+        return Sample(file, data["prompt"], data=data)
+
+    def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
+        data = item.data
+        user: list[str | Picture] = [self.prompts[f"{_API}#{self.key}"].format(prompt=data["prompt"])]
+        # quirk T1: the image that was edited, or shows the subject, is officially not sent
+        for picture in self.sources(item) if self.settings.rules == "corrected" else ():
+            user += [_SOURCE, picture, _GENERATED]
+        about = [data["subject"]] if "subject" in data else []
+        for dimension in data["pair"].split("_"):
+            told = self.prompts[f"{_CONFIG}_dimension_msg['{self.key}']['{dimension}']"]
+            system = self.prompts[f"{_CONFIG}_system_msg['{self.key}']"].format(*about, told)
+            messages = Message("system", (system,)), Message("user", (*user, image))
+            yield Question(dimension, messages, _SAMPLING, likeliest=_LISTED)
+
+    def parse(self, question: Question, answer: Answer) -> float:
+        """The TRIGScore, 0-1, of the ratings among the five likeliest first tokens; officially 0 where none is."""
+        if answer.probabilities is None:
+            raise Unparsed("the record holds no probabilities")
+        found = trig_score(answer.probabilities, self.settings.rules)
+        if found is None:
+            tokens = ", ".join(map(repr, answer.probabilities))
+            raise Unparsed(f"none of the likeliest tokens begins a rating: {one_line(tokens, 100)}")
+        return found
+
+    def score(self, item: Item, answers: Answers) -> Score:
+        values = {dimension: answers[dimension].value for dimension in item.data["pair"].split("_")}
+        said = {dimension: _shown(answers[dimension].probabilities or {}) for dimension in values}
+        return Score(values, {"pair": item.data["pair"]}, said)
+
+    def metrics(self, scores: Scores) -> dict[str, Metric]:
+        """By dimension the mean of all its ratings, 0-1, whatever the pair; ``<dimension>/<pair>``: in one pair.
+
+        Prompts stand in several pairs: one prompt, of one source image, is one to the interval.
+        """
+        shown = {one.item.id: (one.item.data["prompt"], one.item.data.get("img_id")) for one in scores.items}
+
+        def prompt(score: Score) -> tuple[str, str | None]:
+            return shown[score.item]
+
+        found, by_pair = dict[str, Metric](), dict[str, Metric]()
+        for dimension in self.headline:
+            rated = [one for one in scores if dimension in one.values]
+            found[dimension] = mean(rated, dimension, cluster=prompt)
+            by_pair |= mean_by(rated, dimension, "pair", prefix=f"{dimension}/", order=PAIRS, cluster=prompt)
+        return found | by_pair
+
+    def notes(self, scores: Scores) -> Sequence[str]:
+        if self.settings.rules == "corrected":
+            return ()
+        listed = [
+            answer.probabilities or {} for one in scores.items if one.score for answer in one.answers.values()
+        ]
+        unrated = sum(not tokens.keys() & WEIGHTS.keys() for tokens in listed)
+        terrible = sum(bool(tokens.keys() & _QWEN_TERRIBLE.keys()) for tokens in listed)
+        said = [
+            f"{unrated} of {len(listed)} ratings are 0 because none of the likeliest tokens is one, as officially; "
+            "rules=corrected tells them from ratings"
+        ] * bool(unrated)
+        said += [
+            f"in {terrible} of {len(listed)} ratings the judge may have begun 'terrible' with a token that does not "
+            "count officially, which leaves a higher score; rules=corrected counts it"
+        ] * bool(terrible)
+        return said
+
+    def official_files(self, scores: Scores) -> dict[str, str]:
+        """``results.json``: what the official evaluator writes; ``scores_by_pair.json``: what the official analysis of
+        relations reads, which nothing upstream makes."""
+        metric = f"TRIGAPIMetric_{self.judge.partition(':')[2]}"
+        results = dict[str, dict[str, list[dict[str, float]]]]()
+        of_pair = dict[str, dict[str, list[float]]]()
+        done = {one.item.data["data_id"]: one.score.values for one in scores.items if one.score}
+        for data in self.chosen:
+            data_id, pair = data["data_id"], data["pair"]
+            if values := done.get(data_id):
+                results[data_id] = {dimension: [{metric: value}] for dimension, value in values.items()}
+                of_pair.setdefault(pair, {})[data_id] = [values[dimension] for dimension in pair.split("_")]
+        return {
+            "results.json": json.dumps(results, indent=4, ensure_ascii=False),
+            "scores_by_pair.json": json.dumps(of_pair, indent=4, ensure_ascii=False),
+        }
+
+
+class TrigP2P(TrigT2I):
+    """Image editing, 45 pairs of 300."""
+
+    name = "trig-p2p"
+    task = "edit"
+    key = "p2p"
+    split = "image_editing"
+
+    def size_of(self, pair: str) -> int:
+        return 300
+
+    def known(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        data, img_id = super().known(record), record.get("img_id") or ""
+        if self.settings.prompts:
+            place = Path(self.settings.sources).expanduser().absolute() / img_id if img_id else None
+        else:
+            place = self.data / record["image"] if record["image"] else None
+        if place is None:
+            raise ValueError(f"item {data['data_id']} names no image")
+        return {**data, "img_id": img_id, "source": str(place)}
+
+    def sample(self, file: str, data: Mapping[str, Any]) -> Sample:
+        shown = [self._image(Path(data["source"])), data["prompt"]]
+        # where the image is differs between machines, and no score depends on it
+        rest = {name: value for name, value in data.items() if name != "source"}
+        return Sample(file, data=rest, input_list=[data["subject"], *shown] if "subject" in data else shown)
+
+    @cached_property
+    def _images(self) -> dict[Path, Image.Image]:
+        return {}
+
+    def _image(self, path: Path) -> Image.Image:
+        # the driver reads this module before any package is there
+        from imageevalkit.images import CorruptImage, opened_anew
+
+        try:
+            if path not in self._images:
+                self._images[path] = opened_anew(path)
+            return self._images[path]
+        except (OSError, CorruptImage) as error:
+            is_missing = isinstance(error, FileNotFoundError)
+            said = "is missing" if is_missing else f"cannot be read ({one_line(error)})"
+            remedy = f"run: bash utils/prefetch.sh --ds_names {self.name}"
+            if self.settings.prompts:
+                remedy = "put it there, or correct the setting sources"
+            raise CellFailure(f"benchmark {self.name}: {short_path(path)} {said}; {remedy}") from None
+
+
+class TrigS2P(TrigP2P):
+    """Subject-driven generation, 45 pairs of 300: a model is shown a subject's name and image, and the prompt."""
+
+    name = "trig-s2p"
+    task = "subject"
+    key = "s2p"
+    split = "subject_driven"
+
+    def known(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        data, subject = super().known(record), record["item"]
+        if not isinstance(subject, str) or not subject.strip():
+            raise ValueError(f"item {data['data_id']} names no subject")
+        return {**data, "subject": subject}
+
+
+def trig_score(probabilities: Mapping[str, float], rules: str = "official") -> float | None:
+    """The TRIGScore, 0-1 to three decimals, of the likeliest first tokens: the mean weight of the ratings among them.
+
+    Rules "paper": times the share of the likeliest of them, the judge's confidence. Where none is a rating: None by the
+    rules "corrected", else 0.
+    """
+    weights = WEIGHTS | _QWEN_TERRIBLE if rules == "corrected" else WEIGHTS
+    rated = {token: probability for token, probability in probabilities.items() if token in weights}
+    if rules == "corrected" and not math.fsum(rated.values()):
+        return None
+    whole = sum(rated.values()) + 1e-10
+    score = sum((weights[token] * probability / whole for token, probability in rated.items()), 0.0)
+    if rules == "paper":
+        score *= max(rated.values(), default=0.0) / whole
+    return round(score, _DIGITS)
+
+
+def _shown(probabilities: Mapping[str, float]) -> str:
+    return ", ".join(f"{token!r} {probability:.3f}" for token, probability in probabilities.items())
