@@ -539,7 +539,7 @@ def test_the_report_writes_what_a_benchmark_says_of_models_that_were_measured_al
     assert not list(output_root().rglob("*.part"))
 
     code.write_text(code.read_text().replace('"means.json":', '"../means.json":'))
-    assert "compare() has '../means.json': give a file name without a folder" in report(checkout)
+    assert "compare() has '../means.json': give a file name, or one below" in report(checkout)
     code.write_text(code.read_text().replace("/ len(of)", "/ 0"))
     assert "benchmark spread: compare() fails: ZeroDivisionError" in report(checkout)
     code.write_text(f"from __future__ import annotations\n{_SPREAD}")

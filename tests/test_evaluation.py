@@ -284,10 +284,10 @@ class Breaking(RedBenchmark):
         ({"metrics": None}, "metrics() is None, and must be a mapping of Metrics by name"),
         (
             {"files": {"a.json": "[]", "../../x.json": "[]"}},
-            "official_files() has '../../x.json': give a file name without a folder",
+            "official_files() has '../../x.json': give a file name, or one below",
         ),
-        ({"files": {"/x.json": "[]"}}, "official_files() has '/x.json': give a file name without a folder"),
-        ({"files": {"..": "[]"}}, "official_files() has '..': give a file name without a folder"),
+        ({"files": {"/x.json": "[]"}}, "official_files() has '/x.json': give a file name, or one below"),
+        ({"files": {"..": "[]"}}, "official_files() has '..': give a file name, or one below"),
         ({"files": {"a.json": None}}, "official_files() has 'a.json', which is None: give its text"),
     ],
 )
@@ -303,6 +303,15 @@ def test_a_benchmark_that_breaks_the_contract_is_a_line_and_changes_no_result(
     assert str(caught.value).startswith("benchmark fake: ") and says in str(caught.value)
     after = {path: path.read_bytes() for path in CELL.folder.parent.parent.rglob("*") if path.is_file()}
     assert before == after and breaking.asked == []
+
+
+def test_official_files_may_be_in_folders_and_those_of_before_go() -> None:
+    generate(FakeModel(), FakeDataset(5))
+    for files in ({"a.json": "1", "en/long/b.csv": "2", "zh/c.csv": "3"}, {"en/b.csv": "4"}):
+        assert evaluate(Breaking(files=files))[0].state == COMPLETE
+        found = {p.relative_to(CELL.official).as_posix(): p for p in CELL.official.rglob("*")}
+        assert {name: path.read_text() for name, path in found.items() if path.is_file()} == files
+        assert not {"zh", "en/long"} & {*found} or "zh/c.csv" in files
 
 
 def test_numbers_may_be_where_their_scale_or_the_benchmark_lets_them() -> None:

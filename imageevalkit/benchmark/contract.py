@@ -369,7 +369,8 @@ class Benchmark(ABC):
         return ()
 
     def official_files(self, scores: Scores) -> Mapping[str, str | bytes]:
-        """Files in the official formats (texts, pictures) by name, for ``official/`` beside the result."""
+        """Files in the official formats (texts, pictures) by name, for ``official/`` beside the result; a name may have
+        folders ("en/samples.csv")."""
         return {}
 
     def compare(self, scores: Mapping[str, Sequence[Score]]) -> Mapping[str, str | bytes]:

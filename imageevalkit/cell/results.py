@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
-from pathlib import Path, PurePath
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypedDict, get_type_hints
 
 from imageevalkit.atomic import write_atomic
@@ -244,10 +244,11 @@ def _covers_more(one: Coverage, other: Coverage) -> bool:
 
 
 def check_files(files: Mapping[str, Any], where: str) -> None:
-    """Raises CellFailure, which begins with ``where``: one is no file for one folder itself, with a text or bytes."""
+    """Raises CellFailure, which begins with ``where``: one is no file below a folder, with a text or bytes."""
     for name, content in files.items():
-        if name in ("", "..") or PurePath(name).name != name:
-            raise CellFailure(f"{where} has '{name}': give a file name without a folder")
+        path = PurePosixPath(name)
+        if not path.name or path.is_absolute() or ".." in path.parts or str(path) != name:
+            raise CellFailure(f"{where} has '{name}': give a file name, or one below folders as in 'en/a.csv'")
         if not isinstance(content, str | bytes):
             raise CellFailure(
                 f"{where} has '{name}', which is {reprlib.repr(content)}: give its text or bytes"
@@ -258,9 +259,12 @@ def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
     """Let ``folder`` hold these ``files``, each whole, and no other: those are of a run that covered more, or else."""
     for name, content in files.items():
         write_atomic(folder / name, content)
-    for path in folder.glob("*"):
-        if path.name not in files:
-            path.unlink()
+    for path in sorted(folder.rglob("*"), reverse=True):  # what is in a folder before the folder
+        if not path.is_dir() or path.is_symlink():
+            if path.relative_to(folder).as_posix() not in files:
+                path.unlink()
+        elif not any(path.iterdir()):
+            path.rmdir()
 
 
 def _move(cell: Cell, target: Path, with_official: bool) -> None:
