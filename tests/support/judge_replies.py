@@ -43,10 +43,10 @@ def verdict(request: Received) -> str:
     if points := _POINTS.search(prompt):
         return _points(request, len(ast.literal_eval(points[1])))
     if '"score"' in prompt:
-        grades = [int(3 * draw(request, n)) / 2 for n, _ in enumerate(_CRITERION.findall(prompt))]
-        return json.dumps({"reason": ["It looks so."] * len(grades), "score": grades})
-    if names := _GRADE.findall(prompt):
-        return "\n".join(f"{name}: {1 + int(5 * draw(request, name))}" for name in names)
+        scores = [int(3 * draw(request, n)) / 2 for n, _ in enumerate(_CRITERION.findall(prompt))]
+        return json.dumps({"reason": ["It looks so."] * len(scores), "score": scores})
+    if grades := _GRADE.findall(prompt):
+        return "\n".join(f"{name}: {1 + int(5 * draw(request, name))}" for name in grades)
     if questions := _YES_OR_NO.search(prompt):
         # whatever the words around it are: they may be others when it is asked again
         lines = enumerate(questions[1].split("\n"))

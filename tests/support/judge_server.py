@@ -1,7 +1,7 @@
 """A real HTTP server that judges: ``/v1/chat/completions`` with verdicts drawn from the question, and faults.
 
-In a test: ``with JudgeServer() as server: server.script("a question", "429", "ok")``. As a program, for runs on complete
-data: ``python -m tests.support.judge_server --port 8000 --malformed 0.05``, until it is ended.
+In a test: ``with JudgeServer() as server: server.script("a question", "429", "ok")``. As a program, for runs on
+complete data: ``python -m tests.support.judge_server --port 8000 --malformed 0.05``, until it is ended.
 Of each image only its SHA-256 is kept, in place of the base64.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -115,7 +114,7 @@ JUDGE_FAULTS: dict[str, Fault] = {
 class JudgeServer(ImageServer):
     """See the module. After ``die_after`` requests the port is closed for ``down_for`` seconds.
 
-    Open connections are then reset. After ``hold_after`` requests nothing is answered any more.
+    Open connections are then reset. A request is answered when ``hold`` says no more of it that it must wait.
     """
 
     def __init__(
@@ -126,11 +125,11 @@ class JudgeServer(ImageServer):
         *,
         die_after: int = 0,
         down_for: float = 0.0,
-        hold_after: float = math.inf,
         **options: Any,
     ) -> None:
         super().__init__(default, latency, retry_after, **options)
-        self._die_after, self._down_for, self._hold_after = die_after, down_for, hold_after
+        self._die_after, self._down_for = die_after, down_for
+        self.hold: Callable[[Received], bool] = lambda request: False
         self._down_until = 0.0
 
     @property
@@ -147,8 +146,8 @@ class JudgeServer(ImageServer):
                 self.record(request)
         if not fault:
             fault = super().enter(request)
-        if request.number > self._hold_after:
-            threading.Event().wait()
+        while self.hold(request):
+            time.sleep(0.01)
         if time.monotonic() < self._down_until:  # it died while this one was under way
             fault = request.fault = "reset"
         return fault

@@ -1,16 +1,24 @@
-"""Networks that measure, with random weights and of few numbers, saved as the real ones are: no download."""
+"""Networks that measure, with random weights and of few numbers, saved as the real ones are: no download.
+
+``python -m tests.support.tiny_measurers FOLDER BENCHMARK...`` saves those of some benchmarks and prints their places by
+benchmark, as JSON: a process of its own, because the torchvision that open_clip imports must not be seen by any test.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
+
+from tests.support.tiny_encoders import save_csd, save_se
 
 CLASSES = ("cat", "dog", "cup")
 
 
-def save_mask2former(folder: Path, *, seed: int = 0) -> None:
-    """A detector of :data:`CLASSES` with 12 queries, as transformers saves it."""
+def save_mask2former(folder: Path, *, classes: int = len(CLASSES), seed: int = 0) -> None:
+    """A detector of so many classes with 12 queries, as transformers saves it."""
     import torch
     from transformers import Mask2FormerConfig, Mask2FormerForUniversalSegmentation, SwinConfig
 
@@ -34,7 +42,7 @@ def save_mask2former(folder: Path, *, seed: int = 0) -> None:
         num_attention_heads=2,
         dim_feedforward=16,
         num_queries=12,
-        num_labels=len(CLASSES),
+        num_labels=classes,
     )
     model = Mask2FormerForUniversalSegmentation(config)
     with torch.no_grad():
@@ -147,3 +155,25 @@ def save_clip_flant5(folder: Path, tower: Path, *, seed: int = 0) -> None:
         state[f"mm_projector.{n}.bias"] = torch.randn(16) / 4
     state["vision_tower.vision_tower.vision_model.post_layernorm.weight"] = torch.ones(24)
     torch.save(state, folder / "pytorch_model.bin")
+
+
+def save_all(folder: Path, benchmarks: Collection[str]) -> dict[str, dict[str, str]]:
+    """Those of GenEval, HPSv2 and the style of OneIG-Bench: the places of their weights by benchmark."""
+    places = {}
+    # of a benchmark's own classes and reference vectors there are so many, and so wide
+    if "geneval" in benchmarks:
+        save_mask2former(folder / "mask2former", classes=80)
+        save_open_clip(folder / "geneval_clip")
+        places["geneval"] = {name: str(folder / name) for name in ("mask2former", "geneval_clip")}
+    if "hpsv2" in benchmarks:
+        save_hpsv2(folder / "hpsv2")
+        places["hpsv2"] = {"hpsv2": str(folder / "hpsv2")}
+    if "oneig" in benchmarks:
+        save_csd(folder / "csd", projection=768)
+        save_se(folder / "se", projection=1280)
+        places["oneig"] = {name: str(folder / name) for name in ("csd", "se")}
+    return places
+
+
+if __name__ == "__main__":
+    print(json.dumps(save_all(Path(sys.argv[1]), sys.argv[2:])))
