@@ -159,6 +159,6 @@ declare -gA JUDGE_MAP=()
 # Overridden by --judge_kwargs.
 declare -gA JUDGE_KWARGS_MAP=()
 
-# Settings of a benchmark ("name=value,name=value"), for those that have any: see "OneIG-Bench" in README.md.
+# Settings of a benchmark ("name=value,name=value"), for those that have any (README.md, "Settings of benchmarks").
 # Overridden by --ds_kwargs.
 declare -gA DS_KWARGS_MAP=()

@@ -33,6 +33,8 @@ _MAGIC = 16
 # Pillow warns above it: a quarter of a GiB as RGB. No model makes that, and a few hundred kB can stand for all of it.
 MOST_PIXELS = 1024**3 // 4 // 3
 _LARGE = 4096**2
+# WebP encoder effort 0-6: 2 halves the time of the default 4 for about 5 % more bytes.
+_EFFORT = 2
 _LARGE_ONE = threading.RLock()
 
 T = TypeVar("T")
@@ -117,6 +119,30 @@ def decode(data: bytes, formats: Sequence[str] = FORMATS) -> Image.Image:
     image = prove(data, formats)
     with in_turn(image), _corrupt_unless_system_error():
         image.load()
+    return image
+
+
+def reduced(source: bytes | Image.Image, side: int, quality: int, formats: Sequence[str] = FORMATS) -> bytes:
+    """A small WebP of a whole image, with its transparency: no side is longer than ``side`` pixels.
+
+    ``quality`` is Pillow's own 1-95 scale. Raises CorruptImage.
+    """
+    with _corrupt_unless_system_error():
+        image = _decode_small(source, side, formats) if isinstance(source, bytes) else source
+        image = image.convert("RGBA" if "A" in image.getbands() or "transparency" in image.info else "RGB")
+        image.thumbnail((side, side), Image.Resampling.LANCZOS, reducing_gap=2.0)
+        buffer = io.BytesIO()
+        image.save(buffer, "WEBP", quality=quality, method=_EFFORT)
+    return buffer.getvalue()
+
+
+def _decode_small(source: bytes, side: int, formats: Sequence[str]) -> Image.Image:
+    """Decode completely; a JPEG at the nearest reduced size that its format allows (8 times faster)."""
+    image = opened(source, formats)
+    if image.format != "JPEG":
+        return decode(source, formats)
+    image.draft("RGB", (side, side))  # not below this size
+    image.load()
     return image
 
 

@@ -35,6 +35,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
+def decimals(value: float, digits: int) -> str:
+    """``value`` with so many decimals; in powers of ten where that has more figures than a line is for."""
+    return f"{value:.{digits}f}" if abs(value) < 1e12 else f"{value:.4g}"
+
+
 def printable(text: str) -> str:
     """``text`` for a terminal or a log: without escape sequences and control characters, lines and tabs kept."""
     return to_bytes(_STEERING.sub("", text)).decode()

@@ -71,7 +71,7 @@ def test_one_file_is_a_benchmark_and_its_variant(checkout: Path) -> None:
     add(checkout, "signs", SIGNS)
     listed = run_eval(checkout, "--list").stdout
     for name in ("street-signs", "large-signs"):
-        assert re.search(rf"\n  {name} +t2i +ready\n", listed), listed
+        assert re.search(rf"\n  {name} +t2i +2 +ppocr +ready\n", listed), listed
     run = run_eval(checkout, "--model_names", "reference-typeset", "--ds_names", "street-signs;large-signs")
     assert run.returncode == 0, run.stdout + run.stderr
     for name in ("street-signs", "large-signs"):
@@ -289,6 +289,6 @@ def test_a_foreign_one_of_a_name_that_is_taken_is_told_and_hides_nothing(checkou
     line = 'DATASET_SETTINGS["quicktext"] = DatasetSetting("edit", ".dataset_cls.mine", "Mine")'
     registry.write_text(f"{registry.read_text()}\n{line}\n")
     listed = run_eval(checkout, "--list").stdout
-    assert re.search(r"\n  quicktext +t2i +ready\n", listed), listed
+    assert re.search(r"\n  quicktext +t2i +48 +ppocr +ready\n", listed), listed
     assert "'quicktext' is the benchmark in benchmarks/quicktext/benchmark.py: use another name" in listed
     assert plan(checkout, "--ds_names", "quicktext")[0] == 0

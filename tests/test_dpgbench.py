@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import csv
+import json
 import random
-from collections import defaultdict
+import re
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from benchmarks.dpgbench.benchmark import DPGBench
 from imageevalkit import assets
+from imageevalkit.adoption.copies import adopt_cell
+from imageevalkit.adoption.places import find_images
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Settings, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, measure
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from tests.support.mirror import official_source
+from imageevalkit.errors import CellFailure
+from imageevalkit.jobs import INCOMPLETE
+from imageevalkit.progress import ProgressWriter
+from tests.support.function_judge import items
+from tests.support.mirror import official_source, shared_mirror
 
 _KIT = ("PenghaoYin/ImageEvalKit", "85b5e1511b867688fa37edee304ee0adc953e941")
 _COLUMNS = [
@@ -56,28 +66,29 @@ def benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             table = csv.writer(file)
             table.writerow(_COLUMNS)
             for name, number, parents, kind in rows:
-                table.writerow([name, "a prompt", "", number, parents, "", "", kind, f"{kind}?"])
+                table.writerow([name, "a prompt", "", number, parents, "", "", kind, f"{kind} {number}?"])
         return DPGBench(Settings(rules=rules), judge)
 
     return make
+
+
+def item_of(prompt: str, repetition: int) -> Item:
+    id, data = f"images/{prompt}/{repetition}", {"prompt_id": prompt, "repetition": repetition}
+    return Item(id, Cell("m", "dpgbench").folder / f"{id}.png", 42, "a prompt", None, data)
 
 
 def scored(benchmark: DPGBench, said: Mapping[tuple[str, int], Sequence[str]]) -> Scores:
     """Of images, by prompt and repetition, with such answers to all questions."""
     found = []
     for (name, repetition), words in said.items():
-        id = f"images/{name}/{repetition}"
-        data = {"prompt_id": name, "repetition": repetition}
-        item = Item(id, Cell("m", "dpgbench").folder / f"{id}.png", 42, "a prompt", None, data)
+        item = item_of(name, repetition)
         asked = list(benchmark.questions(item, Picture(item.path, "ab" * 32), Answers({})))
         answers = {}
         for question, word in zip(asked, words, strict=True):
-            import json
-
             answer = Answer(question, json.dumps(word))
             answers[question.name] = Answer(question, answer.text, value=benchmark.parse(question, answer))
         replies = {one: answer.text or "" for one, answer in answers.items()}
-        score = benchmark.score(item, Answers(answers)).of_item(id)
+        score = benchmark.score(item, Answers(answers)).of_item(item.id)
         found.append(ScoredItem(item, item.path, Answers(answers), replies, score))
     return Scores(found)
 
@@ -99,11 +110,16 @@ def test_what_depends_on_a_no_is_a_no(benchmark: Any) -> None:
     # officially of the last image alone, whatever it depends on
     official = {name: metrics[f"l1/{name}"].value for name in ("entity", "attribute", "relation", "global")}
     assert official == {"entity": 100, "attribute": 100, "relation": 0, "global": 0}
-    assert {"l2/entity - whole", "l2/global -"} <= metrics.keys()
+    names = {name.removeprefix("l2/") for name in metrics if name.startswith("l2/")}
+    assert names == {"entity - whole", "attribute - color", "relation - spatial", "global -"}
+    assert metrics["l2/relation - spatial"].value == 0
     corrected = benchmark(EXAMPLE, "corrected")
     metrics = corrected.metrics(scored(corrected, example()))
     assert {metrics[f"l1_raw/{name}"].value for name in ("entity", "attribute", "relation", "global")} == {75}
+    after_a_no = {"entity": 75, "attribute": 50, "relation": 25, "global": 75}
+    assert {name: metrics[f"l1/{name}"].value for name in after_a_no} == after_a_no
     assert metrics["overall"].value == 56.25 and "overall_official" not in metrics
+    assert (made.official_headline, corrected.official_headline) == (("overall_official",), ())
 
 
 def test_the_order_of_the_file_counts_officially(benchmark: Any) -> None:
@@ -115,17 +131,67 @@ def test_the_order_of_the_file_counts_officially(benchmark: Any) -> None:
         assert score.values["score"] == pytest.approx(expected)
 
 
-def test_a_prompt_whose_first_question_is_skipped_is_left_out(benchmark: Any) -> None:
-    rows: Rows = [*HEADER, ("partiprompts97", 2, "1", "a - b (x)"), *EXAMPLE]
-    said = {("partiprompts97", n): ["yes"] for n in range(4)} | example()
+def test_a_prompt_at_which_the_official_program_fails_is_left_out(benchmark: Any) -> None:
+    """Of two images of four there is no first question to look up, as another no comes before it."""
+    rows: Rows = [
+        *HEADER,
+        ("partiprompts97", 2, "0", "a - b (x)"),
+        ("partiprompts97", 3, "2,1", "a - b (y)"),
+        *EXAMPLE,
+    ]
+    said = {("partiprompts97", n): [("no", "yes")[n % 2], "yes"] for n in range(4)} | example()
     made = benchmark(rows)
     scores = scored(made, said)
-    assert [dict(one.values) for one in scores[:4]] == [{}] * 4
+    assert [dict(one.values) for one in scores[:4]] == [{"score": 0}, {}, {"score": 0}, {}]
     metrics = made.metrics(scores)
-    assert (metrics["overall"].value, metrics["overall"].n) == (56.25, 4)
+    for name in ("overall", "overall_official"):
+        assert (metrics[name].value, metrics[name].n) == (56.25, 4)
+    assert "l1/a" not in metrics
+    assert made.notes(scores) == ["partiprompts97 left out: there the official program fails"]
+    assert made.notes(scored(made, example())) == ()
     corrected = benchmark(rows, "corrected")
-    said = {("partiprompts97", n): ["yes", "yes"] for n in range(4)} | example()
-    assert corrected.metrics(scored(corrected, said))["overall"].n == 8
+    said = {key: ["yes", *words] if len(words) == 2 else words for key, words in said.items()}
+    scores = scored(corrected, said)
+    assert corrected.metrics(scores)["overall"].n == 8 and not corrected.notes(scores)
+
+
+def test_rows_apart_and_a_parent_that_is_not_there(benchmark: Any) -> None:
+    rows: Rows = [
+        ("p1", 1, "0", "a - b (x)"),
+        ("p2", 1, "7", "a - b (x)"),
+        ("p1", 2, "0", "a - b (y)"),
+    ]
+    official, corrected = benchmark([*HEADER, *rows]), benchmark(rows, "corrected")
+    assert [len(official._of(item_of("p1", 0))), len(corrected._of(item_of("p1", 0)))] == [1, 2]
+    said = {("p2", n): ["yes"] for n in range(4)}
+    assert official.metrics(scored(official, said))["overall"].value is None
+    assert corrected.metrics(scored(corrected, said))["overall"].value == 100
+
+
+def test_a_missing_image_is_no_score_of_its_prompt_officially(benchmark: Any) -> None:
+    made = benchmark([*HEADER, *EXAMPLE, *(("p2", *row[1:]) for row in EXAMPLE)])
+    said = example() | {("p2", n): words("yes yes yes yes") for n in range(3)}
+    scores = scored(made, said)
+    scores.items = [*scores.items, ScoredItem(item_of("p2", 3), None, Answers({}), {}, None)]
+    metrics = made.metrics(scores)
+    assert (metrics["overall_official"].value, metrics["overall_official"].n) == (56.25, 4)
+    assert metrics["overall"].value == pytest.approx((56.25 * 4 + 300) / 7)
+    assert metrics["l1/relation"].value == 0  # of p1 alone
+    with pytest.raises(CellFailure, match=r"dpgbench\.csv has no questions about prompt p3"):
+        list(made.questions(item_of("p3", 0), Picture(Path("x"), "ab" * 32), Answers({})))
+
+
+def test_a_table_of_questions_that_is_none_is_told_in_a_line(benchmark: Any, tmp_path: Path) -> None:
+    made = benchmark([*HEADER, *EXAMPLE])
+    table = tmp_path / "dpgbench/data/dpgbench.csv"
+    text = table.read_text(encoding="utf-8")
+    table.write_text(f"\ufeff{text}", encoding="utf-8")  # as a spreadsheet writes it
+    assert len(made._of(item_of("p1", 0))) == 4
+    for wrong in (text.replace("item_id", "item"), text.replace(",2,", ",two,"), text.replace("tuple", "x")):
+        table.write_text(wrong, encoding="utf-8")
+        with pytest.raises(CellFailure, match=r"dpgbench\.csv is not what it should be") as caught:
+            DPGBench()._of(item_of("p1", 0))
+        assert "\n" not in str(caught.value)
 
 
 def test_a_judge_is_asked_for_a_word_and_mplug_must_say_yes_alone(benchmark: Any) -> None:
@@ -146,52 +212,153 @@ def test_a_judge_is_asked_for_a_word_and_mplug_must_say_yes_alone(benchmark: Any
             assert judged.parse(asked, Answer(asked, text)) == judge
 
 
-def test_scores_are_those_of_the_official_functions(benchmark: Any, tmp_path: Path) -> None:
-    pd = pytest.importorskip("pandas")
-    image = pytest.importorskip("PIL.Image")
-    source = official_source(*_KIT, "benchmarks/dpgbench/step2_compute_dpg_bench.py")
-    begin, end = source.index("def prepare_dpg_data"), source.index("def main()")
-    import os.path as osp
+def program(file: str) -> dict[str, Any]:
+    space: dict[str, Any] = {"__name__": "official"}
+    exec(compile(official_source(*_KIT, f"benchmarks/dpgbench/{file}"), file, "exec"), space)
+    return space
 
-    space: dict[str, Any] = {"pd": pd, "defaultdict": defaultdict, "Image": image, "osp": osp}
-    exec(compile(source[begin:end], "official", "exec"), space)
+
+def write_cells(folder: Path, names: Sequence[str]) -> None:
+    """Four images of each prompt, whose first pixel tells which they are."""
+    for n, name in enumerate(names):
+        (folder / name).mkdir(parents=True)
+        for repetition in range(4):
+            Image.new("RGB", (6, 4), (n % 256, n // 256, 1 + repetition)).save(
+                folder / name / f"{repetition}.png"
+            )
+
+
+def test_our_files_are_those_of_the_official_program_on_the_official_grids(
+    benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pandas")
+    for name, parts in (
+        ("accelerate", {"Accelerator": one_process}),
+        ("accelerate.utils", {"gather_object": lambda values: values}),
+    ):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**parts))
     draw = random.Random(8)
     rows = [
         *HEADER,
         ("partiprompts97", 2, "0", "global - (x)"),
         ("partiprompts97", 3, "2, 1", "other - count (y)"),
     ]
-    for n in range(40):
-        for number in range(1, draw.randint(2, 9)):
-            parents = ",".join(map(str, draw.sample(range(number), min(number, draw.randint(1, 2)))))
-            kind = draw.choice(
-                ["entity - whole", "attribute - color", "relation - spatial", "global -", "other - text"]
-            )
-            rows.append((f"item{n}", number, parents, f"{kind} (x)"))
+    kinds = ["entity - whole", "attribute - color", "relation - spatial", "global -", "other - text"]
+    for n in range(60):
+        count = draw.randint(1, 8)
+        for number in range(1, count + 1):
+            # now and then of one that comes later, or of itself
+            parents = ",".join(map(str, draw.sample(range(count + 1), min(count, draw.randint(1, 2)))))
+            rows.append((f"item{n}", number, parents, f"{draw.choice(kinds)} (x)"))
     made = benchmark(rows)
-    args = SimpleNamespace(
-        csv=tmp_path / "dpgbench/data/dpgbench.csv", pic_num=4, res_path=str(tmp_path / "r.txt")
+    names = [*made._propositions]
+    said = {
+        (name, n): [draw.choice(["yes", "yes", "no", "yes it is"]) for _ in made._propositions[name]]
+        for name in names
+        for n in range(4)
+    }
+    theirs = tmp_path / "theirs/images"
+    write_cells(theirs, names)
+    program("post_process.py")["process_all_directories"](str(theirs))
+    assert sorted(path.name for path in theirs.iterdir()) == sorted(f"{name}.png" for name in names)
+
+    def answer(picture: Image.Image, question: str) -> str:
+        low, high, repetition = picture.convert("RGB").getpixel((0, 0))  # type: ignore[misc]
+        name = names[low + 256 * high]
+        texts = [proposition.question for proposition in made._propositions[name].values()]
+        return said[name, repetition - 1][texts.index(question)]
+
+    space = program("step2_compute_dpg_bench.py")
+    space |= {"MPLUG": lambda path, device: SimpleNamespace(vqa=answer), "tqdm": iter}
+    monkeypatch.setattr(space["time"], "sleep", lambda seconds: None)
+    table = tmp_path / "dpgbench/data/dpgbench.csv"
+    options = {"image_root_path": theirs, "csv": table, "res_path": tmp_path / "r.txt", "pic_num": 4}
+    monkeypatch.setattr(
+        sys, "argv", ["x", *(str(part) for name, value in options.items() for part in (f"--{name}", value))]
     )
-    questions = space["prepare_dpg_data"](args)
-    said: dict[tuple[str, int], list[str]] = {}
-    theirs, categories = [], defaultdict(list)
-    for name, facts in questions.items():
-        count = len(facts["qid2question"])
-        replies = [[draw.choice(["yes", "yes", "no", "yes it is"]) for _ in range(count)] for _ in range(4)]
-        said |= {(name, n): one for n, one in enumerate(replies)}
-        flat = iter([word for one in replies for word in one])
-        path = tmp_path / f"{name}.png"
-        image.new("RGB", (4, 4)).save(path)
-        vqa = SimpleNamespace(vqa=lambda picture, question, flat=flat: next(flat))
-        try:
-            score, tuples, raw = space["compute_dpg_one_sample"](args, questions, str(path), vqa, None)
-        except KeyError:
-            continue
-        theirs.append(score)
-        for number, kind in tuples.items():
-            categories[kind.split("(")[0].strip()].append(raw[number])
-    metrics = made.metrics(scored(made, said))
-    assert metrics["overall_official"].value == pytest.approx(100 * sum(theirs) / len(theirs))
-    for kind, values in categories.items():
-        assert metrics[f"l2/{kind}"].value == pytest.approx(100 * sum(values) / len(values))
-    assert {name.removeprefix("l2/") for name in metrics if name.startswith("l2/")} == categories.keys()
+    space["main"]()
+    assert "Failed filename: partiprompts97.png" in capsys.readouterr().out
+
+    write_cells(Cell("m", "dpgbench").folder / "images", names)
+    scores = scored(made, said)
+    ours = made.official_files(scores)
+    assert fields(ours["dpgbench.txt"]) == fields((tmp_path / "r.txt").read_text())
+    # an image of its own is in the place of a cell; of the prompt that fails they have some lines
+    questions = re.compile(r"(?:/\d)?\.png, \(.*?\), ")
+    details = [questions.sub(" ", line) for line in ours["dpgbench_detail.txt"].splitlines()]
+    whole = [line for line in details if "partiprompts97" not in line]
+    expected = (tmp_path / "r_detail.txt").read_text().splitlines()
+    of_theirs = [questions.sub(" ", line) for line in expected if "partiprompts97" not in line]
+    assert sorted(last(line) for line in whole) == sorted(last(line) for line in of_theirs)
+
+
+def one_process() -> SimpleNamespace:
+    return SimpleNamespace(
+        is_main_process=True,
+        device="cpu",
+        num_processes=1,
+        process_index=0,
+        prepare=lambda model: model,
+        wait_for_everyone=lambda: None,
+    )
+
+
+def last(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def fields(text: str) -> dict[str, Any]:
+    """The lines of a result by what begins each, numbers as such; those with paths of their own without these."""
+    found: dict[str, Any] = {}
+    for line in text.splitlines():
+        first, *numbers = line.split(", ")
+        key, _, value = line.partition(": ")
+        if numbers:
+            found[last(first)] = [round(float(number), 9) for number in numbers]
+        elif key in ("Model", "Image path", "Save results to"):
+            found[key] = bool(value)
+        else:
+            found[key] = round(float(value), 9) if value else ""
+    return found
+
+
+def use_prompts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The official prompts alone: the mirror has no table of questions."""
+    monkeypatch.setattr(assets, "BENCHMARKS", folder)
+    file = "benchmarks/dpgbench/eval_prompts/dpgbench_prompts.json"
+    (folder / "dpgbench/data").mkdir(parents=True)
+    shutil.copy(shared_mirror() / "/".join(_KIT) / file, folder / "dpgbench/data")
+
+
+def test_official_grids_are_adopted_as_four_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_prompts(tmp_path, monkeypatch)
+    made = [one for one in items(DPGBench()) if one.data["prompt_id"] in ("226", "vrd1", "vrd2")]
+    assert len(made) == 12
+    theirs, cell = tmp_path / "theirs", Cell("m", "dpgbench")
+    write_cells(theirs / "images", ["226", "vrd1", "vrd2"])
+    program("post_process.py")["process_all_directories"](str(theirs / "images"))
+    cells = tmp_path / "cells"
+    write_cells(cells, ["226", "vrd1", "vrd2"])
+    # one that the official program has left as it was
+    (theirs / "images/vrd2.png").unlink()
+    (theirs / "images/vrd2").mkdir()
+    for n in (0, 2):
+        (cells / f"vrd2/{n}.png").rename(theirs / f"images/vrd2/{n}.png")
+    for source in (theirs, theirs / "images"):
+        found = find_images(source, made, [], DPGBench().find_images)
+        assert found.keys() == {one.id for one in made} - {"images/vrd2/1", "images/vrd2/3"}
+    outcome = adopt_cell(cell, made, theirs, found, ProgressWriter())
+    assert outcome.state == INCOMPLETE and "2 of 12 images are not to be had" in outcome.message
+    for name in ("226/0", "226/1", "226/2", "226/3", "vrd1/2"):
+        with Image.open(cell.folder / f"images/{name}.png") as ours, Image.open(cells / f"{name}.png") as one:
+            assert (ours.size, ours.tobytes()) == (one.size, one.tobytes())
+    assert DPGBench().find_images(tmp_path / "nothing", made) is None
+
+
+def test_any_first_prompts_are_of_all_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_prompts(tmp_path, monkeypatch)
+    first = items(DPGBench(), limit=160)
+    sources = [re.sub(r"\d+$", "", one.data["prompt_id"]) for one in first[::4]]
+    assert len({*sources}) == 12 and 9 <= sources.count("partiprompts") <= 15
+    assert [one.seed for one in first[:4]] == [42, 43, 44, 45]
+    assert [one.path.name for one in first[:4]] == ["0.png", "1.png", "2.png", "3.png"]

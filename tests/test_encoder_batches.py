@@ -231,6 +231,7 @@ def test_a_number_that_is_none_is_an_error(tmp_path: Path) -> None:
     [
         ("csd", "tomg-group-umd/CSD-ViT-L"),
         ("dreamsim", "dreamsim_ensemble_checkpoint.zip"),
+        ("mplug", "; put the files of https://www.modelscope.cn/"),
     ],
 )
 def test_missing_files_say_where_to_get_them(tmp_path: Path, name: str, origin: str) -> None:

@@ -400,7 +400,7 @@ def test_a_list_needs_the_standard_library_only(checkout: Path) -> None:
         "given = {'DS_KWARGS_MAP': {'wise': 'rules=corrected'}, 'JUDGE_MAP': {'wise': 'openai:m'}};"
         "shown = listing(Config(maps=given));"
         "loaded = ('PIL', 'tqdm', 'numpy', 'openai', 'msgspec');"
-        "print('quicktext' in shown, [m for m in sys.modules if m.split('.')[0] in loaded])"
+        "print('553 × 4' in shown, 'Cannot be used' in shown, [m for m in sys.modules if m.split('.')[0] in loaded])"
     )
     run = subprocess.run(
         [sys.executable, "-S", "-c", code],
@@ -410,7 +410,7 @@ def test_a_list_needs_the_standard_library_only(checkout: Path) -> None:
         text=True,
         check=False,
     )
-    assert run.stdout == "True []\n", run.stderr
+    assert run.stdout == "True False []\n", run.stdout + run.stderr
 
 
 @needs_driver_env

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from benchmarks.genai.benchmark import TAGS, GenAI, GenAISettings
+from imageevalkit.adoption.places import find_images
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, ask, measure
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
+from imageevalkit.errors import CellFailure
 from tests.support.function_judge import items
 from tests.support.mirror import official_source, use_official_data
 
@@ -105,9 +107,79 @@ def test_both_sets_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_what_is_no_probability_is_no_score() -> None:
     asked = measure("vqascore", "?")
     assert GenAI().parse(asked, Answer(asked, "0.899955")) == 0.899955
-    for text in ("null", '"x"', "NaN", ""):
+    for text in ("null", '"x"', "NaN", "true", "[]", "1e999", ""):
         with pytest.raises(Unparsed):
             GenAI().parse(asked, Answer(asked, text))
     judged = ask("vqascore", "?", choices=("Yes",))
     benchmark = GenAI(judge="openai:gpt-4o")
     assert benchmark.parse(judged, Answer(judged, "Yes", probabilities={"Yes": 0.75})) == 0.75
+    for said in (None, {}, {"Yes": float("nan")}):
+        with pytest.raises(Unparsed):
+            benchmark.parse(judged, Answer(judged, "Yes", probabilities=said))
+
+
+def test_any_first_prompts_have_their_share_of_each_skill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_official_data("genai", tmp_path, monkeypatch)
+    for settings in (GenAISettings(), GenAISettings(prompts=527)):
+        made = items(GenAI(settings))
+        for tag in TAGS:
+            of_tag = [tag in one.data["tags"] for one in made]
+            for first in (40, 100):
+                share = sum(of_tag) * first / len(made)
+                assert share / 2 < sum(of_tag[:first]) < 2 * share, (tag, first)
+
+
+@pytest.mark.parametrize("name", ["{:09d}.jpg", "{:05d}.jpeg"])
+@pytest.mark.parametrize("below", ["", "images", "m"])
+def test_images_named_by_number_are_adopted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, below: str
+) -> None:
+    use_official_data("genai", tmp_path, monkeypatch)
+    folder = tmp_path / "theirs" / below
+    folder.mkdir(parents=True)
+    for number in range(1, 5):
+        (folder / name.format(number)).write_bytes(b"")
+    (folder / "readme.txt").write_text("")
+    for settings in (GenAISettings(), GenAISettings(prompts=527)):
+        benchmark = GenAI(settings)
+        made = items(benchmark)
+        found = find_images(tmp_path / "theirs", made, [], benchmark.find_images)
+        paths = {one.data["id"]: found[one.id].path for one in made if one.id in found}
+        assert paths == {f"{n:05d}": folder / name.format(n) for n in range(1, 5)}
+    (folder / "4.png").write_bytes(b"")
+    found = find_images(tmp_path / "theirs", made, [], benchmark.find_images)
+    assert "2 files in" in found["images_527/000000004"].reason
+    (folder / name.format(0)).write_bytes(b"")
+    with pytest.raises(CellFailure, match="is of the 1,600 prompts"):
+        benchmark.find_images(tmp_path / "theirs", made)
+
+
+def test_of_two_sets_in_one_folder_each_takes_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_official_data("genai", tmp_path, monkeypatch)
+    for folder in ("images", "images_527"):
+        (tmp_path / "m" / folder).mkdir(parents=True)
+        (tmp_path / "m" / folder / "000000001.jpg").write_bytes(b"")
+    for benchmark, id in (
+        (GenAI(), "images/000000001"),
+        (GenAI(GenAISettings(prompts=527)), "images_527/000000001"),
+    ):
+        found = find_images(tmp_path / "m", items(benchmark), [], benchmark.find_images)
+        assert {key: place.path for key, place in found.items()} == {id: tmp_path / f"m/{id}.jpg"}
+
+
+def test_without_an_image_the_official_program_gives_no_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_official_data("genai", tmp_path, monkeypatch)
+    benchmark = GenAI()
+    assert benchmark.official_headline == ("basic_official", "advanced_official", "all_official")
+    values = [(n % 10 / 10, one.data["tags"]) for n, one in enumerate(items(benchmark))]
+    whole, short = (benchmark.metrics(scored(benchmark, some)) for some in (values, values[1:]))
+    for name in benchmark.headline:
+        assert whole[f"{name}_official"] == whole[name] and whole[name].value is not None
+        assert short[f"{name}_official"].value is None and short[name].value is not None
+    assert whole["all"].n == 1593

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+import random
+import re
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from benchmarks.geneval.benchmark import COLORS, GenEval, GenEvalSettings, kept, relations, verdict
-from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores
+from benchmarks.geneval.benchmark import COLORS, TAGS, GenEval, GenEvalSettings, kept, relations, verdict
+from imageevalkit.adoption.places import find_images
+from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
+from imageevalkit.benchmark.question import Answer, measure
 from imageevalkit.cell.items import Item
+from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.evaluation.answerers import Answerers
 from tests.support.function_judge import items
 from tests.support.mirror import official_source, shared_mirror, use_official_data
 
@@ -138,93 +147,223 @@ def test_published_records_give_the_published_summary(
     }
 
 
+def test_scores_of_records_name_who_has_detected() -> None:
+    benchmark = GenEval(GenEvalSettings(detections="m.jsonl"))
+    evaluator = Answerers(benchmark).evaluator
+    assert evaluator.id.startswith("mmdet-records/official/") and evaluator.official
+    assert evaluator.details["detections"] == "official records"
+    assert list(benchmark.notes(Scores([]))) == ["nothing in m.jsonl says that it is about these images"]
+    assert not GenEval().notes(Scores([]))
+
+
+def test_a_judge_cannot_take_the_place_of_the_detector() -> None:
+    with pytest.raises(UserError, match="not by the judge 'openai:gpt-4o'"):
+        GenEval(judge="openai:gpt-4o").check()
+    GenEval().check()
+
+
 def _scored(benchmark: GenEval, item: Item) -> ScoredItem:
     score = benchmark.score(item, Answers({})).of_item(item.id)
     return ScoredItem(item, item.path, Answers({}), {}, score)
 
 
-def test_the_files_are_those_that_the_official_summary_reads(
+def _beginning(line: str) -> str:
+    """Up to the file names, which are each tree's own."""
+    return line.partition(',"tag":')[2]
+
+
+def test_our_file_is_the_official_one_and_the_official_summary_of_it_our_metrics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("pandas")
     use_official_data("geneval", tmp_path, monkeypatch)
     published = shared_mirror() / _KIT / "results.jsonl"
     benchmark = GenEval(GenEvalSettings(detections=str(published)))
-    scored = Scores([_scored(benchmark, item) for item in items(benchmark)])
-    ours = [json.loads(line) for line in benchmark.official_files(scored)["results.jsonl"].splitlines()]
-    theirs = {"/".join(record["filename"].split("/")[-3:]): record for record in records()}
-    assert len(ours) == len(theirs)
-    for record in ours:
-        other = theirs["/".join(record["filename"].split("/")[-3:])]
-        assert {**record, "filename": ""} == {**other, "filename": ""}
+    scored = [_scored(benchmark, item) for item in items(benchmark)]
+    ours = benchmark.official_files(Scores(scored))["results.jsonl"]
+    theirs = published.read_text(encoding="utf-8")
+    assert {_beginning(line) for line in ours.splitlines()} == {_beginning(x) for x in theirs.splitlines()}
+    gaps = Scores([one if n % 7 else one._replace(score=None) for n, one in enumerate(scored)])
+    for some in (Scores(scored), gaps):
+        metrics = benchmark.metrics(some)
+        (tmp_path / "results.jsonl").write_text(benchmark.official_files(some)["results.jsonl"])
+        printed = official_summary(tmp_path / "results.jsonl")
+        percent = {name: f"{metric.value or 0:.2%}" for name, metric in metrics.items()}
+        assert f"Total images: {len(some)}\n" in printed
+        assert f"% correct images: {percent['images']}\n% correct prompts: {percent['prompts']}\n" in printed
+        for tag in TAGS:
+            right = sum(int(one.values["correct"]) for one in some if one.keys["tag"] == tag)
+            assert f"{tag:<16} = {percent[tag]} ({right} / {metrics[tag].n})\n" in printed
+        assert f"Overall score (avg. over tasks): {metrics['overall'].value:.5f}" in printed
 
 
-def test_our_verdict_is_the_official_function_on_random_detections() -> None:
-    import random
+def official_summary(results: Path) -> str:
+    """What the official program prints about the records in ``results``."""
+    for name in ("summary_scores.py", "object_names.txt"):
+        source = official_source(
+            "djghosh13/geneval", "af4902f24d3ca90ebbb446dd9891a59e0f82725f", f"evaluation/{name}"
+        )
+        (results.parent / name).write_text(source, encoding="utf-8")
+    command = [sys.executable, str(results.parent / "summary_scores.py"), str(results)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
-    import numpy as np
 
+def test_an_image_is_judged_as_by_the_official_function_on_random_detections() -> None:
+    np = pytest.importorskip("numpy")
     source = official_source(
         "djghosh13/geneval", "af4902f24d3ca90ebbb446dd9891a59e0f82725f", "evaluation/evaluate_images.py"
     )
-    begin, end = source.index("def compute_iou"), source.index("def evaluate_image(")
+    begin, end = source.index("def compute_iou"), source.index("def main(")
+    names = ["cat", "dog", "cup"]
     colors: dict[str, list[str]] = {}
+    boxes: list[Any] = []
     space: dict[str, Any] = {
         "np": np,
+        "json": SimpleNamespace(dumps=lambda value: value),  # of 100,000 that would be most of the time
         "COLORS": list(COLORS),
         "POSITION_THRESHOLD": 0.1,
+        "THRESHOLD": 0.3,
+        "COUNTING_THRESHOLD": 0.9,
+        "MAX_OBJECTS": 16,
+        "NMS_THRESHOLD": 1.0,
+        "classnames": names,
+        "object_detector": None,
+        "inference_detector": lambda model, path: boxes,
+        "Image": SimpleNamespace(open=lambda path: None),
+        "ImageOps": SimpleNamespace(exif_transpose=lambda image: image),
         "color_classification": lambda image, found, name: colors[name][: len(found)],
     }
     exec(compile(source[begin:end], "official", "exec"), space)
-    draw = random.Random(5)
-    for _ in range(20_000):
-        names = draw.sample(["cat", "dog", "cup"], 2)
-        include = [
-            {
-                "class": name,
-                "count": draw.randint(1, 3),
-                **({"color": draw.choice(COLORS)} if draw.random() < 0.4 else {}),
-            }
-            for name in names
+    draw, right = random.Random(5), 0
+    for n in range(100_000):
+        if n % 20 == 0:
+            boxes = [np.array(random_boxes(draw)).reshape(-1, 5) for _ in names]
+            colors = {name: draw.choices(COLORS[:2], k=3) for name in names}
+            found = dict(zip(names, (of_class.tolist() for of_class in boxes), strict=True))
+        tag, first, second = draw.choice(["counting", "colors"]), *draw.sample(names, 2)
+        include: list[dict[str, Any]] = [
+            {"class": name, "count": draw.choice((1, 1, 2))} for name in (first, second)
         ]
-        if draw.random() < 0.5:
-            include[1]["position"] = [draw.choice(["left of", "right of", "above", "below"]), 0]
-        metadata = {"include": include}
+        for clause in include:
+            if draw.random() < 0.3:
+                clause["color"] = draw.choice(COLORS[:2])
         if draw.random() < 0.3:
-            metadata["exclude"] = [{"class": names[0], "count": draw.randint(1, 4)}]
-        objects, found = {}, {}
-        for name in names:
-            boxes = []
-            for _ in range(draw.randint(0, 4)):
-                x, y = draw.randint(0, 90), draw.randint(0, 90)
-                boxes.append(box(x, y, x + draw.randint(0, 30), y + draw.randint(0, 30)))
-            if boxes:
-                objects[name] = boxes
-                found[name] = [(np.array(one), None) for one in boxes]
-            colors[name] = [draw.choice(COLORS) for _ in range(4)]
-        correct, reason = space["evaluate"](None, found, metadata)
-        ours = verdict(metadata, objects, colors)
-        assert (ours[0], sorted(ours[1].split())) == (correct, sorted(reason.split()))
+            include[1]["position"] = [draw.choice(["left of", "right of", "above", "below"]), 0]
+        metadata = {"tag": tag, "prompt": "", "include": include}
+        if draw.random() < 0.3:
+            metadata["exclude"] = [{"class": first, "count": draw.randint(1, 4)}]
+        theirs, objects = space["evaluate_image"]("", metadata), kept(found, tag)
+        assert objects == theirs["details"]
+        correct, reason = verdict(metadata, objects, colors)
+        assert (correct, sorted(reason.split())) == (theirs["correct"], sorted(theirs["reason"].split()))
+        right += correct
+    assert 5_000 < right < 50_000
 
 
-def test_records_of_another_benchmark_or_too_few_are_no_score(
+def random_boxes(draw: random.Random) -> list[tuple[float, ...]]:
+    """Now and then more of a class than count; no two of equal confidence, whose order would be up to the sort."""
+    count = draw.choice((0, 1, 2, 3, 4, 20))
+    confidences = draw.sample((0.3, 0.9, *(n / 40 + 0.01 for n in range(38))), count)
+    corners = [(draw.randrange(90), draw.randrange(90)) for _ in confidences]
+    return [
+        (x, y, x + draw.randrange(30), y + draw.randrange(30), confidence)
+        for (x, y), confidence in zip(corners, confidences, strict=True)
+    ]
+
+
+def test_records_that_are_no_verdicts_on_these_images_are_no_score(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_official_data("geneval", tmp_path, monkeypatch)
-    short = tmp_path / "results.jsonl"
-    short.write_text(
-        json.dumps(
-            {
-                "filename": "x/00000/samples/00000.png",
-                "tag": "single_object",
-                "correct": True,
-                "reason": "",
-                "details": "{}",
-            }
-        )
-        + "\n",
-        encoding="utf-8",
+    [cup] = [one for one in items(GenEval()) if one.id == "images/00030/samples/00000"]
+    right: dict[str, Any] = {
+        "filename": "elsewhere/00007/samples/0000.png",  # folders in another order, with fewer digits
+        "prompt": cup.prompt,
+        "correct": True,
+        "reason": "",
+        "details": json.dumps({cup.data["metadata"]["include"][0]["class"]: [box(0, 0, 9, 9)]}),
+    }
+    file = tmp_path / "results.jsonl"
+
+    def score(*records: dict[str, Any]) -> float:
+        file.write_text("".join(f"{json.dumps(one)}\n" for one in records), encoding="utf-8")
+        return GenEval(GenEvalSettings(detections=str(file))).score(cup, Answers({})).values["correct"]
+
+    assert score(right, right) == 1
+    for records, says in (
+        ([{**right, "prompt": "a rewritten prompt"}], f"has no record of image 0 of '{cup.prompt}'"),
+        ([{**right, "filename": "x/00007/samples/00001.png"}], "has no record of image 0"),
+        ([{**right, "correct": False}], "by its details it is right, but not by its own verdict"),
+        ([{**right, "details": "{}"}], "by its details it is wrong"),
+        ([right, {**right, "details": "{}"}], "has two records of image 0"),
+        ([{**right, "details": '{"cup": [[1, 2]]}'}], "its details are no detections ('cup' is"),
+        ([{**right, "details": "{"}], "its details are no detections"),
+        ([{**right, "filename": "grid.png.txt"}], "'grid.png.txt' is no file as 00000.png"),
+    ):
+        with pytest.raises(CellFailure, match=re.escape(says)):
+            score(*records)
+    missing = GenEvalSettings(detections=str(tmp_path / "<MODEL_NAME>.jsonl"))
+    with pytest.raises(CellFailure, match=r"m\.jsonl, which is no file"):
+        GenEval(missing).score(cup, Answers({}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"objects": {}}',
+        '{"objects": {"cup": [[1, 2, 3, 4]]}, "colors": {}}',
+        '{"objects": {"cup": [[1, 2, 3, 4, NaN]]}, "colors": {}}',
+        '{"objects": {}, "colors": {"cup": [1]}}',
+    ],
+)
+def test_what_is_no_detections_is_no_value(text: str) -> None:
+    asked = measure("objects", "{}")
+    with pytest.raises(Unparsed):
+        GenEval().parse(asked, Answer(asked, text))
+
+
+def test_images_in_the_official_folders_are_adopted_by_what_their_metadata_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_official_data("geneval", tmp_path, monkeypatch)
+    made = items(GenEval())
+    first = sorted(made, key=lambda one: one.id)[:16]
+    for prompt in range(4):
+        folder = tmp_path / f"theirs/{3 - prompt:05d}"  # folders in another order
+        (folder / "samples").mkdir(parents=True)
+        metadata = json.dumps(first[4 * prompt].data["metadata"] if prompt else {"prompt": "a long one"})
+        (folder / "metadata.jsonl").write_text(metadata)
+        (folder / "grid.png").write_bytes(b"")
+        for n in range(4):
+            (folder / f"samples/{n:04d}.png").write_bytes(b"")
+    found = find_images(tmp_path / "theirs", first, [], GenEval().find_images)
+    for item in first[4:]:
+        name = f"{3 - item.data['index']:05d}/samples/{item.data['repetition']:04d}.png"
+        assert found[item.id].path == tmp_path / "theirs" / name
+    for item in first[:4]:
+        assert found[item.id].path is None
+    reasons = {found[item.id].reason for item in first[:4]}
+    assert reasons == {f"{tmp_path}/theirs/00000/metadata.jsonl names another prompt: {first[12].prompt}"}
+    (tmp_path / "theirs/00000/metadata.jsonl").write_text("{}")
+    with pytest.raises(
+        CellFailure, match=r"00000/metadata\.jsonl is no metadata of a prompt: 'prompt' is missing"
+    ):
+        GenEval().find_images(tmp_path / "theirs", first)
+    # our own layout, which has no such files
+    (tmp_path / "ours/images/00002/samples").mkdir(parents=True)
+    own = tmp_path / "ours/images/00002/samples/00003.webp"
+    own.write_bytes(b"")
+    assert (
+        find_images(tmp_path / "ours", made, [], GenEval().find_images)["images/00002/samples/00003"].path
+        == own
     )
-    benchmark = GenEval(GenEvalSettings(detections=str(short)))
-    with pytest.raises(Exception, match=r"has no record of 00\d+/samples/0000\d.png"):
-        for item in items(benchmark):
-            benchmark.score(item, Answers({}))
+    assert GenEval().find_images(tmp_path / "nothing", made) is None
+
+
+def test_any_first_images_are_of_all_tags_and_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_official_data("geneval", tmp_path, monkeypatch)
+    first = items(GenEval(), limit=24)
+    assert {one.data["metadata"]["tag"] for one in first} == {*TAGS}
+    assert [one.seed for one in first[:4]] == [42, 43, 44, 45]

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from benchmarks.hpsv2.benchmark import HPSv2, HPSv2Settings
-from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores
+from imageevalkit.adoption.places import find_images
+from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, measure
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
+from imageevalkit.errors import UserError
 from tests.support.function_judge import items
 from tests.support.mirror import official_source, use_official_data
 
@@ -76,3 +78,56 @@ def test_all_prompts_in_the_official_folders(tmp_path: Path, monkeypatch: pytest
     one = HPSv2(HPSv2Settings(version="v2.0", antialias=False))
     assert one.headline == ("v2.0",) and one.identity == {"antialias": False}
     assert one.judge_options == {"versions": ["v2.0"], "antialias": False, "weights": {}}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", '{"v2.1": 27.5}', '{"v2.1": 27.5, "v2.0": NaN}', '{"v2.1": 1, "v2.0": "1"}']
+)
+def test_what_is_no_pair_of_numbers_is_no_score(text: str) -> None:
+    asked = measure("preference", "a cup")
+    with pytest.raises(Unparsed):
+        HPSv2().parse(asked, Answer(asked, text))
+    one = HPSv2(HPSv2Settings(version="v2.1"))
+    assert one.parse(asked, Answer(asked, '{"v2.1": 27.5, "v2.0": 26}')) == {"v2.1": 27.5}
+
+
+def test_where_images_lack_the_means_are_those_of_the_official_program() -> None:
+    """It leaves their prompts out: borders of chunks move, and the last chunk of a style counts as much as another."""
+    values = {"anime": [20.0] * 80 + [30.0] * 70, "photo": [float(n) for n in range(40)]}
+    scores = scored(HPSv2(), values)
+    gaps = Scores([one if n % 9 else one._replace(score=None) for n, one in enumerate(scores.items)])
+    official, corrected = (HPSv2(HPSv2Settings(rules=rules)) for rules in ("official", "corrected"))
+    assert official.official_headline == () and official.headline == ("v2.1", "v2.0")
+    left = [
+        [value for n, value in pairs if n % 9]
+        for pairs in ([*enumerate(values["anime"])], [*enumerate(values["photo"], 150)])
+    ]
+    chunks = [left[0][:80], left[0][80:]]
+    means = [sum(chunk) / len(chunk) for chunk in chunks]
+    found = official.metrics(gaps)
+    assert found["v2.1/anime"].value == pytest.approx(sum(means) / 2)
+    assert found["v2.1"].value == pytest.approx(sum(map(sum, left)) / sum(map(len, left)))
+    assert found["v2.1/anime"].n == len(left[0])
+    assert corrected.metrics(gaps)["v2.1/anime"].value == pytest.approx(sum(left[0]) / len(left[0]))
+    assert official.metrics(Scores([]))["v2.1"].value is None
+
+
+def test_images_in_the_official_folders_of_styles_are_adopted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_official_data("hpsv2", tmp_path, monkeypatch)
+    made = items(HPSv2())
+    for style in ("concept-art", "photo"):
+        (tmp_path / "theirs" / style).mkdir(parents=True)
+        (tmp_path / f"theirs/{style}/00799.jpg").write_bytes(b"")
+    found = find_images(tmp_path / "theirs", made, [], HPSv2().find_images)
+    paths = {id: place.path for id, place in found.items() if place.path}
+    assert paths == {
+        f"images/{style}/00799": tmp_path / f"theirs/{style}/00799.jpg" for style in ("concept-art", "photo")
+    }
+
+
+def test_a_judge_cannot_take_the_place_of_the_model() -> None:
+    with pytest.raises(UserError, match="not by the judge 'openai:gpt-4o'"):
+        HPSv2(judge="openai:gpt-4o").check()
+    HPSv2().check()

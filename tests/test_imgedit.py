@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import random
+import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import pytest
 from PIL import Image
 
-from benchmarks.imgedit.benchmark import ImgEdit, ImgEditSettings
+from benchmarks.imgedit.benchmark import _NAMED, TYPES, ImgEdit, ImgEditSettings
 from imageevalkit import assets
-from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
+from imageevalkit.adoption.places import find_images
+from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from tests.support.function_judge import items
-from tests.support.mirror import official_source, shared_mirror
+from imageevalkit.errors import CellFailure
+from imageevalkit.images import sha256_file
+from tests.support.function_judge import evaluate, items, use_function_judge, write_images
+from tests.support.mirror import shared_mirror
+from tests.support.official_programs import ClientOfOpenAI, request_to, run_program
 
 _KIT = ("PenghaoYin/ImageEvalKit", "85b5e1511b867688fa37edee304ee0adc953e941")
-_STEP3 = "benchmarks/imgedit/step3_get_avgscore.py"
+_FOLDER = "benchmarks/imgedit"
 GRADE_NAMES = ("Prompt Compliance", "Visual Naturalness", "Physical & Detail Integrity")
 PROMPT = "\n".join(["Grade it.", *(f"{name}: A number from 1 to 5." for name in GRADE_NAMES)])
+
+
+BENCHMARKS = {rules: ImgEdit(ImgEditSettings(rules=rules)) for rules in get_args(Rules)}
 
 
 def question(text: str = PROMPT) -> Question:
@@ -30,7 +40,7 @@ def question(text: str = PROMPT) -> Question:
 
 def grade(reply: str, rules: Any = "official") -> float | None:
     """The score of an edit with such a reply; None: it has none."""
-    benchmark = ImgEdit(ImgEditSettings(rules=rules))
+    benchmark = BENCHMARKS[rules]
     try:
         value = benchmark.parse(question(), Answer(question(), reply))
     except Unparsed:
@@ -65,20 +75,15 @@ def test_the_score_of_an_edit(reply: str, official: float | None, corrected: flo
     assert (grade(reply), grade(reply, "corrected")) == (official, corrected)
 
 
-def official_program() -> dict[str, Any]:
-    space: dict[str, Any] = {"__name__": "official"}
-    exec(compile(official_source(*_KIT, _STEP3), "official", "exec"), space)
-    return space
-
-
-def test_grades_are_read_as_the_official_program_reads_them() -> None:
-    theirs = official_program()["extract_scores_and_average"]
+def test_grades_are_read_as_the_official_program_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = run_program(*_KIT, f"{_FOLDER}/step3_get_avgscore.py", monkeypatch)["extract_scores_and_average"]
     draw, read = random.Random(2), 0
     pieces = ["A: ", "5", "4", "12", ": ", ":", "\n", " ", "- B: ", "x", "\r", "0", "\x0b", "3.", "\u0663"]
-    for _ in range(100_000):
-        reply = "".join(draw.choice(pieces) for _ in range(draw.randint(0, 9)))
-        assert grade(reply) == theirs(reply), repr(reply)
-        read += grade(reply) is not None
+    # of equal ones one is enough
+    for reply in {"".join(draw.choice(pieces) for _ in range(draw.randint(0, 9))) for _ in range(100_000)}:
+        ours = grade(reply)
+        assert ours == theirs(reply), repr(reply)
+        read += ours is not None
     assert read > 5_000
 
 
@@ -120,28 +125,21 @@ def test_types_are_rounded_and_so_is_their_mean() -> None:
     assert metrics["style"].n == 2
 
 
-def test_the_official_files_are_those_that_the_official_program_makes() -> None:
-    import json
-
-    files = ImgEdit().official_files(scored(ImgEdit(), GRADES))
-    program = official_program()
-    replies = json.loads(files["imgedit_bench.json"])
-    meta = {str(n): {"edit_type": kind} for n, (kind, _) in enumerate(GRADES)}
-    theirs = program["compute_edit_type_averages"](program["compute_averages"](replies), meta)
-    assert json.loads(files["result.json"]) == theirs
-
-
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The official files, and a stand-in for the one image that the mirror lacks."""
-    mirror = shared_mirror()
+    mirror, known = shared_mirror(), []
     monkeypatch.setattr(assets, "BENCHMARKS", tmp_path)
-    for asset in ImgEdit.files().local:
+    for asset in ImgEdit.assets:
+        assert isinstance(asset, assets.FileAsset)
         target = tmp_path / "imgedit/data" / asset.path
         target.parent.mkdir(parents=True, exist_ok=True)
         if (mirror / asset.source).exists():
             target.symlink_to(mirror / asset.source)
+            known.append(asset)
         else:
             Image.new("RGB", (64, 64), "grey").save(target)
+            known.append(asset._replace(digest=sha256_file(target)))
+    monkeypatch.setattr(ImgEdit, "assets", tuple(known))
 
 
 def test_a_judge_sees_the_instruction_the_source_and_the_edit(
@@ -160,12 +158,101 @@ def test_a_judge_sees_the_instruction_the_source_and_the_edit(
     assert isinstance(edit, Picture) and edit.path == first.path
     assert {source.media_type, edit.media_type} == {"image/png"}
     assert (asked.sampling.max_tokens, asked.sampling.temperature) == (None, None)
+    [corrected] = BENCHMARKS["corrected"].questions(first, Picture(first.path, "ab" * 32), Answers({}))
+    assert {picture.media_type for picture in corrected.pictures} == {None}  # what the files are
     original = items(ImgEdit(ImgEditSettings(edition="original")))
     differ = {
         a.data["key"] for a, b in zip(made, original, strict=True) if a.data["prompt"] != b.data["prompt"]
     }
     assert len(differ) == 57
     # the names of the grades are in every official prompt
-    from benchmarks.imgedit.benchmark import _NAMED
-
     assert all(len(_NAMED.findall(text)) == 3 for text in benchmark.prompts.values())
+
+
+def test_the_official_programs_ask_the_same_and_read_our_replies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data(tmp_path, monkeypatch)
+    benchmark = ImgEdit()
+    made = items(benchmark)
+    write_images(made)
+
+    def said(text: str) -> str:
+        draw = random.Random(text)
+        names = _NAMED.findall(text)
+        lines = [f"{name}: {draw.randint(1, 5)}{draw.choice(['', '', '', '/5', '.'])}" for name in names]
+        return "\n".join(["Brief reasoning: a: b", *lines]) if draw.random() < 0.95 else "I cannot."
+
+    client = ClientOfOpenAI(lambda request: said(request["messages"][0]["content"][0]["text"]))
+    retries = {
+        name: lambda *a, **k: lambda call: call
+        for name in ("retry", "wait_exponential", "stop_after_attempt")
+    }
+    step2 = run_program(
+        *_KIT,
+        f"{_FOLDER}/step2_basic_bench.py",
+        monkeypatch,
+        openai=client.module,
+        tenacity=SimpleNamespace(**retries),
+    )
+    files = {
+        "edit_json": benchmark.data / "eval_prompts/basic_edit.json",
+        "result_img_folder": made[0].path.parent,
+        "origin_img_root": benchmark.data / "imgedit_asset/Benchmark/singleturn",
+        "prompts": step2["load_prompts"](benchmark.data / "eval_prompts/prompts.json"),
+        "result_json": tmp_path / "imgedit_bench.json",
+    }
+    sent: dict[str, dict[str, Any]] = {}
+    for item in made[::20]:
+        [asked] = benchmark.questions(item, Picture(item.path, sha256_file(item.path)), Answers({}))
+        edit = {"id": asked.pictures[0].path.relative_to(files["origin_img_root"]).as_posix()}
+        edit |= {"prompt": item.data["prompt"], "edit_type": item.data["type"]}
+        places = (files["result_img_folder"], files["origin_img_root"], files["prompts"])
+        step2["process_single_item"](item.data["key"], edit, *places, "", "")
+        assert {"stream": False, **request_to("gpt-4.1", asked)} == client.asked[-1]
+        sent[item.id] = client.asked[-1]
+    assert len({item.data["type"] for item in made if item.id in sent}) == 9
+
+    monkeypatch.setitem(step2, "image_to_base64", lambda path: "aGVsbG8=")
+    step2["process_json"](**files, num_threads=2, api_key="", base_url="")
+    use_function_judge(lambda asked: said(str(asked.messages[0].parts[0])), monkeypatch)
+    _, result = evaluate(benchmark, made)
+    assert result.coverage.unparsed > 10
+    cell = Cell("m", "imgedit")
+    replies = json.loads((cell.official / "imgedit_bench.json").read_text())
+    assert replies == json.loads(files["result_json"].read_text()) and len(replies) == 737
+
+    step3 = run_program(*_KIT, f"{_FOLDER}/step3_get_avgscore.py", monkeypatch)
+    words = {
+        "--input": cell.official / "imgedit_bench.json",
+        "--meta_json": files["edit_json"],
+        "--output_json": tmp_path / "result.json",
+    }
+    monkeypatch.setattr(sys, "argv", ["step3", *(str(word) for pair in words.items() for word in pair)])
+    step3["main"]()
+    theirs = json.loads((tmp_path / "result.json").read_text())
+    assert json.loads((cell.official / "result.json").read_text()) == theirs
+    ours = {name: result.metrics[name].value for name in TYPES}
+    assert ours | {"Overall": result.metrics["overall_official"].value} == theirs
+
+
+def test_images_made_elsewhere_are_found_by_their_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data(tmp_path, monkeypatch)
+    made, source = items(ImgEdit(), 9), tmp_path / "made"
+    source.mkdir()
+    expected = {item.id: source / f"{item.data['key']}.png" for item in made}
+    for path in expected.values():
+        path.write_bytes(b"")
+    found = find_images(source, made, [], ImgEdit().find_images)
+    assert {id: place.path for id, place in found.items()} == expected
+
+
+def test_without_a_source_image_one_line_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data(tmp_path, monkeypatch)
+    (ImgEdit().data / "imgedit_asset/Benchmark/singleturn/compose/animal/5.jpg").unlink()
+    with pytest.raises(CellFailure, match=r"compose/animal/5.jpg is missing; run: bash utils/prefetch.sh"):
+        items(ImgEdit())

@@ -1,4 +1,5 @@
-"""The measurers of GenEval, HPSv2 and GenAI-Bench on small random networks, beside plain calls of their libraries."""
+"""The measurers of GenEval, HPSv2, GenAI-Bench and DPG-Bench on small random networks, in the layouts of the published
+ones, beside plain calls of their libraries."""
 
 from __future__ import annotations
 
@@ -14,17 +15,24 @@ import pytest
 
 from imageevalkit.cell import REPO
 
+# torchvision is among them, which no other test may see
+_PACKAGES = Path(os.environ.get("DREAMSIM_PACKAGES") or Path(sys.prefix) / "dreamsim-packages")
+# with a transformers of its own
+_MPLUG_PACKAGES = Path(os.environ.get("MPLUG_PACKAGES") or Path(sys.prefix) / "mplug-packages")
 
-@pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What :mod:`tests.support.measurer_run` found; skips where open_clip is not installed beside the tests."""
-    packages = Path(os.environ.get("DREAMSIM_PACKAGES") or Path(sys.prefix) / "dreamsim-packages")
-    if not (packages / "open_clip").is_dir():
-        pytest.skip(f"no DREAMSIM_PACKAGES, and test.sh has not installed {packages}")
-    paths = (REPO, REPO / "tests" / "support" / "torchvision_ops", packages)
+
+def run(module: str, folder: Path, *packages: Path) -> dict[str, Any]:
+    """What a module of tests.support prints, which runs with ``packages``; skips where they lack."""
+    for path in packages:
+        if not path.is_dir():
+            pytest.skip(f"{path} is not there: bash test.sh installs it")
+    paths = (REPO, REPO / "tests" / "support" / "torchvision_ops", *packages)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.measurer_run", str(tmp_path_factory.mktemp("measurers"))],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
+        [sys.executable, "-m", f"tests.support.{module}", str(folder)],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")]),
+        },
         cwd=REPO,
         capture_output=True,
         text=True,
@@ -33,6 +41,17 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    pytest.importorskip("sentencepiece", reason="bash test.sh installs it")
+    return run("measurer_run", tmp_path_factory.mktemp("measurers"), _PACKAGES)
+
+
+@pytest.fixture(scope="module")
+def mplug(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return run("mplug_run", tmp_path_factory.mktemp("mplug"), _MPLUG_PACKAGES, _PACKAGES)
 
 
 def test_detections_are_those_of_the_network_in_the_pixels_of_the_image(said: Mapping[str, Any]) -> None:
@@ -73,3 +92,35 @@ def test_a_vqascore_is_the_geometric_mean_of_yes_and_the_end(said: Mapping[str, 
     assert found["labels"] == 2 and found["patches"][0] == 16
     rows, tokens = found["vocabulary"]
     assert rows == tokens, "logits without a token are in no sum"
+
+
+def test_weights_that_are_not_those_of_the_model_are_refused_in_one_line(said: Mapping[str, Any]) -> None:
+    words = {"lacks": "it lacks ", "unexpected": "it has unexpected ", "shape": "it has another shape of "}
+    refused = dict(said["refused"])
+    assert "does not load" in refused.pop("no weights")
+    assert len(refused) == 18
+    for case, why in refused.items():
+        file, name, how = case.split()
+        assert f"/{file.partition('/')[0]}" in why and "\n" not in why
+        # transformers has other names for CLIP's by now
+        assert words[how] + name.removeprefix("vision_model.") in why, (case, why)
+
+
+def test_mplug_says_what_modelscopes_network_says(mplug: Mapping[str, Any]) -> None:
+    assert mplug["defaults"] == [504, 5, 1, 10]
+    for kind in ("narrow", "wide"):
+        found = mplug[kind]
+        assert found["ours"] == found["theirs"] and found["official"]
+        # of each image the last two questions are one, as far as they are read
+        answers = [found["ours"][n : n + 4] for n in (0, 4, 8)]
+        assert all(one[2] == one[3] for one in answers)
+        assert len({*map(tuple, answers)}) == 3 and all(len({*one}) >= 2 for one in answers)
+    assert mplug["narrow"]["evaluator"] != mplug["wide"]["evaluator"]
+
+
+def test_mplug_looks_at_an_image_once(mplug: Mapping[str, Any]) -> None:
+    assert mplug["narrow"]["images"] == mplug["wide"]["images"] == [3, 12]
+
+
+def test_mplug_without_a_tensor_is_refused(mplug: Mapping[str, Any]) -> None:
+    assert "it lacks fusion_encoder.encoder.layer.1.output.dense.weight;" in mplug["damaged"]

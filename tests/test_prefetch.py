@@ -52,9 +52,13 @@ def content(folder: Path) -> dict[str, bytes]:
 def test_mirror_gives_the_files_and_a_second_run_changes_nothing(
     root: Path, data: Path, mirror: Path
 ) -> None:
-    assert prefetch(root, "--mirror", mirror).returncode == 0
+    first = prefetch(root, "--mirror", mirror)
+    assert first.returncode == 0
     assert content(data) == manifest.FILES
     assert modes(data) == {usual_mode(root)}
+    assert first.stdout.startswith(
+        "tiny: 0 files were right already, 2 fetched, 0 problems; licence: Apache-2.0\n"
+    )
     times = {path: (data / path).stat().st_mtime_ns for path in manifest.FILES}
     second = prefetch(root, "--mirror", mirror, "--ds_names", " tiny ; tiny;")
     assert second.returncode == 0 and "2 files were right already" in second.stdout

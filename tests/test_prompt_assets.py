@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from imageevalkit import assets, registry
-from imageevalkit.assets import BenchmarkFiles, github
+from imageevalkit.assets import BenchmarkFiles, PromptsAsset, github
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.answerers import Answerers
 from imageevalkit.prefetch.__main__ import report
-from imageevalkit.prefetch.benchmark_files import fetch, texts_in_program
+from imageevalkit.prefetch.benchmark_files import fetch, pinned_texts, texts_in_program
 from tests.support.manifest import COMMIT
-from tests.support.mirror import shared_mirror
+from tests.support.mirror import official_source, shared_mirror
 from tests.support.web import web_server
 
 # in the shape of an official evaluator; running it would end the tests
@@ -165,6 +165,26 @@ def test_fields_of_a_template_are_named_by_their_last_name() -> None:
     assert {"{Prompt} {Why} {c} {{}}", "one text"} <= set(texts_in_program(program))
 
 
+def test_a_constant_may_be_pinned_as_the_template_that_stands_for_it() -> None:
+    assert {"{} and {{}}", "{{}} and {{{{}}}}"} <= set(texts_in_program(b"template = '{} and {{}}'"))
+
+
+OFFICIAL = {
+    name: asset
+    for name in registry.benchmark_tasks()
+    for asset in registry.benchmark_files(name).local
+    if isinstance(asset, PromptsAsset)
+}
+
+
+@pytest.mark.parametrize("benchmark", OFFICIAL)
+def test_pinned_texts_are_in_the_official_programs(benchmark: str) -> None:
+    """Without a mirror and its lists, that is where prefetch finds them."""
+    asset = OFFICIAL[benchmark]
+    texts = pinned_texts(asset, {}, lambda path: official_source(asset.repo, asset.commit, path).encode())
+    assert texts.keys() == asset.texts.keys()
+
+
 def fetch_from_the_shared_mirror(
     benchmark: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> BenchmarkFiles:
@@ -183,6 +203,24 @@ def test_the_example_of_a_score_is_the_name_that_the_code_gives(
     benchmark = registry.make_benchmark("wise", {}, "")
     [example] = re.findall(r"`(wise/overall@[^`]+)`", (REPO / name).read_text(encoding="utf-8"))
     assert example == f"wise/{benchmark.headline[0]}@{Answerers(benchmark).evaluator.id}"
+
+
+@pytest.mark.parametrize("benchmark", ["t2ireasonbench", "tiff", "unigenbench"])
+def test_the_official_programs_hold_the_pinned_texts(
+    benchmark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a user without a mirror's list gets: constants, f-strings, the values of dicts."""
+    [asset] = [one for one in registry.benchmark_files(benchmark).local if isinstance(one, PromptsAsset)]
+    monkeypatch.setattr(assets, "BENCHMARKS", tmp_path / "benchmarks")
+    for path in {key.partition("::")[0] for key in asset.texts}:
+        program = tmp_path / asset.source / path
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(official_source(asset.repo, asset.commit, path), encoding="utf-8")
+    files = BenchmarkFiles(benchmark, [asset])
+    with web_server(tmp_path) as url:
+        monkeypatch.setattr("imageevalkit.prefetch.benchmark_files.GITHUB", url)
+        assert fetch(files, None) == []
+    assert files.problems() == [] and len(files.prompts()) == len(asset.texts)
 
 
 @pytest.mark.parametrize("benchmark", ["wise", "wise-rewrite", "wise-verified"])

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
 
 from custom_models.model_utils.quoted_text import quoted_strings
-from custom_models.model_utils.reference_blank import ReferenceBlank, ReferenceBlankEdit
+from custom_models.model_utils.reference_blank import ReferenceBlank, ReferenceBlankEdit, ReferenceIdentity
 from custom_models.model_utils.reference_noise import ReferenceNoise, ReferenceNoiseEdit
 from custom_models.model_utils.reference_typeset import ReferenceTypeset, ReferenceTypesetEdit
 from imageevalkit.generation.model import ItemFailed, ModelUnusable
-from imageevalkit.images import is_flat
+from imageevalkit.images import encode, is_flat
 
 T2I: list[Any] = [ReferenceTypeset, ReferenceBlank, ReferenceNoise]
 EDIT: list[Any] = [ReferenceTypesetEdit, ReferenceBlankEdit, ReferenceNoiseEdit]
@@ -88,6 +88,27 @@ def test_edit_keeps_the_size_of_the_last_image(model_class: Any) -> None:
     assert first.tobytes() == model.generate(inputs, seed=43).tobytes()
     with pytest.raises(ItemFailed, match="no input image"):
         model.generate(["draw"], seed=43)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "LA", "CMYK", "I;16"])
+def test_identity_returns_the_first_image_whatever_its_mode(mode: str) -> None:
+    first = PHOTO.convert("RGB").convert(mode) if mode != "I;16" else Image.new(mode, (640, 480), 7)
+    same = ReferenceIdentity().generate(["turn", first, "this into", Image.new("RGB", (10, 10))], seed=43)
+    assert (same.mode, same.size) == ("RGB", first.size)
+    assert same.tobytes() == first.convert("RGB").tobytes()
+    with pytest.raises(ItemFailed, match="no input image"):
+        ReferenceIdentity().generate(["draw"], seed=43)
+
+
+def test_identity_neither_turns_an_image_nor_says_that_it_is_to_be_turned(tmp_path: Path) -> None:
+    turned = Image.Exif()
+    turned[ExifTags.Base.Orientation] = 6
+    PHOTO.convert("RGB").save(tmp_path / "turned.jpg", exif=turned)
+    with Image.open(tmp_path / "turned.jpg") as source:
+        data = encode(ReferenceIdentity().generate([source, "turn it"]), Path("same.png"))
+        with Image.open(io.BytesIO(data)) as same:
+            assert (same.size, dict(same.getexif())) == (PHOTO.size, {})
+            assert same.tobytes() == source.tobytes()
 
 
 def test_blank_is_flat_and_noise_is_uniform() -> None:

@@ -110,7 +110,7 @@ def contents(cell: Cell = CELL) -> dict[str, bytes]:
 
 
 def test_workers_share_the_items_and_load_once(notes: Path) -> None:
-    outcome, said = generate(2, 40, notes=notes, seconds=0.005)
+    outcome, said = generate(2, 40, notes=notes, seconds=0.04)
     assert (outcome.state, outcome.message) == (COMPLETE, "40 of 40 images")
     assert sorted(line[2] for line in calls(notes)) == sorted(f"prompt {n}" for n in range(40))
     shares = Counter(line[0] for line in calls(notes))

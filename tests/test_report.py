@@ -22,7 +22,7 @@ from imageevalkit.report.collect import collect
 from imageevalkit.report.html import render
 from imageevalkit.report.table import format_table
 from imageevalkit.text import columns_of
-from tests.support.cells import QWEN, Made, image_of, write_cell, write_items
+from tests.support.cells import QWEN, Made, image_of, page_data, write_cell, write_items
 
 HOSTILE = "</script><script>alert(1)</script> <b>bold</b> \"quoted\" & 'single' \u2028 | `code` 中文"
 THREE = [
@@ -57,14 +57,6 @@ def md_table() -> dict[str, dict[str, str]]:
     rows = [re.split(r"(?<!\\) ?\| ?", line)[1:-1] for line in lines if line.startswith("|")]
     header = rows[0]
     return {row[0]: dict(zip(header, row, strict=True)) for row in rows[2:] if len(row) == len(header)}
-
-
-def page_data(html: str, index: int = 0) -> dict[str, Any]:
-    """The JSON of a gallery, as the browser would read it."""
-    found = re.search(rf'<script type="application/json" id="data-{index}">(.*?)</script>', html, re.S)
-    assert found
-    data: dict[str, Any] = json.loads(found[1])
-    return data
 
 
 def test_csv_holds_every_metric_with_its_interval() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from PIL import Image
 
 pytest.importorskip("selenium", reason="selenium is not installed")
 from selenium import webdriver
@@ -15,9 +17,11 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
+from imageevalkit.cell import Cell
 from imageevalkit.cell.results import Metric
 from imageevalkit.report.__main__ import main
 from tests.support.cells import PPOCR, QWEN, Made, write_cell
+from tests.support.generation import generate
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
@@ -89,6 +93,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
             items = [Made(f"images/p/{p}_1", f"prompt {p}", value=scale * p / 4) for p in range(1, 4)]
             metric = {"accuracy": Metric(scale * 0.5, 3, None, scale)}
             write_cell(model, "two judges", items, metric, evaluator=evaluator)
+        for model in ("good", "org/模型 #2"):
+            generate(Upside(), Edits(), cell=Cell(model, "x edits"))
         main([])
         options = webdriver.ChromeOptions()
         options.binary_location = CHROMIUM or ""
@@ -100,6 +106,30 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
             yield Page(driver, folder / "out put #1" / "report.html")
         finally:
             driver.quit()
+
+
+class Edits:
+    """Images to turn upside down: one of one picture, one of two."""
+
+    dataset_name, dataset_task = "x edits", "edit"
+
+    def __init__(self) -> None:
+        wide, tall = (
+            Image.radial_gradient("L").resize((300, 100)),
+            Image.linear_gradient("L").resize((80, 160)),
+        )
+        lists: list[list[Any]] = [[wide, "turn it"], [tall, "turn this, not", wide]]
+        self.data = [
+            {"input_list": given, "seed": 0, "image_save_path": f"<MODEL_NAME>/x edits/images/{n}.png"}
+            for n, given in enumerate(lists)
+        ]
+
+
+class Upside:
+    """A model that turns its first picture."""
+
+    def generate(self, given: Sequence[Any], seed: int = 42) -> Image.Image:
+        return next(part for part in given if not isinstance(part, str)).rotate(180)
 
 
 def _item(p: int, k: int, step: float) -> Made:
@@ -202,6 +232,52 @@ def test_without_the_originals_the_thumbnail_is_enlarged(page: Page, tmp_path: P
     page.all(".thumb")[0].click()
     WebDriverWait(page.driver, 10).until(lambda _: "embedded thumbnail" in page.one(".stage").text)
     assert page.enlarged().startswith("data:image/webp")
+
+
+def loaded(page: Page) -> list[str]:
+    """Where the pictures of the enlarged view come from, once all have loaded."""
+    script = "return [...document.querySelectorAll('.stage img')].map((i) => i.naturalWidth ? i.src : '')"
+    found = WebDriverWait(page.driver, 10).until(
+        lambda d: all(d.execute_script(script)) and d.execute_script(script)
+    )
+    return list(found)
+
+
+def test_an_edit_is_shown_beside_its_source(page: Page) -> None:
+    page.driver.get_log("browser")  # of the tests before
+    page.open("#gallery-2")
+    gallery = "#gallery-2 "
+    assert [e.text.splitlines()[0] for e in page.all(f"{gallery}.head > div")] == [
+        *("Prompt", "Source", "good", "org/模型 #2")
+    ]
+    assert [e.text for e in page.all(f"{gallery}.sources .caption")] == ["source", "source 1", "source 2"]
+    first = page.all(f"{gallery}.row")[0]
+    source, *results = [e.rect for e in first.find_elements(By.CSS_SELECTOR, ".picture")]
+    assert len(results) == 2, "the source of all models is there once"
+    assert source["x"] + source["width"] <= results[0]["x"]
+    assert source["width"] == pytest.approx(3 * source["height"], rel=0.05)
+    source_thumb = first.find_element(By.CSS_SELECTOR, ".sources .thumb")
+    page.driver.execute_script("arguments[0].focus()", source_thumb)
+    source_thumb.send_keys(Keys.ENTER)
+    assert [e.text for e in page.all(".stage figcaption")] == ["source", "result"]
+    assert [place.rpartition(".")[2] for place in loaded(page)] == ["webp", "png"]
+    assert all(place.startswith("file:") for place in loaded(page))
+    before, after = [e.rect for e in page.all(".stage img")]
+    assert before["x"] + before["width"] <= after["x"]
+    assert before["width"] == pytest.approx(after["width"], abs=1)
+    page.driver.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
+    assert [e.text for e in page.all(".stage figcaption")] == ["source 1", "source 2", "result"]
+    page.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
+    assert page.driver.get_log("browser") == []
+
+
+def test_sources_too_are_thumbnails_where_the_page_is_alone(page: Page, tmp_path: Path) -> None:
+    alone = tmp_path / "moved.html"
+    shutil.copyfile(page.file, alone)
+    page.driver.get(alone.as_uri() + "#gallery-2")
+    page.all("#gallery-2 .sources .thumb")[0].click()
+    WebDriverWait(page.driver, 10).until(lambda _: page.one(".stage").text.count("embedded thumbnail") == 2)
+    assert {place[:15] for place in loaded(page)} == {"data:image/webp"}
 
 
 def test_hostile_prompts_are_shown_and_not_run(page: Page) -> None:

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import random
 import re
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import pytest
+from PIL import Image
 
 from benchmarks.t2ireasonbench.benchmark import DIMENSIONS, T2IReasonBench, T2IReasonBenchSettings
-from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
+from imageevalkit.benchmark.contract import Answers, Rules, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from tests.support.function_judge import items
+from imageevalkit.judges.api import judge_picture, sent_picture
+from tests.support.function_judge import evaluate, items, use_function_judge, write_images
 from tests.support.mirror import official_source, use_official_data
+from tests.support.official_programs import run_program
 
 _KIT = ("PenghaoYin/ImageEvalKit", "85b5e1511b867688fa37edee304ee0adc953e941")
+
+
+BENCHMARKS = {rules: T2IReasonBench(T2IReasonBenchSettings(rules=rules)) for rules in get_args(Rules)}
 
 
 def question(name: str, dimension: str = "entity", count: int = 2) -> Question:
@@ -33,10 +39,7 @@ def grades(
 ) -> list[float] | None:
     asked = question("main", dimension, count)
     try:
-        found: list[float] = T2IReasonBench(T2IReasonBenchSettings(rules=rules)).parse(
-            asked, Answer(asked, reply)
-        )
-        return found
+        return [float(grade) for grade in BENCHMARKS[rules].parse(asked, Answer(asked, reply))]
     except Unparsed:
         return None
 
@@ -54,8 +57,12 @@ BEHIND = '{"reason": ["a"], "score": [1, 0.5]} Note {ok}'
         ('{"score": [1, 0.7]}', [1, 0.7], [1, 0.7], None),
         ('{"score": ["1", "0"]}', [1, 0], [1, 0], [1, 0]),
         ('{"score": []}', None, None, None),
+        ('{"score": [1e308, 1e308]}', None, None, None),
         ('{"score": null}', None, None, None),
         ('{"reason": []}', None, None, None),
+        # as the official question shows it
+        ('{"reason": ["a"], "score": [1, 0.5]"}', None, None, [1, 0.5]),
+        ('"score": [1], then "score": [1, 0]', None, None, None),
         ("no JSON", None, None, None),
     ],
 )
@@ -111,12 +118,11 @@ def scored(benchmark: T2IReasonBench, dimension: str, n: int, **lists: list[floa
     item = Item(
         f"{file}/{n:04d}", Cell("m", "t2ireasonbench").folder / f"{file}/{n:04d}.png", 42, "p", None, data
     )
-    said = {"description": Answer(question("description"), "a cup", value="a cup")}
+    given = {"description": Answer(question("description"), "a cup", value="a cup")}
     for name, found in lists.items():
-        text = json.dumps({"score": found})
-        said[name] = Answer(question(name), text, value=[float(one) for one in found])
-    answers = Answers(said)
-    replies = {name: answer.text or "" for name, answer in said.items()}
+        given[name] = Answer(question(name), json.dumps({"score": found}), value=found)
+    answers = Answers(given)
+    replies = {name: answer.text or "" for name, answer in given.items()}
     return ScoredItem(item, item.path, answers, replies, benchmark.score(item, answers).of_item(item.id))
 
 
@@ -136,24 +142,97 @@ def test_a_dimension_is_the_mean_of_its_images() -> None:
     assert metrics["accuracy"].value is None  # until the four have a score
 
 
-def test_the_official_function_gives_our_scores_for_our_table(tmp_path: Path) -> None:
-    source = official_source(*_KIT, "benchmarks/T2I-ReasonBench/evaluation/Qwen2.5-VL/eval_entity.py")
-    begin, end = source.index("def model_score"), source.index('if __name__ == "__main__"')
-    space: dict[str, Any] = {"csv": csv, "print": lambda *words: None}
-    exec(compile(source[begin:end], "official", "exec"), space)
-    [(name, text)] = T2IReasonBench().official_files(entity()).items()
-    assert name == "csv_result/entity_reasoning/m.csv"
-    rows = list(csv.reader(io.StringIO(text)))
-    header = re.search(r'writerow\((\["id".*?\])\)', source)
-    assert header and rows[0] == json.loads(header[1])
-    table = tmp_path / "m.csv"
-    # without our last line, which is what the function adds
-    table.write_bytes("\r\n".join(text.split("\r\n")[:-2]).encode() + b"\r\n")
-    space["model_score"](table)
-    assert (
-        table.read_text(encoding="utf-8").replace("\n", "\r\n") == text.replace("\r\r", "\r")
-        or list(csv.reader(table.open(encoding="utf-8", newline=""))) == rows
-    )
+def said(text: str) -> str:
+    """A reply to such a question: a list of as many grades as it has questions, of numbers or of texts."""
+    if "score" not in text:
+        return 'A cup, "red"\nand {old}.'
+    draw = random.Random(text)
+    grades = [draw.choice(["1", "0.5", "0", '"1"' if "poster" in text.lower() else "1.0"]) for _ in range(3)]
+    return f'Here: {{"reason": ["a, b"], "score": [{", ".join(grades)}]}}'
+
+
+@pytest.mark.parametrize("name", DIMENSIONS)
+def test_the_official_program_asks_the_same_and_writes_the_same_table(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_official_data("t2ireasonbench", tmp_path, monkeypatch)
+    benchmark, dimension = T2IReasonBench(), DIMENSIONS[name]
+    made = [one for one in items(benchmark) if one.data["dimension"] == name]
+    made = [one for one in made if one.data["id"] in (1, 15, 33, 90, 97, 182) or one.data["id"] > 195]
+    write_images(made)
+
+    file = f"benchmarks/T2I-ReasonBench/evaluation/Qwen2.5-VL/eval_{dimension.program}.py"
+    theirs: list[Any] = []
+    loader = SimpleNamespace(from_pretrained=lambda *names, **options: None)
+    names = ("Qwen2_5_VLForConditionalGeneration", "AutoProcessor")
+    modules: dict[str, Any] = {
+        "transformers": SimpleNamespace(**dict.fromkeys(names, loader)),
+        "qwen_vl_utils": SimpleNamespace(process_vision_info=None),
+    }
+    space = run_program(*_KIT, file, monkeypatch, **modules)
+
+    def ask_qw(messages: list[Any], processor: None, model: None) -> list[str]:
+        theirs.append(messages)
+        return [said(messages[-1]["content"][-1]["text"])]
+
+    space["ask_qw"] = ask_qw
+    data = benchmark.data
+    arguments = {
+        "model_name": "m",
+        "image_folder": str(made[0].path.parent),
+        "output_path": str(tmp_path / "csv"),
+        "prompt_json": str(data / f"prompts/{dimension.file}.json"),
+        "qs_json": str(data / f"deepseek_evaluation_qs/evaluation_{dimension.program}.json"),
+    }
+    space["model_score"](space["eval"](SimpleNamespace(**arguments)))
+
+    asked = use_function_judge(lambda question: said(question.messages[-1].parts[-1]), monkeypatch)  # type: ignore[arg-type]
+    outcome, _ = evaluate(benchmark, made)
+    assert outcome.state == "complete"
+
+    def official(message: Message) -> dict[str, Any]:
+        parts = [
+            {"type": "text", "text": part}
+            if isinstance(part, str)
+            else {"type": "image", "image": str(part.path)}
+            for part in message.parts
+        ]
+        return {
+            "role": message.role,
+            "content": message.parts[0] if message.role == "assistant" else parts,
+        }
+
+    ours = [[official(message) for message in question.messages] for question in asked]
+    assert sorted(ours, key=str) == sorted(theirs, key=str)
+    table = made[0].path.parents[1] / f"official/csv_result/{dimension.file}/m.csv"
+    assert table.read_bytes() == (tmp_path / "csv/m.csv").read_bytes()
+
+
+# width × height that the official processors make of these
+@pytest.mark.parametrize(
+    ("size", "kit", "original"),
+    [
+        ((1024, 1024), (980, 980), (1036, 1036)),
+        ((1664, 928), (1316, 728), (1652, 924)),
+        ((512, 512), (504, 504), (504, 504)),
+        ((384, 384), (448, 448), (392, 392)),
+    ],
+)
+def test_the_judge_sees_so_many_pixels_here_and_on_a_server(
+    size: tuple[int, int], kit: tuple[int, int], original: tuple[int, int], tmp_path: Path
+) -> None:
+    path = tmp_path / "0001.png"
+    Image.effect_noise(size, 90).convert("RGB").save(path)
+    plain = Picture(path, "ab" * 32)
+    capped = plain._replace(pixels=T2IReasonBench().pixels)
+    whole = plain._replace(pixels=T2IReasonBench(T2IReasonBenchSettings(pixels="original")).pixels)
+    assert (judge_picture(capped).size, judge_picture(whole).size) == (kit, original)
+    data, media_type = sent_picture(capped)
+    with Image.open(io.BytesIO(data)) as sent:
+        assert (media_type, sent.tobytes()) == ("image/png", judge_picture(capped).tobytes())
+    # without limits the server makes that of the file
+    assert sent_picture(whole)[0] == path.read_bytes()
+    assert capped.request != whole.request
 
 
 def test_the_second_stage_quotes_what_was_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import json
+import operator
 import random
 import re
-from collections.abc import Sequence
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks.tiff.benchmark import GROUPS, TYPES, Tiff, TiffSettings
+from imageevalkit.adoption.places import find_images
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from imageevalkit.cell.results import Metric
-from tests.support.function_judge import items
-from tests.support.mirror import official_source, use_official_data
+from imageevalkit.cell.results import Metric, write_files
+from imageevalkit.images import sha256_file
+from tests.support.function_judge import evaluate, items, use_function_judge, write_images
+from tests.support.mirror import official_folder, official_source, use_official_data
+from tests.support.official_programs import ClientOfOpenAI, request_to, run_program
+
+_KIT = ("PenghaoYin/ImageEvalKit", "85b5e1511b867688fa37edee304ee0adc953e941")
+_EVAL = "benchmarks/TIIF-Bench/eval"
+_AUTHORS = ("A113N-W3I/TIIF-Bench", "3aae7504d2546516eaec2fea82fde9ae445dfea3")
 
 # right answers and questions of the published judgements of sd35, testmini, by type: short; long
 _PUBLISHED = """
@@ -154,9 +167,7 @@ def question(count: int) -> Question:
 
 
 def test_replies_are_read_as_the_official_function_reads_them() -> None:
-    source = official_source(
-        "A113N-W3I/TIIF-Bench", "3aae7504d2546516eaec2fea82fde9ae445dfea3", "eval/eval_with_vlm.py"
-    )
+    source = official_source(*_KIT, f"{_EVAL}/eval_with_vlm.py")
     begin, end = source.index("class OutputFormatError"), source.index("def main(")
     space: dict[str, Any] = {"re": re}
     exec(compile(source[begin:end], "official", "exec"), space)
@@ -202,19 +213,230 @@ def test_the_template_is_drawn_by_item_and_attempt(tmp_path: Path, monkeypatch: 
     made = items(benchmark)
     assert len(made) == 554
 
-    def text(item: Item, attempt: int = 0) -> str:
-        [one] = benchmark.questions(item, Picture(item.path, "ab" * 32), Answers({}, {"questions": attempt}))
-        assert one.sampling.temperature == 1.0 and one.sampling.max_tokens is None
-        assert [message.role for message in one.messages] == ["system", "user"]
-        return one.text
+    def drawn(item: Item, attempt: int = 0) -> str:
+        answers = Answers({}, {"questions": attempt})
+        [one] = benchmark.questions(item, Picture(item.path, "ab" * 32), answers)
+        return one.variant
 
     # the same draw whenever it is asked for, another with the attempt and the item
-    assert text(made[0]) == text(made[0])
-    first_lines = {text(made[0], n).split("\n")[2] for n in range(20)}
-    assert len(first_lines) == 3
-    assert len({text(one).split("\n")[2] for one in made[:20]}) == 3
-    # every question of the row is in it, without its blanks
-    assert all(asked.strip() in text(made[3]) for asked in made[3].data["questions"])
+    assert drawn(made[0]) == drawn(made[0])
+    names = {"raw_prompt", "raw_prompt_1", "raw_prompt_2"}
+    assert {drawn(made[0], n) for n in range(20)} == {drawn(one) for one in made[:20]} == names
+
+
+def test_one_wording_replaces_no_result_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_official_data("tiff", tmp_path, monkeypatch)
+    made = items(Tiff())
+    write_images(made)
+    asked = use_function_judge(lambda question: "yes\n" * question.data, monkeypatch)
+    assert evaluate(Tiff(), made)[0].state == "complete"
+    short = Tiff(TiffSettings(wording="short"))
+    outcome, result = evaluate(short, items(short))
+    assert outcome.state == "complete" and outcome.message.endswith("the result of 554 items stands")
+    assert set(result.headline) == {"short", "long"} and len(asked) == 554
+
+
+def test_which_template_was_drawn_is_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_official_data("tiff", tmp_path, monkeypatch)
+    benchmark = Tiff()
+    made = items(benchmark, 3)
+    write_images(made)
+    replies: dict[str, int] = defaultdict(int)
+
+    def reply(question: Question) -> str:
+        replies[question.item] += 1
+        return "yes\n" * (0 if replies[question.item] < 3 else question.data)
+
+    asked = use_function_judge(reply, monkeypatch)
+    outcome, _ = evaluate(benchmark, made, limit=3)
+    assert outcome.state == "complete" and len(asked) == 9
+    cell = Cell("m", "tiff")
+    records = [json.loads(line) for line in cell.judgements.read_text().splitlines()]
+    drawn = [random.Random(f"{one.id}/{n}").choice(range(3)) for n in range(3) for one in made]
+    names = ["raw_prompt", "raw_prompt_1", "raw_prompt_2"]
+    assert [record["variant"] for record in records] == [names[n] for n in drawn]
+    scores = [json.loads(line) for line in cell.scores.read_text().splitlines()]
+    assert [score["detail"]["template"] for score in scores] == [names[n] for n in drawn[-3:]]
+    # the same wordings are known again
+    assert evaluate(benchmark, made, limit=3)[0].state == "complete" and len(asked) == 9
+
+
+def test_the_official_program_asks_the_same_and_writes_the_same_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_official_data("tiff", tmp_path, monkeypatch)
+    benchmark = Tiff()
+    made = items(benchmark, 100)
+    write_images(made)
+
+    def said(questions: Sequence[str]) -> str:
+        return "\n\n".join(
+            f"{random.Random(one).choice(['Yes', 'no'])}, {n}" for n, one in enumerate(questions)
+        )
+
+    replies = {"\n".join(q.strip() for q in one.data["questions"]): one.data["questions"] for one in made}
+
+    def reply(request: dict[str, Any]) -> str:
+        text = request["messages"][1]["content"][0]["text"]
+        return said(next(questions for joined, questions in replies.items() if f"\n{joined}\n" in text))
+
+    client = ClientOfOpenAI(reply)
+    program = run_program(*_KIT, f"{_EVAL}/eval_with_vlm.py", monkeypatch, openai=client.module)
+    wordings = {}
+    for item in made:
+        [question] = benchmark.questions(item, Picture(item.path, sha256_file(item.path)), Answers({}))
+        n = ("raw_prompt", "raw_prompt_1", "raw_prompt_2").index(question.variant)
+        program["random"] = SimpleNamespace(choice=operator.itemgetter(n))
+        text = program["format_questions_prompt"](program["raw_prompt"], item.data["questions"])
+        program["generate_with_prompt"](text, item.path, client, model="gpt-5")
+        assert request_to("gpt-5", question) == client.asked[-1]
+        wordings[item.id] = question.text
+    assert len({*wordings.values()}) > 50
+
+    program["random"] = random
+    folder = made[0].path.parents[2]
+    arguments = {
+        "jsonl_dir": str(benchmark.data / "testmini_eval_prompts"),
+        "image_dir": str(folder),
+        "eval_model": "m",
+        "output_dir": str(tmp_path / "results"),
+        "sample_idx_file": None,
+        "postfix": "_prompts",
+        "model": "gpt-5",
+        "api_key": "",
+        "base_url": "",
+    }
+    program["main"](SimpleNamespace(**arguments))
+    use_function_judge(lambda question: said(replies[_questions_in(question.text, replies)]), monkeypatch)
+    assert evaluate(benchmark, made, limit=100)[0].state == "complete"
+    theirs = files_below(tmp_path / "results/m")
+    assert files_below(folder / "official") == theirs and len(theirs) == 100
+
+
+def _questions_in(text: str, known: Iterable[str]) -> str:
+    return next(joined for joined in known if f"\n{joined}\n" in text)
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("model", "short", "long", "of_types"),
+    [
+        ("sd35", "0.7166", "0.6742", "0.7000"),
+        ("sd3", "0.6765", "0.6622", "0.6731"),
+        ("Janus-Pro", "0.6667", "0.6519", "0.6882"),
+    ],
+)
+def test_the_authors_published_replies_give_their_table(
+    model: str, short: str, long: str, of_types: str
+) -> None:
+    folder = f"eval-results/testmini_subset_eval_results/testmini_subset_eval_results_GPT-4o/{model}"
+    judged = {name: json.loads(text) for name, text in official_folder(*_AUTHORS, folder).items()}
+    benchmark, found = Tiff(), []
+    for name, record in judged.items():
+        kind, wording, _ = name.split("/")
+        rows = {"row": record["line_idx"], "questions": record["questions"], "expected": record["gt_answers"]}
+        data = {"type": kind, "wording": wording, **rows}
+        item = Item(name, Cell("m", "tiff").folder / f"{name}.png", 42, "a prompt", None, data)
+        asked = question(len(record["questions"]))
+        answer = Answer(asked, record["model_output"])
+        value = benchmark.parse(asked, answer)
+        assert value == record["model_pred"]
+        answers = Answers({"questions": replace(answer, value=value)})
+        score = benchmark.score(item, answers).of_item(item.id)
+        found.append(ScoredItem(item, item.path, answers, {"questions": record["model_output"]}, score))
+    scores = Scores(found)
+    metrics = benchmark.metrics(scores)
+    assert shown(metrics, ["short", "long", "mean_accuracy"]) == [short, long, of_types]
+    files = benchmark.official_files(scores)
+    assert {name: json.loads(text) for name, text in files.items()} == judged
+
+
+def test_the_official_summary_of_our_files_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tables go through a workbook officially, whose cells are texts."""
+    pd = pytest.importorskip("pandas")
+    benchmark, tables = Tiff(), dict[str, Any]()
+    folder = tmp_path / "results/m"
+    write_files(folder, benchmark.official_files(published(benchmark)))
+    monkeypatch.setattr(pd.DataFrame, "applymap", pd.DataFrame.map, raising=False)  # gone since pandas 3
+    monkeypatch.setattr(
+        pd.DataFrame, "to_excel", lambda table, writer, sheet_name: tables.update({sheet_name: table})
+    )
+    monkeypatch.setattr(
+        pd, "ExcelWriter", lambda *a, **k: nullcontext(SimpleNamespace(sheets=defaultdict(str)))
+    )
+    monkeypatch.setattr(pd, "read_excel", lambda *names, **how: tables["Accuracy"].astype(float))
+    monkeypatch.setattr(sys, "stdout", sys.stdout)  # the second program leaves another
+    output = tmp_path / "summary.txt"
+    for name, words in {
+        "summary_results": ["--input_dir", str(folder.parent), "--output_excel_name", "a.xlsx"],
+        "summary_dimension_results": ["--input_excel", "a.xlsx", "--output_txt", str(output)],
+    }.items():
+        program = run_program(*_KIT, f"{_EVAL}/{name}.py", monkeypatch)
+        program["auto_adjust_col_width"] = program["bold_max_in_each_column"] = lambda *a, **k: None
+        program["print"] = lambda *words: print(*words, file=sys.stdout)
+        monkeypatch.setattr(sys, "argv", [name, *words])
+        program["main"]()
+    theirs = {
+        name: {"short": float(short), "long": float(long)}
+        for name, short, long in re.findall(
+            r"^==== (.+?)(?: - .+)? ====\n.*\n(?:Model .*\n)?m +(\S+) +(\S+)$", output.read_text(), re.M
+        )
+    }
+    metrics = benchmark.metrics(published(benchmark))
+    groups = {
+        "Overall average score of 9 sub-attributes": "",
+        "Basic_Following_Overall": "/basic",
+        **{f"Basic_{name}": f"/{name.lower()}" for name in ("Attribute", "Relation", "Reasoning")},
+        "Advanced_Following_Overall": "/advanced",
+        "Advanced_Attribute+Relation": "/attribute+relation",
+        "Advanced_Attribute+Reasoning": "/attribute+reasoning",
+        "Advanced_Relation+Reasoning": "/relation+reasoning",
+        "Advanced_Text Generation": "/text",
+        "Advanced_Style Control": "/style",
+        "Real_World_Following_Overall": "/real_world",
+        "Real_Complex": "/real_world",
+    }
+    assert theirs.keys() == groups.keys()
+    for name, group in groups.items():
+        # 4 decimals are printed, and of two equally near ones the even one
+        ours = {wording: metrics[f"{wording}{group}"].value for wording in ("short", "long")}
+        assert ours == pytest.approx(theirs[name], abs=0.5001e-4), name
+    assert tables["Accuracy"]["Mean_Accuracy"].item() == shown(metrics, ["mean_accuracy"])[0]
+
+
+def test_corrected_rules_ask_in_the_same_words_without_chance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_official_data("tiff", tmp_path, monkeypatch)
+    for judge, temperature in (("openai:gpt-4o", 0.0), ("openai:gpt-5", 1.0)):  # gpt-5 takes no other
+        benchmark = Tiff(TiffSettings(rules="corrected"), judge)
+        asked = [
+            question
+            for item in items(benchmark, 20)
+            for question in benchmark.questions(item, Picture(item.path, "ab" * 32), Answers({}))
+        ]
+        assert {(one.variant, one.sampling.temperature) for one in asked} == {("raw_prompt", temperature)}
+        assert {one.pictures[0].media_type for one in asked} == {None}  # what the file is
+
+
+@pytest.mark.parametrize("split", ["testmini", "test"])
+@pytest.mark.parametrize("layout", ["{type}_prompts/{wording}_description", "{type}/m/{wording}_description"])
+def test_images_made_elsewhere_are_found_in_both_layouts(
+    split: Any, layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_official_data("tiff", tmp_path, monkeypatch)
+    benchmark = Tiff(TiffSettings(split=split))
+    made, source = items(benchmark, 30), tmp_path / "made"
+    expected = {}
+    for item in made:
+        expected[item.id] = source / layout.format(**item.data) / f"{item.data['row']}.webp"
+        expected[item.id].parent.mkdir(parents=True, exist_ok=True)
+        expected[item.id].write_bytes(b"")
+    found = find_images(source, made, [], benchmark.find_images)
+    assert {id: place.path for id, place in found.items()} == expected
 
 
 def test_both_splits_have_all_prompts_and_never_the_same_file(
@@ -226,7 +448,9 @@ def test_both_splits_have_all_prompts_and_never_the_same_file(
     assert sum(len(one.data["questions"]) for one in mini) == 2892
     assert not {one.id for one in mini} & {one.id for one in whole}
     assert {one.seed for one in mini} == {42}
-    assert len(items(Tiff(TiffSettings(wording="long")))) == 277
+    one = Tiff(TiffSettings(wording="long"))
+    assert len(items(one)) == 277
+    assert "mean_accuracy" not in one.metrics(Scores([scored(one, "style", "long", 1, 2)]))
 
 
 def test_there_is_an_official_file_for_each_image() -> None:

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-import ast
+import base64
+import csv
+import itertools
 import json
+import math
 import random
 import re
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks.unigenbench.benchmark import LANGUAGES, UniGenBench, UniGenBenchSettings
+from imageevalkit.adoption.places import find_images
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
-from tests.support.function_judge import items
+from imageevalkit.images import sha256_file
+from tests.support.function_judge import evaluate, items, use_function_judge, write_images
 from tests.support.mirror import official_source, use_official_data
+from tests.support.official_programs import ClientOfOpenAI, request_to, run_program
 
 _KIT = ("PenghaoYin/ImageEvalKit", "85b5e1511b867688fa37edee304ee0adc953e941")
+_EVAL = "benchmarks/UniGenBench/eval"
 ROW_0 = ["Style", "World Knowledge", "Attribute - Quantity"]
 ROW_X = ["Attribute - Color", "Text Generation"]
 
@@ -70,6 +79,7 @@ def test_points_are_pooled_over_images() -> None:
     metrics = benchmark.metrics(scored(benchmark, IMAGES))
     shown = {name: f"{metric.value:.2f}" for name, metric in metrics.items() if metric.value is not None}
     assert shown == {
+        "en": "62.20",
         "en/Style": "100.00",
         "en/World Knowledge": "66.67",
         "en/Attribute": "57.14",
@@ -77,7 +87,8 @@ def test_points_are_pooled_over_images() -> None:
         "en/Attribute - Quantity": "33.33",
         "en/Attribute - Color": "75.00",
     }
-    assert metrics["en"].value is None  # until all ten have a score
+    assert metrics["en_official"].value is None  # of so few images
+    assert benchmark.metrics(scored(benchmark, []))["en"].value is None
 
 
 def test_the_whole_is_the_mean_of_the_ten() -> None:
@@ -86,59 +97,69 @@ def test_the_whole_is_the_mean_of_the_ten() -> None:
     assert benchmark.metrics(scored(benchmark, images))["en"].value == pytest.approx(70.0)
 
 
-def program() -> str:
-    return official_source(*_KIT, "benchmarks/UniGenBench/eval/gemini_en_eval.py")
+class AskedAgain(BaseException):
+    """What no official program catches."""
 
 
-def official_value(text: str, count: int) -> list[Any] | None:
-    """The scores that the official programs count of a reply, by the lines of theirs that read it."""
-    try:
-        found = {}
-        for tag in ("analysis", "score"):
-            match = re.search(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
-            found[tag] = ast.literal_eval(match.group(1).strip())  # type: ignore[union-attr]
-        if count != len(found["analysis"]) or count != len(found["score"]):
-            return None
-        stored = json.dumps(found, ensure_ascii=False, indent=4)
-        scores = ast.literal_eval(stored)["score"]
-        return scores if isinstance(scores, list) else None
-    except Exception:
-        return None
-
-
-def test_the_lines_that_read_a_reply_are_those_of_the_official_program() -> None:
-    source = program()
-    for line in (
-        "re.search(r'<analysis>(.*?)</analysis>', text, re.DOTALL)",
-        "re.search(r'<score>(.*?)</score>', text, re.DOTALL)",
-        "len(testpoint) != len(analysis) or len(testpoint) != len(score)",
-        "ast.literal_eval(row['result_json'])['score']",
-        "if score == 1:",
-    ):
-        assert line in source
-
-
-def test_replies_are_read_as_the_official_program_reads_them() -> None:
-    benchmark, draw, read = UniGenBench(), random.Random(3), 0
-    values = ["1", "0", "0.5", "'1'", "True", "None", "[1]", "1.0", "1e999", "{1}", "2", "x", "b'1'"]
+def test_replies_are_read_as_the_official_programs_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw, replies = random.Random(3), dict[tuple[str, int], None]()
+    scores = ["1", "0", "0.5", "'1'", "True", "None", "[1]", "1.0", "1e999", "{1}", "2", "x", "b'1'"]
+    analyses = [
+        "'seen'",
+        '"it\'s red"',
+        "'null, {x}'",
+        "'两只\\n'",
+        "''",
+        "None",
+        "true",
+        "'a' 'b'",
+        "1",
+        "no",
+    ]
     for _ in range(100_000):
-        lists = []
-        for _ in range(2):
-            likely = values[:2] if draw.random() < 0.7 else values
-            inner = ", ".join(draw.choice(likely) for _ in range(draw.randint(1, 3)))
-            lists.append(f"{draw.choice('[([')}{inner}{draw.choice('])]')}")
-        text = f"<analysis>{lists[0]}</analysis><score> {lists[1]}\n</score>"
+        count, lists = draw.randint(1, 3), []
+        for values, usual in ((analyses, 5), (scores, 2)):
+            likely = values[:usual] if draw.random() < 0.8 else values
+            length = count if draw.random() < 0.9 else draw.randint(0, 4)
+            inner = draw.choice([", ", ",", ",\n"]).join(draw.choice(likely) for _ in range(length))
+            brackets = draw.choice(["[]", "[]", "[]", "()", "{}", "[)"])
+            lists.append(f"{brackets[0]}{inner}{brackets[1]}")
+        text = f"<analysis>{lists[0]}</analysis>{draw.choice(['', 'so: '])}<score> {lists[1]}\n</score>"
         if draw.random() < 0.1:
-            text = text.replace("</score>", "")
-        count = draw.randint(1, 3)
+            text = text.replace(draw.choice(["</score>", "<score>", "<analysis>", "\n"]), "<score>")
+        replies[text, count] = None  # of equal ones one is enough
+
+    said: list[str] = []
+
+    def reply(request: Any) -> str:
+        if not said:
+            raise AskedAgain
+        return said.pop()
+
+    modules: dict[str, Any] = {"openai": ClientOfOpenAI(reply).module, "pandas": SimpleNamespace()}
+    judge = run_program(*_KIT, f"{_EVAL}/gemini_en_eval.py", monkeypatch, **modules)
+    judge["local_image_to_data_url"] = lambda path: ""
+    rows = []
+    for n, (text, count) in enumerate(replies):
+        said.append(text)
+        stored: Any = math.nan  # what pandas reads in place of "null"
+        with suppress(AskedAgain, TypeError):  # TypeError: of bytes; it ends the official program
+            args = (0, "a cat", ROW_0[:count], ROW_0, "", "0_0.png", "", "")
+            stored = json.dumps(judge["call_evaluation"](args)["result_json"], ensure_ascii=False, indent=4)
+        rows.append({"testpoint": str([f"{n} {k}" for k in range(count)]), "result_json": stored})
+    table = SimpleNamespace(read_csv=lambda path: SimpleNamespace(iterrows=lambda: enumerate(rows)))
+    counts = run_program(*_KIT, f"{_EVAL}/calculate_score.py", monkeypatch, pandas=table)["small_class_stats"]
+
+    benchmark, read = UniGenBench(), 0
+    for n, (text, count) in enumerate(replies):
         asked = question(count)
         try:
-            ours = benchmark.parse(asked, Answer(asked, text))["score"]
+            ours = [[int(x == 1), 1] for x in benchmark.parse(asked, Answer(asked, text))["score"]]
         except Unparsed:
-            ours = None
-        assert ours == official_value(text, count), text
-        read += ours is not None
-    assert read > 1_000
+            ours = []
+        assert ours == [counts[f"{n} {k}"] for k in range(count) if f"{n} {k}" in counts], text
+        read += bool(ours)
+    assert read > 10_000
 
 
 def test_the_official_program_counts_our_file(tmp_path: Path) -> None:
@@ -162,36 +183,158 @@ def test_the_official_program_counts_our_file(tmp_path: Path) -> None:
     assert len(pd.read_csv(file)) == 8
 
 
-def test_the_question_is_the_official_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def judged_row(language: str, item: Item) -> tuple[Any, ...]:
+    """What an official program is told of an image, but for the judge."""
+    data = item.data
+    return data["index"], item.prompt, data["points"], data["descriptions"]
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_question_is_the_official_one(
+    language: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use_official_data("unigenbench", tmp_path, monkeypatch)
-    for language, judge in (("en", "openai:gemini-2.5-pro"), ("zh", "vllm:QwenVL")):
-        benchmark = UniGenBench(UniGenBenchSettings(language=language), judge)  # type: ignore[arg-type]
-        item = next(one for one in items(benchmark) if one.data["index"] == 0)
-        [asked] = benchmark.questions(item, Picture(item.path, "ab" * 32), Answers({}))
-        [message] = asked.messages
-        text = next(part for part in message.parts if isinstance(part, str))
-        theirs = official_text(language, item)
-        assert text == theirs
-        # the authors' client of their own judge shows a JPEG first
-        offline = language == "zh"
-        assert isinstance(message.parts[0], Picture) == offline
-        assert (asked.pictures[0].encoding is not None) == offline
-        assert (asked.sampling.max_tokens, asked.sampling.temperature) == (4096, None)
+    benchmark = UniGenBench(UniGenBenchSettings(language=language))
+    made = items(benchmark)[::25]
+    write_images(made)
+
+    def refuse(request: Any) -> str:
+        raise AskedAgain
+
+    client = ClientOfOpenAI(refuse)
+    modules: dict[str, Any] = {"openai": client.module, "pandas": SimpleNamespace()}
+    program = run_program(*_KIT, f"{_EVAL}/gemini_{language}_eval.py", monkeypatch, **modules)
+    points = set()
+    for item in made:
+        points |= {*item.data["points"]}
+        [asked] = benchmark.questions(item, Picture(item.path, sha256_file(item.path)), Answers({}))
+        with pytest.raises(AskedAgain):
+            program["call_evaluation"]((*judged_row(language, item), "", str(item.path), "", ""))
+        assert request_to("gemini-2.5-pro", asked) == client.asked[-1]
+    assert len(points) == 27
 
 
-def official_text(language: str, item: Item) -> str:
-    """What the official program makes of the same row, by its own lines."""
-    source = official_source(*_KIT, f"benchmarks/UniGenBench/eval/gemini_{language}_eval.py")
-    begin = source.index("    explanation_dict = {")
-    end = source.index("base64_image = local_image_to_data_url")
-    body = source[begin:end].replace("while True:", "if True:")
-    space: dict[str, Any] = {
-        "prompt": item.prompt,
-        "testpoint": item.data["points"],
-        "test_desc": item.data["descriptions"],
+def test_the_authors_own_judge_is_shown_a_jpeg_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_official_data("unigenbench", tmp_path, monkeypatch)
+    judge = "vllm:CodeGoat24/UniGenBench-EvalModel-qwen3vl-32b-v1"
+    benchmark = UniGenBench(UniGenBenchSettings(language="en"), judge)
+    assert benchmark.is_official_judge
+    [item] = items(benchmark, 1)
+    write_images([item])
+    [asked] = benchmark.questions(item, Picture(item.path, sha256_file(item.path)), Answers({}))
+    ours = request_to("UnifiedReward", asked)
+
+    told: list[Any] = []
+
+    def evaluate_batch(payload: list[Any], url: str) -> list[Any]:
+        told.extend(payload)
+        raise AskedAgain
+
+    modules: dict[str, Any] = {
+        "vllm_request": SimpleNamespace(evaluate_batch=evaluate_batch),
+        "pandas": SimpleNamespace(),
     }
-    exec(compile("if True:\n" + body, "official", "exec"), space)
-    return str(space["system_prompt"])
+    program = run_program(*_KIT, f"{_EVAL}/offline_model_en_eval.py", monkeypatch, **modules)
+    with pytest.raises(AskedAgain):
+        program["call_evaluation"]((*judged_row("en", item), str(item.path), ""))
+    client = run_program(*_KIT, f"{_EVAL}/vllm_request.py", monkeypatch)["VLMessageClient"]("")
+    assert ours["messages"] == client.build_messages(told[0])
+    assert ours.keys() == {"model", "messages", "max_tokens"} and ours["max_tokens"] == 4096
+
+
+def test_corrected_rules_leave_gemini_room_to_think() -> None:
+    benchmark = UniGenBench(UniGenBenchSettings(language="en", rules="corrected"))
+    names = (
+        "explanation",
+        "test_explanation",
+        "system_prompt",
+        *(f"explanation_dict[{one}]" for one in ROW_X),
+    )
+    vars(benchmark)["prompts"] = {f"{_EVAL}/gemini_en_eval.py::call_evaluation.{name}": "" for name in names}
+    [one] = scored(benchmark, [(ROW_X, reply([1, 0]))]).items
+    [asked] = benchmark.questions(one.item, Picture(one.item.path, "ab" * 32), Answers({}))
+    assert asked.sampling.max_tokens == 16384
+    for text in (reply([1, 0.5]), reply([1, "1"])):
+        with pytest.raises(Unparsed, match="neither 0 nor 1"):
+            benchmark.parse(question(2), Answer(question(2), text))
+
+
+def test_the_official_program_writes_and_prints_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pandas")
+    use_official_data("unigenbench", tmp_path, monkeypatch)
+    benchmark = UniGenBench(UniGenBenchSettings(language="en"))
+    made = [one for one in items(benchmark) if one.data["index"] < 3]
+    made.sort(key=lambda one: one.id)
+    write_images(made)
+    pixels = {base64.b64encode(one.path.read_bytes()).decode(): one for one in made}
+
+    def said(item: Item) -> str:
+        draw = random.Random(item.id)
+        return (
+            'No, "never"'
+            if item.id.endswith("1_2")
+            else reply([draw.randint(0, 1) for _ in item.data["points"]])
+        )
+
+    def in_request(request: dict[str, Any]) -> str:
+        url = request["messages"][0]["content"][1]["image_url"]["url"]
+        return said(pixels[url.removeprefix("data:image/png;base64,")])
+
+    source = benchmark.data / "test_prompts_en.csv"
+    with (
+        source.open(encoding="utf-8", newline="") as file,
+        (tmp_path / "three.csv").open("w", newline="") as part,
+    ):
+        csv.writer(part).writerows(itertools.islice(csv.reader(file), 4))
+    client = ClientOfOpenAI(in_request)
+    program = run_program(*_KIT, f"{_EVAL}/gemini_en_eval.py", monkeypatch, openai=client.module)
+    printed: list[str] = []
+    program["print"] = lambda *words: printed.append(" ".join(map(str, words)))
+    program["Pool"] = lambda processes: SimpleNamespace(imap=map, close=list, join=list)
+    monkeypatch.chdir(tmp_path)
+    program["main"](str(made[0].path.parent), "", "", str(tmp_path / "three.csv"))
+
+    use_function_judge(lambda asked: said(next(one for one in made if one.id == asked.item)), monkeypatch)
+    outcome, result = evaluate(benchmark, made)
+    assert outcome.state == "incomplete" and result.coverage.unparsed == 1
+    theirs, ours = (
+        list(csv.DictReader(path.open(encoding="utf-8", newline="")))
+        for path in (
+            tmp_path / "results/samples_en.csv",
+            Cell("m", "unigenbench").official / "samples_en.csv",
+        )
+    )
+    assert len(ours) == 12
+    for one in (*theirs, *ours):
+        one["img_path"] = Path(one["img_path"]).name
+    assert ours == theirs
+    rates = dict(re.findall(r"- (.+?): \d+/\d+ = ([\d.]+)%", "\n".join(printed)))
+    metrics = {name.removeprefix("en/"): one.value for name, one in result.metrics.items() if "/" in name}
+    assert {name.strip(): value for name, value in rates.items()} == {
+        n: f"{v:.2f}" for n, v in metrics.items()
+    }
+
+
+def test_images_made_elsewhere_are_found_in_the_official_layouts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_official_data("unigenbench", tmp_path, monkeypatch)
+    both = items(UniGenBench(), 20)
+    for language, below in (("both", ""), ("both", "images/"), ("zh", ""), ("en", None)):
+        benchmark = UniGenBench(UniGenBenchSettings(language=language))  # type: ignore[arg-type]
+        made, source = items(benchmark, 20), tmp_path / f"{language}{below}"
+        expected = {}
+        for item in made:
+            folder = "" if below is None else f"{below}{item.data['language']}"
+            expected[item.id] = source / folder / item.path.name
+            expected[item.id].parent.mkdir(parents=True, exist_ok=True)
+            expected[item.id].write_bytes(b"")
+        found = find_images(source, made, [], benchmark.find_images)
+        assert {id: place.path for id, place in found.items()} == expected
+        # one folder cannot be of both languages
+        assert bool(UniGenBench().find_images(source, both)) == (below is not None)
 
 
 def test_both_languages_have_all_images_and_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

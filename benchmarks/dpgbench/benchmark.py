@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,10 +33,12 @@ from imageevalkit.cell import portable_path
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure
+from imageevalkit.grids import Grid
 from imageevalkit.metrics import arithmetic_mean, mean, mean_by, points
+from imageevalkit.secrets import one_line
 
-_IMAGES_PER_PROMPT = 4
-_PROMPTS = 1065
+_QUESTIONS = "dpgbench.csv"
+_GRID = Grid(2, 2)
 _WORD = re.compile(r"[a-z]+")
 
 
@@ -63,6 +68,7 @@ class DPGBench(Benchmark):
         file_list(Path(__file__).with_name("assets.txt"), "benchmarks/dpgbench/eval_prompts/"),
         licence="Apache-2.0 (TencentQQGYLab/ELLA)",
     )
+    prompt_count, images_per_prompt = 1065, 4
     judge = "mplug"
     takes = "vqa"
     headline = ("overall",)
@@ -88,38 +94,60 @@ class DPGBench(Benchmark):
         """The sources of the prompts take turns in their shares."""
         prompts = [
             (file.removesuffix(".txt"), text)
-            for file, text in self.read_json("dpgbench_prompts.json").items()
+            for file, text in self.read_json("dpgbench_prompts.json", self.prompt_count).items()
         ]
         sources = grouped(prompts, lambda pair: re.sub(r"\d+$", "", pair[0]))
         for name, prompt in spread(sources.values()):
-            for repetition in range(_IMAGES_PER_PROMPT):
+            for repetition in range(self.images_per_prompt):
                 data = {"prompt_id": name, "repetition": repetition}
                 yield Sample(f"images/{name}/{repetition}.png", prompt, repetition, data)
 
+    def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
+        """Our own layout's, and of a prompt that has none the cells of its official grid, ``<item>.png``."""
+        # the driver reads this module before any package is there
+        from imageevalkit.adoption.places import Place, only_one
+        from imageevalkit.images import IMAGE_SUFFIXES
+
+        def found(folder: Path) -> dict[str, Place]:
+            files = (file for depth in ("*", "*/*") for file in sorted(folder.glob(depth)))
+            named = grouped(
+                (file for file in files if file.suffix.lower() in IMAGE_SUFFIXES),
+                lambda file: file.relative_to(folder).with_suffix("").as_posix(),
+            )
+            places = dict[str, Place]()
+            for item in items:
+                name, repetition = item.data["prompt_id"], item.data["repetition"]
+                if own := named.get(f"{name}/{repetition}"):
+                    places[item.id] = only_one(own)
+                elif grids := named.get(name):
+                    places[item.id] = only_one(grids, _GRID, repetition)
+            return places
+
+        return max(map(found, (source, source / "images")), key=len) or None
+
     @cached_property
     def _propositions(self) -> dict[str, dict[int, Proposition]]:
-        """Those of each prompt by number, in the order of the file. Raises CellFailure: a prompt has none."""
-        rows = self.read_csv("dpgbench.csv")
-        if self.settings.rules == "official":
-            rows = rows[1:]  # quirk: the first is taken for a header
+        """Those of each prompt by number, in the order of the file. Raises CellFailure: it is not what it should be."""
+        is_official = self.settings.rules == "official"
+        rows = self.read_csv(_QUESTIONS)
         found: dict[str, dict[int, Proposition]] = {}
         before = ""
-        for row in rows:
-            name = row["item_id"]
-            if name != before:
-                found[name] = {}  # quirk: of a prompt whose rows are apart the last ones count
-            parents = [int(number) for number in row["dependency"].split(",")]
-            kind = row["tuple"].partition("(")[0].strip()
-            found[name][int(row["proposition_id"])] = Proposition(
-                row["question_natural_language"], parents, kind
-            )
-            before = name
+        with self.content_of(_QUESTIONS):
+            for row in rows[1:] if is_official else rows:  # quirk: the first is taken for a header
+                name = row["item_id"]
+                if name not in found or (is_official and name != before):
+                    found[name] = {}  # quirk: of a prompt whose rows are apart the last ones count
+                parents = [int(number) for number in row["dependency"].split(",")]
+                kind = row["tuple"].partition("(")[0].strip()
+                question = row["question_natural_language"]
+                found[name][int(row["proposition_id"])] = Proposition(question, parents, kind)
+                before = name
         return found
 
     def _of(self, item: Item) -> Mapping[int, Proposition]:
         name = item.data["prompt_id"]
         if name not in self._propositions:
-            raise CellFailure(f"benchmark dpgbench: dpgbench.csv has no questions about prompt {name}")
+            raise CellFailure(f"benchmark dpgbench: {_QUESTIONS} has no questions about prompt {name}")
         return self._propositions[name]
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
@@ -149,7 +177,7 @@ class DPGBench(Benchmark):
         """
         propositions = self._of(item)
         raw = {number: answers[f"question/{number}"].value for number in propositions}
-        counted = _counted(raw, propositions, in_file_order=self.settings.rules == "official")
+        counted = _counted(raw, propositions, is_official=self.settings.rules == "official")
         keys = {key: item.data[key] for key in ("prompt_id", "repetition")}
         if counted is None:
             return Score({}, keys, {"left out": "a question depends on one that the official program skips"})
@@ -170,34 +198,36 @@ class DPGBench(Benchmark):
     def metrics(self, scores: Scores) -> dict[str, Metric]:
         """By name, in percent; the images of a prompt are one to an interval.
 
-        * ``overall``: the mean of all images. ``overall_official`` (official rules): of the prompts with four.
+        * ``overall``: the mean of all images. Official rules: but for prompts at which the official program fails
+          (quirk); and ``overall_official``, of the prompts with four.
         * ``l1/<category>``, ``l2/<category>``: the share of yes. Official rules: in the last image of each prompt
-          alone, whatever it depends on (quirk). Corrected: in all images, with what depends on a no; and ``l1_raw``,
-          ``l2_raw``, whatever it depends on.
+          with four alone, whatever it depends on (quirk). Corrected: in all images, with what depends on a no; and
+          ``l1_raw``, ``l2_raw``, whatever it depends on.
         """
         is_official = self.settings.rules == "official"
         of_prompt = grouped(scores, lambda score: score.keys["prompt_id"])
-        whole = [
-            score
-            for mine in of_prompt.values()
-            if len(mine) == _IMAGES_PER_PROMPT and all(one.values for one in mine)
-            for score in mine
-        ]
+        counted = [mine for mine in of_prompt.values() if all(one.values for one in mine)]
         options: dict[str, Any] = {"percent": True, "cluster": "prompt_id"}
-        found = {"overall": mean(scores, lambda score: score.values.get("score"), **options)}
+        found = {"overall": mean(chain(*counted), "score", **options)}
         if is_official:
+            whole = [*chain(*(mine for mine in counted if len(mine) == self.images_per_prompt))]
             found["overall_official"] = mean(whole, "score", **options)
+            last = points(score for score in whole if score.keys["repetition"] == self.images_per_prompt - 1)
         for level in ("l1", "l2"):
             if is_official:
-                last = points(score for score in whole if score.keys["repetition"] == _IMAGES_PER_PROMPT - 1)
                 found |= mean_by(last, "raw", level, prefix=f"{level}/", **options)
             else:
                 found |= mean_by(points(scores), "counted", level, prefix=f"{level}/", **options)
                 found |= mean_by(points(scores), "raw", level, prefix=f"{level}_raw/", **options)
         return found
 
+    def notes(self, scores: Scores) -> Sequence[str]:
+        lost = sorted({score.keys["prompt_id"] for score in scores if not score.values})
+        return [f"{', '.join(lost)} left out: there the official program fails"] if lost else ()
+
     def official_files(self, scores: Scores) -> dict[str, str]:
-        """``dpgbench.txt``: a line for each prompt with four images, then the scores; ``dpgbench_detail.txt``."""
+        """``dpgbench.txt``: a line for each prompt with four images, then the scores; ``dpgbench_detail.txt``: one for
+        each question, with the image's own file and all of it in the place of a grid's and a cell."""
         metrics = self.metrics(scores)
         of_prompt = grouped(scores.items, lambda one: one.item.data["prompt_id"])
         lines, details = [], []
@@ -205,46 +235,55 @@ class DPGBench(Benchmark):
             done = sorted((one for one in items if one.score), key=lambda one: one.item.data["repetition"])
             details += [line for one in done for line in self._detail(one)]
             values = [one.score.values["score"] for one in done if one.score and one.score.values]
-            if len(values) == _IMAGES_PER_PROMPT:
+            if len(values) == self.images_per_prompt:
                 shown = ", ".join(map(str, [*values, arithmetic_mean(values)]))
                 lines.append(f"{portable_path(items[0].item.path.parent)}.png, {shown}")
-        model = next((one.item.model for one in scores.items), "")
-        lines += [f"Model: {model}", "L1 category scores:"]
-        for level, header in (("l1", ""), ("l2", "L2 category scores:")):
-            lines += [header] if header else []
+        first = scores.items[0].item
+        lines.append(f"Model: {first.model}")
+        for level in ("l1", "l2"):
+            lines.append(f"{level.upper()} category scores:")
             named = {
-                key.partition("/")[2]: metric
+                key.partition("/")[2]: metric.value
                 for key, metric in metrics.items()
                 if key.startswith(f"{level}/")
             }
-            lines += [f"\t{key}: {named[key].value}" for key in sorted(named)]
+            lines += [f"\t{key}: {named[key]}" for key in sorted(named)]
         headline = metrics.get("overall_official", metrics["overall"])
-        lines.append(f"DPG-Bench score: {headline.value}")
+        value = math.nan if headline.value is None else headline.value
+        lines += [
+            f"Image path: {portable_path(first.path.parent.parent)}",
+            "Save results to: dpgbench.txt",
+            f"DPG-Bench score: {value}",
+        ]
         return {"dpgbench.txt": "\n".join(lines) + "\n", "dpgbench_detail.txt": "\n".join(details) + "\n"}
 
     def _detail(self, one: ScoredItem) -> list[str]:
-        path = portable_path(one.image or one.item.path)
+        from imageevalkit.images import opened  # the driver reads this module before any package is there
+
+        file = one.image or one.item.path
+        where = f"{portable_path(file)}, {(0, 0, *opened(file).size)}"
+        said = {name: text if self.backend else json.loads(text) for name, text in one.replies.items()}
         return [
-            f"{path}, {proposition.question}, {one.replies[f'question/{number}']}"
+            f"{where}, {proposition.question}, {one_line(said[f'question/{number}'])}"
             for number, proposition in self._of(one.item).items()
         ]
 
 
 def _counted(
-    raw: Mapping[int, int], propositions: Mapping[int, Proposition], *, in_file_order: bool
+    raw: Mapping[int, int], propositions: Mapping[int, Proposition], *, is_official: bool
 ) -> dict[int, int] | None:
-    """The answers, 0 where that to a parent is; None where there is no such parent.
+    """The answers, 0 where that to a parent is.
 
-    In the order of the file a parent that becomes 0 later changes nothing for a child before it (quirk).
+    Officially a parent that becomes 0 later changes nothing for a child before it in the file (quirk); and None where
+    there is no such parent.
     """
     counted = dict(raw)
-    passes = 1 if in_file_order else len(raw)
-    for _ in range(passes):
+    for _ in range(1 if is_official else len(raw)):
         for number, proposition in propositions.items():
             for parent in filter(None, proposition.parents):
-                if parent not in counted:
+                if parent not in counted and is_official:
                     return None
-                if not counted[parent]:
+                if not counted.get(parent, 1):
                     counted[number] = 0
                     break
     return counted

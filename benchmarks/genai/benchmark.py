@@ -21,12 +21,15 @@ from imageevalkit.benchmark.contract import (
     Scores,
     Settings,
     Unparsed,
+    grouped,
     json_value,
     spread,
 )
 from imageevalkit.benchmark.question import Answer, Picture, Question, ask, measure
 from imageevalkit.cell.items import Item
+from imageevalkit.cell.jsonl import is_number
 from imageevalkit.cell.results import Metric, Score
+from imageevalkit.errors import CellFailure
 from imageevalkit.metrics import mean
 
 _BASIC = ("attribute", "scene", "spatial relation", "action relation", "part relation", "basic")
@@ -74,6 +77,7 @@ class GenAI(Benchmark):
 
     def __init__(self, settings: GenAISettings | None = None, judge: str = "") -> None:
         super().__init__(settings, judge)
+        self.prompt_count = self.settings.prompts
         if self.settings.rules == "official":
             self.official_headline = tuple(f"{name}_official" for name in self.headline)
 
@@ -87,20 +91,46 @@ class GenAI(Benchmark):
         return {**super().identity, **({} if count == 1600 else {"prompts": count})}
 
     def samples(self) -> Iterable[Sample]:
-        count = self.settings.prompts
-        prompts = self.read_json(f"{_FOLDERS[count]}/genai_image.json")
-        skills = self.read_json(f"{_FOLDERS[count]}/genai_skills.json")
+        """The skills take turns in their shares, each prompt with the rarest of its own."""
+        folder = _FOLDERS[self.prompt_count]
+        prompts = self.read_json(f"{folder}/genai_image.json", self.prompt_count)
+        skills = self.read_json(f"{folder}/genai_skills.json")
         tags: dict[str, list[str]] = {key: [] for key in prompts}
         for tag, numbers in skills.items():
             for number in numbers:
                 tags[f"{number:05d}"].append(tag)
-        by_kind = [[key for key in prompts if kind in tags[key]] for kind in ("basic", "advanced")]
-        others = [key for key in prompts if not {"basic", "advanced"} & set(tags[key])]
-        # the numbers of the two sets stand for other prompts
-        folder = "images" if count == 1600 else "images_527"
-        for key in spread([*by_kind, others]):
+        sizes = {tag: len(numbers) for tag, numbers in skills.items()}
+        of_skill = grouped(prompts, lambda key: min(tags[key], key=sizes.__getitem__, default=""))
+        for key in spread(of_skill.values()):
             data = {"id": key, "tags": tags[key]}
-            yield Sample(f"{folder}/{int(key):09d}.jpg", prompts[key]["prompt"], data=data)
+            yield Sample(f"{self._folder}/{int(key):09d}.jpg", prompts[key]["prompt"], data=data)
+
+    @property
+    def _folder(self) -> str:
+        # the numbers of the two sets stand for other prompts
+        return "images" if self.settings.prompts == 1600 else "images_527"
+
+    def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
+        """By number, of any number of digits: ``000000000.jpg``, and ``00000.jpeg`` in a folder named like the model.
+
+        Raises CellFailure: of the 527 prompts none has the number 0.
+        """
+        # the driver reads this module before any package is there
+        from imageevalkit.adoption.places import only_one
+        from imageevalkit.images import IMAGE_SUFFIXES
+
+        def found(folder: Path) -> dict[int, list[Path]]:
+            files = (path for path in sorted(folder.glob("*")) if path.suffix.lower() in IMAGE_SUFFIXES)
+            return grouped((path for path in files if path.stem.isdecimal()), lambda path: int(path.stem))
+
+        numbers = {item.id: int(item.data["id"]) for item in items}
+        folders = (source / self._folder, source, source / items[0].model, source / "images")
+        files = max(map(found, folders), key=lambda files: len(files.keys() & {*numbers.values()}))
+        if self.settings.prompts == 527 and 0 in files:
+            raise CellFailure(
+                f"{files[0][0]} is of the 1,600 prompts, the 527 begin with 1: leave prompts=527 out"
+            )
+        return {id: only_one(files[number]) for id, number in numbers.items() if number in files} or None
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
         # the text is a template of a template
@@ -111,8 +141,8 @@ class GenAI(Benchmark):
 
     def parse(self, question: Question, answer: Answer) -> float:
         """The probability of "Yes", 0-1: of CLIP-FlanT5 the geometric mean with that of the end after it (quirk)."""
-        value = (answer.probabilities or {}).get("Yes") if self.backend else json_value(answer)
-        if not isinstance(value, float | int) or not math.isfinite(value):
+        value: Any = (answer.probabilities or {}).get("Yes") if self.backend else json_value(answer)
+        if not is_number(value):
             raise Unparsed("the record holds no probability")
         return float(value)
 
@@ -131,7 +161,7 @@ class GenAI(Benchmark):
         found = {tag: mean([one for one in scores if tag in one.keys["tags"]], "vqascore") for tag in TAGS}
         found["all"] = mean([one for one in scores if one.keys["tags"] or not is_official], "vqascore")
         if is_official:
-            whole = len(scores) == self.settings.prompts
+            whole = len(scores) == self.prompt_count
             for name in self.headline:
                 metric = found[name]
                 found[f"{name}_official"] = metric if whole else replace(metric, value=None, interval=None)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypedDict
 
 from imageevalkit.assets import file_table, github
 from imageevalkit.benchmark.contract import (
@@ -22,20 +23,19 @@ from imageevalkit.benchmark.contract import (
     Settings,
     Unparsed,
     grouped,
+    json_value,
     spread,
 )
 from imageevalkit.benchmark.question import Answer, Picture, Question, measure
 from imageevalkit.cell import portable_path
 from imageevalkit.cell.items import MODEL_NAME_MARK, Item
-from imageevalkit.cell.jsonl import Shape, read_jsonl
+from imageevalkit.cell.jsonl import Shape, read_json, read_jsonl
 from imageevalkit.cell.results import Metric, Score
-from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.errors import CellFailure, UserError, say
 from imageevalkit.metrics import mean, mean_by, weighted
 
-IMAGES_PER_PROMPT = 4
 TAGS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
 COLORS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white")
-_PROMPTS = 553
 _CLASSES = 80
 _QUESTION = "objects"
 _PROGRAM = "benchmarks/geneval/evaluation/evaluate_images.py::color_classification[template {}]"
@@ -43,14 +43,29 @@ _PROGRAM = "benchmarks/geneval/evaluation/evaluate_images.py::color_classificati
 _THRESHOLD, _COUNTING_THRESHOLD, MOST_OBJECTS = 0.3, 0.9, 16
 _POSITION_THRESHOLD = 0.1
 
+# an image's file, and with it its number among those of its prompt
+_FILE = re.compile(r"(\d+)\.\w+")
+
 Detection = Sequence[float]
 """x1, y1, x2, y2 in pixels, and the confidence, 0-1."""
 Objects = Mapping[str, Sequence[Detection]]
 """The detections of each class, the most confident first."""
 
+
+_Box = tuple[float, float, float, float, float]
+
+
+class _Measured(TypedDict):
+    objects: dict[str, list[_Box]]
+    colors: dict[str, list[str]]
+
+
+_MEASURED = Shape.of(_Measured)
+_DETAILS = Shape[dict[str, Any]]({}, rest=list[_Box])
 _RECORD = Shape[dict[str, Any]](
-    must={"filename": str, "tag": str, "correct": bool, "reason": str, "details": str}
+    must={"filename": str, "prompt": str, "correct": bool, "reason": str, "details": str}
 )
+_METADATA = Shape[dict[str, Any]](must={"prompt": str})
 
 
 @dataclass(frozen=True)
@@ -86,10 +101,12 @@ prompts/object_names.txt 642 608f6a0e5c8ca1c7a92b818430141fe268c85b7930b50f4160f
         },
         licence="MIT (djghosh13/geneval)",
     )
+    prompt_count, images_per_prompt = 553, 4
     judge = "mask2former"
     # the official one is mmdetection's, whose records the setting "detections" takes
     official_judges = ("mmdet",)
     takes = "detector"
+    program = "mmdet-records"
     headline = ("overall",)
     settings_class = GenEvalSettings
 
@@ -115,19 +132,25 @@ prompts/object_names.txt 642 608f6a0e5c8ca1c7a92b818430141fe268c85b7930b50f4160f
         return {"detections": "official records"} if self.settings.detections else super().identity
 
     def check(self) -> None:
-        """Raises UserError: there is no such file."""
+        """Raises UserError: there is no such file, or a judge is to detect."""
+        if self.backend:
+            raise UserError(
+                f"geneval is measured by a detector, not by the judge '{self.judge}': leave --judges out, or give "
+                "--ds_kwargs detections=FILE"
+            )
         file = self.settings.detections
         if file and MODEL_NAME_MARK not in file and not Path(file).is_file():
             raise UserError(f"geneval: detections names {file}, which is no file")
 
     def samples(self) -> Iterable[Sample]:
         """The six tags take turns in their shares."""
-        records = enumerate(self.read_jsonl("evaluation_metadata.jsonl", _PROMPTS))
+        records = enumerate(self.read_jsonl("evaluation_metadata.jsonl", self.prompt_count))
         of_tag = grouped(records, lambda pair: pair[1]["tag"])
         for n, record in spread(of_tag[tag] for tag in TAGS):
-            for repetition in range(IMAGES_PER_PROMPT):
+            for repetition in range(self.images_per_prompt):
                 file = f"images/{n:05d}/samples/{repetition:05d}.png"
-                yield Sample(file, record["prompt"], repetition, {"index": n, "metadata": record})
+                data = {"index": n, "repetition": repetition, "metadata": record}
+                yield Sample(file, record["prompt"], repetition, data)
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
         """One, with the classes whose colour is to be told, and how many objects of each."""
@@ -137,27 +160,18 @@ prompts/object_names.txt 642 608f6a0e5c8ca1c7a92b818430141fe268c85b7930b50f4160f
         coloured = {clause["class"]: clause["count"] for clause in include if "color" in clause}
         return [measure(_QUESTION, image, json.dumps(coloured))]
 
-    def parse(self, question: Question, answer: Answer) -> dict[str, Any]:
+    def parse(self, question: Question, answer: Answer) -> _Measured:
         """``objects`` (:data:`Objects`) and ``colors``, those of the first objects of each class asked about."""
         try:
-            found = json.loads(answer.text or "")
-            objects = {
-                str(name): [[float(n) for n in one] for one in of_class]
-                for name, of_class in found["objects"].items()
-            }
-            return {
-                "objects": objects,
-                "colors": {name: list(of_class) for name, of_class in found["colors"].items()},
-            }
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise Unparsed("the record holds no detections") from None
+            return _MEASURED.read(json_value(answer))
+        except ValueError as error:
+            raise Unparsed(f"the record holds no detections: {error}") from None
 
     def score(self, item: Item, answers: Answers) -> Score:
         """1 if the image shows what the prompt says, else 0."""
         metadata = item.data["metadata"]
         if self.settings.detections:
-            record = self._record(item)
-            objects, correct, reason = json.loads(record["details"]), record["correct"], record["reason"]
+            objects, correct, reason = self._recorded(item)
         else:
             value = answers[_QUESTION].value
             objects = kept(value["objects"], metadata["tag"])
@@ -190,6 +204,10 @@ prompts/object_names.txt 642 608f6a0e5c8ca1c7a92b818430141fe268c85b7930b50f4160f
             "prompts": mean(best.values(), "correct"),
         }
 
+    def notes(self, scores: Scores) -> Sequence[str]:
+        file = self.settings.detections
+        return [f"nothing in {file} says that it is about these images"] if file else ()
+
     def official_files(self, scores: Scores) -> dict[str, str]:
         """``results.jsonl``, from which the official program makes its summary."""
         lines = []
@@ -206,33 +224,111 @@ prompts/object_names.txt 642 608f6a0e5c8ca1c7a92b818430141fe268c85b7930b50f4160f
                 "metadata": json.dumps(metadata),
                 "details": json.dumps(one.score.detail["objects"]),
             }
-            lines.append(json.dumps(record) + "\n")
+            # as pandas writes it
+            lines.append(json.dumps(record, separators=(",", ":")).replace("/", "\\/") + "\n")
         return {"results.jsonl": "".join(lines)}
 
-    def _record(self, item: Item) -> Mapping[str, Any]:
-        """What the official program said of an image. Raises CellFailure: nothing."""
+    def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
+        """In the official folders, whatever the numbers of digits: which prompt one is of its ``metadata.jsonl`` says,
+        where there is one."""
+        # the driver reads this module before any package is there
+        from imageevalkit.adoption.places import Place, only_one
+        from imageevalkit.images import IMAGE_SUFFIXES
+
+        prompts = {item.data["index"]: item.prompt for item in items}
+        found: dict[tuple[str | None, int], list[Path]] = {}
+        others: dict[int, str] = {}
+        for samples in sorted([*source.glob("*/samples"), *source.glob("images/*/samples")]):
+            if not samples.parent.name.isdecimal():
+                continue
+            index, file = int(samples.parent.name), samples.with_name("metadata.jsonl")
+            prompt = _prompt_in(file) if file.is_file() else prompts.get(index)
+            if prompt != prompts.get(index):
+                others[index] = f"{file} names another prompt: {prompt}"
+            for path in sorted(samples.iterdir()):
+                number = _FILE.fullmatch(path.name)
+                if number and path.suffix.lower() in IMAGE_SUFFIXES:
+                    found.setdefault((prompt, int(number[1])), []).append(path)
+        places = dict[str, Place]()
+        for item in items:
+            if files := found.get((item.prompt, item.data["repetition"])):
+                places[item.id] = only_one(files)
+            elif reason := others.get(item.data["index"]):
+                places[item.id] = Place(reason=reason)
+        return places or None
+
+    def _recorded(self, item: Item) -> tuple[Objects, bool, str]:
+        """What the official program found in an image, and our verdict with its reasons.
+
+        Raises CellFailure: it has found nothing, or has come to another verdict.
+        """
+        metadata = item.data["metadata"]
         file = Path(self.settings.detections.replace(MODEL_NAME_MARK, item.model))
         if file not in self._records:
-            records = read_jsonl(file, _RECORD)
-            self._records[file] = {_place(record["filename"]): record for record in records}
-        place = _place(item.path.as_posix())
-        record = self._records[file].get(place)
+            self._records[file] = _records_of(file)
+        record = self._records[file].get((item.prompt or "", item.data["repetition"]))
         if record is None:
             raise CellFailure(
-                f"geneval: {file} has no record of {place}; run the official program on all images"
+                f"geneval: {file} has no record of image {item.data['repetition']} of '{item.prompt}'; run the "
+                "official program on all images"
             )
-        if record["tag"] != item.data["metadata"]["tag"]:
-            raise CellFailure(f"geneval: {file} has a record of {place} for another prompt than ours")
-        return record
+        where = f"geneval: {file}, {record['filename']}"
+        try:
+            objects = kept(_DETAILS.read(json.loads(record["details"])), metadata["tag"])
+        except (ValueError, RecursionError) as error:
+            raise CellFailure(f"{where}: its details are no detections ({error})") from None
+        correct, _ = verdict(metadata, objects, _recorded_colors(metadata, record["reason"]))
+        if correct != record["correct"]:
+            raise CellFailure(
+                f"{where}: by its details it is {'right' if correct else 'wrong'}, but not by its own verdict; run "
+                "the official program with its default options"
+            )
+        return objects, correct, record["reason"]
 
     @cached_property
-    def _records(self) -> dict[Path, dict[str, Mapping[str, Any]]]:
+    def _records(self) -> dict[Path, dict[tuple[str, int], Mapping[str, Any]]]:
         return {}
 
 
-def _place(filename: str) -> str:
-    """``00020/samples/00000.png``, wherever the folder of all images lies."""
-    return "/".join(PurePosixPath(filename).parts[-3:])
+def _prompt_in(file: Path) -> str:
+    try:
+        return str(_METADATA.read(read_json(file))["prompt"])
+    except ValueError as error:
+        raise CellFailure(f"{file} is no metadata of a prompt: {error}") from None
+
+
+def _records_of(file: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
+    """By prompt, which folders may have in any order, and number of the image.
+
+    Raises CellFailure: there is no such file; or records about one image differ, which the official program would both
+    count.
+    """
+    if not file.is_file():
+        raise CellFailure(f"geneval: detections names {file}, which is no file")
+    records: dict[tuple[str, int], Mapping[str, Any]] = {}
+    for record in read_jsonl(file, _RECORD, say):
+        number = _FILE.fullmatch(PurePosixPath(record["filename"]).name)
+        if number is None:
+            raise CellFailure(f"geneval: {file}: '{record['filename']}' is no file as 00000.png")
+        image = record["prompt"], int(number[1])
+        if records.setdefault(image, record)["details"] != record["details"]:
+            raise CellFailure(
+                f"geneval: {file} has two records of image {image[1]} of '{image[0]}' that differ: leave those of one "
+                "run of the official program"
+            )
+    return records
+
+
+def _recorded_colors(metadata: Mapping[str, Any], reason: str) -> dict[str, list[str]]:
+    """Of the objects whose colour was asked about, by class: a record tells them only in a reason why it is wrong."""
+    colors = {}
+    for clause in (one for one in metadata["include"] if "color" in one):
+        color, name, count = clause["color"], clause["class"], clause["count"]
+        begin = f"expected {color} {name}>={count}, found "
+        seen = [line.partition("; and ")[2] for line in reason.split("\n") if line.startswith(begin)]
+        counts = re.findall(r"(\d+) (\w+)", seen[0]) if seen else [(count, color)]
+        colors[name] = [one for number, one in counts for _ in range(int(number))]
+    return colors
 
 
 def kept(objects: Objects, tag: str) -> dict[str, list[Detection]]:

@@ -28,7 +28,7 @@ def main() -> ExitStatus:
         "--score_data", required=True, type=Path, help="JSON list with a list of scores per prompt"
     )
     path = parser.parse_args().score_data
-    records = geneval2.GenEval2().read_jsonl("geneval2_data.jsonl", geneval2.PROMPTS)
+    records = geneval2.GenEval2().read_jsonl("geneval2_data.jsonl", geneval2.GenEval2.prompt_count)
     try:
         show(analysis(json.loads(path.read_text(encoding="utf-8")), records))
     except OSError as error:

@@ -20,8 +20,6 @@ from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.metrics import arithmetic_mean, geometric_mean, mean, mean_by, points
 
-PROMPTS = 800
-"""Of the whole benchmark. The official evaluator gives no score when one lacks its image."""
 SKILLS = ("object", "attribute", "count", "position", "verb")
 ATOMICITIES = range(3, 11)
 METHODS = ("soft_tifa_gm", "soft_tifa_am", "tifa", "vqascore")
@@ -58,6 +56,7 @@ class GenEval2(Benchmark):
 
     name = "geneval2"
     version = "facebookresearch-a6e82d2"  # data, prompts and rules are those of facebookresearch/GenEval2
+    prompt_count = 800
     judge = "transformers:qwen3-vl-8b"
     assets = github(
         "facebookresearch/GenEval2",
@@ -79,7 +78,7 @@ class GenEval2(Benchmark):
     unbounded = ("soft_tifa_*", "vqascore*", "skill/*", "atomicity/*")
 
     def samples(self) -> Iterable[Sample]:
-        records = enumerate(self.read_jsonl("geneval2_data.jsonl", PROMPTS))
+        records = enumerate(self.read_jsonl("geneval2_data.jsonl", self.prompt_count))
         by_atomicity = grouped(records, lambda pair: pair[1]["atom_count"])
         for turn in zip(*by_atomicity.values(), strict=True):
             for index, record in turn:
@@ -138,7 +137,7 @@ class GenEval2(Benchmark):
         exact = _all_exact(scores)
         found = {name: mean(exact, name, percent=True) for name in (*METHODS, *_CORRECTED)}
         found |= by_skill(exact) | by_atomicity(exact)
-        incomplete = None if len(exact) == PROMPTS else Metric(None, len(exact), scale=100.0)
+        incomplete = None if len(exact) == self.prompt_count else Metric(None, len(exact), scale=100.0)
         found |= {f"{name}_official": incomplete or found[name] for name in METHODS}
         unseen = _unseen(scores)
         if any(unseen):
@@ -165,7 +164,7 @@ class GenEval2(Benchmark):
         paths = {one.item.prompt: portable_path(one.image) for one in _in_file_order(scores) if one.image}
         files = {"image_filepaths.json": json.dumps(paths, indent=1, ensure_ascii=False) + "\n"}
         exact = _all_exact(scores)
-        if len(exact) == PROMPTS:
+        if len(exact) == self.prompt_count:
             lists = {
                 "soft_tifa": [[point.values["p"] for point in one.points] for one in exact],
                 "tifa": [[int(point.values["correct"]) for point in one.points] for one in exact],

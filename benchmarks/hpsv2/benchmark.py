@@ -24,12 +24,13 @@ from imageevalkit.benchmark.contract import (
 )
 from imageevalkit.benchmark.question import Answer, Picture, Question, measure
 from imageevalkit.cell.items import Item
+from imageevalkit.cell.jsonl import Shape
 from imageevalkit.cell.results import Metric, Score
+from imageevalkit.errors import UserError
 from imageevalkit.metrics import arithmetic_mean, mean, mean_by
 
 STYLES = ("anime", "concept-art", "paintings", "photo")
 VERSIONS = ("v2.1", "v2.0")
-_PROMPTS = 3200
 _CHUNK = 80
 _QUESTION = "preference"
 
@@ -59,6 +60,7 @@ class HPSv2(Benchmark):
         ),
         licence="Apache-2.0 (tgxs002/HPSv2)",
     )
+    prompt_count = 3200
     judge = "hpsv2"
     takes = "preference"
     has_corrected_rules = True
@@ -83,18 +85,27 @@ class HPSv2(Benchmark):
 
     def parse(self, question: Question, answer: Answer) -> dict[str, float]:
         """The numbers by version."""
-        value = json_value(answer)
         try:
-            return {version: float(value[version]) for version in self.versions}
-        except (KeyError, TypeError, ValueError):
-            raise Unparsed("the record holds no numbers of the versions") from None
+            numbers = Shape[dict[str, float]](dict.fromkeys(self.versions, float)).read(json_value(answer))
+        except ValueError as error:
+            raise Unparsed(f"the record holds no numbers of the versions: {error}") from None
+        return {version: numbers[version] for version in self.versions}
 
     @property
     def identity(self) -> Mapping[str, Any]:
         return {**super().identity, **({} if self.settings.antialias else {"antialias": False})}
 
+    def check(self) -> None:
+        """Raises UserError: a judge is to say what only a number of the model is."""
+        if self.backend:
+            raise UserError(
+                f"hpsv2 is measured by the model of that name, not by the judge '{self.judge}': leave --judges out"
+            )
+
     def samples(self) -> Iterable[Sample]:
-        prompts = grouped(self.read_json("prompts_extracted.json"), lambda row: row["style"])
+        prompts = grouped(
+            self.read_json("prompts_extracted.json", self.prompt_count), lambda row: row["style"]
+        )
         for row in spread(prompts[style] for style in STYLES):
             file = f"images/{row['style']}/{row['idx']:05d}.jpg"
             yield Sample(file, row["prompt"], data={"style": row["style"], "index": row["idx"]})

@@ -11,9 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
-
-from PIL import Image
+from typing import TYPE_CHECKING, Any, Literal
 
 from imageevalkit.assets import file_list, github
 from imageevalkit.benchmark.contract import (
@@ -31,12 +29,13 @@ from imageevalkit.cell import short_path
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure
-from imageevalkit.images import CorruptImage, opened
 from imageevalkit.metrics import arithmetic_mean, mean_by, weighted
 from imageevalkit.secrets import one_line
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 TYPES = ("extract", "style", "add", "alter", "background", "replace", "remove", "action", "compose")
-_ITEMS = 737
 _SCALE = 5
 _EDITIONS = {
     "kit": "eval_prompts/basic_edit.json",
@@ -65,6 +64,7 @@ class ImgEdit(Benchmark):
         file_list(Path(__file__).with_name("assets.txt"), "benchmarks/imgedit/"),
         licence="none stated (PKU-YuanGroup/ImgEdit)",
     )
+    prompt_count = 737
     judge = "openai:gpt-4.1"
     official_judges = ("openai:gpt-4.1", "openai:gpt-4o")  # of the kit, of the authors
     headline = ("overall",)
@@ -105,6 +105,9 @@ class ImgEdit(Benchmark):
 
     def _image(self, path: Path) -> Image.Image:
         """Not decoded yet. Raises CellFailure: it is not there, or no image."""
+        # the driver reads this module before any package is there
+        from imageevalkit.images import CorruptImage, opened
+
         try:
             return opened(path)
         except (OSError, CorruptImage) as error:
@@ -164,10 +167,10 @@ class ImgEdit(Benchmark):
             return {"overall": whole, **types}
         rounded = {name: round(metric.value or 0.0, 2) for name, metric in types.items()}
         overall = replace(whole, value=round(arithmetic_mean(rounded.values()), 2) if types else None)
-        replies = sum(one.status in ("judged", "unparsed") for one in scores.items)
+        whole_set = sum(one.status in ("judged", "unparsed") for one in scores.items) == self.prompt_count
         return {
             "overall": overall,
-            "overall_official": overall if replies == _ITEMS else replace(overall, value=None, interval=None),
+            "overall_official": overall if whole_set else replace(overall, value=None, interval=None),
             "overall_unrounded": whole,
             **{name: replace(metric, value=rounded[name]) for name, metric in types.items()},
         }

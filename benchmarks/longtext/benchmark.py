@@ -30,7 +30,6 @@ from imageevalkit.metrics import groups, mean, mean_by
 
 LANGUAGES = ("en", "zh")
 _STEMS = {"en": "text_prompts", "zh": "text_prompts_zh"}
-_IMAGES_PER_PROMPT = 4
 _PROMPT = "benchmarks/LongText/textbench/evaluate_text_reward.py::ImageEvaluator.qwen_prompt"
 _QUESTION = "read the text"
 
@@ -62,6 +61,7 @@ text_prompts_zh.jsonl 169494 6512cd121ac093e8113e114d76eb2c0ce967c220b18e2049e10
         {_PROMPT: "10c070ac876c07e1280492dae0c3dffa453bda1fcb9bb3e03f57e7c573fa3714"},
         licence="Apache-2.0 (X-Omni-Team/X-Omni)",
     )
+    prompt_count, images_per_prompt = 320, 4
     # 7B gave the numbers published with the benchmark, 32B those of the official evaluation kit
     judge = "transformers:qwen2.5-vl-7b"
     official_judges = ("transformers:qwen2.5-vl-7b", "transformers:qwen2.5-vl-32b")
@@ -69,9 +69,10 @@ text_prompts_zh.jsonl 169494 6512cd121ac093e8113e114d76eb2c0ce967c220b18e2049e10
     pixels = QWEN_VL_UTILS
 
     def samples(self) -> Iterable[Sample]:
-        files = [self.read_jsonl(f"{_STEMS[language]}.jsonl", 160) for language in LANGUAGES]
+        count = self.prompt_count // len(LANGUAGES)
+        files = [self.read_jsonl(f"{_STEMS[language]}.jsonl", count) for language in LANGUAGES]
         for records in zip(*files, strict=True):
-            for seed in range(1, _IMAGES_PER_PROMPT + 1):
+            for seed in range(1, self.images_per_prompt + 1):
                 for language, record in zip(LANGUAGES, records, strict=True):
                     # official evaluators take the prompt id from the digits before the first underscore
                     file = f"{_STEMS[language]}/{record['prompt_id']:04d}_{seed}.jpg"

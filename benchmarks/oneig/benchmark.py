@@ -148,6 +148,8 @@ class OneIG(Benchmark):
         super().__init__(settings, judge)
         self.rules, self.tasks = self.settings.rules, self.settings.chosen
         self.images_per_prompt = self.settings.count
+        if "diversity" in self.tasks:  # which looks at all
+            self.prompt_count = sum(self.edition.sizes.values())
         if not {"alignment", "text"} & set(self.tasks):
             self.judge = ""
         self.headline = (*self.tasks, *([TOTAL] if self.tasks == TASKS else []))

@@ -14,11 +14,12 @@ class QuickText(LongText):
     name = "quicktext"
     version = "1"
     assets = ()
+    prompt_count, images_per_prompt = 48, 1
     # no weights to download and no GPU; nobody has published numbers of another judge on these prompts
     judge = "ppocr"
     official_judges = LongText.official_judges
 
     def samples(self) -> Iterable[Sample]:
-        for record in self.read_jsonl("prompts.jsonl", 48):
+        for record in self.read_jsonl("prompts.jsonl", self.prompt_count):
             language = record["language"]
             yield self.sample(record, language, f"{language}/{record['prompt_id']:02d}.jpg", 1)

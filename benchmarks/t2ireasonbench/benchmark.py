@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,12 +44,15 @@ _DESCRIPTION = "description"
 _PROGRAM = "benchmarks/T2I-ReasonBench/evaluation/Qwen2.5-VL/eval_{}.py::eval.q{}"
 _MAX_TOKENS = 1000
 _GRADES = (0, 0.5, 1)
+_LARGEST = 1e300  # means of larger ones may be no numbers; officially any grade counts
 # "q1", "aq1", "sci_q1": a question; the criteria and two remarks have other names
 _ASKED = re.compile(r"(?:\w+_)?a?q\d+")
 # the kit bounds width x height of what the judge sees, in pixels; the authors do not
 _KIT_PIXELS = QWEN_VL_UTILS._replace(name="qwen_vl_utils, kit", limits=(256 * 28 * 28, 1280 * 28 * 28))
 # quirk: the first "{" to the first "}", or in one dimension to the last: an inner or a later "}" makes it no JSON
 _FIRST, _LAST = re.compile(r"\{.*?\}", re.DOTALL), re.compile(r"\{.*\}", re.DOTALL)
+# the official question shows an object with a quotation mark too many behind this list: a judge may copy that
+_LIST = re.compile(r'"score"\s*:\s*(\[[^\[\]]*\])')
 
 
 class Block(NamedTuple):
@@ -93,7 +95,7 @@ DIMENSIONS = {
 
 @dataclass(frozen=True)
 class T2IReasonBenchSettings(Settings):
-    """``pixels`` "kit" shows a local judge at most 1,280 visual tokens, as the official kit does; "original" all."""
+    """``pixels`` "kit" shows the judge at most 1,280 visual tokens, as the official kit does; "original" all."""
 
     pixels: Literal["kit", "original"] = "kit"
 
@@ -110,6 +112,7 @@ class T2IReasonBench(Benchmark):
         text_list(Path(__file__).with_name("prompts.txt")),
         licence="none stated (KaiyueSun98/T2I-ReasonBench)",
     )
+    prompt_count = 800
     judge = "transformers:qwen2.5-vl-72b"
     headline = ("accuracy", "quality")
     has_corrected_rules = True
@@ -186,22 +189,24 @@ class T2IReasonBench(Benchmark):
         """The description, or the grades of a block.
 
         Official: the list "score" of the JSON object between braces, whatever its length and values (quirk). Corrected:
-        of the first such object, a grade of 0, 0.5 or 1 for each question.
+        of the first such object, or the first such list where none is JSON, a grade of 0, 0.5 or 1 for each question.
         """
         text = answer.text or ""
         if question.name == _DESCRIPTION:
             return text
         braces, count = question.data
         try:
-            found = _first_object(text) if self.settings.rules == "corrected" else _object(text, braces)
-            grades = [float(grade) for grade in found["score"]]
+            listed = (
+                _first_list(text) if self.settings.rules == "corrected" else _object(text, braces)["score"]
+            )
+            grades = _floats(listed)
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
             raise Unparsed(f"no JSON with scores in '{one_line(text, 100)}'") from None
-        if not grades or not all(map(math.isfinite, grades)):
+        if not grades or not all(abs(grade) <= _LARGEST for grade in grades):
             raise Unparsed(f"no scores in '{one_line(text, 100)}'")
         if self.settings.rules == "corrected" and not (len(grades) == count and set(grades) <= set(_GRADES)):
             raise Unparsed(f"not {count} scores of 0, 0.5 or 1 in '{one_line(text, 100)}'")
-        return grades
+        return list(listed)
 
     def score(self, item: Item, answers: Answers) -> Score:
         """``accuracy`` (0-1): the mean grade, in two dimensions 0.7 of what is to be inferred + 0.3 of other details.
@@ -242,6 +247,13 @@ class T2IReasonBench(Benchmark):
                 found[f"{name}/{value}"] = metric
         return found
 
+    def notes(self, scores: Scores) -> Sequence[str]:
+        if self.settings.pixels == "original":
+            return ()
+        return [
+            "the judge sees 256 to 1,280 visual tokens of an image, as in the official kit (pixels=original: all)"
+        ]
+
     def official_files(self, scores: Scores) -> dict[str, str]:
         """``csv_result/<dimension>/<model>.csv``: a row for each image, and the scores at the end."""
         metrics, files = self.metrics(scores), {}
@@ -263,8 +275,12 @@ def _tags(samples: Iterable[Sample]) -> dict[Any, list[Sample]]:
     return grouped(samples, lambda sample: sample.data["tag"])
 
 
-def _mean(grades: Sequence[float]) -> float:
-    return sum(grades) / len(grades)
+def _floats(grades: Iterable[Any]) -> list[float]:
+    return [float(grade) for grade in grades]
+
+
+def _mean(grades: Sequence[Any]) -> float:
+    return sum(_floats(grades)) / len(grades)
 
 
 def _object(text: str, braces: re.Pattern[str]) -> Any:
@@ -275,8 +291,9 @@ def _object(text: str, braces: re.Pattern[str]) -> Any:
     return json.loads(found[0])
 
 
-def _first_object(text: str) -> Any:
-    """The first JSON object with a list "score". Raises ValueError: there is none."""
+def _first_list(text: str) -> Any:
+    """The list "score" of the first JSON object that has one, else the first that stands anywhere. Raises ValueError:
+    there is none."""
     decoder = json.JSONDecoder()
     for brace in re.finditer(r"\{", text):
         try:
@@ -284,8 +301,10 @@ def _first_object(text: str) -> Any:
         except ValueError:
             continue
         if isinstance(found.get("score"), list):
-            return found
-    raise ValueError("no object")
+            return found["score"]
+    if bare := _LIST.search(text):
+        return json.loads(bare[1])
+    raise ValueError("no scores")
 
 
 def _header(dimension: Dimension) -> list[str]:
@@ -301,6 +320,9 @@ def _header(dimension: Dimension) -> list[str]:
 def _row(dimension: Dimension, one: ScoredItem) -> list[Any]:
     row = [one.item.path.name, one.item.prompt, one.replies[_DESCRIPTION]]
     values = [one.answers[block.name].value for block in dimension.blocks]
+    # two of the official programs leave numbers as the judge has written them
+    if "details" in one.answers or any(isinstance(grade, str) for grades in values for grade in grades):
+        values = [_floats(grades) for grades in values]
     for block, grades in zip(dimension.blocks, values, strict=True):
         row += [one.replies[block.name], grades]
     return row + [_mean(grades) for grades in values]

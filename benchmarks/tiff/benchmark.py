@@ -92,7 +92,6 @@ class Tiff(Benchmark):
     judge = "openai:gpt-5"
     # of the kit, and of the authors
     official_judges = ("openai:gpt-5", "openai:gpt-4o", "vllm:Qwen/Qwen2.5-VL-72B-Instruct")
-    tries = 20  # the official program asks without end
     has_corrected_rules = True
     settings_class = TiffSettings
 
@@ -101,7 +100,13 @@ class Tiff(Benchmark):
     def __init__(self, settings: TiffSettings | None = None, judge: str = "") -> None:
         super().__init__(settings, judge)
         self.wordings = WORDINGS if self.settings.wording == "both" else (self.settings.wording,)
+        self.prompt_count, self.images_per_prompt = _ROWS[self.settings.split], len(self.wordings)
         self.headline = self.wordings
+
+    @property
+    def tries(self) -> int:  # type: ignore[override]
+        """The official program asks without end; in the same words at temperature 0 that says little new."""
+        return 20 if self.settings.rules == "official" else 3
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -128,14 +133,17 @@ class Tiff(Benchmark):
             yield kind, n, prompt, {"questions": row["yn_question_list"], "expected": row["yn_answer_list"]}
 
     def questions(self, item: Item, image: Picture, answers: Answers) -> Iterable[Question]:
-        asked = item.data["questions"]
+        asked, official = item.data["questions"], self.settings.rules == "official"
         # officially a template is drawn for every attempt; here the draw is that of item and attempt
         draw = random.Random(f"{item.id}/{answers.attempt(_QUESTION)}")
-        text = self.prompts[draw.choice(_TEMPLATES)].replace(
+        template = draw.choice(_TEMPLATES) if official else _TEMPLATES[0]
+        text = self.prompts[template].replace(
             "##YNQuestions##", "\n".join(question.strip() for question in asked)
         )
         # officially every file is declared a PNG
-        picture = image._replace(media_type="image/png") if self.settings.rules == "official" else image
+        picture = image._replace(media_type="image/png") if official else image
+        # gpt-5 takes no other
+        temperature = 1.0 if official or self.judge.startswith(Tiff.judge) else 0.0
         return [
             ask(
                 _QUESTION,
@@ -143,8 +151,9 @@ class Tiff(Benchmark):
                 picture,
                 system=self.prompts[_SYSTEM],
                 max_tokens=None,
-                temperature=1.0,
+                temperature=temperature,
                 data=len(asked),
+                variant=template.removeprefix(_PROGRAM),
             )
         ]
 
@@ -159,7 +168,7 @@ class Tiff(Benchmark):
         return found
 
     def score(self, item: Item, answers: Answers) -> Score:
-        """The share of right answers; each question is a point."""
+        """The share of right answers; each question is a point. ``template`` is the one that was drawn."""
         data, answer = item.data, answers[_QUESTION]
         right = [
             int(said == expected.strip().lower())
@@ -168,14 +177,15 @@ class Tiff(Benchmark):
         return Score(
             {"accuracy": sum(right) / len(right)},
             {key: data[key] for key in ("type", "wording")},
-            dict(zip(data["questions"], answer.value, strict=True)),
+            {**dict(zip(data["questions"], answer.value, strict=True)), "template": answer.question.variant},
             [Score({"right": one}) for one in right],
         )
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
         """By name, 0-1, for each wording:
 
-        * ``short/type/<type>``: right answers / questions. ````mean_accuracy``: their plain mean, of both wordings.
+        * ``short/type/<type>``: right answers / questions. ``mean_accuracy``: their plain mean, where both wordings
+          are asked for.
         * ``short/attribute``, ``short/text``, …: the mean of the types of a group that have a score;
           ``short/basic`` and ``short/advanced``: of their types.
         * ``short``: the mean of the nine groups.
@@ -205,6 +215,8 @@ class Tiff(Benchmark):
                 equal = dict.fromkeys(kinds_of[name], 1 / len(kinds_of[name]))
                 found[f"{wording}/{name}"] = mean_of(equal, value)
             found |= {f"{wording}/type/{kind}": metric for kind, metric in types.items()}
+        if len(self.wordings) == 1:
+            return found
         cells = [metric.value for name, metric in found.items() if "/type/" in name]
         known = [value for value in cells if value is not None]
         return found | {"mean_accuracy": Metric(arithmetic_mean(known) if known else None, len(scores))}
@@ -232,3 +244,15 @@ class Tiff(Benchmark):
             name = f"{data['type']}/{data['wording']}/{data['row']}.json"
             files[name] = json.dumps(record, ensure_ascii=False, indent=2)
         return files
+
+    def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
+        """The kit's layout and the authors', ``<type>/<model>/<wording>_description/<row>.png``, of either split."""
+        from imageevalkit.adoption.places import find_named
+
+        def of_kit(item: Item) -> str:
+            return "{type}_prompts/{wording}_description/{row}".format(**item.data)
+
+        def of_authors(item: Item) -> str:
+            return "{type}/{model}/{wording}_description/{row}".format(**item.data, model=item.model)
+
+        return find_named(source, items, lambda item: item.id, of_kit, of_authors)

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
 from imageevalkit.assets import file_table, github, text_list
@@ -33,12 +33,13 @@ from imageevalkit.cell.results import Metric, Score
 from imageevalkit.metrics import groups, mean_by, points, weighted
 from imageevalkit.secrets import one_line
 
-_IMAGES_PER_PROMPT = 4
 _PROMPTS = 600
 _SEED = 3407
 _QUESTION = "points"
 _PROGRAM = "benchmarks/UniGenBench/eval/gemini_{}_eval.py::call_evaluation."
 _MAX_TOKENS = 4096
+# some gateways count what Gemini thinks, and cut its reply off
+_MORE_TOKENS = 16384
 _OFFLINE = "vllm:CodeGoat24/UniGenBench-EvalModel-"
 # what the authors' client of their own judge sends
 _JPEG = Encoding("JPEG", 95)
@@ -117,6 +118,7 @@ test_prompts_zh.csv 306315 7ff2d2131e68e6182f43a28ecf03d070f7735788f3c5420db3f83
         super().__init__(settings, judge)
         chosen = self.settings.language
         self.languages = tuple(LANGUAGES) if chosen == "both" else (chosen,)
+        self.prompt_count, self.images_per_prompt = _PROMPTS * len(self.languages), 4
         self.headline = self.languages
         if self.settings.rules == "official":
             self.official_headline = tuple(f"{language}_official" for language in self.languages)
@@ -124,7 +126,7 @@ test_prompts_zh.csv 306315 7ff2d2131e68e6182f43a28ecf03d070f7735788f3c5420db3f83
     def samples(self) -> Iterable[Sample]:
         files = [list(self._prompts(language)) for language in self.languages]
         for prompts in zip(*files, strict=True):
-            for repetition in range(_IMAGES_PER_PROMPT):
+            for repetition in range(self.images_per_prompt):
                 for language, (index, prompt, data) in zip(self.languages, prompts, strict=True):
                     file = f"test_prompts_{language}/samples/{index}_{repetition}.png"
                     yield Sample(file, prompt, _SEED + repetition, data)
@@ -156,10 +158,13 @@ test_prompts_zh.csv 306315 7ff2d2131e68e6182f43a28ecf03d070f7735788f3c5420db3f83
             explanation=_listed(self.prompts[f"{program}explanation"], definitions),
             test_explanation=_listed(self.prompts[f"{program}test_explanation"], described),
         )
-        # the authors' client of their own judge shows the image first, and encodes it anew
-        offline = self.backend != "openai"
-        parts = (image._replace(encoding=_JPEG), text) if offline else (text, image)
-        return [ask(_QUESTION, *parts, max_tokens=_MAX_TOKENS, temperature=None, data=len(data["points"]))]
+        official, offline = self.settings.rules == "official", self.backend != "openai"
+        # the authors' client of their own judge shows the image first, and encodes it anew; the other one declares
+        # files to be what their names say, which is PNG
+        shown = image._replace(media_type="image/png") if official else image
+        parts = (image._replace(encoding=_JPEG), text) if offline else (text, shown)
+        most = _MAX_TOKENS if official or offline else _MORE_TOKENS
+        return [ask(_QUESTION, *parts, max_tokens=most, temperature=None, data=len(data["points"]))]
 
     def parse(self, question: Question, answer: Answer) -> dict[str, Any]:
         """The lists in the reply, ``analysis`` and ``score``, as the official program reads them: Python literals."""
@@ -201,8 +206,8 @@ test_prompts_zh.csv 306315 7ff2d2131e68e6182f43a28ecf03d070f7735788f3c5420db3f83
     def metrics(self, scores: Scores) -> dict[str, Metric]:
         """By name, in percent of test points; the four images of a prompt are one to an interval.
 
-        * ``en``, ``zh``: the mean of the ten primary dimensions, as in the authors' leaderboard; without value until
-          each has a score. ``en_official`` (official rules): without value unless every image was made.
+        * ``en``, ``zh``: the mean of the ten primary dimensions, as in the authors' leaderboard, or of those of them
+          that have a score. ``en_official`` (official rules): without value unless every image was made.
         * ``en/Attribute``, ``en/Attribute - Size``: of a primary and of a sub-dimension.
         """
         found: dict[str, Metric] = {}
@@ -211,12 +216,16 @@ test_prompts_zh.csv 306315 7ff2d2131e68e6182f43a28ecf03d070f7735788f3c5420db3f83
             primary = LANGUAGES[language].primary
             mine = of_language.get(language, [])
             options: dict[str, Any] = {"percent": True, "cluster": "index"}
-            found[language] = weighted(mine, "met", "primary", dict.fromkeys(primary, 0.1), **options)
+            known = groups(mine, "primary", primary)
+            equal = dict.fromkeys(known, 1 / len(known)) if known else {}
+            found[language] = (
+                weighted(mine, "met", "primary", equal, **options) if known else Metric(None, 0, scale=100)
+            )
             if self.settings.rules == "official":
                 whole = sum(
                     one.image is not None for one in scores.items if one.item.data["language"] == language
                 )
-                complete = whole == _PROMPTS * _IMAGES_PER_PROMPT
+                complete = whole == _PROMPTS * self.images_per_prompt
                 found[f"{language}_official"] = (
                     found[language] if complete else replace(found[language], value=None, interval=None)
                 )
@@ -236,17 +245,29 @@ test_prompts_zh.csv 306315 7ff2d2131e68e6182f43a28ecf03d070f7735788f3c5420db3f83
                 data = one.item.data
                 if data["language"] != language or _QUESTION not in one.replies:
                     continue
-                result = None
+                text = None
                 if _QUESTION in one.answers:
                     shown = {"prompt": one.item.prompt, "testpoint": data["points"]}
-                    result = shown | one.answers[_QUESTION].value
-                text = json.dumps(result, ensure_ascii=False, indent=4)
+                    text = json.dumps(shown | one.answers[_QUESTION].value, ensure_ascii=False, indent=4)
                 path = portable_path(one.image or one.item.path)
                 rows.writerow(
                     [data["index"], one.item.prompt, data["points"], one.replies[_QUESTION], text, path]
                 )
             files[f"samples_{language}.csv"] = table.getvalue()
         return files
+
+    def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
+        """The kit's layout and the authors', ``<index>_<image>.png``: of one language, or of each in ``en``, ``zh``."""
+        from imageevalkit.adoption.places import find_named
+
+        def of_language(item: Item) -> str:
+            return f"{item.data['language']}/{PurePosixPath(item.id).name}"
+
+        def of_one(item: Item) -> str:
+            return PurePosixPath(item.id).name
+
+        alone = [of_one] if len(self.languages) == 1 else []
+        return find_named(source, items, lambda item: item.id, of_language, *alone)
 
 
 def _listed(header: str, texts: Mapping[str, str]) -> str:

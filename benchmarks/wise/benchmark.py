@@ -29,7 +29,6 @@ from imageevalkit.metrics import groups, mean_by, total, weighted, weighted_sum
 from imageevalkit.secrets import one_line
 
 _QUESTION = "score"
-_PROMPTS = 1000
 _FUNCTION = "build_evaluation_messages"
 _DOMAINS: Mapping[str, Sequence[str]] = {
     "cultural_common_sense": ("culture",),
@@ -76,6 +75,7 @@ class Wise(Benchmark):
 
     name = "wise"
     version = "wise-eb51174"  # data, prompts and rules are those of PKU-YuanGroup/WISE at this commit
+    prompt_count = 1000
     judge = "openai:gpt-4o-2024-05-13"
     assets = _assets(
         file_table(
@@ -187,14 +187,14 @@ natural_science.json 117085 b262fae58e413c7a4bd3c3d5a089f8c6529feac227e4b6606be2
         nothing else. For each part means on the scale 0-2; ``<part>_sum``: the sums of the paper's tables 3-8, whose
         overall is the same weighted sum of sums; only of categories with a score for every prompt.
         """
-        weights = {name: len(ids) / _PROMPTS for name, ids in self.categories.items()}
+        weights = {name: len(ids) / self.prompt_count for name, ids in self.categories.items()}
         # a float sum depends on the order
         ordered = sorted(scores, key=lambda score: score.keys["prompt_id"])
         zeros = [Score({"wiscore": 0}, one.item.data) for one in scores.items if not one.score]
         overall = weighted(ordered, "wiscore", "category", weights)
         found = {"overall": overall}
         if self.settings.rules == "official":
-            whole = len({score.keys["prompt_id"] for score in ordered}) == _PROMPTS
+            whole = len({score.keys["prompt_id"] for score in ordered}) == self.prompt_count
             found["overall_official"] = overall if whole else Metric(None, len(ordered))
         found["overall_missing_as_0"] = weighted(
             [*ordered, *zeros], "wiscore", "category", weights, interval=False

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval_models.encoders.weights import cached, loading
+from eval_models.encoders.weights import cached, first_cached, load_state, loading
 from imageevalkit.weights import WeightsSource
 
 if TYPE_CHECKING:
@@ -52,31 +52,22 @@ class OpenClip:
         return torch.amp.autocast(kind, enabled=kind == "cuda")
 
 
-def load_open_clip(source: WeightsSource, device: str) -> OpenClip:
-    """The model of a folder or hub repository that open_clip has saved. Raises CellFailure: it does not load."""
-    with loading(source):
-        import open_clip
+def load_clip(source: WeightsSource, files: Sequence[str], device: str, architecture: str = "") -> OpenClip:
+    """The model in the first of ``files`` that a folder or hub repository has.
 
-        schema = "local-dir" if Path(source.model_path).is_dir() else "hf-hub"
-        name = f"{schema}:{source.model_path}"
-        return OpenClip(open_clip.create_model(name), open_clip.get_tokenizer(name), device)
-
-
-def load_state(source: WeightsSource, file: str, architecture: str, device: str) -> OpenClip:
-    """A model of open_clip's ``architecture`` with the state in the ``file`` of a folder or hub repository.
-
-    Another architecture is that of an open_clip_config.json beside it. Raises CellFailure: it does not load.
+    Its configuration is in the open_clip_config.json beside it; of one that has none, that of open_clip's own
+    ``architecture``. Raises CellFailure: it does not load, or they are another model's weights.
     """
     with loading(source):
         import open_clip
-        import torch
 
-        config: Mapping[str, Any] = open_clip.get_model_config(architecture)
-        beside = Path(source.model_path) / _CONFIG
-        if beside.is_file():
-            config = json.loads(beside.read_text(encoding="utf-8"))["model_cfg"]
+        if architecture and not (Path(source.model_path) / _CONFIG).is_file():
+            config = open_clip.get_model_config(architecture)
+        else:
+            config = json.loads(cached(source, _CONFIG).read_text(encoding="utf-8"))["model_cfg"]
+        path = first_cached(source, files)
         model = open_clip.CLIP(**config)
-        state = torch.load(cached(source, file), map_location="cpu", weights_only=True)
-        model.load_state_dict(state["state_dict"])
-        tokenizer = open_clip.SimpleTokenizer(context_length=config["text_cfg"]["context_length"])
-        return OpenClip(model, tokenizer, device)
+        load_state(model, open_clip.factory.load_state_dict(str(path)), WeightsSource(str(path), None, {}))
+        return OpenClip(
+            model, open_clip.SimpleTokenizer(context_length=config["text_cfg"]["context_length"]), device
+        )

@@ -6,17 +6,15 @@ by two linear layers; transformers has no class for it.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
 from eval_models.encoders.encoder import Encoder, to_device
 from eval_models.encoders.pixels import CLIP_MEAN, clip_pixels
-from eval_models.encoders.weights import cached, load_pretrained, loading, refuse_unfit
+from eval_models.encoders.weights import cached, first_cached, load_pretrained, load_state, loading
 from imageevalkit.benchmark.question import Question
 from imageevalkit.weights import WeightsSource
 
@@ -25,8 +23,10 @@ if TYPE_CHECKING:
     import torch
 
 _ANSWER = "Yes"
-_PROJECTOR = "mm_projector."
-_TOWER = "vision_tower."
+_FILES = ("model.safetensors", "pytorch_model.bin")
+_PROJECTOR = "mm_projector"
+# beside the projector a copy of the image encoder, which was not trained, and another name of the words
+_NOT_T5 = r"mm_projector\..*|vision_tower\..*|embed_tokens\.weight"
 # of a CLIP whose checkpoint has its text encoder too
 _NOT_VISION = r"text_model\..*|(text|visual)_projection\..*|logit_scale|.*position_ids"
 _PAPER = tuple(int(255 * part) for part in CLIP_MEAN)
@@ -42,6 +42,7 @@ class ClipFlanT5(Encoder):
     name = "clip-flant5-xxl"
     weight_names = ("clip_flant5_xxl", "clip_vit_l_336")
     packages = ("sentencepiece",)
+    official = True
 
     def __init__(self, system: str, **options: Any) -> None:
         super().__init__(**options)
@@ -56,22 +57,22 @@ class ClipFlanT5(Encoder):
         source, tower = self.sources.values()
         encoder = load_pretrained(tower, "CLIPVisionModel", "bfloat16", self.device, unused=_NOT_VISION)
         with loading(source):
+            from torch import nn
             from transformers import AutoTokenizer, T5Config
 
             settings = json.loads(cached(source, "config.json").read_text(encoding="utf-8"))
             tokenizer = AutoTokenizer.from_pretrained(source.model_path, revision=source.commit)
-            state = _tensors(source, _PROJECTOR)
+            config = T5Config(**settings)
+            width = config.d_model
+            projector = nn.Sequential(
+                nn.Linear(encoder.config.hidden_size, width), nn.GELU(), nn.Linear(width, width)
+            )
+            load_state(nn.ModuleDict({_PROJECTOR: projector}), _projector_state(source), source)
         network = load_pretrained(
-            source,
-            "T5ForConditionalGeneration",
-            "float32",
-            "cpu",
-            unused=rf"({re.escape(_PROJECTOR)}|{re.escape(_TOWER)}).*",
-            config=T5Config(**settings),
+            source, "T5ForConditionalGeneration", "bfloat16", "cpu", unused=_NOT_T5, config=config
         )
         # officially so: the logits of 28 places without a token are in no sum of probabilities then
         network.resize_token_embeddings(len(tokenizer))
-        projector = _projector(source, state)
         return _Models(
             network.to(self.device, encoder.dtype).eval(),
             projector.to(self.device, encoder.dtype).eval(),
@@ -124,6 +125,7 @@ class ClipFlanT5XL(ClipFlanT5):
 
     name = "clip-flant5-xl"
     weight_names = ("clip_flant5_xl", "clip_vit_l_336")
+    official = False
 
 
 class _Models(NamedTuple):
@@ -136,37 +138,21 @@ class _Models(NamedTuple):
     layer: int
 
 
-def _projector(source: WeightsSource, state: Mapping[str, torch.Tensor]) -> Any:
-    """Two linear layers with a GELU between them. Raises CellFailure: the checkpoint has none."""
-    from torch import nn
-
-    lacking = {f"{_PROJECTOR}{n}.{part}" for n in (0, 2) for part in ("weight", "bias")} - state.keys()
-    refuse_unfit(source, {"lacks": lacking})
-    first, second = (state[f"{_PROJECTOR}{n}.weight"] for n in (0, 2))
-    projector = nn.Sequential(nn.Linear(*first.shape[::-1]), nn.GELU(), nn.Linear(*second.shape[::-1]))
-    projector.load_state_dict({name.removeprefix(_PROJECTOR): tensor for name, tensor in state.items()})
-    return projector
-
-
-def _tensors(source: WeightsSource, prefix: str) -> dict[str, torch.Tensor]:
-    """Those of the checkpoint whose names begin with ``prefix``, whether it is one file or several."""
+def _projector_state(source: WeightsSource) -> dict[str, torch.Tensor]:
+    """The tensors of the checkpoint's projector, by their names in it, whether it is one file or several."""
     import torch
     from safetensors.torch import load_file
 
-    for whole in ("model.safetensors", "pytorch_model.bin"):
-        files = {whole}
-        with contextlib.suppress(OSError):
-            index = json.loads(cached(source, f"{whole}.index.json").read_text(encoding="utf-8"))[
-                "weight_map"
-            ]
-            files = {file for name, file in index.items() if name.startswith(prefix)}
-        try:
-            paths = [cached(source, file) for file in sorted(files)]
-        except OSError:
-            continue
-        is_safe = whole.endswith("safetensors")
-        found: dict[str, torch.Tensor] = {}
-        for path in paths:
-            found |= load_file(path) if is_safe else torch.load(path, "cpu", weights_only=True)
-        return {name: tensor for name, tensor in found.items() if name.startswith(prefix)}
-    return {}
+    try:
+        index = first_cached(source, [f"{file}.index.json" for file in _FILES])
+    except OSError:
+        paths = [first_cached(source, _FILES)]
+    else:
+        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        files = {file for name, file in places.items() if name.startswith(_PROJECTOR)}
+        paths = [cached(source, file) for file in sorted(files)]
+    found: dict[str, torch.Tensor] = {}
+    for path in paths:
+        is_safe = path.suffix == ".safetensors"
+        found |= load_file(path) if is_safe else torch.load(path, "cpu", weights_only=True, mmap=True)
+    return {name: tensor for name, tensor in found.items() if name.startswith(_PROJECTOR)}

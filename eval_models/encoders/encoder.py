@@ -41,6 +41,8 @@ class Encoder(Answerer):
     weight_names: ClassVar[Sequence[str]]
     packages: ClassVar[Sequence[str]] = ()
     """Those that compute the answer besides torch, transformers, numpy and Pillow."""
+    official: ClassVar[bool] = False
+    """Whether alone it is the official evaluator of a benchmark."""
     models: Any = None
 
     def __init__(
@@ -97,14 +99,14 @@ class Encoder(Answerer):
     def evaluator(self) -> Evaluator:
         """Named by a hash of weights and settings; versions of packages are among its details only.
 
-        Whether its weights are the official ones is a matter of their content, which is in the identity; ``official``
-        is a part of every request, so that another value would measure anew what is on record.
+        Whether its weights are the official ones is a matter of their content, which is in the identity. ``official``
+        is a part of every request: another value would measure anew what is on record.
         """
         # first: the rest needs them
         packages = package_versions(ENCODERS, ("torch", "transformers", "numpy", "pillow", *self.packages))
         identity = {**self.identity, "packages": packages}
         name = f"{self.name}/{digest(without_packages(identity))[:8]}"
-        return Evaluator(name, official=False, details={"encoder": identity})
+        return Evaluator(name, self.official, {"encoder": identity})
 
     def holdup(self) -> str:
         return f"{self.name} loads and measures"  # minutes, and answers come a batch at a time

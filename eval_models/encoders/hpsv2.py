@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from eval_models.encoders.clip import OpenClip, load_state
+from eval_models.encoders.clip import OpenClip, load_clip
 from eval_models.encoders.encoder import Encoder
 from eval_models.encoders.pixels import CLIP_MEAN, CLIP_STD
 from imageevalkit.benchmark.question import Question
@@ -28,6 +28,7 @@ class HPSv2Encoder(Encoder):
     name = "hpsv2"
     weight_names = ("hpsv2",)
     packages = ("open_clip_torch",)
+    official = True
 
     def __init__(self, versions: Sequence[str], antialias: bool = True, **options: Any) -> None:
         super().__init__(**options)
@@ -48,7 +49,7 @@ class HPSv2Encoder(Encoder):
         prompts = sorted({question.text for question in questions})
         models = {}
         for version in self.versions:
-            clip = load_state(self.sources["hpsv2"], FILES[version], _ARCHITECTURE, self.device)
+            clip = load_clip(self.sources["hpsv2"], [FILES[version]], self.device, _ARCHITECTURE)
             models[version] = clip, dict(zip(prompts, clip.text_features(prompts), strict=True))
         return models
 

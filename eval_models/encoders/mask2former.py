@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
-from eval_models.encoders.clip import OpenClip, load_open_clip
+from eval_models.encoders.clip import OpenClip, load_clip
 from eval_models.encoders.encoder import Encoder, inference, to_device
 from eval_models.encoders.pixels import clip_pixels
 from eval_models.encoders.weights import load_pretrained
@@ -29,6 +29,10 @@ _MEAN, _STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 _MOST = 100
 # no benchmark counts a less confident one
 _LEAST_CONFIDENT = 0.3
+# the loss, and numbers of places that transformers computes by now
+_UNUSED = r"criterion\..*|.*\.relative_position_index"
+# as open_clip saves its models, now and before
+_CLIP_FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 # what CLIP is shown in place of what is not the object
 _GREY = (153, 153, 153)
 
@@ -84,10 +88,10 @@ class Mask2Former(Encoder):
     def load(self, questions: Sequence[Question]) -> tuple[Any, OpenClip]:
         detector, clip = self.sources.values()
         network = load_pretrained(
-            detector, "Mask2FormerForUniversalSegmentation", "float32", self.device, unused="criterion.*"
+            detector, "Mask2FormerForUniversalSegmentation", "float32", self.device, unused=_UNUSED
         )
         self._classifiers = {}
-        return network, load_open_clip(clip, self.device)
+        return network, load_clip(clip, _CLIP_FILES, self.device)
 
     def prepare(self, image: Image.Image) -> Frame:
         """Resized to fit 1333 x 800, padded with grey to multiples of 32, and normalised."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from imageevalkit.asset_checks.check import LocalFolder, Needed, weights_at
 from imageevalkit.assets import CodeAsset, HubAsset, PlacedAsset, UrlAsset
@@ -22,6 +22,9 @@ from imageevalkit.weights import (
     missing_package,
     why_not_loaded,
 )
+
+if TYPE_CHECKING:
+    import torch
 
 ENCODERS = WeightsUser(
     "encoders", "it needs an environment made by bash utils/make_env.sh --benchmark with the benchmark's name"
@@ -180,6 +183,8 @@ def find(name: str, places: Mapping[str, str]) -> WeightsSource:
     origin = f"the hub has it as {WEIGHTS[name]}"
     if isinstance(first, UrlAsset):
         origin = f"bash utils/prefetch.sh --ds_names oneig gets it from {first.url}"
+        if first.by_hand:
+            origin = f"put the files of {first.url} there"
     raise CellFailure(
         f"encoders: the weights '{name}' are not at {place}; {origin}, "
         f"""or name another place: --ds_kwargs 'weights={{"{name}": "/path"}}'"""
@@ -225,6 +230,14 @@ def cached(source: WeightsSource, name: str) -> Path:
     return Path(str(cached_file(source.model_path, name, revision=source.commit)))
 
 
+def first_cached(source: WeightsSource, names: Sequence[str]) -> Path:
+    """The first file of ``names`` that there is. Raises OSError: there is none."""
+    for name in names[:-1]:
+        with suppress(OSError):
+            return cached(source, name)
+    return cached(source, names[-1])
+
+
 def load_pretrained(
     source: WeightsSource, class_name: str, dtype: str, device: str, unused: str = ".*", **options: Any
 ) -> Any:
@@ -254,6 +267,23 @@ def load_pretrained(
         }
         refuse_unfit(source, unfit)
         return model.to(device).eval()
+
+
+def load_state(model: torch.nn.Module, state: Mapping[str, torch.Tensor], source: WeightsSource) -> None:
+    """Give ``model`` the tensors of ``source``, neither more nor fewer than it has.
+
+    Raises CellFailure: some lack, are unexpected or of another shape.
+    """
+    own = model.state_dict()
+    unfit = {
+        "lacks": own.keys() - state.keys(),
+        "has unexpected": state.keys() - own.keys(),
+        "has another shape of": [
+            name for name in own.keys() & state.keys() if own[name].shape != state[name].shape
+        ],
+    }
+    refuse_unfit(source, unfit)
+    model.load_state_dict(state)
 
 
 def refuse_unfit(source: WeightsSource, kinds: Mapping[str, Collection[str]]) -> None:

@@ -68,27 +68,13 @@ def find_images(
     what it seems to be; or the images may be another model's.
     """
     own = find(source, items) if find else None
-    images, others = dict[str, list[Path]](), dict[str, Path]()
-    inner = source / "images"
-    roots = (
-        [source, inner] if inner.is_symlink() else [source]
-    )  # below where it starts, rglob follows no link
-    for path in sorted(path for root in roots for path in root.rglob("*") if path.is_file()):
-        stem = PurePosixPath(path.relative_to(source)).with_suffix("").as_posix()
-        if path.suffix.lower() in IMAGE_SUFFIXES:
-            images.setdefault(stem, []).append(path)
-        else:
-            others.setdefault(stem.removeprefix("images/"), path)
+    images, others = _files_below(source)
     if source.is_file() and not own:
         places = _listed(source, items, Counter(entry.get("prompt") for entry in entries))
     elif own is not None:
         places = {id: place if isinstance(place, Place) else Place(place) for id, place in own.items()}
     else:
-        names = {item.id: item.id.removeprefix("images/") for item in items}
-        layouts = [{id: images.get(below + name) for id, name in names.items()} for below in ("", "images/")]
-        places = max(
-            ({id: only_one(files) for id, files in layout.items() if files} for layout in layouts), key=len
-        )
+        places = _best(images, items, [lambda item: item.id.removeprefix("images/")])
     places |= _instead([item for item in items if item.id not in places], places, images, others)
     model = f"/{items[0].model}/"
     for path in [place.path for place in places.values() if place.path and among]:
@@ -98,6 +84,39 @@ def find_images(
                 f"{among} ({model[1:]})"
             )
     return places
+
+
+def find_named(source: Path, items: Sequence[Item], *names: Callable[[Item], str]) -> dict[str, Place] | None:
+    """The places of the images of ``items``, by item id, in that layout of which most is in ``source`` or in
+    ``source/images``; None: there is nothing. A layout tells the path of an item's image there, without its suffix.
+    """
+    return _best(_files_below(source)[0], items, names) or None
+
+
+def _files_below(source: Path) -> tuple[dict[str, list[Path]], dict[str, Path]]:
+    """The images by their path without its suffix, and one of the other files of each such path."""
+    images, others = dict[str, list[Path]](), dict[str, Path]()
+    inner = source / "images"
+    # below where it starts, rglob follows no link
+    roots = [source, inner] if inner.is_symlink() else [source]
+    for path in sorted(path for root in roots for path in root.rglob("*") if path.is_file()):
+        stem = PurePosixPath(path.relative_to(source)).with_suffix("").as_posix()
+        if path.suffix.lower() in IMAGE_SUFFIXES:
+            images.setdefault(stem, []).append(path)
+        else:
+            others.setdefault(stem.removeprefix("images/"), path)
+    return images, others
+
+
+def _best(
+    images: Mapping[str, Sequence[Path]], items: Sequence[Item], names: Sequence[Callable[[Item], str]]
+) -> dict[str, Place]:
+    layouts = (
+        {item.id: only_one(files) for item in items if (files := images.get(below + name(item)))}
+        for name in names
+        for below in ("", "images/")
+    )
+    return max(layouts, key=len)
 
 
 def read_filepaths(path: Path) -> dict[str, Path]:

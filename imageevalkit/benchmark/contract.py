@@ -144,11 +144,14 @@ class Benchmark(ABC):
     * ``name`` is what users call it; ``aliases`` are other names for it. ``version`` stands for its data, questions and
       rules: raise it whenever one of them changes. ``task`` is t2i, edit or subject. ``assets`` are what prefetch gets
       (:func:`imageevalkit.assets.github`).
+    * ``prompt_count`` is how many prompts (of edits: instructions) it has with the settings of the instance,
+      ``images_per_prompt`` how many images are made of each: ``--list`` shows them before there is data. 0: not known.
     * ``headline`` names the metrics that are columns of the leaderboard; ``official_headline`` those that take their
       place when missing items are treated as the official evaluator treats them.
     * ``judge`` is who is asked unless the user names another, by its full name (``openai:gpt-4o-2024-05-13``); empty
       where nothing goes to a judge. ``official_judges`` are all that count as official; empty: ``judge`` alone.
       ``takes`` is the kind of measurers that the user may name in its place ("reader": of text).
+    * ``program`` is who measures where nobody is asked, as scores have it in their names.
     * ``pixels`` is how the official program decodes images: a judge is shown every picture so. None: files are sent as
       they are.
     * ``tries`` is how often a question is asked until a value can be read: more than once only where the official
@@ -167,11 +170,14 @@ class Benchmark(ABC):
     version: ClassVar[str]
     task: ClassVar[str] = "t2i"
     assets: ClassVar[Sequence[Asset]] = ()
+    prompt_count: int = 0
+    images_per_prompt: int = 1
     headline: Sequence[str] = ()
     official_headline: Sequence[str] = ()
     judge: str = ""
     official_judges: ClassVar[Sequence[str]] = ()
     takes: str = ""
+    program: str = "script"
     pixels: PixelRule | None = None
     tries: ClassVar[int] = 1
     scores_blank: ClassVar[bool] = True
@@ -266,7 +272,7 @@ class Benchmark(ABC):
 
     def read_csv(self, file: str, count: int | None = None) -> list[dict[str, str]]:
         """The same of a CSV file: its rows, by column. CellFailure too if they are not ``count``."""
-        return self._read(file, lambda text: list(csv.DictReader(io.StringIO(text, newline=""))), count)
+        return self._read(file, _csv_rows, count)
 
     def _read(self, file: str, parse: Callable[[str], Any], count: int | None = None) -> Any:
         path, where, remedy = self._place(file)
@@ -392,6 +398,11 @@ def json_value(answer: Answer) -> Any:
         return json.loads(answer.text or "")
     except (ValueError, RecursionError):
         raise Unparsed("the record holds no measurement") from None
+
+
+def _csv_rows(text: str) -> list[dict[str, str]]:
+    # a byte order mark is no part of the first column's name
+    return list(csv.DictReader(io.StringIO(text.removeprefix("\ufeff"), newline="")))
 
 
 def _json_lines(text: str) -> list[Any]:

@@ -25,7 +25,7 @@ class PixelRule(NamedTuple):
     on white; that of others is dropped, as Pillow's ``convert("RGB")`` does. ``multiple``: before the processor of a
     local judge takes the image, both sides become multiples of so many pixels (see
     :func:`imageevalkit.judges.api.fitted_size`); None: the processor gets the image as it is. ``limits``: and then
-    width × height becomes no less and no more than so many.
+    width × height becomes no less and no more than so many, also of what a server is sent.
     """
 
     name: str
@@ -72,7 +72,8 @@ class Picture(NamedTuple):
         """
         rule: str | bool = False
         if self.pixels is not None:
-            rule = bool(self.pixels.on_white) if self.plain else self.pixels.name
+            is_as_filed = self.plain and not self.pixels.limits
+            rule = bool(self.pixels.on_white) if is_as_filed else self.pixels.name
         return [self.sha256, self.media_type, self.encoding, rule]
 
 
@@ -108,7 +109,8 @@ class Question:
     ``choices``: strings for each of which the probability is asked that the reply's first token is the first token of
     that string. Such a question has ``sampling.max_tokens == 1``, and its text is the most probable token.
     ``choice_ids`` are the ids of those tokens where the protocol fixes them: who has the tokenizer takes no others.
-    ``data`` is what ``parse`` needs to know besides; nobody is told.
+    ``data`` is what ``parse`` needs to know besides; nobody is told. ``variant`` says in which of several wordings,
+    drawn at random, it is asked: on record beside its answer.
     """
 
     name: str
@@ -118,11 +120,12 @@ class Question:
     choice_ids: tuple[int, ...] = ()
     data: Any = field(default=None, compare=False)
     item: str = ""
+    variant: str = field(default="", compare=False)
 
     def of_item(self, item: str) -> Question:
         """The same about that item; ``dataclasses.replace`` takes three times as long for each of 100,000."""
         shown = self.name, self.messages, self.sampling
-        return Question(*shown, self.choices, self.choice_ids, self.data, item)
+        return Question(*shown, self.choices, self.choice_ids, self.data, item, self.variant)
 
     @property
     def group(self) -> str:
@@ -148,11 +151,13 @@ def ask(
     temperature: float | None = 0.0,
     choices: tuple[str, ...] = (),
     data: Any = None,
+    variant: str = "",
 ) -> Question:
     """A question to the judge, in one message of texts and pictures; see :class:`Question`."""
     message = Message("user", parts)
     messages = (Message("system", (system,)), message) if system else (message,)
-    return Question(name, messages, Sampling(1 if choices else max_tokens, temperature), choices, data=data)
+    sampling = Sampling(1 if choices else max_tokens, temperature)
+    return Question(name, messages, sampling, choices, data=data, variant=variant)
 
 
 def measure(name: str, *parts: str | Picture) -> Question:

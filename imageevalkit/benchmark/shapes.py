@@ -35,7 +35,6 @@ class PromptFile(Benchmark):
     """
 
     file: ClassVar[str] = "prompts.json"
-    images_per_prompt: ClassVar[int] = 1
     by: ClassVar[Sequence[str]] = ()
     question: ClassVar[str]
     max_tokens: ClassVar[int] = 512

@@ -43,20 +43,38 @@ class Item:
         cell = self.path.parents[len(PurePosixPath(self.id).parts) - 1]
         return cell.parent.relative_to(output_root()).as_posix()
 
-    @cached_property
+    @property
     def prompt_sha256(self) -> str:
         """Hash of everything the model is shown: text, and the input images' files (else their pixels)."""
-        digest = hashlib.sha256()
+        return self._hashes[0]
+
+    @property
+    def inputs(self) -> list[tuple[str, Any]]:
+        """The input images in their order, each with its hash: of its file, else of its mode, size and pixels."""
+        images = [part for part in self.input_list or () if not isinstance(part, str)]
+        return list(zip(self._hashes[1], images, strict=True))
+
+    @cached_property
+    def _hashes(self) -> tuple[str, list[str]]:
+        """Of everything, and of each input image."""
+        digest, images = hashlib.sha256(), list[str]()
         parts: Sequence[Any] = [self.prompt] if self.input_list is None else self.input_list
         for part in parts:
             if isinstance(part, str):
                 digest.update(b"text:" + to_bytes(part))
-            elif file := getattr(part, "filename", ""):
-                # a dataset of opened files stays unread: its images are decoded when their turn comes
-                digest.update(b"file:" + Path(file).read_bytes())
-            else:
-                digest.update(f"image:{part.mode}:{part.size}:".encode() + part.tobytes())
-        return digest.hexdigest()
+                continue
+            kind, data = b"file:", file_bytes(part)
+            if data is None:
+                kind, data = b"", f"image:{part.mode}:{part.size}:".encode() + part.tobytes()
+            digest.update(kind + data)
+            images.append(hashlib.sha256(data).hexdigest())
+        return digest.hexdigest(), images
+
+
+def file_bytes(image: Any) -> bytes | None:
+    """The bytes of the file that an input image was opened from, which stays undecoded; None: it was from none."""
+    file = getattr(image, "filename", "")
+    return Path(file).read_bytes() if file else None
 
 
 class SampleEntry(dict[str, Any]):

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypedDict
 from imageevalkit import images
 from imageevalkit.atomic import commit_part, part_path, sync_folder, write_part
 from imageevalkit.cell import Cell, output_root
+from imageevalkit.cell.inputs import Input, InputCopies
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.jsonl import JsonlWriter, Shape, Tell, Time, read_kept, tell_nobody
 from imageevalkit.cell.results import bases, forget
@@ -42,6 +43,9 @@ class Record:
     pixels, None for the model's default or for no image. ``price`` is in USD, None where it is not known;
     ``maybe_billed`` counts requests without a reply that are in it.
 
+    ``inputs`` are the images that the model was shown, in their order; None: none, or it is of a version that kept no
+    copies.
+
     Of images made elsewhere ``source`` is the file, empty where there was none, ``cell`` the index (from 0) in a file
     that holds several; ``uneven``: their grid did not divide its size. ``source_sha256`` is that of a file whose bytes
     are not the image's.
@@ -68,6 +72,7 @@ class Record:
     price: float | None = None
     maybe_billed: int = 0
     extra: Mapping[str, Any] | None = None
+    inputs: list[Input] | None = None
     source: str | None = None
     source_sha256: str | None = None
     cell: int | None = None
@@ -110,7 +115,7 @@ class Record:
 
 
 RECORD = Shape.of(Record)
-_OPTIONAL = {"extra", "source", "source_sha256", "cell", "uneven"}
+_OPTIONAL = {"extra", "inputs", "source", "source_sha256", "cell", "uneven"}
 
 
 def last_records(cell: Cell, tell: Tell = tell_nobody) -> dict[str, Record]:
@@ -154,17 +159,22 @@ class RecordWriter:
     def __init__(self, cell: Cell, fingerprint: str) -> None:
         self._cell, self._fingerprint = cell, fingerprint
         self._writer = JsonlWriter(cell.generation, RECORD)
+        self._inputs = InputCopies(cell)
         self._saving, self._committing = threading.Lock(), threading.Lock()
         self._saved: list[tuple[Path, bool]] = []
         self._known_folders: set[Path] = set()
         self._failure: Exception | None = None
         self._bases = bases(cell)
 
+    def keep_inputs(self, item: Item) -> None:
+        """Copy the images that the model is shown of ``item`` while they are there. In any thread, as :meth:`save`."""
+        self._inputs.of(item)
+
     def save(self, item: Item, record: Record, data: bytes | None = None) -> None:
         """Save the outcome of ``item``; ``data`` is the encoded image, or the placeholder of one that was not made.
 
-        The fingerprint, the time and the image's hash are added to ``record``. Results that rest on another image of
-        the item are removed. May run in any thread. Raises CellFailure: the disk is full.
+        The fingerprint, the time, the image's hash and the inputs are added to ``record``. Results that rest on another
+        image of the item are removed. May run in any thread. Raises CellFailure: the disk is full.
         """
         sha256 = None
         if data is not None:
@@ -186,6 +196,7 @@ class RecordWriter:
             time=_time(time.time()),
             placeholder=data is not None and not is_image,
             image_sha256=sha256 if is_image else None,
+            inputs=self._inputs.of(item) or None,
         )
         self._writer.append(record.as_object())
         with self._saving:

@@ -248,7 +248,9 @@ def check_files(files: Mapping[str, Any], where: str) -> None:
     for name, content in files.items():
         path = PurePosixPath(name)
         if not path.name or path.is_absolute() or ".." in path.parts or str(path) != name:
-            raise CellFailure(f"{where} has '{name}': give a file name, or one below folders as in 'en/a.csv'")
+            raise CellFailure(
+                f"{where} has '{name}': give a file name, or one below folders as in 'en/a.csv'"
+            )
         if not isinstance(content, str | bytes):
             raise CellFailure(
                 f"{where} has '{name}', which is {reprlib.repr(content)}: give its text or bytes"

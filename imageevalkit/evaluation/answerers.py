@@ -83,7 +83,7 @@ class Answerers:
             return Evaluator(f"{label}/{rules}/{hash_of_part}", False, {**part.details, **identity})
         ids = {group: part.id for group, part in parts.items()}
         kinds = (registry.measurer_kind(measurer.name) for measurer in benchmark.measurers.values())
-        label = self.judge.label if self.judge else next((f"{kind}s" for kind in kinds), "script")
+        label = self.judge.label if self.judge else next((f"{kind}s" for kind in kinds), benchmark.program)
         return Evaluator(
             id=f"{label}/{rules}/{digest({'answerers': ids, **identity})[:8]}",
             official=benchmark.is_official and all(one.is_official for one in self._groups.values()),

@@ -29,7 +29,7 @@ from imageevalkit.evaluation.interview import JUDGE_FAILED, UNPARSED, EvaluateOp
 from imageevalkit.evaluation.provenance import provenance
 from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, STATUS_OF_STATE, Outcome, write_outcome
 from imageevalkit.progress import ProgressWriter
-from imageevalkit.text import dollars
+from imageevalkit.text import decimals, dollars
 
 
 def evaluate_cell(
@@ -167,13 +167,15 @@ def _why(scores: Scores, asked: bool) -> str:
 
 
 def _better(result: Result, asked: bool) -> Result | None:
-    """The result of the same evaluator that ``result`` must not replace: a complete one of more items than a limited
-    one has; one that knows more where nothing was ``asked``, for what is missing may have been said to other settings.
+    """The result of the same evaluator that ``result`` must not replace: a complete one of more items than has one that
+    is limited, or tells a part of what that one tells; one that knows more where nothing was ``asked``, for what is
+    missing may have been said to other settings.
     """
     for other in results.standing(Cell(result.model, result.benchmark)):
         is_alike = other.evaluator.id == result.evaluator.id and other.treatment == result.treatment
         one, this = other.coverage, result.coverage
-        covers_more = result.limit and one.complete and one.expected > this.expected
+        is_part = result.limit or result.metrics.keys() < other.metrics.keys()
+        covers_more = is_part and one.complete and one.expected > this.expected
         knows_more = not asked and other.limit == result.limit and one.judged > this.judged
         if is_alike and (covers_more or knows_more):
             return other
@@ -252,6 +254,6 @@ def outcome_of_result(result: Result, why: str = "", *more: str) -> Outcome:
 def _headline(result: Result) -> str:
     values = {name: result.metrics[name].value for name in result.headline}
     return ", ".join(
-        f"{name} has no value for these items" if value is None else f"{name} {value:.4f}"
+        f"{name} has no value for these items" if value is None else f"{name} {decimals(value, 4)}"
         for name, value in values.items()
     )

@@ -253,6 +253,8 @@ class Interview:
         }
         if answer.probabilities is not None:
             record |= {"probabilities": dict(answer.probabilities), "outside": answer.outside}
+        if question.variant:
+            record["variant"] = question.variant
         if answer.usd is not None:
             record["usd"] = answer.usd
         sharing = [one for one in self._asking[place.request] if not one.answer]

@@ -82,6 +82,11 @@ class CellOutcomes:
         """Outcomes go to ``writer`` from now on."""
         self._writer = writer
 
+    def keep_inputs(self, item: Item) -> None:
+        """See :meth:`RecordWriter.keep_inputs`. May run in any thread."""
+        assert self._writer is not None
+        self._writer.keep_inputs(item)
+
     def store(self, item: Item, returned: Any, seconds: float) -> Exception | None:
         """Save what the model returned for ``item``; the error if that is no image. May run in any thread.
 

@@ -79,10 +79,10 @@ class _CellInFlight:
         )
 
     async def _read_sources(self, item: Item) -> None:
-        """What the record of a paid image tells of its source pictures: they may go away meanwhile."""
+        """Keep what the record of a paid image tells of its source pictures: they may go away meanwhile."""
         if item.input_list is not None and not self._run.outcomes.stopped:
             try:
-                await on_cpu(when_one_is_free, lambda: item.prompt_sha256)
+                await on_cpu(when_one_is_free, lambda: self._run.outcomes.keep_inputs(item))
             except Exception as error:
                 self._run.fail(error)
 

@@ -24,7 +24,7 @@ from imageevalkit.api.replies import (
     stopped_by_policy,
     tokens_of,
 )
-from imageevalkit.benchmark.question import TRANSFORMERS, Answer, Encoding, Picture, Question
+from imageevalkit.benchmark.question import TRANSFORMERS, Answer, Encoding, Picture, PixelRule, Question
 from imageevalkit.images import CorruptImage, decode, in_turn, opened
 from imageevalkit.judges.settings import ApiSettings
 from imageevalkit.machine import on_cpu, when_one_is_free
@@ -215,7 +215,7 @@ class PictureCache:
             del self._kept[next(iter(self._kept))]
         try:
             return await asyncio.shield(made)
-        except (OSError, CorruptImage) as error:
+        except (OSError, CorruptImage, ValueError) as error:  # ValueError: its sides differ too much
             raise CorruptImage(f"the image {picture.path} cannot be sent: {one_line(error)}") from None
 
 
@@ -294,28 +294,31 @@ def open_picture(picture: Picture) -> Image.Image:
 
 def judge_picture(picture: Picture) -> Image.Image:
     """:func:`open_picture`, resized as a processor gets it. Raises ValueError too: its sides differ too much."""
-    image = open_picture(picture)
-    rule = picture.pixels
-    if not rule or not rule.multiple:
-        return image
+    image, rule = open_picture(picture), picture.pixels
+    return _resized(image, rule) if rule else image
+
+
+def _resized(image: Image.Image, rule: PixelRule) -> Image.Image:
     # as qwen-vl-utils does it, and then a processor with limits
     for limits in (None, rule.limits) if rule.limits else (None,):
-        image = image.resize(fitted_size(image.size, rule.multiple, limits), Image.Resampling.BICUBIC)
+        if rule.multiple:
+            image = image.resize(fitted_size(image.size, rule.multiple, limits), Image.Resampling.BICUBIC)
     return image
 
 
 def sent_picture(picture: Picture) -> tuple[bytes, str]:
-    """The bytes to send, and what they are declared to be. Takes CPU time. Raises CorruptImage, OSError.
+    """The bytes to send, and what they are declared to be. Takes CPU time. Raises CorruptImage, OSError, ValueError.
 
     A server decodes by rules of its own: where it could see other pixels than the protocol means, it gets those as PNG.
     """
     data = when_one_is_free(picture.read)
-    encoding = picture.encoding
-    if encoding is None and picture.pixels and not picture.plain:
+    encoding, rule = picture.encoding, picture.pixels
+    if encoding is None and rule and (rule.limits or not picture.plain):
         encoding = Encoding("PNG")
     with opened(data) as header:
         if encoding is not None:
             with in_turn(header):
-                data = encoded(rgb(picture, data), encoding)
+                image = rgb(picture, data)
+                data = encoded(_resized(image, rule) if rule and rule.limits else image, encoding)
         format = encoding.format if encoding else header.format or ""
         return data, picture.media_type or Image.MIME.get(format, f"image/{format.lower()}")

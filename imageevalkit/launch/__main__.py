@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +40,8 @@ def main() -> ExitStatus:
     if is_set(given, "--list"):
         from imageevalkit.launch.listing import listing
 
-        show(listing(read_config(fd)))
+        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        show(listing(read_config(fd), columns))
         return ExitStatus.COMPLETE
     # planning checks settings with a library that is only there, and may have come just now
     if ensure_driver_env():

@@ -61,6 +61,18 @@ class BenchmarkChoice:
         if self.asked and ":" not in self.asked:  # one in the place of a judge
             yield Measurer(self.asked, {"weights": self.settings.get("weights", {})})
 
+    @property
+    def evaluators(self) -> list[str]:
+        """Who measures, as a user would name them: the judge first; of a foreign one its script. Empty: nobody."""
+        if self.benchmark is None:
+            return [self._script.relative_to(REPO).as_posix()]
+        backend, _, name = self.asked.partition(":")
+        known = registry.judges().get(name)
+        asked = name if known and known.backend == backend else self.asked
+        # one of the benchmark's own is named by its class
+        names = [asked, *(measurer.name.rpartition(":")[2] for measurer in self._measurers())]
+        return list(dict.fromkeys(filter(None, names)))
+
     def evaluation(self, model: str, environment: str) -> list[str]:
         """The command that evaluates images of ``model``."""
         own, ours = self._script, REPO / "utils" / "evaluate.sh"
@@ -135,12 +147,12 @@ class BenchmarkChoice:
             where = f"benchmark '{self.name}': DATASET_SETTINGS['{self.name}']"
             check_class(setting.module, setting.class_name, where, DATASETS)
 
-    def check_dataset(self) -> None:
-        """Whether the dataset can be read, with all its entries. Raises CellFailure: one line."""
+    def check_dataset(self) -> int:
+        """Whether the dataset can be read, with all its entries: how many. Raises CellFailure: one line."""
         try:
             # a dataset class may print
             with guest_code(), contextlib.redirect_stdout(sys.stderr):
-                entries_of(registry.load_dataset(self.name, self.settings), self.name)
+                return len(entries_of(registry.load_dataset(self.name, self.settings), self.name))
         except CellFailure:
             raise
         except Exception as error:

@@ -30,7 +30,8 @@ def texts_in_program(program: bytes) -> Iterator[str]:
     """Every string constant of a Python ``program``, and every f-string as the template it stands for.
 
     A template is one for ``str.format``, its fields named by the last name in them: ``{data['Prompt']}``,
-    ``{data.Prompt}`` and ``{Prompt}`` are all ``{Prompt}``.
+    ``{data.Prompt}`` and ``{Prompt}`` are all ``{Prompt}``. A constant with braces is there as it is and, since a list
+    of templates may hold it so, with its braces doubled.
 
     Raises:
         CellFailure: it is no Python.
@@ -42,6 +43,7 @@ def texts_in_program(program: bytes) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
+            yield _template_part(node)
         elif isinstance(node, ast.JoinedStr):
             yield "".join(map(_template_part, node.values))
 
@@ -119,9 +121,10 @@ def fetch(files: BenchmarkFiles, mirror: Path | None) -> list[str]:
             return problem
 
         problems = [problem for problem in map_threads(get, wrong, _DOWNLOAD_THREADS) if problem]
+    licences = "; ".join(dict.fromkeys(asset.licence for asset in local))
     show(
         f"{name}: {len(local) - len(wrong)} files were right already, {len(wrong) - len(problems)} fetched, "
-        f"{len(problems)} problems"
+        f"{len(problems)} problems" + f"; licence: {licences}" * bool(local)
     )
     return problems
 

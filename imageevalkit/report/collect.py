@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from imageevalkit import registry
 from imageevalkit.cell import Cell, output_root, short_path
+from imageevalkit.cell.inputs import Input
 from imageevalkit.cell.jsonl import Tell, copy_of, is_number, read_jsonl, tell_nobody
 from imageevalkit.cell.metrics_file import no_score
 from imageevalkit.cell.records import CORRUPT, FAILED, GENERATED, OK, Record, Status, last_records
@@ -41,7 +42,7 @@ class ItemView(NamedTuple):
     ``outcome`` is generated, refused, failed, blank or corrupt. ``path`` is relative to the cell's folder.
     ``size`` is (width, height) in pixels. ``judged`` is the status in ``scores.jsonl`` or stale, empty when it
     has no record; ``reason`` says why it is not "judged". ``facts`` are labelled remarks on the making of the image,
-    in the order to show them.
+    in the order to show them. ``inputs`` are the images that the model was shown.
     """
 
     id: str
@@ -61,6 +62,7 @@ class ItemView(NamedTuple):
     values: dict[str, float]
     keys: dict[str, str]
     detail: dict[str, str]
+    inputs: list[Input]
 
 
 class CellReport(NamedTuple):
@@ -233,6 +235,7 @@ def _item(cell: Cell, id: str, made: Record | None, score: dict[str, Any]) -> It
         values={k: float(v) for k, v in _dict(score.get("values")).items() if is_number(v)},
         keys={k: _text(v) for k, v in _dict(score.get("keys")).items()},
         detail={k: _text(v) for k, v in _dict(score.get("detail")).items()},
+        inputs=[_input(one) for one in record.inputs or []],
     )
 
 
@@ -266,6 +269,13 @@ def _facts(record: Record) -> dict[str, str]:
         "settings": _text(record.fingerprint),
     }
     return {name: text for name, text in facts.items() if text}
+
+
+def _input(recorded: Input) -> Input:
+    """``recorded`` where its hashes are hashes and its path is one in the cell, else an image without a copy."""
+    sha256, copy_sha256 = _sha256(recorded["sha256"]), _sha256(recorded["copy_sha256"])
+    path = _inside(recorded["path"]) if sha256 and copy_sha256 else ""
+    return Input(sha256=sha256, path=path, copy_sha256=copy_sha256 if path else "")
 
 
 def _dict(value: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import json
 import os
@@ -11,7 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from imageevalkit.cell import Cell
+from imageevalkit.cell.inputs import Input
 from imageevalkit.cell.records import CORRUPT, GENERATED
+from imageevalkit.images import CorruptImage, opened, sha256_file
 from imageevalkit.report.collect import CellReport, ItemView, natural
 
 # A page that a laptop's browser opens in a few seconds and that still goes through e-mail or a chat.
@@ -63,7 +67,12 @@ def galleries(cells: Sequence[CellReport]) -> list[Gallery]:
 
 def _rows(reports: Sequence[CellReport]) -> list[Row]:
     """Items grouped by what the model was shown; an id means the same prompt for every model."""
-    by_id = [{item.id: item for item in report.items} for report in reports]
+    # records of earlier versions name no inputs, but those of another model that was shown the same do
+    inputs = {i.prompt_sha256: i.inputs for report in reports for i in report.items if i.inputs}
+    by_id = [
+        {i.id: i._replace(inputs=i.inputs or inputs.get(i.prompt_sha256, [])) for i in report.items}
+        for report in reports
+    ]
     prompt_of: dict[str, ItemView] = {}
     for items in by_id:
         for id, item in items.items():
@@ -122,7 +131,8 @@ def fit(pages: Sequence[Gallery], thumbs: Mapping[str, bytes] | None, budget: in
 
 
 class _Bytes:
-    """Bytes of items by where they come in, of ``places``; an image that comes in twice counts at the first of them."""
+    """Bytes of items by where they come in, of ``places``; an image that comes in twice, one that was edited too,
+    counts at the first of them."""
 
     def __init__(self, places: int) -> None:
         self._added = [0] * places
@@ -130,7 +140,7 @@ class _Bytes:
 
     def add(self, place: int, item: ItemView, thumbs: Mapping[str, bytes] | None) -> None:
         self._added[place] += _TEXT_ESTIMATE + sum(map(len, item.detail.values()))
-        if sha := item.image_sha256:
+        for sha in filter(None, (item.image_sha256, *(one["copy_sha256"] for one in item.inputs))):
             size = _IMAGE_ESTIMATE if thumbs is None else len(thumbs.get(sha, b"")) * 4 // 3
             self._images[sha] = min((place, size), self._images.get(sha, (place, size)))
 
@@ -151,26 +161,30 @@ def _items(page: Gallery) -> list[ItemView]:
 
 
 def originals(pages: Sequence[Gallery]) -> dict[str, list[Path]]:
-    """Image SHA-256 → the files recorded with it, of every image that ``pages`` show."""
-    found: dict[str, list[Path]] = {}
+    """Image SHA-256 → the files recorded with it, of every image, and copy of an input image, that ``pages`` show."""
+    found: dict[str, dict[Path, None]] = {}
     for page in pages:
         for m, report in enumerate(page.reports):
             folder = report.cell.folder
-            for row in page.rows:
-                for item in row.cells[m]:
-                    if item.outcome == GENERATED and item.image_sha256 and item.path:
-                        found.setdefault(item.image_sha256, []).append(folder / item.path)
-    return found
+            for item in (item for row in page.rows for item in row.cells[m]):
+                files = [(one["copy_sha256"], one["path"]) for one in item.inputs]
+                if item.outcome == GENERATED:
+                    files.append((item.image_sha256, item.path))
+                for sha, path in files:
+                    if sha and path:
+                        found.setdefault(sha, {})[folder / path] = None
+    return {sha: list(paths) for sha, paths in found.items()}
 
 
 def page_data(page: Gallery, whole: Gallery, thumbs: Mapping[str, bytes]) -> str:
     """One gallery as JSON that may stand inside ``<script>``; see ``report.js`` for its reader."""
     metrics, folders = _metrics(page), [report.cell.folder for report in page.reports]
     pictures: dict[str, int] = {}
-    rows = []
+    rows, inputs = [], _inputs(page)
+    number_of = {sha256: number for number, sha256 in enumerate(inputs)}
     for row in page.rows:
         cells = [
-            [_item_data(item, report, folder, metrics, pictures, thumbs) for item in cell]
+            [_item_data(item, report, folder, metrics, number_of, pictures, thumbs) for item in cell]
             for report, folder, cell in zip(page.reports, folders, row.cells, strict=True)
         ]
         keys = {k: v for cell in row.cells for item in cell for k, v in item.keys.items()}
@@ -182,6 +196,7 @@ def page_data(page: Gallery, whole: Gallery, thumbs: Mapping[str, bytes]) -> str
         "scales": _scales(page, metrics),
         "filters": _filters(rows),
         "rows": rows,
+        "inputs": [_input_data(copies, pictures, thumbs) for copies in inputs.values()],
         "pictures": [base64.b64encode(thumbs[sha]).decode() for sha in pictures],
         "shown": {"prompts": len(page.rows), "items": len(_items(page))},
         "all": {"prompts": len(whole.rows), "items": len(_items(whole))},
@@ -196,6 +211,38 @@ def script_json(data: Any) -> str:
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return text
+
+
+def _inputs(page: Gallery) -> dict[str, list[tuple[Cell, Input]]]:
+    """The input images by their hash, in order of appearance, with the copies that cells have of each."""
+    found: dict[str, dict[tuple[Cell, str], Input]] = {}
+    for row in page.rows:
+        for report, cell in zip(page.reports, row.cells, strict=True):
+            for one in (one for item in cell for one in item.inputs):
+                found.setdefault(one["sha256"], {})[report.cell, one["copy_sha256"]] = one
+    return {sha: [(cell, one) for (cell, _), one in copies.items()] for sha, copies in found.items()}
+
+
+def _input_data(
+    copies: Sequence[tuple[Cell, Input]], pictures: dict[str, int], thumbs: Mapping[str, bytes]
+) -> dict[str, Any]:
+    """Of an input image what is shown: ``picture`` and its ``size``, and the ``file`` of a copy that is there."""
+    data: dict[str, Any] = {}
+    if sha := next((one["copy_sha256"] for _, one in copies if one["copy_sha256"] in thumbs), ""):
+        data["picture"] = pictures.setdefault(sha, len(pictures))
+        with contextlib.suppress(CorruptImage):  # of a cache
+            data["size"] = opened(thumbs[sha]).size
+    if file := next((f"{cell.key}/{one['path']}" for cell, one in copies if _is_there(cell, one)), ""):
+        data["file"] = quote(os.fsencode(file))
+    return data
+
+
+def _is_there(cell: Cell, copied: Input) -> bool:
+    """Whether the copy is, as it was made."""
+    try:
+        return bool(copied["path"]) and sha256_file(cell.folder / copied["path"]) == copied["copy_sha256"]
+    except OSError:
+        return False
 
 
 def _metrics(page: Gallery) -> list[str]:
@@ -239,6 +286,7 @@ def _item_data(
     report: CellReport,
     folder: Path,
     metrics: Sequence[str],
+    inputs: Mapping[str, int],
     pictures: dict[str, int],
     thumbs: Mapping[str, bytes],
 ) -> dict[str, Any]:
@@ -257,6 +305,7 @@ def _item_data(
         "error": item.error,
         "detail": item.detail,
         "facts": item.facts,
+        "inputs": [inputs[one["sha256"]] for one in item.inputs],
     }
     if item.outcome == GENERATED:
         # a cached thumbnail of a deleted image would claim that the image is still there

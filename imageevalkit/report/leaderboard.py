@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from imageevalkit.cell import output_root
 from imageevalkit.cell.results import Coverage, Metric, Result
 from imageevalkit.report.collect import STALE, CellReport
-from imageevalkit.text import plain
+from imageevalkit.text import decimals, plain
 
 COVERAGE_COLUMNS = (
     "expected", "generated", "refused", "failed", "blank", "corrupt",
@@ -103,7 +103,7 @@ def digits(scale: float) -> int:
 
 def format_value(value: float, scale: float) -> str:
     """``value`` as shown everywhere: 4 decimals on a 0-1 scale, else 2."""
-    return f"{value:.{digits(scale)}f}"
+    return decimals(value, digits(scale))
 
 
 def format_interval(metric: Metric) -> str:

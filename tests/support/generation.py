@@ -102,7 +102,13 @@ def planned(
 
     def open_cell() -> CellRun:
         return CellRun(
-            cell, items(dataset, cell), "t2i", setting, options or GenerateOptions(), ProgressWriter(), print
+            cell,
+            items(dataset, cell),
+            dataset.dataset_task,
+            setting,
+            options or GenerateOptions(),
+            ProgressWriter(),
+            print,
         )
 
     return CellPlan(cell, open_cell, print)

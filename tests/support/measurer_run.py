@@ -18,6 +18,7 @@ from eval_models.encoders.clip_flant5 import ClipFlanT5
 from eval_models.encoders.hpsv2 import HPSv2Encoder, resized
 from eval_models.encoders.mask2former import Mask2Former
 from imageevalkit.benchmark.question import Picture, Question, measure
+from imageevalkit.errors import CellFailure
 from imageevalkit.images import sha256_file
 from tests.support.tiny_measurers import (
     CLASSES,
@@ -44,6 +45,7 @@ def main(folder: Path) -> dict[str, Any]:
         "mask2former": _mask2former(folder, pictures),
         "hpsv2": _hpsv2(folder, pictures),
         "clip_flant5": _clip_flant5(folder, pictures),
+        "refused": _refused(folder, pictures[0]),
     }
 
 
@@ -140,6 +142,72 @@ def _clip_flant5(folder: Path, pictures: list[Picture]) -> dict[str, Any]:
         "vocabulary": [models.network.get_input_embeddings().weight.shape[0], len(token)],
         "patches": list(features.shape),
     }
+
+
+def _refused(folder: Path, picture: Picture) -> dict[str, str]:
+    """Why weights are refused of which a tensor lacks, is one too many or of another shape, by file, tensor and that.
+
+    Each checkpoint is mended before the next is damaged.
+    """
+    t5 = {"clip_flant5_xxl": str(folder / "t5"), "clip_vit_l_336": str(folder / "tower")}
+    detector = {"mask2former": str(folder / "detector"), "geneval_clip": str(folder / "clip")}
+    encoders: dict[str, Any] = {
+        "hpsv2": HPSv2Encoder(["v2.1"], weights={"hpsv2": str(folder / "hpsv2")}, device="cpu"),
+        "flant5": ClipFlanT5(SYSTEM, weights=t5, device="cpu"),
+        "geneval": Mask2Former(CLASSES, COLORS, TEMPLATES, weights=detector, device="cpu"),
+    }
+    found = {}
+    for who, file, name in (
+        ("hpsv2", "hpsv2/HPS_v2.1_compressed.pt", "visual.proj"),
+        ("geneval", "clip/open_clip_model.safetensors", "visual.proj"),
+        ("geneval", "detector/model.safetensors", "class_predictor.weight"),
+        ("flant5", "t5/*.bin", "mm_projector.2.weight"),
+        ("flant5", "t5/*.bin", "decoder.final_layer_norm.weight"),
+        ("flant5", "tower/pytorch_model.bin", "vision_model.post_layernorm.weight"),
+    ):
+        for how in ("lacks", "unexpected", "shape"):
+            [path] = [one for one in sorted(folder.glob(file)) if name in _tensors(one)]
+            whole, tensors = path.read_bytes(), _tensors(path)
+            if how == "unexpected":
+                tensors[f"{name}.more"] = tensors[name]
+            tensor = tensors.pop(name) if how != "unexpected" else None
+            if how == "shape" and tensor is not None:
+                tensors[name] = tensor[:-1].clone()
+            _save(tensors, path)
+            found[f"{file} {name} {how}"] = _why_not(encoders[who], picture)
+            path.write_bytes(whole)
+    (folder / "clip/open_clip_model.safetensors").unlink()
+    found["no weights"] = _why_not(encoders["geneval"], picture)
+    return found
+
+
+def _why_not(encoder: Any, picture: Picture) -> str:
+    try:
+        list(encoder.ask([measure("any", picture, PROMPT)]))
+    except CellFailure as error:
+        return str(error)
+    return ""
+
+
+def _tensors(path: Path) -> dict[str, Any]:
+    import torch
+    from safetensors.torch import load_file
+
+    if path.suffix == ".safetensors":
+        return dict(load_file(path))
+    saved = torch.load(path, weights_only=True)
+    return dict(saved.get("state_dict", saved))
+
+
+def _save(tensors: dict[str, Any], path: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    if path.suffix == ".safetensors":
+        # two names of one tensor are two there
+        save_file({name: one.clone() for name, one in tensors.items()}, path, {"format": "pt"})
+    else:
+        torch.save({"state_dict": tensors} if path.parent.name == "hpsv2" else tensors, path)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,17 @@ def official_source(repo: str, commit: str, path: str) -> str:
     if shown.returncode:
         pytest.skip(f"no OFFICIAL_CLONES and no ../.mirror with {repo} at {commit[:8]}")
     return shown.stdout
+
+
+def official_folder(repo: str, commit: str, folder: str) -> dict[str, bytes]:
+    """The files of ``folder``, by their path below it; otherwise as :func:`official_source`."""
+    command = ["git", "-C", str(clone(repo)), "archive", f"{commit}:{folder}"]
+    packed = subprocess.run(command, capture_output=True, check=False)
+    if packed.returncode:
+        pytest.skip(f"no OFFICIAL_CLONES and no ../.mirror with {repo} at {commit[:8]}")
+    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
+        files = {one.name: archive.extractfile(one) for one in archive if one.isfile()}
+        return {name: file.read() for name, file in files.items() if file}
 
 
 def clone(repo: str) -> Path:

@@ -6,6 +6,7 @@ benchmark, as JSON: a process of its own, because the torchvision that open_clip
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Collection
@@ -18,8 +19,9 @@ CLASSES = ("cat", "dog", "cup")
 
 
 def save_mask2former(folder: Path, *, classes: int = len(CLASSES), seed: int = 0) -> None:
-    """A detector of so many classes with 12 queries, as transformers saves it."""
+    """A detector of so many classes with 12 queries, as its authors have published one."""
     import torch
+    from safetensors.torch import save_file
     from transformers import Mask2FormerConfig, Mask2FormerForUniversalSegmentation, SwinConfig
 
     torch.manual_seed(seed)
@@ -49,6 +51,13 @@ def save_mask2former(folder: Path, *, classes: int = len(CLASSES), seed: int = 0
         # so that some of its guesses are confident
         model.class_predictor.weight.mul_(60)
     model.save_pretrained(folder)
+    state = _saved(folder)
+    # tensors that the hub's has, of an older version
+    state["criterion.empty_weight"] = torch.ones(classes + 1)
+    for name in [name for name in state if name.endswith("relative_position_bias_table")]:
+        table = name.removesuffix("bias_table")
+        state[f"{table}index"] = torch.zeros(49, 49, dtype=torch.int64)
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
 
 
 def clip_config(width: int = 16) -> dict[str, Any]:
@@ -85,38 +94,23 @@ def save_hpsv2(folder: Path, *, seed: int = 0) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for n, name in enumerate(("HPS_v2_compressed.pt", "HPS_v2.1_compressed.pt")):
         torch.manual_seed(seed + n)
-        torch.save({"state_dict": open_clip.CLIP(**clip_config()).state_dict()}, folder / name)
+        # in half precision, which is what "compressed" means
+        state = open_clip.CLIP(**clip_config()).half().state_dict()
+        torch.save({"state_dict": state}, folder / name)
     (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": clip_config()}), encoding="utf-8")
 
 
 def save_clip_flant5(folder: Path, tower: Path, *, seed: int = 0) -> None:
-    """CLIP-FlanT5 in ``folder`` and its image encoder in ``tower``, as their authors save them."""
+    """CLIP-FlanT5 in ``folder`` and its image encoder in ``tower``, as their authors have published them."""
     import torch
-    from tokenizers import Tokenizer
-    from tokenizers.models import Unigram
-    from tokenizers.pre_tokenizers import Metaspace
-    from tokenizers.processors import TemplateProcessing
-    from transformers import CLIPVisionConfig, CLIPVisionModel, PreTrainedTokenizerFast, T5Config
-    from transformers import T5ForConditionalGeneration as Network
+    from transformers import CLIPConfig, CLIPModel, T5Config, T5ForConditionalGeneration
 
     torch.manual_seed(seed)
-    letters = sorted({*"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,?\"'\n\u2581"})
-    vocabulary = [
-        ("<pad>", 0.0),
-        ("</s>", 0.0),
-        ("<unk>", 0.0),
-        ("\u2581Yes", -1.0),
-        *((one, -4.0) for one in letters),
-    ]
-    tokenizer = Tokenizer(Unigram(vocabulary, unk_id=2))
-    tokenizer.pre_tokenizer = Metaspace()
-    tokenizer.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    )
+    folder.mkdir(parents=True, exist_ok=True)
+    tokens = _save_t5_tokenizer(folder)
     # as of the real one, more rows than there are tokens
     config = T5Config(
-        vocab_size=len(vocabulary) + 28,
+        vocab_size=tokens + 28,
         d_model=16,
         d_kv=8,
         d_ff=32,
@@ -128,33 +122,146 @@ def save_clip_flant5(folder: Path, tower: Path, *, seed: int = 0) -> None:
         eos_token_id=1,
         decoder_start_token_id=0,
     )
-    vision = CLIPVisionConfig(
-        hidden_size=24,
-        intermediate_size=32,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        image_size=32,
-        patch_size=8,
-    )
-    CLIPVisionModel(vision).save_pretrained(tower)
-    network = Network(config)
-    network.save_pretrained(folder)
-    fast.save_pretrained(folder)
-    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    settings |= {
+    vision = {
+        "hidden_size": 24,
+        "intermediate_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "image_size": 32,
+        "patch_size": 8,
+    }
+    text = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "vocab_size": 20,
+        "max_position_embeddings": 8,
+    }
+    # the whole CLIP in one of torch's files, with numbers of places that it had as tensors then
+    clip = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=8))
+    clip.save_pretrained(tower)
+    state = _saved(tower)
+    for part, count in (("text", 8), ("vision", 17)):
+        state[f"{part}_model.embeddings.position_ids"] = torch.arange(count)[None]
+    torch.save(state, tower / "pytorch_model.bin")
+    settings = {
+        **config.to_dict(),
         "model_type": "clip_t5",
         "architectures": ["CLIPT5ForConditionalGeneration"],
         "mm_vision_select_layer": -2,
     }
     (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
-    # its state is one of torch's files, with the projector and a copy of the image encoder
-    (folder / "model.safetensors").unlink()
-    state = dict(network.state_dict())
+    network = T5ForConditionalGeneration(config)
+    # its class has the words by a fourth name, the image encoder and the projector
+    state = {
+        f"vision_tower.vision_tower.{name}": tensor for name, tensor in clip.vision_model.named_parameters()
+    }
+    state |= {**network.state_dict(), "embed_tokens.weight": network.shared.weight}
     for n, shape in ((0, (16, 24)), (2, (16, 16))):
         state[f"mm_projector.{n}.weight"] = torch.randn(shape) / 4
         state[f"mm_projector.{n}.bias"] = torch.randn(16) / 4
-    state["vision_tower.vision_tower.vision_model.post_layernorm.weight"] = torch.ones(24)
-    torch.save(state, folder / "pytorch_model.bin")
+    names, places = list(state), dict[str, str]()
+    for n, names_here in enumerate((names[::2], names[1::2]), 1):
+        file = f"pytorch_model-{n:05d}-of-00002.bin"
+        torch.save({name: state[name].data for name in names_here}, folder / file)
+        places |= dict.fromkeys(names_here, file)
+    index = {"metadata": {}, "weight_map": places}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index), encoding="utf-8")
+
+
+def _save_t5_tokenizer(folder: Path) -> int:
+    """SentencePiece's file alone, as before transformers had others; the number of tokens."""
+    import sentencepiece
+
+    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,:?\"'"
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["Yes no is it a red cup", *letters] * 9 + ["Yes"] * 99),
+        model_writer=model,
+        vocab_size=80,
+        hard_vocab_limit=False,
+        character_coverage=1.0,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        minloglevel=2,
+    )
+    (folder / "spiece.model").write_bytes(model.getvalue())
+    marks: dict[str, Any] = {"eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    marks["additional_special_tokens"] = [f"<extra_id_{n}>" for n in range(100)]
+    (folder / "special_tokens_map.json").write_text(json.dumps(marks), encoding="utf-8")
+    settings = {**marks, "extra_ids": 100, "legacy": True, "tokenizer_class": "T5Tokenizer"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).get_piece_size() + 100
+
+
+def _saved(folder: Path) -> dict[str, Any]:
+    """The tensors that transformers has saved in ``folder``, whose file is removed."""
+    from safetensors.torch import load_file
+
+    path = folder / "model.safetensors"
+    state: dict[str, Any] = load_file(path)
+    path.unlink()
+    return state
+
+
+def save_mplug(folder: Path, *, hidden: int = 24, seed: int = 0) -> None:
+    """In ModelScope's layout, for images of 64 pixels. ModelScope knows no image encoder narrower than 768."""
+    import torch
+    from modelscope.models.multi_modal.mplug import MPlug
+
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "yes no is there a the red blue dog cat cup on in of two what color left right ? ."
+    words = text.split()
+    # its beam search begins and ends with the numbers of BERT's marks
+    marks = ["[PAD]", *(f"[unused{n}]" for n in range(99)), "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    (folder / "vocab.txt").write_text("\n".join([*marks, *words, ""]), encoding="utf-8")
+    task = "visual-question-answering"
+    kinds = {"framework": "pytorch", "task": task, "model": {"type": "mplug"}, "pipeline": {"type": task}}
+    (folder / "configuration.json").write_text(json.dumps(kinds), encoding="utf-8")
+    bert = {
+        "hidden_act": "gelu",
+        "hidden_size": hidden,
+        "encoder_width": hidden,
+        "intermediate_size": 32,
+        "initializer_range": 0.3,
+        "max_position_embeddings": 64,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "pad_token_id": 0,
+        "vocab_size": len(marks) + len(words),
+        "text_encoder_layers": 1,
+        "fusion_layers": 2,
+        "stride_layer": 1,
+        "text_decode_layers": 1,
+    }
+    (folder / "config_bert.json").write_text(json.dumps(bert), encoding="utf-8")
+    settings = {
+        "task": task,
+        "image_res": 64,
+        "vision_width": 768,
+        "clip_name": "ViT-B-16",
+        "clip_embed_dim": 8,
+        "clip_image_resolution": 32,
+        "clip_vision_layers": 1,
+        "clip_vision_width": 768,
+        "clip_vision_patch_size": 16,
+        "clip_context_length": 8,
+        "clip_vocab_size": 16,
+        "clip_transformer_width": 64,
+        "clip_transformer_heads": 1,
+        "clip_transformer_layers": 1,
+    }
+    text = "".join(f"{name}: {value}\n" for name, value in settings.items())
+    (folder / "config.yaml").write_text(text, encoding="utf-8")
+    torch.manual_seed(seed)
+    network = MPlug.from_pretrained(str(folder), load_checkpoint=False)
+    with torch.no_grad():
+        # else it sees no places, which it makes of zeros
+        network.visual_encoder.visual.positional_embedding.normal_()
+    torch.save({"model": network.state_dict()}, folder / "pytorch_model.bin")
 
 
 def save_all(folder: Path, benchmarks: Collection[str]) -> dict[str, dict[str, str]]:

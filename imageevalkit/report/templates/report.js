@@ -81,7 +81,7 @@
         states.length > 1 ? this.label("Status", this.state, true) : null,
         data.metrics.length > 1 ? this.label("Score shown", this.metricSelect, true) : null,
         this.label("Order", this.order, true));
-      this.table = make("div", { className: "table" });
+      this.table = make("div", { className: data.inputs.length ? "table edits" : "table" });
       this.end = make("div", { className: "end" });
       this.status = make("p", { className: "status", role: "status" });
       root.replaceChildren(make("section", { className: "card" }, title, this.cutNote(), tools, this.modelChoice(),
@@ -234,9 +234,11 @@
     head(models) {
       const heads = models.map((m) => {
         const { name, evaluator, note } = this.data.models[m];
-        return make("div", {}, name, make("small", {}, [evaluator && `judged by ${evaluator}`, note].filter(Boolean).join(" · ")));
+        const about = [this.data.inputs.length && "result", evaluator && `judged by ${evaluator}`, note].filter(Boolean);
+        return make("div", {}, name, make("small", {}, about.join(" · ")));
       });
-      return make("div", { className: "head" }, make("div", {}, "Prompt"), ...heads);
+      const source = this.data.inputs.length ? make("div", {}, "Source") : null;
+      return make("div", { className: "head" }, ...[make("div", {}, "Prompt"), source, ...heads].filter(Boolean));
     }
 
     more() {
@@ -263,7 +265,32 @@
       }
       const keys = Object.entries(row.keys).map(([name, value]) => make("span", { className: "pill", title: name }, value));
       if (keys.length) side.append(make("p", { className: "keys" }, ...keys));
-      return make("article", { className: "row" }, side, ...this.visible().map((m) => this.cell(row, m)));
+      return make("article", { className: "row" }, side, ...(this.data.inputs.length ? [this.sources(row)] : []),
+        ...this.visible().map((m) => this.cell(row, m)));
+    }
+
+    // What was edited: the same for all models, unless the benchmark's images have changed between their runs.
+    sources(row) {
+      const lists = new Map();
+      for (const m of this.visible()) {
+        for (const item of row.cells[m].filter((one) => one.inputs)) {
+          if (!lists.has(item.inputs.join())) lists.set(item.inputs.join(), [m, item]);
+        }
+      }
+      const thumbs = [...lists.values()].flatMap(([m, item]) => item.inputs.map((input, n) => {
+        const label = this.sourceLabel(item, n) + (lists.size > 1 ? ` of ${this.data.models[m].name}` : "");
+        const button = make("button", { type: "button", className: "thumb", "aria-label": `${label}, ${item.id}` },
+          this.sourcePicture(input), make("div", { className: "caption" }, make("span", { className: "seed" }, label)));
+        button.addEventListener("click", () => viewer.open(this, row, m, item));
+        return button;
+      }));
+      return make("div", { className: "sources" }, make("p", { className: "cell-name" }, "source"), thumbs.length
+        ? make("div", { className: thumbs.length > 1 ? "thumbs" : "thumbs one" }, ...thumbs)
+        : make("p", { className: "muted" }, "not recorded"));
+    }
+
+    sourceLabel(item, n) {
+      return item.inputs.length > 1 ? `source ${n + 1}` : "source";
     }
 
     cell(row, m) {
@@ -305,20 +332,33 @@
       return make("div", { className: "meter" }, fill);
     }
 
-    source(item) {
-      return item.picture === undefined ? "" : `data:image/webp;base64,${this.data.pictures[item.picture]}`;
+    // The embedded thumbnail of an item or of an input image.
+    thumbnail(of) {
+      return of.picture === undefined ? "" : `data:image/webp;base64,${this.data.pictures[of.picture]}`;
+    }
+
+    framed(of) {
+      const ratio = of.size ? `${of.size[0]} / ${of.size[1]}` : "1";
+      return make("div", { className: "picture", "--ratio": ratio }, make("img", { src: this.thumbnail(of), alt: "", decoding: "async" }));
+    }
+
+    gone(kind, title, remark) {
+      return make("div", { className: `picture gone ${kind}` }, make("p", {}, make("b", {}, title), make("span", {}, remark)));
+    }
+
+    sourcePicture(input) {
+      const shown = this.data.inputs[input];
+      return this.thumbnail(shown) ? this.framed(shown) : this.gone("source", "no copy", "it is missing, unreadable or not the one recorded");
     }
 
     picture(item) {
-      const ratio = item.size ? `${item.size[0]} / ${item.size[1]}` : "1";
-      const source = this.source(item);
-      if (source) return make("div", { className: "picture", "--ratio": ratio }, make("img", { src: source, alt: "", decoding: "async" }));
+      if (this.thumbnail(item)) return this.framed(item);
       const [kind, text] = item.error || ["", ""];
       const remark = {
         blank: `placeholder${kind ? `: ${kind}` : ""}`,
         corrupt: item.reason || "the image is missing, unreadable or not the one recorded",
       }[item.status] ?? (text || kind);
-      return make("div", { className: `picture gone ${item.status}` }, make("p", {}, make("b", {}, words(item.status)), make("span", {}, remark)));
+      return this.gone(item.status, words(item.status), remark);
     }
   }
 
@@ -381,22 +421,45 @@
 
     stage(model) {
       const { gallery, item } = this;
-      const source = gallery.source(item);
-      if (!source) return make("div", { className: "stage" }, gallery.picture(item));
+      const file = `${model.folder}/${item.file}`;
+      if (!gallery.data.inputs.length) {
+        const result = gallery.thumbnail(item) ? this.figure("", item.id, "original file", file, item) : gallery.picture(item);
+        return make("div", { className: "stage" }, result);
+      }
+      const result = this.figure("result", item.id, "original file", file, item, gallery.picture(item));
+      const sources = (item.inputs || []).map((input, n) => {
+        const label = gallery.sourceLabel(item, n);
+        const shown = gallery.data.inputs[input];
+        return this.figure(label, `${label} of ${item.id}`, "kept copy", shown.file, shown, gallery.sourcePicture(input));
+      });
+      if (!sources.length) sources.push(this.figure("source", "", "", "", {}, gallery.gone("source", "not recorded", "")));
+      return make("div", { className: "stage edit" },
+        make("div", { className: "sources", "--columns": sources.length > 2 ? 2 : 1 }, ...sources), result);
+    },
+
+    // The file beside the report (`what` it is, in words), else its thumbnail; `gone` where there is neither.
+    figure(label, alt, what, file, of, gone) {
+      const thumbnail = this.gallery.thumbnail(of);
+      const caption = label ? [make("figcaption", {}, label)] : [];
+      if (!thumbnail) return make("figure", {}, ...caption, gone);
       const note = make("p", { className: "muted" });
-      const image = make("img", { alt: item.id });
-      const original = `./${model.folder}/${item.file}`;
-      image.addEventListener("error", () => {
-        if (image.src === source) return;
-        image.src = source;
+      const image = make("img", { alt });
+      const original = file ? `./${file}` : thumbnail;
+      const fallBack = () => {
         image.classList.add("small");
-        note.textContent = "The original is not next to this report: this is the embedded thumbnail.";
+        note.textContent = `The ${what} is not next to this report: this is the embedded thumbnail.`;
+      };
+      image.addEventListener("error", () => {
+        if (image.src === thumbnail) return;
+        image.src = thumbnail;
+        fallBack();
       });
       image.addEventListener("load", () => {
-        if (image.src !== source) note.replaceChildren(make("a", { href: original, target: "_blank", rel: "noopener" }, "open the original file"));
+        if (image.src !== thumbnail) note.replaceChildren(make("a", { href: original, target: "_blank", rel: "noopener" }, `open the ${what}`));
       });
       image.src = original;
-      return make("div", { className: "stage" }, make("figure", {}, image, note));
+      if (!file) fallBack();
+      return make("figure", {}, ...caption, image, note);
     },
 
     side() {

@@ -25,8 +25,8 @@ def joined_text(input_list: Sequence[str | Image.Image]) -> str:
     return " ".join(part for part in input_list if isinstance(part, str))
 
 
-def last_image(input_list: Sequence[str | Image.Image]) -> tuple[Image.Image, str]:
-    """The last image as RGB and the joined strings.
+def images_to_edit(input_list: Sequence[str | Image.Image]) -> tuple[list[Image.Image], str]:
+    """:func:`split_inputs`.
 
     Raises:
         ItemFailed: there is no image.
@@ -34,6 +34,12 @@ def last_image(input_list: Sequence[str | Image.Image]) -> tuple[Image.Image, st
     images, text = split_inputs(input_list)
     if not images:
         raise ItemFailed("the item has no input image to edit", attempts=0)
+    return images, text
+
+
+def last_image(input_list: Sequence[str | Image.Image]) -> tuple[Image.Image, str]:
+    """The last image as RGB and the joined strings. Raises ItemFailed: there is no image."""
+    images, text = images_to_edit(input_list)
     return images[-1], text
 
 

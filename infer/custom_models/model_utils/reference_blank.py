@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from PIL import Image
 
-from custom_models.model_utils.inputs import last_image, split_inputs, split_subject
+from custom_models.model_utils.inputs import images_to_edit, last_image, split_subject
 
 
 class ReferenceBlank:
@@ -56,6 +56,6 @@ class ReferenceIdentity:
         pass
 
     def generate(self, input_list: Sequence[str | Image.Image], seed: int = 42) -> Image.Image:
-        """The first image. Raises ItemFailed when there is none."""
-        last_image(input_list)
-        return split_inputs(input_list)[0][0]
+        """The first image as RGB, its pixels as they are stored. Raises ItemFailed when there is none."""
+        images, _ = images_to_edit(input_list)
+        return images[0]

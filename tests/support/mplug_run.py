@@ -1,0 +1,140 @@
+"""``python -m tests.support.mplug_run FOLDER``: what mPLUG says of some images, by us and by plain calls of
+ModelScope's network as its pipeline makes them, as JSON.
+
+A process of its own, because its transformers must not be seen by any other test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from modelscope.models.multi_modal.mplug import MPlug as Network
+from modelscope.models.multi_modal.mplug import MPlugConfig
+from PIL import Image
+from torchvision import transforms
+from transformers import BertTokenizer
+
+from eval_models.encoders.pixels import CLIP_MEAN, CLIP_STD
+from eval_models.mplug import MPlug
+from imageevalkit.benchmark.question import Picture, measure
+from imageevalkit.errors import CellFailure
+from imageevalkit.images import sha256_file
+from tests.support.tiny_measurers import save_mplug
+
+SIZES = ((300, 200), (64, 91), (96, 96))
+QUESTIONS = (
+    "Is there a dog?",
+    "what color is the cat",
+    # more words than are read, which differ beyond that
+    "is the cup left of the dog on the cat in the red blue cup of two cat ? a dog on the right of two red dog",
+    "is the cup left of the dog on the cat in the red blue cup of two cat ? a dog on the right of no no no no",
+)
+
+
+def main(folder: Path) -> dict[str, Any]:
+    # of so small a network several only wait for each other
+    torch.set_num_threads(1)
+    pictures = []
+    for n, size in enumerate(SIZES):
+        path = folder / f"{n}.png"
+        noise = Image.frombytes("RGB", (12, 12), random.Random(n).randbytes(432))
+        noise.resize(size, Image.Resampling.BICUBIC).save(path)
+        pictures.append(Picture(path, sha256_file(path)))
+    defaults = MPlugConfig()
+    found = {
+        "defaults": [
+            defaults.image_res,
+            defaults.beam_size,
+            defaults.min_length,
+            defaults.max_length,
+        ],
+        # of an image encoder as wide as the words, and of one that is made so
+        "narrow": _said(folder / "narrow", pictures, 24),
+        "wide": _said(folder / "wide", pictures, 768),
+    }
+    return {**found, "damaged": _damaged(folder / "narrow", pictures)}
+
+
+def _said(folder: Path, pictures: list[Picture], hidden: int) -> dict[str, Any]:
+    with contextlib.redirect_stdout(io.StringIO()):
+        save_mplug(folder, hidden=hidden)
+        network = Network.from_pretrained(str(folder)).eval()
+    passes = [0, 0]
+    tokenizer = BertTokenizer.from_pretrained(str(folder))
+    see = transforms.Compose(
+        [
+            transforms.Resize((64, 64), interpolation=transforms.InterpolationMode.BICUBIC),
+            transforms.ToTensor(),
+            transforms.Normalize(CLIP_MEAN, CLIP_STD),
+        ]
+    )
+    questions = [
+        measure(f"question/{n}", picture, text).of_item(picture.path.name)
+        for picture in pictures
+        for n, text in enumerate(QUESTIONS)
+    ]
+    theirs = []
+    with torch.no_grad(), counted(passes, 1):
+        for question in questions:
+            pixels = see(Image.open(question.pictures[0].path))[None]
+            tokens = tokenizer(
+                question.text.lower(),
+                padding="max_length",
+                truncation=True,
+                max_length=25,
+                return_tensors="pt",
+            )
+            found, _ = network(pixels, tokens, train=False)
+            theirs.append(network.tokenizer.decode(found[0][0], skip_special_tokens=True))
+    encoder = MPlug({"mplug": str(folder)}, "cpu", batch_size=2)
+    with counted(passes, 0):
+        answers = {
+            (answer.question.item, answer.question.name): answer.text for answer in encoder.ask(questions)
+        }
+    return {
+        "ours": [json.loads(answers[question.item, question.name] or "null") for question in questions],
+        "theirs": theirs,
+        "images": passes,
+        "evaluator": encoder.evaluator.id,
+        "official": encoder.evaluator.official,
+    }
+
+
+@contextlib.contextmanager
+def counted(passes: list[int], place: int) -> Any:
+    """A block in which ``passes[place]`` counts the images that go through the image encoder."""
+    from modelscope.models.multi_modal.mplug.clip.clip import VisualTransformer
+
+    def note(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        if isinstance(module, VisualTransformer):
+            passes[place] += len(output)
+
+    hook = torch.nn.modules.module.register_module_forward_hook(note)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _damaged(folder: Path, pictures: list[Picture]) -> str:
+    """Why a checkpoint without one of the tensors is refused."""
+    path = folder / "pytorch_model.bin"
+    state = torch.load(path, weights_only=True)
+    del state["model"]["fusion_encoder.encoder.layer.1.output.dense.weight"]
+    torch.save(state, path)
+    try:
+        list(MPlug({"mplug": str(folder)}, "cpu").ask([measure("question/1", pictures[0], "a dog?")]))
+    except CellFailure as error:
+        return str(error)
+    return ""
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(Path(sys.argv[1]))))
