@@ -160,9 +160,8 @@ def test_ten_percent_of_malformed_replies_change_no_score(
     assert sum(faults.values()) - faults["ok"] > 0.05 * faults["ok"], faults
 
 
-@pytest.mark.parametrize("fault", ["malformed", "empty"])
-def test_what_stays_malformed_is_unparsed_and_withheld(judged: Judged, fault: str) -> None:
-    judged.server.choose = random_faults([], [(0.2, fault)], 3)
+def test_what_stays_empty_is_unparsed_and_withheld(judged: Judged) -> None:
+    judged.server.choose = random_faults([], [(0.2, "empty")], 3)
     ended = judged.run(benchmarks=("wise",))
     assert ended.returncode == 3
     result = judged.result("wise")
@@ -182,27 +181,6 @@ def test_what_stays_malformed_is_unparsed_and_withheld(judged: Judged, fault: st
     judged.server.choose = random_faults([], [], 0)
     assert judged.run("--retry_unparsed", benchmarks=("wise",)).returncode == 0
     assert len(judged.server.requests) == asked + unparsed
-
-
-def test_a_judge_that_dies_in_the_middle_is_asked_only_for_the_rest(
-    judged: Judged, undisturbed: dict[str, Any]
-) -> None:
-    with JudgeServer(die_after=60, down_for=3600.0) as dying:
-        judged.server = dying
-        ended = judged.run(benchmarks=("geneval2",))
-        served = len([request for request in dying.requests if request.fault == "ok"])
-    assert ended.returncode == 1
-    assert "run again to go on" in ended.stdout + ended.stderr
-    assert judged.adds_up("geneval2")
-    assert judged.result("geneval2")["headline"] == []
-    kept = [record for record in judged.judgements("geneval2") if record["status"] == "ok"]
-    assert 0 < len(kept) <= served
-    with JudgeServer() as again:
-        judged.server = again
-        assert judged.run(benchmarks=("geneval2",)).returncode == 0
-        total = len(judged.questions("geneval2"))
-        assert len(again.requests) == total - len(kept)
-    assert judged.result("geneval2")["metrics"] == undisturbed["geneval2"]
 
 
 def test_a_short_outage_costs_nothing(judged: Judged, undisturbed: dict[str, Any]) -> None:

@@ -570,6 +570,22 @@ def test_a_single_reply_without_log_probabilities_is_asked_for_again(
     )
 
 
+def test_an_endpoint_that_gave_log_probabilities_in_an_earlier_run_may_lack_some_not_all(
+    judge_server: JudgeServer, picture: Picture
+) -> None:
+    judge_server.script("Is it?", "no_logprobs", "ok")
+    asked = judge()
+    asked.has_answered()
+    (answer,) = asked.ask([vqa(picture, "Is it?")])
+    assert (answer.attempts, answer.error) == (2, "")
+    judge_server.default = "no_logprobs"
+    asked = judge()
+    asked.has_answered()
+    with pytest.raises(JudgeUnusable, match="returns no log-probabilities"):
+        list(asked.ask([vqa(picture, f"Is it {n}?") for n in range(99)]))
+    assert judge_server.received < 99
+
+
 # settings
 
 

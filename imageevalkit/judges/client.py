@@ -44,6 +44,9 @@ _DEATH_NOTICED = 10.0
 _TICK = 0.2  # seconds between two looks at a server that is started again
 # Questions that a judge without an answer so far may turn down with a bare 400: each may be a bad item, all are not.
 _MOST_DOUBTED = 2
+# Replies without log-probabilities of an endpoint that gave some in an earlier run only: it may be another one now,
+# that gives none, and each such reply is billed.
+_MOST_WITHOUT_LOGPROBS = 10
 _LARGEST_REPLY = 4 * 2**20  # bytes; a hundred thousand tokens of thinking are half a MiB
 
 
@@ -58,6 +61,7 @@ class ChatHistory:
     answered_before: bool = False
     replied: bool = False
     gives_logprobs: bool = False
+    without_logprobs: int = 0
     proven: set[str] = field(default_factory=set)
     doubted: Counter[str] = field(default_factory=Counter)
 
@@ -202,8 +206,11 @@ class _Session:
                 return body._replace(kind=Kind.ITEM, text=body.doubt) if body.doubt and is_item else body
             asked = self._server.edition
         reply = read_reply(question, body, listed_tokens(question, settings), self._price)
-        if reply in (NO_LOGPROBS, FEW_LOGPROBS) and history.gives_logprobs:
-            return Failure(Kind.LOST, "the reply holds no log-probabilities, or too few")
+        if reply in (NO_LOGPROBS, FEW_LOGPROBS):
+            history.without_logprobs += 1
+            before = history.answered_before and history.without_logprobs <= _MOST_WITHOUT_LOGPROBS
+            if history.gives_logprobs or before:
+                return Failure(Kind.LOST, "the reply holds no log-probabilities, or too few")
         if isinstance(reply, Answer):
             history.proven.add(key)
             history.gives_logprobs |= question.of_first_token

@@ -49,6 +49,7 @@ __all__ = [
     "Received",
     "answering",
     "answering_json",
+    "message_parts",
     "png_of",
     "random_faults",
 ]
@@ -76,7 +77,8 @@ KEY = "sk-test-4f9d2c7b8a1e"
 
 @dataclass
 class Received:
-    """One request as it came in, at ``time`` (monotonic seconds); ``fault`` is how it was answered."""
+    """One request as it came in, at ``time`` (monotonic seconds), the first with ``number`` 1; ``fault`` is how it was
+    answered."""
 
     path: str
     headers: dict[str, str]
@@ -84,6 +86,7 @@ class Received:
     files: list[Part] = field(default_factory=list)
     fault: str = ""
     time: float = field(default_factory=time.monotonic)
+    number: int = 0
 
     @property
     def prompt(self) -> str:
@@ -92,8 +95,13 @@ class Received:
     @property
     def item(self) -> str:
         """What tells items apart: the prompt, the seed where it is sent, and the uploaded images."""
+        return f"{self.prompt}|{self.fields.get('seed', '')}|{self.images}"
+
+    @property
+    def images(self) -> str:
+        """What tells the uploaded images apart; empty without any."""
         digest = hashlib.sha256(b"".join(part.data for part in self.files)).hexdigest()[:8]
-        return f"{self.prompt}|{self.fields.get('seed', '')}|{digest if self.files else ''}"
+        return digest if self.files else ""
 
 
 class ImageServer:
@@ -101,12 +109,21 @@ class ImageServer:
 
     ``default`` is the fault of requests without a script; ``latency`` is seconds before each answer;
     ``retry_after`` is the header's value in a 429. ``file_faults`` are taken, one each, by the next
-    requests for a file; ``redirect_to`` is where the ``redirect`` fault points.
+    requests for a file; ``redirect_to`` is where the ``redirect`` fault points. ``received`` counts requests, of which
+    ``requests`` are all, or none where they are not to be kept.
     """
 
     host = "127.0.0.1"
 
-    def __init__(self, default: str = "ok", latency: float = 0.0, retry_after: str = "0") -> None:
+    def __init__(
+        self,
+        default: str = "ok",
+        latency: float = 0.0,
+        retry_after: str = "0",
+        *,
+        port: int = 0,
+        keep: bool = True,
+    ) -> None:
         self.default = default
         self.latency = latency
         self.retry_after = retry_after
@@ -115,12 +132,14 @@ class ImageServer:
         self.redirect_to = "http://127.0.0.1:9/v1"
         self.choose: Callable[[Received, int], str] = self._scripted
         self.requests: list[Received] = []
+        self.received = 0
+        self._keep = keep
         self.file_requests: list[Received] = []
         self.in_flight = self.max_in_flight = 0
         self.lock = threading.Lock()
         self._scripts: dict[str, tuple[str, ...]] = {}
-        self._attempts: Counter[str] = Counter()
-        self._listen(0)
+        self._attempts: Counter[int] = Counter()
+        self._listen(port)
 
     @property
     def faults(self) -> Mapping[str, Fault]:
@@ -165,15 +184,23 @@ class ImageServer:
     def enter(self, request: Received) -> str:
         """Record a request and say how to answer it."""
         with self.lock:
-            self._attempts[request.item] += 1
-            request.fault = self.choose(request, self._attempts[request.item])
-            self.requests.append(request)
+            item = hash(request.item)  # the words of 100,000 questions would be gigabytes
+            self._attempts[item] += 1
+            request.fault = self.choose(request, self._attempts[item])
+            self.record(request)
             self.in_flight += 1
             self.max_in_flight = max(self.max_in_flight, self.in_flight)
         time.sleep(self.latency)
         with self.lock:  # before the answer is out: who has it may send the next request at once
             self.in_flight -= 1
         return request.fault
+
+    def record(self, request: Received) -> None:
+        """Count it; the lock is held."""
+        self.received += 1
+        request.number = self.received
+        if self._keep:
+            self.requests.append(request)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -289,26 +316,29 @@ def _parts(body: bytes, boundary: bytes) -> list[Part]:
     return parts
 
 
-def _parts_of(fields: dict[str, Any]) -> list[Any]:
-    """The parts of the one message of a chat or a response."""
+def message_parts(fields: dict[str, Any]) -> list[list[Any]]:
+    """The parts of each message of a chat or a response."""
     messages = fields.get("messages") or fields.get("input") or []
-    content = messages if isinstance(messages, str) else messages[-1]["content"] if messages else ""
-    return [{"text": content}] if isinstance(content, str) else content
+    contents = [messages] if isinstance(messages, str) else [message["content"] for message in messages]
+    return [[{"text": content}] if isinstance(content, str) else content for content in contents]
 
 
 def _words(fields: dict[str, Any]) -> str:
-    return str(fields.get("prompt") or "".join(part.get("text", "") for part in _parts_of(fields)))
+    """The prompt, or the words of the last message."""
+    last = (message_parts(fields) or [[]])[-1]
+    return str(fields.get("prompt") or "".join(part.get("text", "") for part in last))
 
 
 def _pictures(fields: dict[str, Any]) -> Iterator[Part]:
     """The images that a JSON body holds as data URLs, the mask of a tool included."""
-    holders = [*_parts_of(fields), *(tool.get("input_image_mask", {}) for tool in fields.get("tools", []))]
+    parts = [part for message in message_parts(fields) for part in message]
+    holders = [*parts, *(tool.get("input_image_mask", {}) for tool in fields.get("tools", []))]
     for holder in holders:
         url = holder.get("image_url")
         url = url["url"] if isinstance(url, dict) else url
         if url:
             head, _, encoded = url.partition(";base64,")
-            name = "mask" if holder not in _parts_of(fields) else "image_url"
+            name = "mask" if holder not in parts else "image_url"
             yield Part(name, None, head.removeprefix("data:"), base64.b64decode(encoded, validate=True))
 
 

@@ -1,9 +1,14 @@
-"""What a judge of the tests says: verdicts and first-token probabilities drawn from the question alone."""
+"""What a judge of the tests says to the question of any benchmark: verdicts, grades, readings and first-token
+probabilities, drawn from the question and its images alone.
+"""
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import json
 import math
+import re
 from typing import Any
 
 from tests.support.image_server import Received
@@ -14,19 +19,53 @@ _RATINGS = ("excellent", "good", "medium", "bad", "terr", "ter")
 _LISTED = 0.99  # of the probability; the rest is outside the listed tokens
 
 
-def draw(request: Received, *salt: object) -> float:
-    """A number in [0, 1) that the words, the images and ``salt`` decide."""
-    digest = hashlib.sha256(f"{request.item}|{salt}".encode()).digest()
+# what questions hold where they say how to answer: the names of grades, lists of questions and of test points
+_GRADE = re.compile(r"^\W*([A-Z][^\n:]*): ?A number from", re.MULTILINE)
+_YES_OR_NO = re.compile(r"^Questions:\n(.+?)\n\n", re.MULTILINE | re.DOTALL)
+_CRITERION = re.compile(r"'\w*q\d+': ")
+_POINTS = re.compile(r"<checkpoint>(\[.*?\])</checkpoint>", re.DOTALL)
+_READ = ("a", "the", "of", "and", "new", "day", "的", "是", "一", "人", "大")
+
+
+def _number(*key: object) -> float:
+    """A number in [0, 1) that ``key`` decides."""
+    digest = hashlib.sha256("|".join(map(str, key)).encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
 
+def draw(request: Received, *salt: object) -> float:
+    """A number in [0, 1) that the words, the images and ``salt`` decide."""
+    return _number(request.item, salt)
+
+
 def verdict(request: Received) -> str:
-    """The scores that the question asks for, in the form that it asks for; else yes or no."""
-    if "Aesthetic Quality" in request.prompt:
+    """What the question asks for, in the form that it asks for; else yes or no."""
+    prompt = request.prompt
+    if points := _POINTS.search(prompt):
+        return _points(request, len(ast.literal_eval(points[1])))
+    if '"score"' in prompt:
+        scores = [int(3 * draw(request, n)) / 2 for n, _ in enumerate(_CRITERION.findall(prompt))]
+        return json.dumps({"reason": ["It looks so."] * len(scores), "score": scores})
+    if grades := _GRADE.findall(prompt):
+        return "\n".join(f"{name}: {1 + int(5 * draw(request, name))}" for name in grades)
+    if questions := _YES_OR_NO.search(prompt):
+        # whatever the words around it are: they may be others when it is asked again
+        lines = enumerate(questions[1].split("\n"))
+        drawn = [_number(request.images, n, line) for n, line in lines]
+        return "\n".join("Yes, it is." if one < 0.6 else "No, it is not." for one in drawn)
+    if "Aesthetic Quality" in prompt:
         names = ("Consistency", "Realism", "Aesthetic Quality")
         return "\n".join(f"{name}: {int(3 * draw(request, name))}" for name in names)
+    if "Describe" in prompt or "No text recognized" in prompt:
+        return " ".join(_READ[int(len(_READ) * draw(request, n))] for n in range(12))
     word = draw(request, "verdict") < 0.6
-    return f"Score: {int(word)}" if "Score" in request.prompt else ("Yes" if word else "No")
+    return f"Score: {int(word)}" if "Score" in prompt else ("Yes" if word else "No")
+
+
+def _points(request: Received, count: int) -> str:
+    scores = [int(draw(request, n) < 0.6) for n in range(count)]
+    analysis = ["It is there." if score else "It is not there." for score in scores]
+    return f"<analysis>{analysis}</analysis>\n<score>{scores}</score>"
 
 
 def completion(

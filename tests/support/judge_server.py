@@ -1,11 +1,13 @@
 """A real HTTP server that judges: ``/v1/chat/completions`` with verdicts drawn from the question, and faults.
 
-In a test: ``with JudgeServer() as server: server.script("a question", "429", "ok")``.
+In a test: ``with JudgeServer() as server: server.script("a question", "429", "ok")``. As a program, for runs on
+complete data: ``python -m tests.support.judge_server --port 8000 --malformed 0.05``, until it is ended.
 Of each image only its SHA-256 is kept, in place of the base64.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import threading
 import time
@@ -22,8 +24,9 @@ from tests.support.image_server import (
     Received,
     answering,
     answering_json,
+    message_parts,
 )
-from tests.support.judge_replies import MALFORMED, completion, judged
+from tests.support.judge_replies import MALFORMED, completion, draw, judged
 
 
 def _said(content: Any, finish: str = "stop", **more: Any) -> Fault:
@@ -111,7 +114,7 @@ JUDGE_FAULTS: dict[str, Fault] = {
 class JudgeServer(ImageServer):
     """See the module. After ``die_after`` requests the port is closed for ``down_for`` seconds.
 
-    Open connections are then reset.
+    Open connections are then reset. A request is answered when ``hold`` says no more of it that it must wait.
     """
 
     def __init__(
@@ -122,9 +125,11 @@ class JudgeServer(ImageServer):
         *,
         die_after: int = 0,
         down_for: float = 0.0,
+        **options: Any,
     ) -> None:
-        super().__init__(default, latency, retry_after)
+        super().__init__(default, latency, retry_after, **options)
         self._die_after, self._down_for = die_after, down_for
+        self.hold: Callable[[Received], bool] = lambda request: False
         self._down_until = 0.0
 
     @property
@@ -138,9 +143,11 @@ class JudgeServer(ImageServer):
             fault = self._unwilling()
             if fault:
                 request.fault = fault
-                self.requests.append(request)
+                self.record(request)
         if not fault:
             fault = super().enter(request)
+        while self.hold(request):
+            time.sleep(0.01)
         if time.monotonic() < self._down_until:  # it died while this one was under way
             fault = request.fault = "reset"
         return fault
@@ -148,7 +155,7 @@ class JudgeServer(ImageServer):
     def _unwilling(self) -> str:
         """How to answer where no question is looked at; empty when one is."""
         now = time.monotonic()
-        if self._die_after and len(self.requests) >= self._die_after:
+        if self._die_after and self.received >= self._die_after:
             self._die_after = 0
             self._down_until = now + self._down_for
             threading.Thread(target=self.close_port, args=(self._down_for,), daemon=True).start()
@@ -167,10 +174,32 @@ class ReplyServer(JudgeServer):
 
 def _forget_images(request: Received) -> None:
     """Put the SHA-256 of each image in its place."""
-    for part in request.files:
-        part.data = hashlib.sha256(part.data).hexdigest().encode()
+    for file in request.files:
+        file.data = hashlib.sha256(file.data).hexdigest().encode()
     digests = iter(request.files)
-    for part in request.fields["messages"][-1]["content"]:
-        if isinstance(part, dict) and "image_url" in part:
+    for part in (part for parts in message_parts(request.fields) for part in parts):
+        if "image_url" in part:
             kind, _, _ = part["image_url"]["url"].partition(";base64,")
             part["image_url"]["url"] = f"{kind};sha256,{next(digests).data.decode()}"
+
+
+_FOR_EVER = 1e9  # seconds
+
+
+def main() -> None:
+    """Judge until this process is ended."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--malformed", type=float, default=0.0, help="share of the replies, 0-1")
+    parser.add_argument("--die-after", type=int, default=0, help="requests; none is answered after them")
+    args = parser.parse_args()
+    with JudgeServer(die_after=args.die_after, down_for=_FOR_EVER, port=args.port, keep=False) as server:
+        server.choose = lambda request, attempt: (
+            "malformed" if draw(request, "malformed", attempt) < args.malformed else "ok"
+        )
+        print(server.base_url, flush=True)
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

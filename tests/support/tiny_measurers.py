@@ -1,17 +1,25 @@
-"""Networks that measure, with random weights and of few numbers, saved as the real ones are: no download."""
+"""Networks that measure, with random weights and of few numbers, saved as the real ones are: no download.
+
+``python -m tests.support.tiny_measurers FOLDER BENCHMARK...`` saves those of some benchmarks and prints their places by
+benchmark, as JSON: a process of its own, because the torchvision that open_clip imports must not be seen by any test.
+"""
 
 from __future__ import annotations
 
 import io
 import json
+import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
+
+from tests.support.tiny_encoders import save_csd, save_se
 
 CLASSES = ("cat", "dog", "cup")
 
 
-def save_mask2former(folder: Path, *, seed: int = 0) -> None:
-    """A detector of :data:`CLASSES` with 12 queries, as its authors have published one."""
+def save_mask2former(folder: Path, *, classes: int = len(CLASSES), seed: int = 0) -> None:
+    """A detector of so many classes with 12 queries, as its authors have published one."""
     import torch
     from safetensors.torch import save_file
     from transformers import Mask2FormerConfig, Mask2FormerForUniversalSegmentation, SwinConfig
@@ -36,7 +44,7 @@ def save_mask2former(folder: Path, *, seed: int = 0) -> None:
         num_attention_heads=2,
         dim_feedforward=16,
         num_queries=12,
-        num_labels=len(CLASSES),
+        num_labels=classes,
     )
     model = Mask2FormerForUniversalSegmentation(config)
     with torch.no_grad():
@@ -45,7 +53,7 @@ def save_mask2former(folder: Path, *, seed: int = 0) -> None:
     model.save_pretrained(folder)
     state = _saved(folder)
     # tensors that the hub's has, of an older version
-    state["criterion.empty_weight"] = torch.ones(len(CLASSES) + 1)
+    state["criterion.empty_weight"] = torch.ones(classes + 1)
     for name in [name for name in state if name.endswith("relative_position_bias_table")]:
         table = name.removesuffix("bias_table")
         state[f"{table}index"] = torch.zeros(49, 49, dtype=torch.int64)
@@ -254,3 +262,25 @@ def save_mplug(folder: Path, *, hidden: int = 24, seed: int = 0) -> None:
         # else it sees no places, which it makes of zeros
         network.visual_encoder.visual.positional_embedding.normal_()
     torch.save({"model": network.state_dict()}, folder / "pytorch_model.bin")
+
+
+def save_all(folder: Path, benchmarks: Collection[str]) -> dict[str, dict[str, str]]:
+    """Those of GenEval, HPSv2 and the style of OneIG-Bench: the places of their weights by benchmark."""
+    places = {}
+    # of a benchmark's own classes and reference vectors there are so many, and so wide
+    if "geneval" in benchmarks:
+        save_mask2former(folder / "mask2former", classes=80)
+        save_open_clip(folder / "geneval_clip")
+        places["geneval"] = {name: str(folder / name) for name in ("mask2former", "geneval_clip")}
+    if "hpsv2" in benchmarks:
+        save_hpsv2(folder / "hpsv2")
+        places["hpsv2"] = {"hpsv2": str(folder / "hpsv2")}
+    if "oneig" in benchmarks:
+        save_csd(folder / "csd", projection=768)
+        save_se(folder / "se", projection=1280)
+        places["oneig"] = {name: str(folder / name) for name in ("csd", "se")}
+    return places
+
+
+if __name__ == "__main__":
+    print(json.dumps(save_all(Path(sys.argv[1]), sys.argv[2:])))
