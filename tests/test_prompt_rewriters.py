@@ -656,23 +656,12 @@ def test_a_slip_is_one_line(checkout: Path, tmp_path: Path, words: Sequence[str]
     assert "Traceback" not in run.stderr
 
 
-def test_a_benchmark_without_explanations_is_told(checkout: Path, tmp_path: Path) -> None:
+def test_a_benchmark_that_cannot_be_rewritten_stops_no_other(checkout: Path, tmp_path: Path) -> None:
     with Rewriter() as server:
         runs = Runs(checkout, tmp_path, server)
-        own = f"base_url={server.base_url}"
-        words = [
-            "--model_names",
-            "reference-noise",
-            "--ds_names",
-            "quicktext",
-            "--eval",
-            "false",
-            "--limit",
-            "2",
-        ]
-        run = run_eval(
-            checkout, *words, "--prompt_rewriter", "wise", "--rewriter_kwargs", own, API_KEY="EMPTY"
-        )
+        run = runs.run("--eval", "false", "--limit", "2", ds="quicktext;puzzles")
     assert run.returncode == 1
     assert "takes prompts with an explanation, and those of quicktext have none" in run.stdout
+    [cell] = runs.cells()
+    assert runs.records(cell).keys() == {"images/0", "images/1"}
     assert not list(runs.output.rglob("*.jpg"))

@@ -90,7 +90,8 @@ def check_name(name: str) -> str:
     if any(len(part.encode()) > _LONGEST_NAME for part in parts):
         raise UserError(f"'{name[:40]}…' cannot be a name: a part of it has more than {_LONGEST_NAME} bytes")
     if parts[0] in (*REPORTS, COMPARISONS, REWRITES):
-        raise UserError(f"'{name}' cannot be a name: output/{parts[0]} is what all models share")
+        what = "holds rewritten prompts" if parts[0] == REWRITES else "is a report of the run"
+        raise UserError(f"'{name}' cannot be a name: output/{parts[0]} {what}")
     return name
 
 
