@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -15,11 +16,12 @@ from typing import Any
 import pytest
 from custom_rewriters import dtm
 
+from imageevalkit.assets import PromptsAsset
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.errors import CellFailure
 from imageevalkit.prefetch.benchmark_files import pinned_texts
-from tests.support.checkout import environ, make_checkout, needs_driver_env, run_eval
+from tests.support.checkout import REPO, environ, make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import ImageServer, Received
 from tests.support.judge_server import ReplyServer
 from tests.support.mirror import official_source, shared_mirror
@@ -88,9 +90,7 @@ class PuzzleSubjects(PuzzleEdits):
 class Rewriter(ReplyServer):
     """Rewrites what it is asked to, and judges with Yes. ``puzzle 0`` becomes ``plain: puzzle 0``, with a colon."""
 
-    @staticmethod
-    def reply(request: Received) -> str:  # type: ignore[override]
-        return f" plain: {puzzle_in(request)}\n" if is_rewrite(request) else "Yes"
+    reply = staticmethod(lambda request: f" plain: {puzzle_in(request)}\n" if is_rewrite(request) else "Yes")
 
     def fail(self, puzzle: str, *faults: str) -> None:
         """Answer the first, second, … request to rewrite ``puzzle`` with these faults; the last one repeats."""
@@ -337,7 +337,9 @@ def test_a_refusal_in_words_is_no_prompt(checkout: Path, tmp_path: Path) -> None
     with Rewriter() as server:
         usual = server.reply
         refusing = "I'm sorry, but I can't assist with that request."
-        server.reply = lambda r: refusing if is_rewrite(r) and puzzle_in(r) == "puzzle 5" else usual(r)  # type: ignore[method-assign]
+        server.reply = lambda request: (
+            refusing if is_rewrite(request) and puzzle_in(request) == "puzzle 5" else usual(request)
+        )
         runs = Runs(checkout, tmp_path, server)
         run = runs.run("--eval", "false")
         assert run.returncode == 3, run.stdout
@@ -489,7 +491,9 @@ def test_dtm_asks_for_the_relation_of_the_pair(
             f"trig/config.py::gpt_logit_dimension_msg['{name}']['{c}']": f"{c} in {name}" for c in words
         }
     rewriter = dtm.Dtm()
-    assert texts.keys() <= dtm.Dtm.assets[0].texts.keys()
+    [asset] = dtm.Dtm.assets
+    assert isinstance(asset, PromptsAsset)
+    assert texts.keys() <= asset.texts.keys()
     monkeypatch.setattr(dtm.Dtm, "texts", texts)
     item = Item("0", Path("0.png"), 42, "a {braced} prompt", None, {"pair": pair})
     system, user = rewriter.messages(item, "a {braced} prompt", raw, task)
@@ -510,6 +514,7 @@ def test_dtm_tells_of_a_damaged_map(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_official_texts_are_in_the_official_program() -> None:
     """So prefetch finds them on GitHub too, where there are no lists of texts."""
     [asset] = dtm.Dtm.assets
+    assert isinstance(asset, PromptsAsset)
     found = pinned_texts(asset, {}, lambda path: official_source(asset.repo, asset.commit, path).encode())
     assert found.keys() == asset.texts.keys()
 
@@ -570,7 +575,7 @@ def test_dtm_from_prefetch_to_report(checkout: Path, tmp_path: Path) -> None:
         # another relation is another prompt
         turned = {pair: 1 if pair == "IQ-R_TA-C" else code for pair, code in RELATIONS.items()}
         relations(runs.output / "reference-noise" / "puzzles" / "relations", turned)
-        server.reply = lambda request: f"steady: {puzzle_in(request)}" if is_rewrite(request) else "Yes"  # type: ignore[method-assign]
+        server.reply = lambda request: f"steady: {puzzle_in(request)}" if is_rewrite(request) else "Yes"
         stale = runs.run(rewriter="dtm")
         assert stale.returncode == 1, stale.stdout
         assert "the rewritten prompt changed: 1 image is stale" in stale.stdout
@@ -624,6 +629,27 @@ def test_a_third_rewriter_is_one_small_class(checkout: Path, tmp_path: Path) -> 
             assert sorted(server.rewrites) == [f"puzzle {n}" for n in range(1, 6)]
             [cell] = runs.cells()
             assert runs.records(cell)["images/0"]["rewriting"]["kept"] == "it is plain"
+    finally:
+        file.unlink()
+
+
+def test_the_rewriter_of_the_guide_rewrites_what_is_long(checkout: Path, tmp_path: Path) -> None:
+    guide = (REPO / "README.md").read_text(encoding="utf-8")
+    [code] = [
+        block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "class MyShorter" in block
+    ]
+    file = checkout / "infer/custom_rewriters/my_shorter.py"
+    file.write_text(code)
+    try:
+        with Rewriter() as server:
+            runs = Runs(checkout, tmp_path, server)
+            run = runs.run("--eval", "false", rewriter="my_shorter")
+        assert run.returncode == 1, run.stdout + run.stderr
+        assert (
+            "6 stay as they are (the first: it is short): the images would be those of the raw prompts"
+            in run.stdout
+        )
+        assert not list(runs.output.rglob("*.png"))
     finally:
         file.unlink()
 
