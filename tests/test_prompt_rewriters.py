@@ -235,7 +235,7 @@ def test_the_model_sees_the_new_prompt_and_the_judge_the_old_one(checkout: Path,
         assert columns[0] != columns[1]
         assert rows[0].startswith("| drawn |")
         gallery = (runs.output / "report.html").read_text()
-        assert "plain: puzzle 3" in gallery
+        assert f'"rewritten":["rewritten by {by}","plain: puzzle 3"]' in gallery
         assert '"prompt":"puzzle 3"' in gallery
         assert '"prompt":"plain: puzzle 3"' not in gallery
         assert "6 of 6 images are of prompts rewritten by" in runs.result(second)["notes"][0]

@@ -42,8 +42,8 @@ class ItemView(NamedTuple):
     ``outcome`` is generated, refused, failed, blank or corrupt. ``path`` is relative to the cell's folder.
     ``size`` is (width, height) in pixels. ``judged`` is the status in ``scores.jsonl`` or stale, empty when it
     has no record; ``reason`` says why it is not "judged". ``facts`` are labelled remarks on the making of the image,
-    in the order to show them. ``inputs`` are the images that the model was shown. ``prompt`` is the benchmark's own;
-    one that was rewritten is among ``detail``.
+    in the order to show them. ``inputs`` are the images that the model was shown. ``prompt`` is the benchmark's own.
+    ``rewritten``: by whom, and the prompt that the model was shown in its place or why it was shown that one.
     """
 
     id: str
@@ -64,6 +64,7 @@ class ItemView(NamedTuple):
     keys: dict[str, str]
     detail: dict[str, str]
     inputs: list[Input]
+    rewritten: tuple[str, str] | None
 
 
 class CellReport(NamedTuple):
@@ -235,8 +236,9 @@ def _item(cell: Cell, id: str, made: Record | None, score: dict[str, Any]) -> It
         evaluator=_text(score.get("evaluator")),
         values={k: float(v) for k, v in _dict(score.get("values")).items() if is_number(v)},
         keys={k: _text(v) for k, v in _dict(score.get("keys")).items()},
-        detail=_prompt_shown(record) | {k: _text(v) for k, v in _dict(score.get("detail")).items()},
+        detail={k: _text(v) for k, v in _dict(score.get("detail")).items()},
         inputs=[_input(one) for one in record.inputs or []],
+        rewritten=_rewritten(record),
     )
 
 
@@ -257,14 +259,13 @@ def _outcome(record: Record, score: dict[str, Any]) -> Status:
     return CORRUPT if record.outcome == GENERATED and is_lost else record.outcome
 
 
-def _prompt_shown(record: Record) -> dict[str, str]:
-    """Of a rewritten prompt what the model was shown, with who wrote it; the item's own is that of all models."""
+def _rewritten(record: Record) -> tuple[str, str] | None:
     behind = record.rewriting
     if not behind:
-        return {}
+        return None
     if behind["kept"]:
-        return {f"prompt not rewritten ({behind['by']})": _text(behind["kept"])}
-    return {f"prompt rewritten by {behind['by']}": _text(record.prompt)}
+        return f"not rewritten by {behind['by']}", _text(behind["kept"])
+    return f"rewritten by {behind['by']}", _text(record.prompt)
 
 
 def _facts(record: Record) -> dict[str, str]:

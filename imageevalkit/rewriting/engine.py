@@ -99,7 +99,7 @@ def read_replies(rewriter: Rewriter, retry_refused: bool) -> dict[str, Reply]:
 def _why_not(rewriter: Rewriter, reply: Reply) -> str:
     """Why a reply holds no prompt; empty: it does."""
     if reply.refused:
-        return f"refused: {reply.text}"
+        return reply.text
     try:
         rewriter.prompt_in(reply.text)
     except NotRewritten as error:
