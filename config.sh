@@ -28,6 +28,10 @@ GENERATE_BLANK_IMAGE_ON_ERROR=false
 # Below full coverage: "withhold" the headline score, or treat missing items as the "official" evaluator does.
 MISSING_ITEMS=withhold
 
+# Have a language model rewrite the prompts before images are made of them: dtm or wise (empty: nobody does). Results have
+# the rewriter in their name. Overridden by --prompt_rewriter.
+PROMPT_REWRITER=
+
 # ---- API ---------------------------------------------------------------------------------------------------
 # Generate through an OpenAI-compatible API. Overridden by --use_api.
 USE_API=false
@@ -162,3 +166,7 @@ declare -gA JUDGE_KWARGS_MAP=()
 # Settings of a benchmark ("name=value,name=value"), for those that have any (README.md, "Settings of benchmarks").
 # Overridden by --ds_kwargs.
 declare -gA DS_KWARGS_MAP=()
+
+# Settings of a prompt rewriter ("name=value,name=value"), by its name: the language model and where it is reached
+# ("model=gpt-4o,base_url=http://gpu1:8000/v1,api_key_env=REWRITER_API_KEY"). Overridden by --rewriter_kwargs.
+declare -gA REWRITER_KWARGS_MAP=()

@@ -332,6 +332,7 @@ def _stays_below(value: Any) -> bool:
 
 
 BENCHMARKS = REPO / "benchmarks"
+REWRITERS = REPO / "infer" / "custom_rewriters"
 _NAMED_PROBLEMS = 20
 
 
@@ -345,6 +346,22 @@ class BenchmarkFiles(NamedTuple):
 
     benchmark: str
     assets: Sequence[Asset] = ()
+
+    @property
+    def folder(self) -> Path:
+        """Where the :attr:`local` ones are."""
+        return data_folder(self.benchmark)
+
+    @property
+    def remedy(self) -> str:
+        """The command that gets what is missing."""
+        folder = f"benchmarks/{self.folder.relative_to(BENCHMARKS)}"
+        return _remedy(f"--ds_names {self.benchmark}", folder)
+
+    @property
+    def what(self) -> str:
+        """Whose files they are, for messages."""
+        return f"benchmark {self.benchmark}"
 
     @property
     def local(self) -> list[LocalAsset]:
@@ -366,7 +383,7 @@ class BenchmarkFiles(NamedTuple):
 
         The texts of a :class:`PromptsAsset` are few and short: they are always compared.
         """
-        path = data_folder(self.benchmark) / asset.path
+        path = self.folder / asset.path
         try:
             if isinstance(asset, PromptsAsset):
                 return _prompts_problem(path, asset)
@@ -383,11 +400,7 @@ class BenchmarkFiles(NamedTuple):
         named = "; ".join(problems[:_NAMED_PROBLEMS])
         if (more := len(problems) - _NAMED_PROBLEMS) > 0:
             named += f"; and {more} more (--check names them all)"
-        folder = data_folder(self.benchmark).relative_to(BENCHMARKS)
-        return (
-            f"benchmark {self.benchmark}: {named}. Run: bash utils/prefetch.sh --ds_names {self.benchmark} "
-            f"(without internet: run it elsewhere and copy benchmarks/{folder})"
-        )
+        return f"{self.what}: {named}. {self.remedy}"
 
     def sha256(self) -> dict[str, str]:
         """The SHA-256 of the data files by path, and of the prompts by key, after verifying every byte.
@@ -405,7 +418,7 @@ class BenchmarkFiles(NamedTuple):
     def _sha256(self, asset: FileAsset | TableAsset) -> str:
         if isinstance(asset, FileAsset) and asset.has_sha256:
             return asset.digest
-        return sha256_file(data_folder(self.benchmark) / asset.path)  # rows name their images by their hashes
+        return sha256_file(self.folder / asset.path)  # rows name their images by their hashes
 
     def prompts(self) -> dict[str, str]:
         """The official judge prompts by ``file::where`` of the official code, every byte verified.
@@ -419,8 +432,29 @@ class BenchmarkFiles(NamedTuple):
                 continue
             if problem := self.problem_of(asset, hashes=True):
                 raise CellFailure(self.explain([problem]))
-            prompts |= json.loads((data_folder(self.benchmark) / asset.path).read_text(encoding="utf-8"))
+            prompts |= json.loads((self.folder / asset.path).read_text(encoding="utf-8"))
         return prompts
+
+
+class RewriterFiles(BenchmarkFiles):
+    """The official texts of the prompt rewriter called ``benchmark``."""
+
+    @property
+    def folder(self) -> Path:
+        return REWRITERS / "data" / self.benchmark
+
+    @property
+    def remedy(self) -> str:
+        return _remedy(f"--prompt_rewriter {self.benchmark}", "infer/custom_rewriters/data")
+
+    @property
+    def what(self) -> str:
+        return f"prompt rewriter {self.benchmark}"
+
+
+def _remedy(options: str, folder: str) -> str:
+    command = f"bash utils/prefetch.sh {options}"
+    return f"Run: {command} (without internet: run it elsewhere and copy {folder})"
 
 
 def _file_problem(path: Path, asset: FileAsset, hashes: bool) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from imageevalkit.cell import Cell
 from imageevalkit.cell.items import MODEL_NAME_MARK, Item, entries_of, placed
+from imageevalkit.cell.rewritten import as_shown
 from imageevalkit.cell.states import Survey, survey
 from imageevalkit.errors import CellFailure, ExitStatus, said_of, show
 from imageevalkit.guest_code import guest_code
@@ -39,7 +40,7 @@ class Datasets:
     def survey(self, cell: Cell, limit: int | None, settings: Mapping[str, Any]) -> Survey:
         """What is there of the images of ``cell``, against ``settings``; the same of all cells without a folder."""
         if cell.folder.exists():
-            return survey(cell, self.items(cell, limit), settings)
+            return survey(cell, as_shown(cell, self.items(cell, limit)), settings)
         return self._untouched(Cell(MODEL_NAME_MARK, cell.benchmark), limit)
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections import deque
-from collections.abc import Container
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from imageevalkit.errors import CellFailure
 PROGRESS_ENV = "IMAGEEVALKIT_PROGRESS"
 _INTERVAL = 0.5
 _UNCHANGED_INTERVAL = 10.0
+_LOOK_EVERY = 0.5  # seconds
 
 
 class Progress(NamedTuple):
@@ -68,6 +70,27 @@ class ProgressWriter:
             self._last[progress.cell] = (now, progress)
             with contextlib.suppress(CellFailure):  # a full disk of log/ is no reason to make no images
                 self._writer.append(progress._replace(time=time.time())._asdict())
+
+
+@contextlib.contextmanager
+def watched(*looks: Callable[[], None]) -> Iterator[None]:
+    """A block beside which each of ``looks`` is called twice a second, from a thread of its own."""
+    ended = threading.Event()
+
+    def run(look: Callable[[], None]) -> None:
+        with contextlib.suppress(CellFailure):  # a full disk: who writes what counts meets it too
+            while not ended.wait(_LOOK_EVERY):
+                look()
+
+    threads = [threading.Thread(target=run, args=[look], name="watch", daemon=True) for look in looks]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
 
 
 class ProgressReader:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from imageevalkit.asset_checks.check import Needed
-from imageevalkit.assets import BenchmarkFiles
+from imageevalkit.assets import REWRITERS, BenchmarkFiles
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import Benchmark, benchmark_code
 from imageevalkit.benchmark.question import PixelRule
@@ -281,6 +281,30 @@ def _foreign_datasets() -> tuple[Mapping[str, DatasetSetting], Mapping[str, str]
 def models() -> Any:
     """The registry of models, ``infer/custom_models/load_model.py``. Raises UserError: it cannot be imported."""
     return _imported("custom_models.load_model")
+
+
+def rewriter_names() -> list[str]:
+    """The rewriters of prompts: each is a file."""
+    return sorted(path.stem for path in REWRITERS.glob("[!._]*.py"))
+
+
+def rewriter_class(name: str) -> Any:
+    """The class of the rewriter ``name`` (:class:`imageevalkit.rewriting.rewriter.Rewriter`).
+
+    Raises UserError: there is none, or its file has a fault.
+    """
+    if name not in rewriter_names():
+        raise UserError(
+            f"unknown prompt rewriter '{name}'{suggest(name, rewriter_names())}; known: {', '.join(rewriter_names())}"
+        )
+    named = vars(_imported(f"custom_rewriters.{name}")).values()
+    classes = [cls for cls in named if inspect.isclass(cls) and vars(cls).get("name") == name]
+    if not classes or inspect.isabstract(classes[0]):
+        raise UserError(
+            f"infer/custom_rewriters/{name}.py holds no class with name = '{name}' and all methods of a Rewriter "
+            "(imageevalkit/rewriting/rewriter.py)"
+        )
+    return classes[0]
 
 
 def judges() -> Mapping[str, JudgeSetting]:

@@ -30,6 +30,7 @@ from imageevalkit.jobs import (
     ATTEMPT_ENV,
     FAILED,
     STATUS_OF_STATE,
+    USABLE,
     Job,
     Outcome,
     Plan,
@@ -129,9 +130,11 @@ async def _generate(plan: Plan, job: Job, keys: list[str], since: float) -> Exit
             continue
         say = functools.partial(logs.append, Path(path))
         say(f"=== generate {key}")
-        planned = CellPlan(
-            cell, functools.partial(open_cell, cell, job.options, progress, Path(path), in_flight, spent), say
-        )
+        opening = functools.partial(open_cell, cell, job.options, progress, Path(path), in_flight, spent)
+        before = read_outcome(Path(plan.run_folder), cell, "rewrite")
+        if before and before.state not in USABLE:
+            opening = functools.partial(_not_started, f"rewrite of {key} is {before.state}")
+        planned = CellPlan(cell, opening, say)
         models.setdefault(cell.model, []).append(planned)
     by_cell = {planned.cell: planned for cells in models.values() for planned in cells}
     statuses = []
@@ -174,6 +177,10 @@ async def _generate(plan: Plan, job: Job, keys: list[str], since: float) -> Exit
         if replicas:
             await replicas.close()
     return worst([*statuses, *stopping])
+
+
+def _not_started(why: str) -> CellRun:
+    raise CellFailure(f"not started: {why}")
 
 
 def _environs(job: Job) -> list[dict[str, str]]:

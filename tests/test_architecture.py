@@ -25,7 +25,7 @@ ALLOWED = {
     "infer": {"imageevalkit"},
 }
 # the packages of infer/ are found there by the scripts beside them
-IN_INFER = ("custom_models", "custom_datasets")
+IN_INFER = ("custom_models", "custom_datasets", "custom_rewriters")
 REGISTRY = "imageevalkit/registry.py"
 
 # files that have a reason to ask what an object may lack

@@ -72,7 +72,11 @@ def test_so_are_those_of_an_earlier_run_and_other_slashes_are_not(api: ApiRuns) 
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("m" * 201, "has more than 200 bytes"), ("report.html", "output/report.html is a report of the run")],
+    [
+        ("m" * 201, "has more than 200 bytes"),
+        ("report.html", "output/report.html is a report of the run"),
+        ("rewrites", "output/rewrites holds rewritten prompts"),
+    ],
 )
 def test_a_name_that_no_folder_can_have_is_refused(api: ApiRuns, name: str, says: str) -> None:
     run = api.run(models=[name], limit=1)

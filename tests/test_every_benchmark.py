@@ -1,4 +1,4 @@
-"""Every benchmark through eval.sh on its real data, of which DPG-Bench lacks questions: undisturbed, twice, killed in
+"""Every benchmark through eval.sh on its real data, of which DPG-Bench lacks questions, and TRIG all: undisturbed, twice, killed in
 the middle, left alone by its judge, and told nonsense. Judges are real servers; networks have random weights.
 """
 
@@ -25,11 +25,13 @@ import pytest
 from PIL import Image
 
 from imageevalkit import registry
+from imageevalkit.assets import FileAsset
 from tests.support.checkout import find_no_text, make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import Received
 from tests.support.judge_replies import MALFORMED
 from tests.support.judge_server import JudgeServer
 from tests.support.mirror import shared_mirror
+from tests.support.trig_data import TASKS, write_local
 
 pytestmark = needs_driver_env
 
@@ -43,7 +45,7 @@ NETWORKS = ("geneval", "hpsv2")
 ASKED = [name for name in ALL if name not in (*NETWORKS, "quicktext")]
 # each of their questions has an answer in whatever is said: what was read, or no yes
 ANY_WORDS = ("longtext", "oneig", "oneig-zh")
-PROBABILITIES = ("geneval2", "genai")
+PROBABILITIES = ("geneval2", "genai", *(f"trig-{task}" for task in TASKS))
 # what a benchmark needs beside the tests
 needs_open_clip = pytest.mark.skipif(
     not (PACKAGES / "open_clip").is_dir(),
@@ -110,7 +112,12 @@ class Kit:
         answerers.write_text(answerers.read_text() + KILLED)
         painter = self.checkout / "infer/custom_models/model_utils/reference_typeset.py"
         painter.write_text(painter.read_text().replace("int = 1024", "int = 128"))
+        settings = SETTINGS | {
+            f"trig-{task}": {**write_local(folder / "trig", task, LIMIT), "pairs": "IQ-R_TA-C,TA-R_TA-S"}
+            for task in TASKS
+        }
         self._make_up_what_is_lacking(mirror)
+        self._configure([_ds_kwargs(name, settings[name]) for name in settings])
         words = ["utils/prefetch.sh", "--eval", "false", "--ds_names", ";".join(ALL), "--mirror", str(mirror)]
         subprocess.run(["bash", *words], cwd=self.checkout, check=True, capture_output=True)
         # what torchvision lacks here, and open_clip, for processes with networks
@@ -125,13 +132,16 @@ class Kit:
         weights = json.loads(saved.stdout)
         self._config = [f"EVAL_ENV_MAP['{name}']='{sys.prefix}'" for name in ("encoders", *NETWORKS)]
         for name in self.names:
-            settings = SETTINGS.get(name, {}) | ({"weights": weights[name]} if name in weights else {})
-            text = ",".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
-            self._config.append(f"DS_KWARGS_MAP['{name}']='{text}'")
+            own = {"weights": weights[name]} if name in weights else {}
+            self._config.append(_ds_kwargs(name, settings.get(name, {}) | own))
 
     def _make_up_what_is_lacking(self, mirror: Path) -> None:
         """The questions of DPG-Bench, and an image of ImgEdit."""
-        [prompts] = [one for one in registry.benchmark_files("dpgbench").local if one.path.endswith(".json")]
+        [prompts] = [
+            one
+            for one in registry.benchmark_files("dpgbench").local
+            if isinstance(one, FileAsset) and one.path.endswith(".json")
+        ]
         table = io.StringIO()
         lines = csv.writer(table)
         lines.writerow(("item_id", "proposition_id", "dependency", "tuple", "question_natural_language"))
@@ -158,6 +168,9 @@ class Kit:
         assert count == 1
         listed.write_text(text)
 
+    def _configure(self, lines: Iterable[str]) -> None:
+        (self.checkout / "config.local.sh").write_text("".join(f"{line}\n" for line in lines))
+
     def cell(self, output: str, benchmark: str) -> Path:
         return self.folder / output / MODEL / benchmark
 
@@ -181,7 +194,7 @@ class Kit:
                 kwargs = f"base_url={server.base_url},backoff=0.05,max_attempts=3,max_outage=0.5"
                 config.append(f"JUDGE_MAP['{name}']='openai:judge-{name}'")
                 config.append(f"JUDGE_KWARGS_MAP['openai:judge-{name}']='{kwargs}'")
-            (self.checkout / "config.local.sh").write_text("\n".join(config) + "\n")
+            self._configure(config)
             run_eval(
                 self.checkout,
                 *("--model_names", MODEL, "--ds_names", ";".join(names), "--limit", str(LIMIT)),
@@ -209,6 +222,11 @@ class Kit:
             json.loads(result.read_text()) if result.exists() else {},
             lines_of(folder / "scores.jsonl"),
         )
+
+
+def _ds_kwargs(benchmark: str, settings: Mapping[str, Any]) -> str:
+    text = ",".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+    return f"DS_KWARGS_MAP['{benchmark}']='{text}'"
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:

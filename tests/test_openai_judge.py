@@ -35,7 +35,6 @@ from imageevalkit.benchmark.question import (
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.answerers import request_hash
-from imageevalkit.evaluation.interview import watched
 from imageevalkit.images import sha256_file
 from imageevalkit.judges.api import FEW_LOGPROBS, read_reply
 from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting
@@ -43,6 +42,7 @@ from imageevalkit.judges.client import ApiJudge
 from imageevalkit.judges.server import Address
 from imageevalkit.judges.settings import ApiSettings
 from imageevalkit.launch.kwargs import checked
+from imageevalkit.progress import watched
 from tests.support.checkout import REPO
 from tests.support.image_server import KEY
 from tests.support.judge_replies import draw

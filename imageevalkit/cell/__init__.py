@@ -17,6 +17,9 @@ REPORTS = ("report.html", "leaderboard.md", "leaderboard.csv")
 """The files of all results, in the folder of all results."""
 COMPARISONS = "comparisons"
 """The folder there of what benchmarks say of several models."""
+REWRITES = "rewrites"
+"""The folder there of what rewriters of prompts replied, which models share."""
+_REWRITTEN = re.compile(r"(.+)\+([a-z]\w*-[0-9a-f]{8})")
 
 
 def output_root() -> Path:
@@ -64,6 +67,8 @@ class Cell(_Names):
     fingerprints = _File("fingerprints.jsonl")
     judgements = _File("judgements.jsonl")
     scores = _File("scores.jsonl")
+    prompts = _File("prompts.jsonl")
+    """Of rewritten prompts: what the model is shown of each item (:mod:`imageevalkit.cell.rewritten`)."""
     result = _File("result.json")
     official = _File("official")
     """The folder of files in the official evaluator's formats."""
@@ -77,6 +82,22 @@ class Cell(_Names):
     @property
     def folder(self) -> Path:
         return output_root() / self.model / self.benchmark
+
+    @property
+    def raw(self) -> Cell:
+        """That of the same model and the benchmark's own prompts."""
+        return Cell(_parts_of(self.model)[0], self.benchmark)
+
+    @property
+    def rewriter(self) -> str:
+        """Who rewrote its prompts: ``dtm-1a2b3c4d``, a name with a hash of all that decides; empty: nobody did."""
+        return _parts_of(self.model)[1]
+
+
+def _parts_of(model: str) -> tuple[str, str]:
+    """What results are called by (``qwen-image+dtm-1a2b3c4d``): the model itself, and the rewriter of its prompts."""
+    found = _REWRITTEN.fullmatch(model)
+    return (found[1], found[2]) if found else (model, "")
 
 
 def lock_cell(cell: Cell, grace: float = 15.0) -> int:

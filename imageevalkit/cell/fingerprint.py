@@ -38,6 +38,7 @@ def settings_of(task: str, setting: Mapping[str, Any]) -> dict[str, Any]:
         settings["host"] = None
         with contextlib.suppress(ValueError):  # the model itself says what is wrong with it
             settings["host"] = urlsplit(base_url).hostname
+    settings |= setting.get("rewriting", {})
     for key, value in sorted(kwargs.items()):
         settings |= _identity(f"kwargs.{key}", value)
     for asset in setting.get("assets", ()):  # authors' code and further weights

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Any
+from typing import Any, TypedDict
 
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.errors import CellFailure
@@ -21,13 +21,29 @@ _PATH = "image_save_path (the file of a Sample)"
 BASE_SEED = 42
 
 
+class Rewriting(TypedDict):
+    """What stands behind the prompt of an item that a rewriter (``by``, as in :attr:`Cell.rewriter`) was given.
+
+    ``original`` are all texts of the benchmark's own prompt, ``original_sha256`` is its hash as in
+    :attr:`Item.prompt_sha256`. ``kept`` says why the model is shown that one all the same; empty: it was rewritten.
+    ``lost``: another one was asked for in vain.
+    """
+
+    by: str
+    original: str
+    original_sha256: str
+    kept: str
+    lost: bool
+
+
 @dataclass(frozen=True)
 class Item:
     """One image to make.
 
     ``id`` is the image's path below the cell without suffix (``images/text_prompts/0000_1``); ``path`` is
     where it goes; ``seed`` is the effective seed (``BASE_SEED`` + the dataset's), the same for every worker,
-    shard and order; ``data`` is that of a Sample, or the foreign dataset's own dict.
+    shard and order; ``data`` is that of a Sample, or the foreign dataset's own dict. ``rewriting`` is None where what
+    the model is shown is the benchmark's own.
     """
 
     id: str
@@ -36,6 +52,21 @@ class Item:
     prompt: str | None
     input_list: Sequence[Any] | None
     data: Mapping[str, Any]
+    rewriting: Rewriting | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """All texts that the model is shown, in their order."""
+        parts: Sequence[Any] = [self.prompt] if self.input_list is None else self.input_list
+        return [part for part in parts if isinstance(part, str)]
+
+    def with_texts(self, texts: Sequence[str], rewriting: Rewriting) -> Item:
+        """The same with other ``texts`` in their places; images stay."""
+        if self.input_list is None:
+            return replace(self, prompt=texts[0], rewriting=rewriting)
+        left = iter(texts)
+        parts = [next(left) if isinstance(part, str) else part for part in self.input_list]
+        return replace(self, input_list=parts, rewriting=rewriting)
 
     @property
     def model(self) -> str:

@@ -15,7 +15,7 @@ from imageevalkit import images
 from imageevalkit.atomic import commit_part, part_path, sync_folder, write_part
 from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.inputs import Input, InputCopies
-from imageevalkit.cell.items import Item
+from imageevalkit.cell.items import Item, Rewriting
 from imageevalkit.cell.jsonl import JsonlWriter, Shape, Tell, Time, read_kept, tell_nobody
 from imageevalkit.cell.results import bases, forget
 from imageevalkit.errors import CellFailure, say
@@ -44,7 +44,7 @@ class Record:
     ``maybe_billed`` counts requests without a reply that are in it.
 
     ``inputs`` are the images that the model was shown, in their order; None: none, or it is of a version that kept no
-    copies.
+    copies. ``rewriting``: what stands behind a ``prompt`` that is not the benchmark's own.
 
     Of images made elsewhere ``source`` is the file, empty where there was none, ``cell`` the index (from 0) in a file
     that holds several; ``uneven``: their grid did not divide its size. ``source_sha256`` is that of a file whose bytes
@@ -73,6 +73,7 @@ class Record:
     maybe_billed: int = 0
     extra: Mapping[str, Any] | None = None
     inputs: list[Input] | None = None
+    rewriting: Rewriting | None = None
     source: str | None = None
     source_sha256: str | None = None
     cell: int | None = None
@@ -81,14 +82,14 @@ class Record:
     @classmethod
     def of(cls, item: Item, status: Literal["ok", "refused", "failed"]) -> Record:
         """What is known of an attempt at ``item`` before anything is known of its outcome."""
-        texts = [part for part in item.input_list or [] if isinstance(part, str)]
         return cls(
             item.id,
             status,
             f"{item.id}{item.path.suffix}",
-            prompt=item.prompt if item.prompt is not None else " ".join(texts),
+            prompt=" ".join(item.texts),
             prompt_sha256=item.prompt_sha256,
             seed=item.seed,
+            rewriting=item.rewriting,
         )
 
     def as_object(self) -> dict[str, Any]:
@@ -115,7 +116,7 @@ class Record:
 
 
 RECORD = Shape.of(Record)
-_OPTIONAL = {"extra", "inputs", "source", "source_sha256", "cell", "uneven"}
+_OPTIONAL = {"extra", "inputs", "rewriting", "source", "source_sha256", "cell", "uneven"}
 
 
 def last_records(cell: Cell, tell: Tell = tell_nobody) -> dict[str, Record]:

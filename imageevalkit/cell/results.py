@@ -155,8 +155,10 @@ class Result:
         return "complete" if self.coverage.complete else "incomplete"
 
     def score_name(self, metric: str) -> str:
-        """The full name of a score: benchmark, metric and evaluator, e.g. ``longtext/en@ppocr-v4``."""
-        return f"{self.benchmark}/{metric}@{self.evaluator.id}"
+        """The full name of a score: benchmark, metric and evaluator, e.g. ``longtext/en@ppocr-v4``; and who rewrote the
+        prompts, if somebody did: ``longtext+mine-1a2b3c4d/en@ppocr-v4``."""
+        rewriter = Cell(self.model, self.benchmark).rewriter
+        return f"{self.benchmark}{f'+{rewriter}' if rewriter else ''}/{metric}@{self.evaluator.id}"
 
 
 _RESULT = Shape.of(Result)

@@ -140,7 +140,9 @@ def survey(
             return fp.explain(old, settings) if old else "model settings unknown"
         if record.seed != item.seed:
             return f"seed {record.seed} → {item.seed}"
-        return "" if record.prompt_sha256 == item.prompt_sha256 else "the benchmark's prompt changed"
+        if record.prompt_sha256 == item.prompt_sha256:
+            return ""
+        return "the rewritten prompt changed" if item.rewriting else "the benchmark's prompt changed"
 
     def state(item: Item) -> ImageState:
         record, why = records.get(item.id), mismatch(item, records.get(item.id))

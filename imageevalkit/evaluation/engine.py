@@ -223,6 +223,17 @@ def _notes(states: Mapping[str, ImageState], asked_again: int, origin: Mapping[s
         grids = {settings["grid"] for settings in origin["model_settings"] if "grid" in settings}
         cut = f", and cut out of grids (rows,cols {', '.join(sorted(grids))})" if grids else ""
         notes.append(f"{foreign} images were made elsewhere{cut}: nothing says how")
+    rewritten = [state.record.rewriting for state in generated if state.record and state.record.rewriting]
+    if rewritten:
+        lost = [one for one in rewritten if one["lost"]]
+        kept = sum(bool(one["kept"]) for one in rewritten) - len(lost)
+        parts = [
+            f"{len(rewritten) - kept - len(lost)} of {len(rewritten)} images are of prompts rewritten by "
+        ]
+        parts[0] += rewritten[0]["by"]
+        parts += [f"{kept} of prompts that it leaves as they are"] * bool(kept)
+        parts += [f"{len(lost)} of original ones that could not be rewritten"] * bool(lost)
+        notes.append(f"{', '.join(parts)}; all are judged by the original ones")
     if flat := sum(state.flat for state in generated):
         notes.append(f"{flat} images are one flat colour")
     return notes

@@ -14,6 +14,7 @@ from imageevalkit.benchmark.question import Picture, Question
 from imageevalkit.cell import Cell
 from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import MODEL_NAME_MARK, Item
+from imageevalkit.cell.rewritten import as_shown
 from imageevalkit.cell.states import images_to_come, scorable, survey_images
 from imageevalkit.errors import ExitStatus, run_main
 from imageevalkit.evaluation.answerers import Answerers
@@ -21,16 +22,9 @@ from imageevalkit.evaluation.engine import pictures_of
 from imageevalkit.evaluation.interview import EvaluateOptions, Interview
 from imageevalkit.forecast import Datasets, Forecast, tell_forecasts
 from imageevalkit.jobs import settings_of
+from imageevalkit.judges.api import money_in_words, tokens_in_words
 from imageevalkit.judges.choice import JudgeOptions
 from imageevalkit.judges.settings import ApiSettings
-from imageevalkit.text import dollars
-
-# What a judge's text costs is known well enough, what an image costs is up to the provider: 1024 px are about a
-# thousand tokens for Qwen-VL (spec of GenEval 2, section 9) and for GPT-4o.
-_CHARACTERS_PER_TOKEN = 4
-_TOKENS_PER_IMAGE = 1000
-# A verdict in a few words; protocols allow for many more. A judge that thinks before it answers writes more.
-_TOKENS_PER_REPLY = 50
 
 
 def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
@@ -78,7 +72,8 @@ def _pictures(
     if images:
         task = datasets[cell.benchmark].dataset_task
         settings = fp.settings_of(task, images["settings"][task]) if "settings" in images else None
-        states = images_to_come(cell, items, settings, images["overwrite"], images["retry_refused"])
+        shown = as_shown(cell, items)
+        states = images_to_come(cell, shown, settings, images["overwrite"], images["retry_refused"])
     else:
         blank = EvaluateOptions.from_environment().official and benchmark.scores_blank
         states = scorable(survey_images(cell, items, mend=False), blank)
@@ -88,25 +83,13 @@ def _pictures(
 def effort(judge: str, questions: Sequence[Question]) -> str:
     """Tokens sent, and money for a judge behind an API, if each of ``questions`` is asked once, in words.
 
-    A text of n characters counts as n / 4 tokens, an image as 1000, a reply as 50 or what it may have at most.
     ``judge`` is its full name, its options are those of this environment. Raises UserError: they are malformed.
     """
     choice = registry.choose_judge(judge)
-    sent = round(
-        sum(len(q.text) / _CHARACTERS_PER_TOKEN + _TOKENS_PER_IMAGE * len(q.pictures) for q in questions)
-    )
-    written = sum(
-        min(question.sampling.max_tokens or _TOKENS_PER_REPLY, _TOKENS_PER_REPLY) for question in questions
-    )
-    said = f"about {sent / 1e6:.2f} million tokens"
     if choice.setting.backend != "openai":
-        return said
+        return tokens_in_words(questions)
     kwargs = {**choice.setting.kwargs, **JudgeOptions.from_environment().kwargs}
-    price = ApiSettings(**kwargs).price_of(choice.setting.model_path)
-    cost = price.cost({"prompt_tokens": sent, "completion_tokens": written}) if price else None
-    if price is None or cost is None:
-        return f"{said}, price unknown"
-    return f"{said}, about {dollars(cost)} at {price.basis} (up to {_TOKENS_PER_REPLY} tokens a reply)"
+    return money_in_words(questions, ApiSettings(**kwargs).price_of(choice.setting.model_path))
 
 
 def main() -> ExitStatus:

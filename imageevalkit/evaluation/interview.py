@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import reprlib
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -31,7 +30,7 @@ from imageevalkit.cell.states import ImageState
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.evaluation.answerers import Answerers, request_hash
 from imageevalkit.machine import available_cores
-from imageevalkit.progress import Progress, ProgressWriter
+from imageevalkit.progress import Progress, ProgressWriter, watched
 from imageevalkit.secrets import one_line, redact
 
 JUDGED, UNPARSED, JUDGE_FAILED = "judged", "unparsed", "judge_failed"
@@ -39,7 +38,6 @@ JUDGED, UNPARSED, JUDGE_FAILED = "judged", "unparsed", "judge_failed"
 _RECORDED = {JUDGED: "ok", UNPARSED: "unparsed", JUDGE_FAILED: "failed"}
 # Of a judge that has not answered once: a thousand questions more would each fail after all their retries.
 _FIRST_FAILURES = 10
-_LOOK_EVERY = 0.5  # seconds
 _VARIABLES = ("LIMIT", "MISSING_ITEMS", "RESCORE", "RETRY_UNPARSED", "CORES")
 
 
@@ -368,24 +366,3 @@ class Interview:
             require(is_json(value), where, value, "a JSON value")
         place.answer, place.status, place.reason = replace(answer, value=value), JUDGED, ""
         return True
-
-
-@contextmanager
-def watched(*looks: Callable[[], None]) -> Iterator[None]:
-    """A block beside which each of ``looks`` is called twice a second, from a thread of its own."""
-    ended = threading.Event()
-
-    def run(look: Callable[[], None]) -> None:
-        with suppress(CellFailure):  # a full disk: who writes what counts meets it too
-            while not ended.wait(_LOOK_EVERY):
-                look()
-
-    threads = [threading.Thread(target=run, args=[look], name="watch", daemon=True) for look in looks]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()

@@ -19,6 +19,7 @@ from imageevalkit.cell import fingerprint as fp
 from imageevalkit.cell.items import Item, items_of
 from imageevalkit.cell.records import FAILED as ITEM_FAILED
 from imageevalkit.cell.records import OK, REFUSED, Record, RecordWriter
+from imageevalkit.cell.rewritten import all_shown
 from imageevalkit.cell.states import Survey, survey
 from imageevalkit.errors import CellFailure
 from imageevalkit.generation.model import (
@@ -374,7 +375,7 @@ def open_cell(
     dataset = registry.load_dataset(cell.benchmark, settings)
     run = CellRun(
         cell,
-        items_of(dataset, cell, options["limit"]),
+        all_shown(cell, items_of(dataset, cell, options["limit"])),
         dataset.dataset_task,
         options["settings"][cell.model][dataset.dataset_task],
         GenerateOptions(options["overwrite"], options["retry_refused"], options["blank_on_error"], in_flight),

@@ -7,7 +7,7 @@ import io
 import json
 import math
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from PIL import Image, ImageOps
@@ -29,6 +29,7 @@ from imageevalkit.images import CorruptImage, decode, in_turn, opened
 from imageevalkit.judges.settings import ApiSettings
 from imageevalkit.machine import on_cpu, when_one_is_free
 from imageevalkit.secrets import one_line
+from imageevalkit.text import dollars
 
 # The questions about one picture come together; where they do not, reading it again is cheaper than the memory.
 _MOST_KEPT = 16
@@ -81,6 +82,38 @@ def chat_request(
     for picture, rest in zip(question.pictures, others, strict=True):
         pieces += [*pictures[picture], f'"{rest}'.encode()]
     return Request("/chat/completions", tuple(pieces))
+
+
+# What a judge's text costs is known well enough, what an image costs is up to the provider: 1024 px are about a
+# thousand tokens for Qwen-VL (spec of GenEval 2, section 9) and for GPT-4o.
+_CHARACTERS_PER_TOKEN = 4
+_TOKENS_PER_IMAGE = 1000
+# A verdict in a few words; protocols allow for many more. A judge that thinks before it answers writes more.
+_TOKENS_PER_REPLY = 50
+
+
+def _tokens_sent(questions: Sequence[Question]) -> int:
+    return round(
+        sum(len(q.text) / _CHARACTERS_PER_TOKEN + _TOKENS_PER_IMAGE * len(q.pictures) for q in questions)
+    )
+
+
+def tokens_in_words(questions: Sequence[Question]) -> str:
+    """About how many tokens ``questions`` send, in words: n characters count as n / 4, an image as 1000."""
+    return f"about {_tokens_sent(questions) / 1e6:.2f} million tokens"
+
+
+def money_in_words(questions: Sequence[Question], price: Price | None) -> str:
+    """:func:`tokens_in_words`, and what they cost, each with a reply of 50 tokens or what it may have at most."""
+    written = sum(
+        min(question.sampling.max_tokens or _TOKENS_PER_REPLY, _TOKENS_PER_REPLY) for question in questions
+    )
+    counts = {"prompt_tokens": _tokens_sent(questions), "completion_tokens": written}
+    cost = price.cost(counts) if price else None
+    if price is None or cost is None:
+        return f"{tokens_in_words(questions)}, price unknown"
+    basis = f"{price.basis} (up to {_TOKENS_PER_REPLY} tokens a reply)"
+    return f"{tokens_in_words(questions)}, about {dollars(cost)} at {basis}"
 
 
 NO_LOGPROBS = Failure(

@@ -67,7 +67,12 @@ class ChatHistory:
 
 
 class ApiJudge(Judge):
-    """Behind an OpenAI-compatible ``/chat/completions``: a provider's API, a gateway, or a vLLM server."""
+    """Behind an OpenAI-compatible ``/chat/completions``: a provider's API, a gateway, or a vLLM server.
+
+    ``role`` and ``option`` are what messages call it, and what its settings are given with.
+    """
+
+    role, option = "judge", "--judge_kwargs"
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -102,14 +107,14 @@ class ApiJudge(Judge):
             check_packages()
             endpoint = self._endpoint()
         except UserError as error:
-            raise CellFailure(f"the judge cannot be asked: {error}") from None
+            raise CellFailure(f"the {self.role} cannot be asked: {error}") from None
         fit = requests_that_fit(self.options.workers)
         if fit.told:
             say(fit.told)
         rate, patience = self.options.requests_per_minute, self.settings.max_outage
         limiter = Limiter(fit.requests, rate, patience, fit.told)
         model = self.choice.setting.model_path
-        engine = Engine(f"judge '{model}'", endpoint, self.settings, limiter, _LARGEST_REPLY)
+        engine = Engine(f"{self.role} '{model}'", endpoint, self.settings, limiter, _LARGEST_REPLY)
         yield from in_background(lambda give: _Session(self, engine, give).run(questions))
 
     @property
@@ -186,7 +191,9 @@ class _Session:
         else:
             answer = tried.result
             if isinstance(answer, Failure):
-                answer = Answer(question, error=self._error(answer, tried))
+                answer = Answer(
+                    question, error=self._error(answer, tried), refused=answer.kind is Kind.REFUSAL
+                )
             self._give(replace(answer, seconds=tried.seconds, attempts=tried.attempts))
 
     async def _attempt(self, question: Question) -> Answer | Failure:
@@ -245,11 +252,11 @@ class _Session:
         if end is End.FAILED:
             return text
         if end is End.REFUSED:
-            return f"the judge refused: {text}"
+            return f"the {self._judge.role} refused: {text}"
         if end is End.UNREACHABLE:
             text += "; check its address and the network"
         elif "max_completion_tokens" in text:
-            text += "; --judge_kwargs max_tokens_parameter=max_completion_tokens"
+            text += f"; {self._judge.option} max_tokens_parameter=max_completion_tokens"
         raise JudgeUnusable(text)
 
 

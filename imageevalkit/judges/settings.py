@@ -13,8 +13,8 @@ from imageevalkit.api.money import Price, check_numbers, price_of
 from imageevalkit.errors import UserError
 
 _NOT_PARAMETERS = {
-    "model": "the judge is chosen by its name",
-    "messages": "the questions come from the benchmark",
+    "model": "it is chosen by its name",
+    "messages": "what is asked is no setting",
     "n": "every question has one reply",
     "stream": "streamed replies are not read",
     "logprobs": "the questions decide it",
@@ -23,13 +23,12 @@ _NOT_PARAMETERS = {
 
 
 @dataclass(frozen=True)
-class ApiSettings(RequestSettings):
-    """``max_tokens_parameter``: the endpoint's name for a reply's length; ``top_logprobs``: how many tokens it lists.
+class ChatSettings(RequestSettings):
+    """``max_tokens_parameter``: the endpoint's name for a reply's length.
 
     Raises UserError also for a request parameter that is not the user's, and a malformed price.
     """
 
-    top_logprobs: int = 20
     max_tokens_parameter: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
 
     def __post_init__(self) -> None:
@@ -41,6 +40,13 @@ class ApiSettings(RequestSettings):
     def price_of(self, model_id: str) -> Price | None:
         """What the replies of ``model_id`` cost: the user's word, else the table's; None where neither knows."""
         return price_of(model_id, self.price, makes="text_output")
+
+
+@dataclass(frozen=True)
+class ApiSettings(ChatSettings):
+    """``top_logprobs``: how many of the likeliest tokens the endpoint lists. Raises as :class:`ChatSettings`."""
+
+    top_logprobs: int = 20
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from imageevalkit.cell import COMPARISONS, REPO, REPORTS
+from imageevalkit.cell import COMPARISONS, REPO, REPORTS, REWRITES
 from imageevalkit.errors import UserError, say, suggest
 from imageevalkit.machine import LEAST, require
 from imageevalkit.secrets import holds_secret
@@ -89,8 +89,9 @@ def check_name(name: str) -> str:
         )
     if any(len(part.encode()) > _LONGEST_NAME for part in parts):
         raise UserError(f"'{name[:40]}…' cannot be a name: a part of it has more than {_LONGEST_NAME} bytes")
-    if parts[0] in (*REPORTS, COMPARISONS):
-        raise UserError(f"'{name}' cannot be a name: output/{parts[0]} is a report of the run")
+    if parts[0] in (*REPORTS, COMPARISONS, REWRITES):
+        what = "holds rewritten prompts" if parts[0] == REWRITES else "is a report of the run"
+        raise UserError(f"'{name}' cannot be a name: output/{parts[0]} {what}")
     return name
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,12 +58,58 @@ class Run:
 
     def open_cells(self, model: str) -> list[Cell]:
         """The cells of ``model`` that can start."""
-        cells = [Cell(model, benchmark) for benchmark in self.options.benchmarks]
+        cells = [self.options.cell(model, benchmark) for benchmark in self.options.benchmarks]
         return [cell for cell in cells if cell.key not in self.blocked]
 
 
-def generate_jobs(run: Run) -> list[Job]:
-    """The jobs that make the images.
+def rewrite_jobs(run: Run) -> list[Job]:
+    """The job that has the prompts of all cells rewritten, if that is asked for: the only one that asks the rewriter.
+
+    Raises:
+        UserError: a missing key.
+    """
+    options, rewriter = run.options, run.options.rewriter
+    cells = [cell for model in options.models for cell in run.open_cells(model)]
+    if rewriter is None or not options.rewrites or not cells:
+        return []
+    secrets, turns = list[str](), list[str]()
+    # what was rewritten where there is a network can go on where there is none, nor a key
+    if not all(cell.prompts.exists() for cell in cells) or os.environ.get(rewriter.key_variable):
+        endpoint = rewriter.endpoint()
+        secrets, turns = endpoint.secrets, [endpoint.turn]
+    name = f"rewrite:{rewriter.id}"
+    return [
+        Job(
+            name=name,
+            stage="rewrite",
+            command=[
+                str(DRIVER_ENV / "bin" / "python"),
+                *["-m", "imageevalkit.rewriting", "--plan", str(run.folder / "plan.json"), "--job", name],
+            ],
+            cells=[cell.key for cell in cells],
+            logs=[str(log_root() / f"rewrite_{rewriter.id}_{run.stamp}.log")],
+            environ=run.environ,
+            secrets=secrets,
+            cores=1,
+            retries=_RETRIES,
+            turns=turns,
+            options={
+                "rewriter": rewriter.rewriter.name,
+                "kwargs": dict(rewriter.kwargs),
+                "options": {
+                    "limit": options.limit,
+                    "overwrite": options.overwrite,
+                    "retry_refused": options.retry_refused,
+                    "workers": options.num_workers,
+                    "requests_per_minute": options.requests_per_minute,
+                },
+            },
+        )
+    ]
+
+
+def generate_jobs(run: Run, after: Sequence[str] = ()) -> list[Job]:
+    """The jobs that make the images, each after those named.
 
     Models behind an API share a job and its process: their limiter, their money and their waiting are one.
 
@@ -76,6 +123,8 @@ def generate_jobs(run: Run) -> list[Job]:
         for task in run.tasks():
             with contextlib.suppress(CellFailure):  # then its cells are blocked
                 settings[task] = resolve_model(model, task, run.options.use_api, kwargs)
+                if run.options.rewriter:
+                    settings[task]["rewriting"] = run.options.rewriter.setting
         for setting in settings.values():
             _check_api(run.options, model, setting)
             _check_batch_size(model, setting)
@@ -96,7 +145,7 @@ def generate_jobs(run: Run) -> list[Job]:
     groups += [(python, models, False) for python, models in local]
     names = _names([models for _, models, _ in groups])
     return [
-        _job(run, name, python, models, api)
+        _job(run, name, python, models, api, after)
         for name, (python, models, api) in zip(names, groups, strict=True)
     ]
 
@@ -111,7 +160,9 @@ def _names(groups: list[dict[str, Settings]]) -> list[str]:
     ]
 
 
-def _job(run: Run, name: str, python: str, models: dict[str, Settings], api: bool) -> Job:
+def _job(
+    run: Run, name: str, python: str, models: dict[str, Settings], api: bool, after: Sequence[str]
+) -> Job:
     options = run.options
     # one class per task is in memory at a time, so that benchmarks of one task follow each other
     cells = []
@@ -133,6 +184,8 @@ def _job(run: Run, name: str, python: str, models: dict[str, Settings], api: boo
         gpus_at_most=gpus.in_replicas(each, options.replicas),
         cores=run.cores,
         retries=_RETRIES,
+        after=list(after),
+        partial=bool(after),
         turns=sorted(
             {
                 Endpoint.of(setting["model_kwargs"]).turn
@@ -143,7 +196,7 @@ def _job(run: Run, name: str, python: str, models: dict[str, Settings], api: boo
         ),
         options={
             "api": api,
-            "settings": models,
+            "settings": {run.options.cell(model, "").model: settings for model, settings in models.items()},
             "limit": options.limit,
             "overwrite": options.overwrite,
             "retry_refused": options.retry_refused,
@@ -168,7 +221,8 @@ def _secrets(run: Run, models: dict[str, Settings], cells: Sequence[Cell]) -> li
                 needed += Endpoint.of(own).secrets
             elif "api_key_env" in own:  # a class that asks an API of its own
                 needed.append(str(own["api_key_env"]))
-        mine = dict.fromkeys(run.benchmarks[cell.benchmark].task for cell in cells if cell.model == model)
+        own_cells = (cell for cell in cells if cell.raw.model == model)
+        mine = dict.fromkeys(run.benchmarks[cell.benchmark].task for cell in own_cells)
         needed += hub_secrets(model_needs(model, run.options.use_api, kwargs[model], mine).assets)
     return sorted(set(needed))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from imageevalkit.cell import Cell
 from imageevalkit.errors import UserError, suggest
 from imageevalkit.launch import nvidia_smi
 from imageevalkit.launch.config import (
@@ -19,6 +20,7 @@ from imageevalkit.launch.config import (
     split_names,
 )
 from imageevalkit.launch.kwargs import parse_kwargs, parse_kwargses
+from imageevalkit.launch.rewriters import ConfiguredRewriter, configured_rewriter
 from imageevalkit.registry import without_alias
 
 T = TypeVar("T")
@@ -46,6 +48,10 @@ OPTIONS: dict[str, Option] = {
     "--retry_refused": Option("", "send prompts again that an API refused"),
     "--parallel": Option("true|false", "run jobs side by side within GPUs and cores"),
     "--replicas": Option("N", "copies of a local model side by side at most"),
+    "--prompt_rewriter": Option(
+        "dtm|wise", "have a language model rewrite the prompts before images are made"
+    ),
+    "--rewriter_kwargs": Option('"p=1,q=2"', "settings of the prompt rewriter, over REWRITER_KWARGS_MAP"),
     "--infer": Option("true|false", "make images"),
     "--eval": Option("true|false", "compute scores"),
     "--images": Option("DIR", "score images made elsewhere, in the official layout, in place of making them"),
@@ -92,6 +98,7 @@ class Options:
     share_gpus: bool = False
     infer: bool = True
     evaluate: bool = True
+    rewriter: ConfiguredRewriter | None = None
     images: Path | None = None
     """Images made elsewhere, to score in place of generation."""
     blank_on_error: bool = False
@@ -107,6 +114,15 @@ class Options:
     limit: int | None = None
     overwrite: bool = False
     dry_run: bool = False
+
+    def cell(self, model: str, benchmark: str) -> Cell:
+        """That of this run: results of rewritten prompts have the rewriter in their model's name."""
+        return Cell(f"{model}+{self.rewriter.id}" if self.rewriter else model, benchmark)
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether prompts are rewritten in this run: before images are made, or where nothing else is asked for."""
+        return self.rewriter is not None and (self.infer or not self.evaluate)
 
 
 def parse_words(
@@ -145,7 +161,7 @@ def options_over(given: dict[str, str], config: Config) -> Options:
             if option in given:
                 raise UserError(f"--quickstart chooses models and benchmarks itself: leave out {option}")
         models, benchmarks, kwargses = QUICKSTART_MODELS, QUICKSTART_BENCHMARKS, ""
-        given = {"--infer": "true", "--eval": "true", "--use_api": "false", **given}
+        given = {"--infer": "true", "--eval": "true", "--use_api": "false", "--prompt_rewriter": "", **given}
     else:
         models = _names(given, "--model_names", config, "MODEL_NAMES")
         benchmarks = _names(given, "--ds_names", config, "DS_NAMES")
@@ -171,6 +187,7 @@ def options_over(given: dict[str, str], config: Config) -> Options:
         share_gpus=_value({}, "", config, "SHARE_GPUS", parse_boolean, False),
         infer=_value(given, "--infer", config, "ENABLE_INFER", parse_boolean, True),
         evaluate=_value(given, "--eval", config, "ENABLE_EVAL", parse_boolean, True),
+        rewriter=_rewriter(given, config),
         images=_images(given, kwargses),
         blank_on_error=_value({}, "", config, "GENERATE_BLANK_IMAGE_ON_ERROR", parse_boolean, False),
         missing_items=given.get("--missing_items") or config.scalars.get("MISSING_ITEMS") or "withhold",
@@ -222,7 +239,7 @@ def resolve(given: dict[str, str], config: Config) -> Options:
         raise UserError("--rescore asks the judges nothing, --retry_unparsed asks them again: leave one out")
     if not options.asks_judges and not options.evaluate:
         raise UserError("--rescore computes scores, but --eval is false: leave one out")
-    if not options.infer and not options.evaluate:
+    if not options.infer and not options.evaluate and options.rewriter is None:
         raise UserError("nothing to do: both --infer and --eval are false")
     return options
 
@@ -235,6 +252,18 @@ def _images(given: dict[str, str], kwargses: str) -> Path | None:
     if kwargses.strip(";, ") and "--custom_model_kwargses" in given:
         raise UserError("--images makes no images: leave out --custom_model_kwargses")
     return Path(given["--images"])
+
+
+def _rewriter(given: dict[str, str], config: Config) -> ConfiguredRewriter | None:
+    if "--images" in given:
+        if given.get("--prompt_rewriter", "").strip():
+            raise UserError("--images makes no images: leave out --prompt_rewriter")
+        return None
+    name = given.get("--prompt_rewriter", config.scalars.get("PROMPT_REWRITER", "")).strip()
+    kwargs = parse_kwargs(given.get("--rewriter_kwargs", ""), "--rewriter_kwargs")
+    if kwargs and not name:
+        raise UserError("--rewriter_kwargs is given, but no --prompt_rewriter")
+    return configured_rewriter(config, name, kwargs) if name else None
 
 
 def _names(given: dict[str, str], option: str, config: Config, variable: str) -> list[str]:

@@ -17,7 +17,7 @@ from imageevalkit.launch.benchmarks import BenchmarkChoice, choose_benchmark, se
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.environments import DRIVER_ENV
 from imageevalkit.launch.evaluate_jobs import evaluate_jobs
-from imageevalkit.launch.generate_jobs import Run, adopt_jobs, generate_jobs
+from imageevalkit.launch.generate_jobs import Run, adopt_jobs, generate_jobs, rewrite_jobs
 from imageevalkit.launch.judges import check_kwargs_map
 from imageevalkit.launch.kwargs import checked
 from imageevalkit.launch.models import missing_of_model, model_tasks
@@ -36,6 +36,7 @@ def make_plan(options: Options, config: Config) -> Plan:
     """
     blocked: dict[str, str] = {}
     benchmarks = _benchmarks(options, config, blocked)
+    _check_names(options)
     _check_folders(options)
     _check_maps(options, config)
     checked(RelationSettings, options.relations_kwargs, "--relations_kwargs")
@@ -52,12 +53,12 @@ def make_plan(options: Options, config: Config) -> Plan:
         blocked=blocked,
         benchmarks=benchmarks,
     )
-    jobs: list[Job] = []
+    jobs: list[Job] = rewrite_jobs(run)
     if options.images is not None:
         jobs += adopt_jobs(run, options.images)
     elif options.infer:
-        jobs += generate_jobs(run)
-    else:
+        jobs += generate_jobs(run, after=[job.name for job in jobs])
+    elif not jobs:
         for model in options.models:
             _check_images_of(model)
     if options.evaluate:
@@ -87,7 +88,7 @@ def _benchmarks(options: Options, config: Config, blocked: dict[str, str]) -> di
         try:
             choice = choose_benchmark(config, name, judge, options.judge_kwargs, options.ds_kwargs, hint)
         except CellFailure as failure:
-            blocked |= {Cell(model, name).key: str(failure) for model in options.models}
+            blocked |= {options.cell(model, name).key: str(failure) for model in options.models}
             continue
         found[name] = choice
         for setting in settings_of_images_elsewhere(choice) if _makes_images(options) else ():
@@ -97,6 +98,17 @@ def _benchmarks(options: Options, config: Config, blocked: dict[str, str]) -> di
                 "about images made elsewhere (--images), but this run makes its own: leave it out"
             )
     return found
+
+
+def _check_names(options: Options) -> None:
+    """Raises UserError: a model is called as the results of rewritten prompts are."""
+    for raw, rewriter in ((Cell(m, "").raw.model, Cell(m, "").rewriter) for m in options.models):
+        if rewriter and (options.infer or options.rewriter):
+            name = rewriter.rpartition("-")[0]
+            raise UserError(
+                f"'{raw}+{rewriter}' is what results of rewritten prompts are called: make its images with "
+                f"--model_names {raw} --prompt_rewriter {name}; by this name --infer false scores those there are"
+            )
 
 
 def _makes_images(options: Options) -> bool:
@@ -109,12 +121,12 @@ def _check_folders(options: Options) -> None:
     Raises:
         UserError: one does, of this run or with what earlier ones left.
     """
-    cells = {Cell(model, benchmark) for model in options.models for benchmark in options.benchmarks}
+    cells = {options.cell(model, benchmark) for model in options.models for benchmark in options.benchmarks}
     remedy = (
         "give one of them another name (an API model's id can be given as model_path among its custom_model_kwargses), "
         "or another output folder in IMAGEEVALKIT_OUTPUT"
     )
-    for model in options.models:
+    for model in dict.fromkeys(cell.model for cell in cells):
         parts = model.split("/")
         for n in range(1, len(parts)):
             outer = Cell("/".join(parts[:n]), parts[n])
@@ -167,13 +179,18 @@ def _block(options: Options, benchmarks: Mapping[str, BenchmarkChoice], blocked:
     """Adds why cells cannot start: told before an image is made, and paid for."""
     for name, benchmark in benchmarks.items():
         if reason := _why_blocked(options, benchmark):
-            blocked |= {Cell(model, name).key: reason for model in options.models}
+            blocked |= {options.cell(model, name).key: reason for model in options.models}
+    for cell in (options.cell(model, name) for model in options.models for name in benchmarks):
+        if options.rewriter and options.rewrites and (reason := options.rewriter.lacks(cell.raw)):
+            blocked.setdefault(cell.key, reason)
     if not _makes_images(options):
         return
     for model, kwargs in zip(options.models, options.model_kwargs, strict=True):
         for task in dict.fromkeys(benchmark.task for benchmark in benchmarks.values()):
             if reason := missing_of_model(model, task, options.use_api, kwargs):
-                for cell in (Cell(model, name) for name, one in benchmarks.items() if one.task == task):
+                for cell in (
+                    options.cell(model, name) for name, one in benchmarks.items() if one.task == task
+                ):
                     made = "; --infer false scores the images there are" * cell.generation.exists()
                     blocked.setdefault(cell.key, reason + made)
 
@@ -196,7 +213,9 @@ def _why_blocked(options: Options, benchmark: BenchmarkChoice) -> str:
 
 def _report_job(run: Run, jobs: list[Job]) -> Job:
     cells = [
-        Cell(model, benchmark).key for model in run.options.models for benchmark in run.options.benchmarks
+        run.options.cell(model, benchmark).key
+        for model in run.options.models
+        for benchmark in run.options.benchmarks
     ]
     python = str(DRIVER_ENV / "bin" / "python")
     return Job(

@@ -28,7 +28,12 @@ def with_gpus_of_work(plan: Plan) -> Plan:
 
     Images are counted in the driver's environment. A job whose images cannot be counted stays as it is.
     """
-    asked = [job for job in plan.jobs if job.stage == "generate" and job.gpus]
+    # what is overwritten where prompts are rewritten first, nobody knows yet
+    asked = [
+        job
+        for job in plan.jobs
+        if job.stage == "generate" and job.gpus and not (job.after and job.options["overwrite"])
+    ]
     calls = _calls_left(asked) if asked else {}
     return replace(plan, jobs=[_fitted(job, calls.get(job.name)) for job in plan.jobs])
 
@@ -141,8 +146,10 @@ def _requests(job: Job, by_name: Mapping[str, Job]) -> list[_Request]:
         return [
             _Request("imageevalkit.generation.forecast", python, text, _environ(job.secrets, job.environ))
         ]
-    if job.stage == "adopt":
-        return [_Request("imageevalkit.adoption.forecast", python, text, _environ(job.secrets, job.environ))]
+    if job.stage in ("adopt", "rewrite"):
+        module = {"adopt": "adoption", "rewrite": "rewriting"}[job.stage]
+        environ = _environ(job.secrets, job.environ)
+        return [_Request(f"imageevalkit.{module}.forecast", python, text, environ)]
     if job.stage != "evaluate":
         return []
     before = {cell: by_name[name] for name in job.after for cell in by_name[name].cells}

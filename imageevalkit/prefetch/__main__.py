@@ -47,11 +47,21 @@ def _benchmarks(request: Request) -> list[str]:
     for benchmark, settings in request.benchmarks.items():
         try:
             files = registry.benchmark_files(benchmark, settings)
-            found = report(files) if request.check else fetch(files, request.mirror)
-        except (CellFailure, OSError) as failure:
-            found = [_said(failure)]
-        problems += [f"{benchmark}: {problem}" for problem in found]
+        except CellFailure as failure:
+            problems.append(f"{benchmark}: {failure}")
+        else:
+            problems += _files(request, benchmark, files)
+    for rewriter in request.rewriters:
+        problems += _files(request, rewriter.what, rewriter)
     return problems
+
+
+def _files(request: Request, name: str, files: BenchmarkFiles) -> list[str]:
+    try:
+        found = report(files) if request.check else fetch(files, request.mirror)
+    except (CellFailure, OSError) as failure:
+        found = [_said(failure)]
+    return [f"{name}: {problem}" for problem in found]
 
 
 def report(files: BenchmarkFiles) -> list[str]:

@@ -18,15 +18,7 @@ from urllib.parse import quote
 
 from tqdm import tqdm
 
-from imageevalkit.assets import (
-    BenchmarkFiles,
-    FileAsset,
-    LocalAsset,
-    PromptsAsset,
-    TableAsset,
-    data_folder,
-    text_sha256,
-)
+from imageevalkit.assets import BenchmarkFiles, FileAsset, LocalAsset, PromptsAsset, TableAsset, text_sha256
 from imageevalkit.atomic import write_atomic
 from imageevalkit.errors import CellFailure, show
 from imageevalkit.images import map_threads
@@ -158,11 +150,11 @@ def _fetch(asset: LocalAsset, files: BenchmarkFiles, mirror: Path | None) -> str
 
     try:
         if isinstance(asset, PromptsAsset):
-            _fetch_prompts(asset, data_folder(files.benchmark), mirror)
+            _fetch_prompts(asset, files.folder, mirror)
         elif isinstance(asset, TableAsset):
-            fetch_table(asset, data_folder(files.benchmark), download_allowed=not mirror)
+            fetch_table(asset, files.folder, download_allowed=not mirror)
         else:
-            _fetch_file(asset, data_folder(files.benchmark), mirror)
+            _fetch_file(asset, files.folder, mirror)
     except CellFailure as error:
         return f"{asset.path}: {error}"
     except RequestException as error:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from imageevalkit import registry
 from imageevalkit.asset_checks.check import Needed, Needs
 from imageevalkit.asset_checks.hub import disagreement
-from imageevalkit.assets import HubAsset
+from imageevalkit.assets import HubAsset, RewriterFiles
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.launch.benchmarks import BenchmarkChoice, choose_benchmark
 from imageevalkit.launch.config import Config
@@ -27,7 +27,7 @@ _OWN = {
 _OF_A_RUN = {name: option for name, option in OPTIONS.items() if name not in _NO_RUN}
 _DECISIVE = (
     *("--model_names", "--custom_model_kwargses", "--ds_names", "--use_api", "--infer", "--eval"),
-    *("--judges", "--judge_kwargs", "--ds_kwargs", "--images"),
+    *("--judges", "--judge_kwargs", "--ds_kwargs", "--images", "--prompt_rewriter"),
 )
 
 
@@ -55,10 +55,11 @@ def help_text() -> str:
 
 
 class Request(NamedTuple):
-    """``benchmarks`` are those whose data are needed, with the settings given; ``needs`` are all other assets by who
-    needs them."""
+    """``benchmarks`` are those whose data are needed, with the settings given; ``rewriters`` have the files of the
+    prompt rewriter, if there is one; ``needs`` are all other assets by who needs them."""
 
     benchmarks: dict[str, Mapping[str, Any]]
+    rewriters: list[RewriterFiles]
     needs: dict[Needed, list[str]]
     remarks: list[str]
     problems: list[str]
@@ -74,12 +75,14 @@ def read_request(given: dict[str, str], config: Config) -> Request:
     Raises:
         UserError: an unknown name, or a malformed setting.
     """
-    names_given = "--model_names" in given or "--ds_names" in given
+    # a rewriter alone is as good as a benchmark: nothing but its texts is fetched
+    names_given = any(name in given for name in ("--model_names", "--ds_names", "--prompt_rewriter"))
     options = options_over({"--model_names": "", "--ds_names": "", **given} if names_given else given, config)
     mirror = Path(given["--mirror"]) if given.get("--mirror") else None
     if mirror and not mirror.is_dir():
         raise UserError(f"--mirror: there is no folder {mirror}")
-    request = Request({}, {}, [], [], mirror, is_set(given, "--check"), is_set(given, "--hashes"))
+    rewriters = [options.rewriter.files] if options.rewriter else []
+    request = Request({}, rewriters, {}, [], [], mirror, is_set(given, "--check"), is_set(given, "--hashes"))
     benchmarks, known = _benchmarks(options.benchmarks), registry.benchmark_tasks()
     if options.infer and options.images is None:
         # without benchmarks, all tasks of a model

@@ -100,7 +100,12 @@ def _failures(run_folder: Path | None, keys: Iterable[str]) -> dict[str, str]:
         return {}
     failed = {}
     for key in keys:
-        for stage in ("evaluate", "adopt", "generate"):  # the first of them that failed is the cause
+        for stage in (
+            "evaluate",
+            "adopt",
+            "generate",
+            "rewrite",
+        ):  # the first of them that failed is the cause
             outcome = read_outcome(run_folder, cell_of(key), stage)
             if outcome and outcome.state not in USABLE:
                 failed[key] = f"{outcome.state} in this run: {outcome.message}"

@@ -42,7 +42,8 @@ class ItemView(NamedTuple):
     ``outcome`` is generated, refused, failed, blank or corrupt. ``path`` is relative to the cell's folder.
     ``size`` is (width, height) in pixels. ``judged`` is the status in ``scores.jsonl`` or stale, empty when it
     has no record; ``reason`` says why it is not "judged". ``facts`` are labelled remarks on the making of the image,
-    in the order to show them. ``inputs`` are the images that the model was shown.
+    in the order to show them. ``inputs`` are the images that the model was shown. ``prompt`` is the benchmark's own.
+    ``rewritten``: by whom, and the prompt that the model was shown in its place or why it was shown that one.
     """
 
     id: str
@@ -63,6 +64,7 @@ class ItemView(NamedTuple):
     keys: dict[str, str]
     detail: dict[str, str]
     inputs: list[Input]
+    rewritten: tuple[str, str] | None
 
 
 class CellReport(NamedTuple):
@@ -216,15 +218,15 @@ def natural(id: str) -> list[tuple[int, str, str]]:
 
 def _item(cell: Cell, id: str, made: Record | None, score: dict[str, Any]) -> ItemView:
     record = made or _unrecorded(cell, id, score)
-    error = record.error
+    error, behind = record.error, record.rewriting
     return ItemView(
         id=id,
         outcome=_outcome(record, score),
         path=_inside(record.path),
         image_sha256=_sha256(record.image_sha256),
         size=record.size,
-        prompt=_text(record.prompt),
-        prompt_sha256=_text(record.prompt_sha256),
+        prompt=_text(behind["original"] if behind else record.prompt),
+        prompt_sha256=_text(behind["original_sha256"] if behind else record.prompt_sha256),
         seed=record.seed,
         seed_honoured=record.seed_honoured,
         error=(_text(error["class"]), _text(error["text"])) if error else None,
@@ -236,6 +238,7 @@ def _item(cell: Cell, id: str, made: Record | None, score: dict[str, Any]) -> It
         keys={k: _text(v) for k, v in _dict(score.get("keys")).items()},
         detail={k: _text(v) for k, v in _dict(score.get("detail")).items()},
         inputs=[_input(one) for one in record.inputs or []],
+        rewritten=_rewritten(record),
     )
 
 
@@ -254,6 +257,15 @@ def _unrecorded(cell: Cell, id: str, score: dict[str, Any]) -> Record:
 def _outcome(record: Record, score: dict[str, Any]) -> Status:
     is_lost = score.get("status") == "not_generated" and _text(score.get("reason")).startswith(CORRUPT)
     return CORRUPT if record.outcome == GENERATED and is_lost else record.outcome
+
+
+def _rewritten(record: Record) -> tuple[str, str] | None:
+    behind = record.rewriting
+    if not behind:
+        return None
+    if behind["kept"]:
+        return f"not rewritten by {behind['by']}", _text(behind["kept"])
+    return f"rewritten by {behind['by']}", _text(record.prompt)
 
 
 def _facts(record: Record) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from imageevalkit import registry
 from imageevalkit.benchmark.contract import Benchmark, benchmark_code, grouped
-from imageevalkit.cell import COMPARISONS, output_root
+from imageevalkit.cell import COMPARISONS, Cell, output_root
 from imageevalkit.cell.jsonl import Tell
 from imageevalkit.cell.results import Result, check_files, folder_name, read_scores, write_files
 from imageevalkit.errors import CellFailure, UserError
@@ -75,4 +75,6 @@ def _compared(
 def _how(result: Result) -> str:
     """How ``result`` was measured, in words."""
     limit = f" limit {result.limit}" if result.limit else ""
-    return f"{result.evaluator.id} version {result.benchmark_version} {result.treatment}{limit}"
+    rewriter = Cell(result.model, result.benchmark).rewriter
+    prompts = f" prompts {rewriter}" if rewriter else ""
+    return f"{result.evaluator.id} version {result.benchmark_version} {result.treatment}{limit}{prompts}"

@@ -139,7 +139,8 @@ class _Bytes:
         self._images: dict[str, tuple[int, int]] = {}
 
     def add(self, place: int, item: ItemView, thumbs: Mapping[str, bytes] | None) -> None:
-        self._added[place] += _TEXT_ESTIMATE + sum(map(len, item.detail.values()))
+        texts = (*item.detail.values(), *(item.rewritten or ()))
+        self._added[place] += _TEXT_ESTIMATE + sum(map(len, texts))
         for sha in filter(None, (item.image_sha256, *(one["copy_sha256"] for one in item.inputs))):
             size = _IMAGE_ESTIMATE if thumbs is None else len(thumbs.get(sha, b"")) * 4 // 3
             self._images[sha] = min((place, size), self._images.get(sha, (place, size)))
@@ -304,6 +305,7 @@ def _item_data(
         "size": item.size,
         "error": item.error,
         "detail": item.detail,
+        "rewritten": item.rewritten,
         "facts": item.facts,
         "inputs": [inputs[one["sha256"]] for one in item.inputs],
     }

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from imageevalkit.cell import output_root
+from imageevalkit.cell import Cell, output_root
 from imageevalkit.cell.results import Coverage, Metric, Result
 from imageevalkit.report.collect import STALE, CellReport
 from imageevalkit.text import decimals, plain
@@ -28,12 +28,14 @@ ORDER_NOTE = (
 
 
 class Board(NamedTuple):
-    """Results that may be compared: same benchmark, version, evaluator and items (``limit`` 0 = all)."""
+    """Results that may be compared: same benchmark, version, evaluator, items (``limit`` 0 = all) and ``rewriter`` of
+    their prompts (empty: the benchmark's own)."""
 
     benchmark: str
     version: str
     evaluator: str
     limit: int
+    rewriter: str = ""
 
 
 class Column(NamedTuple):
@@ -45,7 +47,8 @@ class Column(NamedTuple):
     def label(self, with_version: bool) -> str:
         """``longtext/en@ppocr-v4 x-omni-2b8237b (first 8 items)``, without a limit where there is none."""
         board = self.board
-        name = f"{board.benchmark}/{self.metric}" if self.metric else board.benchmark
+        prompts = board.benchmark + (f"+{board.rewriter}" if board.rewriter else "")
+        name = f"{prompts}/{self.metric}" if self.metric else prompts
         version = f" {board.version}" if with_version else ""
         return f"{name}@{board.evaluator}{version}" + (f" (first {board.limit} items)" if board.limit else "")
 
@@ -67,7 +70,13 @@ class Figure(NamedTuple):
 
 def board_of(result: Result) -> Board:
     """The board that ``result`` belongs to."""
-    return Board(result.benchmark, result.benchmark_version, result.evaluator.id, result.limit or 0)
+    rewriter = Cell(result.model, result.benchmark).rewriter
+    return Board(result.benchmark, result.benchmark_version, result.evaluator.id, result.limit or 0, rewriter)
+
+
+def row_of(result: Result) -> str:
+    """The model of ``result``, whoever rewrote its prompts: results of raw and of rewritten ones stand side by side."""
+    return Cell(result.model, result.benchmark).raw.model
 
 
 def boards(results: Iterable[Result]) -> dict[Board, list[Result]]:
@@ -76,7 +85,9 @@ def boards(results: Iterable[Result]) -> dict[Board, list[Result]]:
     for result in results:
         by_board.setdefault(board_of(result), []).append(result)
     # a trial on a few items comes last: it must not decide the order of the models
-    order = sorted(by_board, key=lambda b: (b.limit > 0, b.benchmark, b.limit, b.version, b.evaluator))
+    order = sorted(
+        by_board, key=lambda b: (b.limit > 0, b.benchmark, b.limit, b.rewriter, b.version, b.evaluator)
+    )
     return {board: by_board[board] for board in order}
 
 
@@ -160,8 +171,8 @@ class Grid(NamedTuple):
 def grid(results: Sequence[Result]) -> Grid:
     """Arrange ``results``: models in the order of :data:`ORDER_NOTE`."""
     named = labels(results)
-    by_place = {(result.model, board_of(result)): result for result in results}
-    models = sorted({result.model for result in results})
+    by_place = {(row_of(result), board_of(result)): result for result in results}
+    models = sorted({row_of(result) for result in results})
     table: dict[str, list[Figure | None]] = {model: [] for model in models}
     for column in named:
         here = [model for model in models if (model, column.board) in by_place]

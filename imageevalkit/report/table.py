@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from imageevalkit.cell.results import Result
-from imageevalkit.report.leaderboard import board_of, coverage_text, grid
+from imageevalkit.report.leaderboard import board_of, coverage_text, grid, row_of
 from imageevalkit.text import columns_of, fit
 
 _HEADER = ["", "score", "95 % interval", "n", "judged"]
@@ -23,7 +23,7 @@ def format_table(results: Sequence[Result], width: int) -> str:
     if not results:
         return "No results."
     board = grid(results)
-    by_place = {(r.model, board_of(r)): r for r in results}
+    by_place = {(row_of(r), board_of(r)): r for r in results}
     blocks: list[tuple[str, list[list[str]]]] = []
     for j, column in enumerate(board.columns):
         cells = [

@@ -60,7 +60,7 @@ def parts() -> dict[str, set[str]]:
 
 def _part(module: str) -> str:
     top, _, rest = module.partition(".")
-    if top in ("custom_models", "custom_datasets"):  # as a job has them on its path
+    if top in ("custom_models", "custom_datasets", "custom_rewriters"):  # as a job has them on its path
         return "infer"
     return rest.partition(".")[0] if top == "imageevalkit" and rest and _file(_second(module)) else top
 

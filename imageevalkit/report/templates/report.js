@@ -303,7 +303,13 @@
         average === null ? null : make("p", { className: "mean" }, `mean ${format(average, this.scale(counted[0]))}${part}`),
         thumbs.length
           ? make("div", { className: thumbs.length > 1 ? "thumbs" : "thumbs one" }, ...thumbs)
-          : make("p", { className: "muted" }, "not run"));
+          : make("p", { className: "muted" }, "not run"), ...this.rewritten(items));
+    }
+
+    // The prompts that the model was shown in place of the row's, each once: repetitions share theirs.
+    rewritten(items) {
+      const texts = new Map(items.filter((item) => item.rewritten).map(({ rewritten: [by, text] }) => [text, by]));
+      return [...texts].map(([text, by]) => make("p", { className: "rewritten" }, make("span", { className: "muted" }, `${by}: `), text));
     }
 
     thumb(row, m, item) {
@@ -473,6 +479,7 @@
       if (scores.length) section("Scores", list(scores.map(([i, value]) => [gallery.data.metrics[i], format(value, gallery.scale(item, i))])));
       else if (item.judged) section("Scores", make("p", {}, words(item.judged)), item.reason ? text(item.reason) : "");
       for (const [name, value] of Object.entries(item.detail || {})) section(words(name), text(value));
+      if (item.rewritten) section(`Prompt, ${item.rewritten[0]}`, text(item.rewritten[1]));
       section("Prompt", text(row.prompt || "(no prompt recorded)"));
       const seed = item.seed === undefined ? [] : [["seed", `${item.seed}${item.seedIgnored ? " (the model takes no seed)" : ""}`]];
       section("About", list([["status", words(item.status)], ...seed, ...Object.entries(item.facts || {}), ...Object.entries(row.keys),

@@ -1,0 +1,1 @@
+"""Rewriting prompts with a language model before images are made of them."""

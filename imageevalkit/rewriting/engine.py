@@ -1,0 +1,348 @@
+"""Rewriting the prompts of cells: what is on record, what is left to ask, and what the models are shown in the end.
+
+Replies are kept in ``output/rewrites/<rewriter>.jsonl`` by the hash of the request, for all models and benchmarks: what
+was answered is never asked, and paid for, again, and two models are shown the same words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from imageevalkit import registry
+from imageevalkit.benchmark.question import Answer, JudgeUnusable, Question
+from imageevalkit.cell import REWRITES, Cell, output_root
+from imageevalkit.cell.items import Item, items_of
+from imageevalkit.cell.jsonl import JsonlWriter, Shape, read_kept
+from imageevalkit.cell.records import OK, Record, last_records
+from imageevalkit.cell.rewritten import ShownTexts, write_shown
+from imageevalkit.errors import say
+from imageevalkit.jobs import COMPLETE, FAILED, INCOMPLETE, Outcome
+from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting
+from imageevalkit.judges.client import ApiJudge
+from imageevalkit.locks import open_lock, take_lock
+from imageevalkit.progress import Progress, ProgressWriter, watched
+from imageevalkit.rewriting.rewriter import NotRewritten, Rewriter
+from imageevalkit.secrets import one_line, redact
+from imageevalkit.text import counted, dollars
+
+STAGE = "rewrite"
+# Of a model that has not answered once: a thousand requests more would each fail after all their retries.
+_FIRST_FAILURES = 10
+
+
+class Reply(NamedTuple):
+    """The whole ``text`` of a reply, or the words in which one was ``refused``."""
+
+    text: str
+    refused: bool
+
+
+_RECORD = Shape[dict[str, Any]](must={"request": str, "status": Literal["ok", "refused"], "text": str})
+
+
+class RewriteOptions(NamedTuple):
+    """``limit``: only so many of the first items. ``overwrite``: images of prompts that could not be rewritten may be
+    made again. ``retry_refused``: what was refused is asked again. ``workers`` requests are in flight at most."""
+
+    limit: int | None = None
+    overwrite: bool = False
+    retry_refused: bool = False
+    workers: int = 4
+    requests_per_minute: float | None = None
+
+
+class RewritingModel(ApiJudge):
+    """The language model that ``rewriter`` asks, behind a chat endpoint."""
+
+    role, option = "prompt rewriter", "--rewriter_kwargs"
+
+    def __init__(self, rewriter: Rewriter, options: RewriteOptions) -> None:
+        model = rewriter.model_id
+        given = JudgeOptions(rewriter.settings.of_chat, options.workers, options.requests_per_minute)
+        super().__init__(JudgeChoice(model, JudgeSetting("openai", model)), given, {})
+
+    def replies(self, questions: Sequence[Question]) -> Generator[Answer, None, None]:
+        """:meth:`ask`; closing it early gives up what is under way."""
+        yield from self.ask(questions)
+
+
+def make_rewriter(name: str, kwargs: Mapping[str, Any]) -> Rewriter:
+    """The rewriter ``name`` with the settings ``kwargs``, as planning checked them. Raises UserError: there is none."""
+    cls: type[Rewriter] = registry.rewriter_class(name)
+    return cls(cls.settings_class(**kwargs))
+
+
+def replies_file(rewriter: Rewriter) -> Path:
+    """Where the replies to ``rewriter`` are."""
+    return output_root() / REWRITES / f"{rewriter.id}.jsonl"
+
+
+def read_replies(rewriter: Rewriter, retry_refused: bool) -> dict[str, Reply]:
+    """By request; those without a prompt only where they are not to be asked for again. Raises CellFailure."""
+    replies = {
+        one["request"]: Reply(one["text"], one["status"] == "refused")
+        for one in read_kept(replies_file(rewriter), _RECORD)
+    }
+    if retry_refused:
+        return {request: reply for request, reply in replies.items() if not _why_not(rewriter, reply)}
+    return replies
+
+
+def _why_not(rewriter: Rewriter, reply: Reply) -> str:
+    """Why a reply holds no prompt; empty: it does."""
+    if reply.refused:
+        return reply.text
+    try:
+        rewriter.prompt_in(reply.text)
+    except NotRewritten as error:
+        return str(error)
+    return ""
+
+
+class _Text(NamedTuple):
+    """A text of an item, and what is asked about it; without a question ``why`` it stays, if that is worth telling."""
+
+    text: str
+    question: Question | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class CellTexts:
+    """The texts of the items of a cell. ``stands``: items of which an image is there that was made of the original
+    prompt, since no other was to be had, with the reason: it stays until it may be overwritten."""
+
+    cell: Cell
+    items: Sequence[Item]
+    texts: Mapping[str, Sequence[_Text]]
+    stands: Mapping[str, str]
+
+    @cached_property
+    def questions(self) -> dict[str, Question]:
+        """All that there is to ask, by request."""
+        asked = (item for item in self.items if item.id not in self.stands)
+        texts = (text for item in asked for text in self.texts[item.id])
+        return {text.question.name: text.question for text in texts if text.question}
+
+
+def texts_of(cell: Cell, rewriter: Rewriter, task: str, items: Sequence[Item], overwrite: bool) -> CellTexts:
+    """What is asked about ``items`` of ``cell``. Only reads. Raises CellFailure: the rewriter cannot rewrite them."""
+    rewriter.check(cell.raw)
+    records = {} if overwrite else last_records(cell)
+    texts = {item.id: _texts(item, rewriter, cell.raw, task) for item in items}
+    stands = {item.id: why for item in items if (why := _kept(item, records.get(item.id)))}
+    return CellTexts(cell, items, texts, stands)
+
+
+def _kept(item: Item, record: Record | None) -> str:
+    behind = record.rewriting if record and record.status == OK else None
+    is_same = behind and behind["lost"] and behind["original_sha256"] == item.prompt_sha256
+    return behind["kept"] if behind and is_same else ""
+
+
+def _texts(item: Item, rewriter: Rewriter, raw: Cell, task: str) -> list[_Text]:
+    texts: list[_Text] = []
+    for text in item.texts:
+        # what stands before the images of a subject is its name
+        if not text.strip() or (task == "subject" and len(texts) < _names(item)):
+            texts.append(_Text(text))
+            continue
+        try:
+            texts.append(_Text(text, rewriter.question(rewriter.messages(item, text, raw, task))))
+        except NotRewritten as error:
+            texts.append(_Text(text, why=str(error)))
+    return texts
+
+
+def _names(item: Item) -> int:
+    parts = item.input_list or ()
+    return next((n for n, part in enumerate(parts) if not isinstance(part, str)), 0)
+
+
+def shown_texts(
+    planned: CellTexts, rewriter: Rewriter, replies: Mapping[str, Reply], errors: Mapping[str, str]
+) -> list[ShownTexts]:
+    """What the model is shown of each item, by what was replied; ``errors`` are why requests have no reply.
+
+    An item keeps all of its original texts where one of them could not be rewritten.
+    """
+    shown = []
+    for item in planned.items:
+        texts, whys, lost = [], list[str](), list[str]()
+        if why := planned.stands.get(item.id):
+            lost.append(why)
+        for text in planned.texts[item.id] if not lost else ():
+            if text.question is None:
+                whys += filter(None, [text.why])
+                texts.append(text.text)
+            elif reply := replies.get(text.question.name):
+                if why := _why_not(rewriter, reply):
+                    lost.append(why)
+                else:
+                    texts.append(rewriter.prompt_in(reply.text))
+            else:
+                lost.append(errors.get(text.question.name, "it was not asked for"))
+        one = ShownTexts(
+            item.id, item.texts, item.texts if lost else texts, "; ".join(lost or whys), bool(lost)
+        )
+        shown.append(one)
+    return shown
+
+
+def outcome_of(shown: Sequence[ShownTexts], *more: str) -> Outcome:
+    """How the stage ends with these texts; ``more``: what else there is to say."""
+    lost = [one for one in shown if one.lost]
+    stay = [one for one in shown if one.kept and not one.lost]
+    rewritten = len(shown) - len(lost) - len(stay)
+    parts = [f"{rewritten} of {counted(len(shown), 'prompt')} rewritten"]
+    if stay:
+        parts.append(f"{len(stay)} stay as they are (the first: {stay[0].kept})")
+    if lost:
+        ((why, count), *_) = Counter(one.kept for one in lost).most_common(1)
+        times = f"{count} times" if count > 1 else "once"
+        parts.append(
+            f"{len(lost)} could not be and are used as they are ({times}: {one_line(why, 200)}; --overwrite asks "
+            "again, for refused ones with --retry_refused)"
+        )
+    message = "; ".join([*parts, *filter(None, more)])
+    if not rewritten:
+        return Outcome(FAILED, f"{message}: the images would be those of the raw prompts")
+    return Outcome(INCOMPLETE if lost else COMPLETE, message)
+
+
+@dataclass
+class RewriteRun:
+    """All cells of a job: asks what is open of them, and leaves what their models are shown."""
+
+    rewriter: Rewriter
+    options: RewriteOptions
+    progress: ProgressWriter
+    planned: list[CellTexts] = field(default_factory=list)
+    problem: str = ""
+    """Why the model stopped answering; empty: it did not."""
+    _replies: dict[str, Reply] = field(default_factory=dict)
+    _errors: dict[str, str] = field(default_factory=dict)
+    _usd: dict[str, float] = field(default_factory=dict)
+    _reused: set[str] = field(default_factory=set)
+
+    def plan(self, cell: Cell) -> Outcome:
+        """Take ``cell`` on. Raises CellFailure: its prompts cannot be rewritten."""
+        dataset = registry.load_dataset(cell.benchmark)
+        items = items_of(dataset, cell, self.options.limit)
+        self.planned.append(
+            texts_of(cell, self.rewriter, dataset.dataset_task, items, self.options.overwrite)
+        )
+        return Outcome(COMPLETE)
+
+    def ask(self) -> None:
+        """Ask what is open, one run at a time: another one may be asking the very same.
+
+        Raises:
+            CellFailure: the disk is full.
+        """
+        path = replies_file(self.rewriter)
+        with _only_writer(path, self._tell):
+            self._replies = read_replies(self.rewriter, self.options.retry_refused)
+            self._reused = set(self._replies)
+            questions = {name: one for planned in self.planned for name, one in planned.questions.items()}
+            waiting = [one for name, one in questions.items() if name not in self._replies]
+            say(f"{len(questions) - len(waiting)} of {counted(len(questions), 'request')} are answered")
+            self._tell(force=True)
+            if waiting:
+                model = RewritingModel(self.rewriter, self.options)
+                if self._replies:
+                    model.has_answered()
+                with closing(JsonlWriter(path, _RECORD)) as writer:
+                    self._ask(model, waiting, writer)
+        self._tell(force=True)
+
+    def _ask(self, model: RewritingModel, waiting: Sequence[Question], writer: JsonlWriter) -> None:
+        with (
+            watched(lambda: self._tell(model.holdup()), writer.sync),
+            closing(model.replies(waiting)) as answers,
+        ):
+            try:
+                for answer in answers:
+                    self._take(answer, writer)
+                    if len(self._errors) >= _FIRST_FAILURES and not self._replies:
+                        self.problem = (
+                            f"the first {len(self._errors)} requests all failed: {one_line(answer.error)}"
+                        )
+                        return
+            except JudgeUnusable as error:
+                self.problem = one_line(error)
+
+    def _take(self, answer: Answer, writer: JsonlWriter) -> None:
+        request = answer.question.name
+        if answer.usd is not None:
+            self._usd[request] = answer.usd
+        if answer.text is None and not answer.refused:
+            self._errors[request] = redact(answer.error)
+            say(f"request {request[:12]} failed: {self._errors[request]}")
+            return
+        text = redact(answer.error) if answer.text is None else answer.text
+        self._replies[request] = Reply(text, answer.refused)
+        asked = [message.parts[0] for message in answer.question.messages if message.role == "user"]
+        writer.append(
+            {
+                "request": request,
+                "status": "refused" if answer.refused else "ok",
+                "text": text,
+                "asked": "".join(map(str, asked)),
+                "seconds": round(answer.seconds, 4),
+                "attempts": answer.attempts,
+                "tokens": answer.tokens,
+                "usd": answer.usd,
+            }
+        )
+
+    def outcome(self, planned: CellTexts) -> Outcome:
+        """Leave what the model of a cell is shown. Raises CellFailure: the disk is full."""
+        requests = planned.questions
+        if self.problem and (left := [name for name in requests if name not in self._replies]):
+            return Outcome(
+                FAILED,
+                f"{self.problem} ({len(left)} of {counted(len(requests), 'request')} left; the same command goes on "
+                "from here)",
+            )
+        shown = shown_texts(planned, self.rewriter, self._replies, self._errors)
+        outcome = outcome_of(shown, self._spent(requests))
+        if outcome.state != FAILED:
+            write_shown(planned.cell, shown)
+        return outcome
+
+    def _spent(self, requests: Mapping[str, Question]) -> str:
+        # of a request that cells share the first one tells
+        paid = [self._usd.pop(name) for name in requests if name in self._usd]
+        return f"{dollars(sum(paid))} for {self.rewriter.model_id}" if paid else ""
+
+    def _tell(self, note: str = "", force: bool = False) -> None:
+        for planned in self.planned:
+            requests, key = planned.questions, planned.cell.key
+            failed = sum(name in self._errors for name in requests)
+            done = failed + sum(name in self._replies for name in requests)
+            reused = sum(name in self._reused for name in requests)
+            self.progress.report(Progress(key, STAGE, done, len(requests), reused, failed, note), force)
+
+
+@contextlib.contextmanager
+def _only_writer(path: Path, tell: Callable[[str], None]) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(f".{path.name}.lock")
+    with os.fdopen(open_lock(lock), "wb") as opened:
+        take = partial(take_lock, opened.fileno(), lock)
+        try:
+            take()
+        except BlockingIOError:
+            say(f"waiting for another run that writes {path}")
+            tell("another run asks the same rewriter")
+            take(wait=True)
+        yield

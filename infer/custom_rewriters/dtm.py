@@ -1,0 +1,112 @@
+"""TRIG's prompts by its Dimension Trade-off Map (arXiv 2507.22100, section 6.3).
+
+Each is rewritten for the relation that the two dimensions of its pair have in the model's own run.
+
+The released code asks by a fixed map, the same for all models, and mixes its lookups up. What is asked here:
+
+* the code of the item's pair comes from ``relations/result.json`` of the model's raw run, and its instruction alone is
+  sent; without a relation the prompt stays as it is;
+* the definitions of the dimensions are those of the item's task (there always those of text to image);
+* a reply is taken whole (there it is cut at colons), and a request that fails leaves the original prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from imageevalkit.assets import github, text_list
+from imageevalkit.benchmark.question import Message
+from imageevalkit.cell import Cell, short_path
+from imageevalkit.cell.items import Item
+from imageevalkit.cell.jsonl import read_json
+from imageevalkit.errors import CellFailure
+from imageevalkit.rewriting.rewriter import NotRewritten, Rewriter
+
+_CONFIG = "trig/config.py"
+_T2I = "trig/models/text_to_image_models.py::SD35DTMDimModel"
+_CLASSES = {
+    "t2i": ("t2i", _T2I),
+    "edit": ("p2p", "trig/models/image_editing_models.py::HQEditDTMDimModel"),
+    "subject": ("s2p", "trig/models/subject_driven_models.py::XFluxDTMDimModel"),
+}
+"""By task: TRIG's name of it, and the class whose words are sent."""
+_INSTRUCTIONS = {0: 0, 3: 1, 2: 2, -2: 2, 1: 3}
+"""The number of the instruction for each code: synergy, bottleneck, tilt (either way), dispersion."""
+_UNDEFINED = -1
+
+
+class Dtm(Rewriter):
+    """For items whose data name their ``pair`` of dimensions ("IQ-R_TA-C")."""
+
+    name = "dtm"
+    assets = github(
+        "fesvhtr/TRIG",
+        "e43923c30f7a64f742bc42d7bacc5ebd941412e2",
+        prompts=text_list(Path(__file__).with_name("dtm_texts.txt")),
+        licence="CC-BY-NC-SA-4.0",
+    )
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self._codes: dict[Cell, Mapping[str, int]] = {}
+
+    def check(self, raw: Cell) -> None:
+        self._codes_of(raw)
+
+    def messages(self, item: Item, text: str, raw: Cell, task: str) -> Sequence[Message]:
+        pair = item.data.get("pair")
+        if not isinstance(pair, str):
+            raise CellFailure(
+                f"--prompt_rewriter dtm takes prompts of a pair of dimensions, as TRIG's, and those of "
+                f"{raw.benchmark} have none"
+            )
+        code = self._codes_of(raw).get(pair, _UNDEFINED)
+        if code == _UNDEFINED:
+            raise NotRewritten(f"no relation is known of {pair}")
+        dimensions = pair.split("_")
+        if code == -2:  # the second one dominates, and the instruction names that first
+            dimensions.reverse()
+        name, place = _CLASSES[task]
+        names = [self._text(f"DIM_NAME_DICT['{code}']", raw).strip() for code in dimensions]
+        defined = [
+            self._text(f"gpt_logit_dimension_msg['{name}']['{code}']", raw) for code in pair.split("_")
+        ]
+        instruction = self.texts[f"{_T2I}.change.instructions[{_INSTRUCTIONS[code]}]"]
+        asked = self.texts[f"{place}.change.msg"].format(
+            str1=text,
+            str0="\n".join(f"{n}. {words}" for n, words in enumerate(defined, 1)),
+            str2=instruction.format(dim1=names[0], dim2=names[1]),
+        )
+        system = self.texts[f"{place}.send_request_with_retry.SYSTEM_MSG"]
+        return [Message("system", (system,)), Message("user", (asked,))]
+
+    def _text(self, key: str, raw: Cell) -> str:
+        try:
+            return self.texts[f"{_CONFIG}::{key}"]
+        except KeyError:
+            raise CellFailure(
+                f"{raw.benchmark} has a pair of a dimension that TRIG does not have: {key}"
+            ) from None
+
+    def _codes_of(self, raw: Cell) -> Mapping[str, int]:
+        """The code of each pair. Raises CellFailure: the run did not leave them."""
+        if raw not in self._codes:
+            path = raw.folder / "relations" / "result.json"
+            if not path.exists():
+                raise CellFailure(
+                    f"{short_path(path)} is missing, which has the relations of {raw.model}: evaluate the raw prompts "
+                    f"first (bash eval.sh --model_names {raw.model} --ds_names {raw.benchmark})"
+                )
+            read = read_json(path)
+            codes = read.get("relationship_codes") if isinstance(read, dict) else None
+            known = {*_INSTRUCTIONS, _UNDEFINED}
+            if not isinstance(codes, dict) or not all(
+                type(code) is int and code in known for code in codes.values()
+            ):
+                raise CellFailure(
+                    f"{short_path(path)} holds no relationship_codes of {sorted(known)}: evaluate the raw prompts again"
+                )
+            self._codes[raw] = codes
+        return self._codes[raw]

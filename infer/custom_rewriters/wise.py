@@ -1,0 +1,69 @@
+"""WISE's protocol (arXiv 2503.07265, section 4.3): a prompt that needs knowledge becomes one that says what is seen.
+
+The paper's instruction (its figure 7) is in no file that its authors publish, so the default says the same in words of
+our own; ``instruction`` names a file with other words, the paper's for example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from imageevalkit.benchmark.question import Message
+from imageevalkit.cell import Cell
+from imageevalkit.cell.items import Item
+from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.rewriting.rewriter import Rewriter, RewriterSettings
+
+_INSTRUCTION = """\
+You turn a puzzling prompt for an image into a plain one. You are given the prompt and an explanation of what the image
+must show. Say directly what is to be seen, with what matters of the explanation, so that somebody who reads your prompt
+alone, and knows nothing, can draw it. Add nothing that neither of the two says or implies. Answer with the new prompt
+and nothing else.
+
+Prompt: The instrument that Sherlock Holmes plays.
+Explanation: The detective of the stories plays the violin.
+Output: A violin.
+
+Prompt: A glass of water that was left outdoors on a winter night in Siberia.
+Explanation: It is far below freezing there, so the water is frozen and the glass may have burst.
+Output: A glass full of solid, cloudy ice, its wall cracked, standing in snow at night.
+"""
+
+
+@dataclass(frozen=True)
+class WiseSettings(RewriterSettings):
+    """``instruction``: a text file whose words are the system message, in place of our own."""
+
+    instruction: str = ""
+
+
+class Wise(Rewriter):
+    """For benchmarks whose items have an explanation: WISE in all its editions."""
+
+    name = "wise"
+    model = "gpt-4o-2024-05-13"  # the paper's
+    settings_class = WiseSettings
+    settings: WiseSettings
+
+    @cached_property
+    def words(self) -> Mapping[str, str]:
+        file = self.settings.instruction
+        try:
+            text = Path(file).expanduser().read_text(encoding="utf-8").strip() if file else _INSTRUCTION
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"instruction={file} cannot be read: {error}") from None
+        if not text:
+            raise UserError(f"instruction={file} is empty")
+        return {"instruction": text}
+
+    def messages(self, item: Item, text: str, raw: Cell, task: str) -> Sequence[Message]:
+        explanation = item.data.get("explanation")
+        if not isinstance(explanation, str):
+            raise CellFailure(
+                f"--prompt_rewriter wise takes prompts with an explanation, and those of {raw.benchmark} have none"
+            )
+        asked = f"Prompt: {text}\nExplanation: {explanation}\nOutput:"
+        return [Message("system", (self.words["instruction"],)), Message("user", (asked,))]
