@@ -172,7 +172,7 @@ def github(
     prompts: Mapping[str, str] = MappingProxyType({}),
     *,
     licence: str,
-) -> tuple[LocalAsset, ...]:
+) -> tuple[FileAsset | PromptsAsset, ...]:
     """Data files and judge prompts of the GitHub repository ``repo`` (``owner/name``) at ``commit``.
 
     ``files``: by the path below the benchmark's data folder, the :data:`FileFacts`. ``prompts``: the SHA-256 of texts
@@ -192,7 +192,7 @@ def github(
     for key, sha256 in prompts.items():
         _check(where, "prompt", key, _is_text_key)
         _check(where, f"sha256 of {key}", sha256, _matches(_SHA256))
-    found: list[LocalAsset] = [
+    found: list[FileAsset | PromptsAsset] = [
         FileAsset(path, repo, commit, *facts, licence=licence) for path, facts in files.items()
     ]
     if prompts:
