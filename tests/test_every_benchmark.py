@@ -1,5 +1,6 @@
-"""Every benchmark through eval.sh on its real data, of which DPG-Bench lacks questions and TRIG all: undisturbed, twice,
-killed in the middle, left alone by its judge, and told nonsense. Judges are real servers; networks have random weights.
+"""Every benchmark through eval.sh on its real data, of which DPG-Bench lacks questions and TRIG all: undisturbed,
+twice, killed in the middle, left alone by its judge, and told nonsense. Judges are real servers; networks have random
+weights.
 """
 
 from __future__ import annotations
