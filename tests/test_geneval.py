@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import re
@@ -152,12 +153,11 @@ def test_scores_of_records_name_who_has_detected() -> None:
     evaluator = Answerers(benchmark).evaluator
     assert evaluator.id.startswith("mmdet-records/official/") and evaluator.official
     assert evaluator.details["detections"] == "official records"
-    assert list(benchmark.notes(Scores([]))) == ["nothing in m.jsonl says that it is about these images"]
     assert not GenEval().notes(Scores([]))
 
 
 def test_a_judge_cannot_take_the_place_of_the_detector() -> None:
-    with pytest.raises(UserError, match="not by the judge 'openai:gpt-4o'"):
+    with pytest.raises(UserError, match=r"^benchmark geneval: .* not the judge 'openai:gpt-4o'"):
         GenEval(judge="openai:gpt-4o").check()
     GenEval().check()
 
@@ -291,6 +291,14 @@ def test_records_that_are_no_verdicts_on_these_images_are_no_score(
 
     assert score(right, right) == 1
     for records, says in (
+    named = GenEval(GenEvalSettings(detections=str(tmp_path / "<MODEL_NAME>")))
+    file.rename(tmp_path / "m")
+    assert named.score(cup, Answers({})).values["correct"] == 1
+    sha256 = hashlib.sha256((tmp_path / "m").read_bytes()).hexdigest()
+    [note] = named.notes(Scores([]))
+    assert note.startswith(
+        f"detections are those of {tmp_path}/m (SHA-256 {sha256}): nothing in it says that"
+    )
         ([{**right, "prompt": "a rewritten prompt"}], f"has no record of image 0 of '{cup.prompt}'"),
         ([{**right, "filename": "x/00007/samples/00001.png"}], "has no record of image 0"),
         ([{**right, "correct": False}], "by its details it is right, but not by its own verdict"),
@@ -300,7 +308,7 @@ def test_records_that_are_no_verdicts_on_these_images_are_no_score(
         ([{**right, "details": "{"}], "its details are no detections"),
         ([{**right, "filename": "grid.png.txt"}], "'grid.png.txt' is no file as 00000.png"),
     ):
-        with pytest.raises(CellFailure, match=re.escape(says)):
+        with pytest.raises(CellFailure, match=f"^benchmark geneval: .*{re.escape(says)}"):
             score(*records)
     missing = GenEvalSettings(detections=str(tmp_path / "<MODEL_NAME>.jsonl"))
     with pytest.raises(CellFailure, match=r"m\.jsonl, which is no file"):
