@@ -18,6 +18,7 @@ from benchmarks.geneval.benchmark import COLORS, TAGS, GenEval, GenEvalSettings,
 from imageevalkit.adoption.places import find_images
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, measure
+from imageevalkit.cell import REPO
 from imageevalkit.cell.items import Item
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.answerers import Answerers
@@ -290,7 +291,6 @@ def test_records_that_are_no_verdicts_on_these_images_are_no_score(
         return GenEval(GenEvalSettings(detections=str(file))).score(cup, Answers({})).values["correct"]
 
     assert score(right, right) == 1
-    for records, says in (
     named = GenEval(GenEvalSettings(detections=str(tmp_path / "<MODEL_NAME>")))
     file.rename(tmp_path / "m")
     assert named.score(cup, Answers({})).values["correct"] == 1
@@ -299,6 +299,7 @@ def test_records_that_are_no_verdicts_on_these_images_are_no_score(
     assert note.startswith(
         f"detections are those of {tmp_path}/m (SHA-256 {sha256}): nothing in it says that"
     )
+    for records, says in (
         ([{**right, "prompt": "a rewritten prompt"}], f"has no record of image 0 of '{cup.prompt}'"),
         ([{**right, "filename": "x/00007/samples/00001.png"}], "has no record of image 0"),
         ([{**right, "correct": False}], "by its details it is right, but not by its own verdict"),
@@ -330,6 +331,25 @@ def test_what_is_no_detections_is_no_value(text: str) -> None:
     asked = measure("objects", "{}")
     with pytest.raises(Unparsed):
         GenEval().parse(asked, Answer(asked, text))
+
+
+def test_the_readmes_command_gives_each_folder_the_prompt_that_the_official_program_reads_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_official_data("geneval", tmp_path, monkeypatch)
+    made = items(GenEval())
+    for item in made:
+        (tmp_path / item.id.removeprefix("images/")).parent.mkdir(parents=True, exist_ok=True)
+    for readme in ("README.md", "README_zh.md"):
+        [command] = re.findall(r"^awk .*", (REPO / readme).read_text(encoding="utf-8"), re.MULTILINE)
+        data = str(GenEval().data / "evaluation_metadata.jsonl")
+        command = command.replace("/path/to/geneval/prompts/evaluation_metadata.jsonl", data)
+        subprocess.run(["bash", "-c", command], check=True, cwd=tmp_path)
+        for item in made:
+            file = tmp_path / f"{item.data['index']:05d}/metadata.jsonl"
+            assert json.loads(file.read_text(encoding="utf-8")) == item.data["metadata"]
+        for file in tmp_path.glob("*/metadata.jsonl"):
+            file.unlink()
 
 
 def test_images_in_the_official_folders_are_adopted_by_what_their_metadata_say(
