@@ -14,7 +14,7 @@ from PIL import Image
 from eval_models.encoders.encoder import Encoder, inference, to_device
 from eval_models.encoders.pixels import to_floats
 from eval_models.encoders.weights import loading, refuse_unfit
-from imageevalkit.benchmark.question import Question
+from imageevalkit.benchmark.question import PILLOW, Question
 from imageevalkit.weights import WeightsSource
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class MPlug(Encoder):
     packages = ("modelscope",)
     official = True
 
+    pixels = PILLOW
     @property
     def identity(self) -> dict[str, Any]:
         return {

@@ -15,7 +15,7 @@ from PIL import Image
 from eval_models.encoders.encoder import Encoder, to_device
 from eval_models.encoders.pixels import CLIP_MEAN, clip_pixels
 from eval_models.encoders.weights import cached, first_cached, load_pretrained, load_state, loading
-from imageevalkit.benchmark.question import Question
+from imageevalkit.benchmark.question import PILLOW, Question
 from imageevalkit.weights import WeightsSource
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class ClipFlanT5(Encoder):
     weight_names = ("clip_flant5_xxl", "clip_vit_l_336")
     packages = ("sentencepiece",)
     official = True
+    pixels = PILLOW
 
     def __init__(self, system: str, **options: Any) -> None:
         super().__init__(**options)

@@ -16,7 +16,7 @@ from PIL import Image
 
 from eval_models.encoders.weights import ENCODERS, find
 from imageevalkit.benchmark.answerer import Answerer, digest, without_packages
-from imageevalkit.benchmark.question import Answer, Question
+from imageevalkit.benchmark.question import TRANSFORMERS, Answer, PixelRule, Question
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.images import CorruptImage, map_threads
@@ -42,7 +42,9 @@ class Encoder(Answerer):
     packages: ClassVar[Sequence[str]] = ()
     """Those that compute the answer besides torch, transformers, numpy and Pillow."""
     official: ClassVar[bool] = False
-    """Whether alone it is the official evaluator of a benchmark."""
+    """Whether alone, with the weights of :data:`WEIGHTS`, it is the official evaluator of a benchmark."""
+    pixels: ClassVar[PixelRule] = TRANSFORMERS
+    """How it decodes an image for which the benchmark has no rule of its own."""
     models: Any = None
 
     def __init__(
@@ -154,7 +156,9 @@ class Encoder(Answerer):
 
         def inputs(group: Sequence[Question]) -> tuple[Sequence[Question], Any, str]:
             try:
-                return group, self.prepare(open_picture(group[0].pictures[0])), ""
+                picture = group[0].pictures[0]
+                image = open_picture(picture._replace(pixels=picture.pixels or self.pixels))
+                return group, self.prepare(image), ""
             except CorruptImage as error:
                 return group, None, f"unreadable image: {one_line(error)}"
             except Exception as error:  # whatever the disk or Pillow raises costs this image, not the cell

@@ -10,7 +10,7 @@ from PIL import Image
 from eval_models.encoders.clip import OpenClip, load_clip
 from eval_models.encoders.encoder import Encoder
 from eval_models.encoders.pixels import CLIP_MEAN, CLIP_STD
-from imageevalkit.benchmark.question import Question
+from imageevalkit.benchmark.question import PILLOW, Question
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +29,7 @@ class HPSv2Encoder(Encoder):
     weight_names = ("hpsv2",)
     packages = ("open_clip_torch",)
     official = True
+    pixels = PILLOW
 
     def __init__(self, versions: Sequence[str], antialias: bool = True, **options: Any) -> None:
         super().__init__(**options)
