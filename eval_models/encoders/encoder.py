@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from PIL import Image
 
-from eval_models.encoders.weights import ENCODERS, find
+from eval_models.encoders.weights import ENCODERS, WEIGHTS, find
 from imageevalkit.benchmark.answerer import Answerer, digest, without_packages
 from imageevalkit.benchmark.question import TRANSFORMERS, Answer, PixelRule, Question
 from imageevalkit.cell.results import Evaluator
@@ -108,7 +108,8 @@ class Encoder(Answerer):
         packages = package_versions(ENCODERS, ("torch", "transformers", "numpy", "pillow", *self.packages))
         identity = {**self.identity, "packages": packages}
         name = f"{self.name}/{digest(without_packages(identity))[:8]}"
-        return Evaluator(name, self.official, {"encoder": identity})
+        has_own = any(self.weights.get(one, WEIGHTS[one]) != WEIGHTS[one] for one in self.weight_names)
+        return Evaluator(name, self.official and not has_own, {"encoder": identity})
 
     def holdup(self) -> str:
         return f"{self.name} loads and measures"  # minutes, and answers come a batch at a time
