@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,8 +40,8 @@ class MPlug(Encoder):
     weight_names = ("mplug",)
     packages = ("modelscope",)
     official = True
-
     pixels = PILLOW
+
     @property
     def identity(self) -> dict[str, Any]:
         return {
@@ -82,7 +83,9 @@ class MPlug(Encoder):
             return_tensors="pt",
         ).to(self.device)
         with inference("a question"):
-            found, _ = network(features[None], tokens, train=False)
+            found, chances = network(features[None], tokens, train=False)
+        if not math.isfinite(chances[0][0]):
+            raise ValueError("an answer without a probability")
         return str(network.tokenizer.decode(found[0][0], skip_special_tokens=True))
 
 

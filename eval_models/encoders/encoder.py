@@ -101,8 +101,7 @@ class Encoder(Answerer):
     def evaluator(self) -> Evaluator:
         """Named by a hash of weights and settings; versions of packages are among its details only.
 
-        Whether its weights are the official ones is a matter of their content, which is in the identity. ``official``
-        is a part of every request: another value would measure anew what is on record.
+        ``official`` is a part of every request: another value would measure anew what is on record.
         """
         # first: the rest needs them
         packages = package_versions(ENCODERS, ("torch", "transformers", "numpy", "pillow", *self.packages))
