@@ -82,17 +82,19 @@ def test_one_file_is_a_benchmark_and_its_variant(checkout: Path) -> None:
 @needs_driver_env
 def test_one_models_file_is_not_taken_for_those_of_several(checkout: Path) -> None:
     add(checkout, "signs", SIGNS)
-    both = ("--model_names", "reference-typeset;reference-blank", "--ds_names", "street-signs", "--dry_run")
-    for models in (both[1], "reference-blank"):
-        for given in ("/data/m.jsonl", "/data/<MODEL_NAME>.jsonl", ""):
-            run = run_eval(checkout, "--model_names", models, *both[2:], "--ds_kwargs", f"marks={given}")
-            if ";" in models and "m.jsonl" in given:
-                assert run.returncode == 2 and run.stderr == (
-                    "error: --ds_kwargs: the setting marks of street-signs is a path of one model's, but this run has "
-                    "several: write <MODEL_NAME> where it has their names\n"
-                )
-            else:
-                assert run.returncode == 0, run.stdout + run.stderr
+    base = ("--ds_names", "street-signs", "--dry_run", "--ds_kwargs")
+    for models, given, refused in (
+        ("reference-typeset;reference-blank", "/data/m.jsonl", True),
+        ("reference-typeset;reference-blank", "/data/<MODEL_NAME>.jsonl", False),
+        ("reference-blank", "/data/m.jsonl", False),
+    ):
+        run = run_eval(checkout, "--model_names", models, *base, f"marks={given}")
+        line = (
+            "error: --ds_kwargs: the setting marks of street-signs is a path of one model's, but this run has several: "
+            "write <MODEL_NAME> where it has their names\n"
+        )
+        said = run.stdout + run.stderr
+        assert (run.returncode, line in run.stderr) == ((2, True) if refused else (0, False)), said
 
 
 @needs_driver_env
