@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from PIL import Image
 from eval_models.encoders.encoder import Encoder, inference, to_device
 from eval_models.encoders.pixels import to_floats
 from eval_models.encoders.weights import loading, refuse_unfit
-from imageevalkit.benchmark.question import Question
+from imageevalkit.benchmark.question import PILLOW, Question
 from imageevalkit.weights import WeightsSource
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class MPlug(Encoder):
     weight_names = ("mplug",)
     packages = ("modelscope",)
     official = True
+    pixels = PILLOW
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -81,7 +83,9 @@ class MPlug(Encoder):
             return_tensors="pt",
         ).to(self.device)
         with inference("a question"):
-            found, _ = network(features[None], tokens, train=False)
+            found, chances = network(features[None], tokens, train=False)
+        if not math.isfinite(chances[0][0]):
+            raise ValueError("an answer without a probability")
         return str(network.tokenizer.decode(found[0][0], skip_special_tokens=True))
 
 

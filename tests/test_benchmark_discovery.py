@@ -25,6 +25,7 @@ class SignSettings(Settings):
     count: int = 2
     size: Literal["small", "large"] = "small"
     grid: str = field(default="", metadata={"images_elsewhere": True})
+    marks: str = field(default="", metadata={"of_one_model": True})
 
 
 class Signs(Benchmark):
@@ -79,13 +80,31 @@ def test_one_file_is_a_benchmark_and_its_variant(checkout: Path) -> None:
 
 
 @needs_driver_env
+def test_one_models_file_is_not_taken_for_those_of_several(checkout: Path) -> None:
+    add(checkout, "signs", SIGNS)
+    base = ("--ds_names", "street-signs", "--dry_run", "--ds_kwargs")
+    for models, given, refused in (
+        ("reference-typeset;reference-blank", "/data/m.jsonl", True),
+        ("reference-typeset;reference-blank", "/data/<MODEL_NAME>.jsonl", False),
+        ("reference-blank", "/data/m.jsonl", False),
+    ):
+        run = run_eval(checkout, "--model_names", models, *base, f"marks={given}")
+        line = (
+            "error: --ds_kwargs: the setting marks of street-signs is a path of one model's, but this run has several: "
+            "write <MODEL_NAME> where it has their names\n"
+        )
+        said = run.stdout + run.stderr
+        assert (run.returncode, line in run.stderr) == ((2, True) if refused else (0, False)), said
+
+
+@needs_driver_env
 def test_settings_are_checked_at_planning_and_reach_every_job(checkout: Path) -> None:
     add(checkout, "signs", SIGNS)
     base = ("--ds_names", "street-signs", "--ds_kwargs")
     assert "3 images to make" in plan(checkout, *base, "count=3,size=large")[1]
     where = "error: benchmark street-signs: "
     for given, says in {
-        "cuont=3": "there is no setting 'cuont' (did you mean 'count'?); known: rules, count, size, grid",
+        "cuont=3": "there is no setting 'cuont' (did you mean 'count'?); known: rules, count, size, grid, marks",
         "count=three": "count must be a whole number, not 'three'",
         "size=larg": "size must be small or large, not 'larg' (did you mean 'large'?)",
         "rules=corrected": "it has official rules only, not corrected",

@@ -413,9 +413,9 @@ class Edited(Benchmark):
         return {"kept": mean(scores, "kept")}
 
 
-def _png(image: Image.Image) -> bytes:
+def _png(image: Image.Image, **how: int) -> bytes:
     buffer = io.BytesIO()
-    image.save(buffer, "PNG")
+    image.save(buffer, "PNG", **how)
     return buffer.getvalue()
 
 
@@ -432,7 +432,7 @@ def test_the_source_images_of_an_item_are_shown_beside_the_one_that_was_made(
     [request] = judge.requests
     made = Cell("m", "edited").folder / "images/0.png"
     # the protocol lays transparency on white, which no server must be left to guess
-    white = _png(Image.new("RGB", (8, 8), "white"))
+    white = _png(Image.new("RGB", (8, 8), "white"), compress_level=1)
     shown = [plain.read_bytes(), white, _png(memory), white, made.read_bytes()]
     assert [part.data.decode() for part in request.files] == [
         hashlib.sha256(data).hexdigest() for data in shown

@@ -212,6 +212,12 @@ def test_a_judge_is_asked_for_a_word_and_mplug_must_say_yes_alone(benchmark: Any
             assert judged.parse(asked, Answer(asked, text)) == judge
 
 
+def test_a_judge_may_think_before_its_word(benchmark: Any) -> None:
+    judged = benchmark([*HEADER, *EXAMPLE], judge="openai:gpt-4o")
+    for asked in judged.questions(item_of("p1", 0), Picture(Path("0.png"), "ab" * 32), Answers({})):
+        assert (asked.sampling.max_tokens, asked.sampling.temperature) == (2048, 0.0)
+
+
 def program(file: str) -> dict[str, Any]:
     space: dict[str, Any] = {"__name__": "official"}
     exec(compile(official_source(*_KIT, f"benchmarks/dpgbench/{file}"), file, "exec"), space)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import re
@@ -17,6 +18,7 @@ from benchmarks.geneval.benchmark import COLORS, TAGS, GenEval, GenEvalSettings,
 from imageevalkit.adoption.places import find_images
 from imageevalkit.benchmark.contract import Answers, ScoredItem, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, measure
+from imageevalkit.cell import REPO
 from imageevalkit.cell.items import Item
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.answerers import Answerers
@@ -152,12 +154,11 @@ def test_scores_of_records_name_who_has_detected() -> None:
     evaluator = Answerers(benchmark).evaluator
     assert evaluator.id.startswith("mmdet-records/official/") and evaluator.official
     assert evaluator.details["detections"] == "official records"
-    assert list(benchmark.notes(Scores([]))) == ["nothing in m.jsonl says that it is about these images"]
     assert not GenEval().notes(Scores([]))
 
 
 def test_a_judge_cannot_take_the_place_of_the_detector() -> None:
-    with pytest.raises(UserError, match="not by the judge 'openai:gpt-4o'"):
+    with pytest.raises(UserError, match=r"^benchmark geneval: .* not the judge 'openai:gpt-4o'"):
         GenEval(judge="openai:gpt-4o").check()
     GenEval().check()
 
@@ -290,6 +291,14 @@ def test_records_that_are_no_verdicts_on_these_images_are_no_score(
         return GenEval(GenEvalSettings(detections=str(file))).score(cup, Answers({})).values["correct"]
 
     assert score(right, right) == 1
+    named = GenEval(GenEvalSettings(detections=str(tmp_path / "<MODEL_NAME>")))
+    file.rename(tmp_path / "m")
+    assert named.score(cup, Answers({})).values["correct"] == 1
+    sha256 = hashlib.sha256((tmp_path / "m").read_bytes()).hexdigest()
+    [note] = named.notes(Scores([]))
+    assert note.startswith(
+        f"detections are those of {tmp_path}/m (SHA-256 {sha256}): nothing in it says that"
+    )
     for records, says in (
         ([{**right, "prompt": "a rewritten prompt"}], f"has no record of image 0 of '{cup.prompt}'"),
         ([{**right, "filename": "x/00007/samples/00001.png"}], "has no record of image 0"),
@@ -300,7 +309,7 @@ def test_records_that_are_no_verdicts_on_these_images_are_no_score(
         ([{**right, "details": "{"}], "its details are no detections"),
         ([{**right, "filename": "grid.png.txt"}], "'grid.png.txt' is no file as 00000.png"),
     ):
-        with pytest.raises(CellFailure, match=re.escape(says)):
+        with pytest.raises(CellFailure, match=f"^benchmark geneval: .*{re.escape(says)}"):
             score(*records)
     missing = GenEvalSettings(detections=str(tmp_path / "<MODEL_NAME>.jsonl"))
     with pytest.raises(CellFailure, match=r"m\.jsonl, which is no file"):
@@ -322,6 +331,25 @@ def test_what_is_no_detections_is_no_value(text: str) -> None:
     asked = measure("objects", "{}")
     with pytest.raises(Unparsed):
         GenEval().parse(asked, Answer(asked, text))
+
+
+def test_the_readmes_command_gives_each_folder_the_prompt_that_the_official_program_reads_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_official_data("geneval", tmp_path, monkeypatch)
+    made = items(GenEval())
+    for item in made:
+        (tmp_path / item.id.removeprefix("images/")).parent.mkdir(parents=True, exist_ok=True)
+    for readme in ("README.md", "README_zh.md"):
+        [command] = re.findall(r"^awk .*", (REPO / readme).read_text(encoding="utf-8"), re.MULTILINE)
+        data = str(GenEval().data / "evaluation_metadata.jsonl")
+        command = command.replace("/path/to/geneval/prompts/evaluation_metadata.jsonl", data)
+        subprocess.run(["bash", "-c", command], check=True, cwd=tmp_path)
+        for item in made:
+            file = tmp_path / f"{item.data['index']:05d}/metadata.jsonl"
+            assert json.loads(file.read_text(encoding="utf-8")) == item.data["metadata"]
+        for file in tmp_path.glob("*/metadata.jsonl"):
+            file.unlink()
 
 
 def test_images_in_the_official_folders_are_adopted_by_what_their_metadata_say(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +76,9 @@ def test_all_prompts_in_the_official_folders(tmp_path: Path, monkeypatch: pytest
     assert {one.data["style"] for one in made[:4]} == {"anime", "concept-art", "paintings", "photo"}
     [asked] = HPSv2().questions(made[0], Picture(made[0].path, "ab" * 32), Answers({}))
     assert asked.text == made[0].prompt and not asked.choices
-    one = HPSv2(HPSv2Settings(version="v2.0", antialias=False))
-    assert one.headline == ("v2.0",) and one.identity == {"antialias": False}
-    assert one.judge_options == {"versions": ["v2.0"], "antialias": False, "weights": {}}
+    one = HPSv2(HPSv2Settings(antialias=False))
+    assert one.headline == ("v2.1", "v2.0") and one.identity == {"antialias": False}
+    assert one.judge_options == {"antialias": False, "weights": {}}
 
 
 @pytest.mark.parametrize(
@@ -87,8 +88,13 @@ def test_what_is_no_pair_of_numbers_is_no_score(text: str) -> None:
     asked = measure("preference", "a cup")
     with pytest.raises(Unparsed):
         HPSv2().parse(asked, Answer(asked, text))
-    one = HPSv2(HPSv2Settings(version="v2.1"))
-    assert one.parse(asked, Answer(asked, '{"v2.1": 27.5, "v2.0": 26}')) == {"v2.1": 27.5}
+
+
+def test_both_versions_are_measured_whatever_the_settings() -> None:
+    assert [one.name for one in fields(HPSv2Settings)] == ["rules", "antialias", "weights"]
+    asked = measure("preference", "a cup")
+    value = HPSv2().parse(asked, Answer(asked, '{"v2.1": 27.5, "v2.0": 26}'))
+    assert HPSv2().headline == ("v2.1", "v2.0") and value == {"v2.1": 27.5, "v2.0": 26}
 
 
 def test_where_images_lack_the_means_are_those_of_the_official_program() -> None:
@@ -128,6 +134,6 @@ def test_images_in_the_official_folders_of_styles_are_adopted(
 
 
 def test_a_judge_cannot_take_the_place_of_the_model() -> None:
-    with pytest.raises(UserError, match="not by the judge 'openai:gpt-4o'"):
+    with pytest.raises(UserError, match=r"^benchmark hpsv2: .* not the judge 'openai:gpt-4o'"):
         HPSv2(judge="openai:gpt-4o").check()
     HPSv2().check()

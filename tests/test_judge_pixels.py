@@ -182,6 +182,18 @@ def test_no_colour_means_transparency_any_more_where_alpha_is_dropped(mode: str)
 # what is sent to a server
 
 
+def test_a_png_that_only_carries_pixels_is_compressed_the_fastest_way(tmp_path: Path) -> None:
+    turned = save(tmp_path / "a.png", halves(), exif=TURNED)._replace(pixels=TRANSFORMERS)
+    bytes_sent, media_type = sent_picture(turned)
+    with Image.open(io.BytesIO(bytes_sent)) as seen:
+        assert (seen.format, media_type) == ("PNG", "image/png")
+        assert pixels(seen) == pixels(open_picture(turned))
+    named, _ = sent_picture(turned._replace(encoding=Encoding("PNG")))
+    # how a stream of zlib begins, with the fastest level and the default
+    begins = [data[data.index(b"IDAT") + 4 :][:2] for data in (bytes_sent, named)]
+    assert begins == [b"\x78\x01", b"\x78\x9c"]
+
+
 def note_after_the_pixels(image: Image.Image, name: bytes, data: bytes) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, "PNG")

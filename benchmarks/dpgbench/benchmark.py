@@ -154,7 +154,9 @@ class DPGBench(Benchmark):
         for number, proposition in self._of(item).items():
             name, text = f"question/{number}", proposition.question
             if self.backend:
-                yield ask(name, image, self.prompts["question"].format(question=text), max_tokens=8)
+                # one word is wanted, but some think before it
+                words = self.prompts["question"].format(question=text)
+                yield ask(name, image, words, max_tokens=2048)
             else:
                 yield measure(name, image, text)
 

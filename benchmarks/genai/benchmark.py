@@ -128,7 +128,7 @@ class GenAI(Benchmark):
         files = max(map(found, folders), key=lambda files: len(files.keys() & {*numbers.values()}))
         if self.settings.prompts == 527 and 0 in files:
             raise CellFailure(
-                f"{files[0][0]} is of the 1,600 prompts, the 527 begin with 1: leave prompts=527 out"
+                f"benchmark genai: {files[0][0]} is of the 1,600 prompts, the 527 begin with 1: leave prompts=527 out"
             )
         return {id: only_one(files[number]) for id, number in numbers.items() if number in files} or None
 

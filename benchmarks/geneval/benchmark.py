@@ -32,6 +32,7 @@ from imageevalkit.cell.items import MODEL_NAME_MARK, Item
 from imageevalkit.cell.jsonl import Shape, read_json, read_jsonl
 from imageevalkit.cell.results import Metric, Score
 from imageevalkit.errors import CellFailure, UserError, say
+from imageevalkit.hashes import sha256_file
 from imageevalkit.metrics import mean, mean_by, weighted
 
 TAGS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
@@ -75,7 +76,7 @@ class GenEvalSettings(Settings):
     ``<MODEL_NAME>`` in it stands for the name of the model. ``weights`` are places of those of the evaluator.
     """
 
-    detections: str = ""
+    detections: str = field(default="", metadata={"of_one_model": True})
     weights: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -135,12 +136,12 @@ prompts/object_names.txt 642 608f6a0e5c8ca1c7a92b818430141fe268c85b7930b50f4160f
         """Raises UserError: there is no such file, or a judge is to detect."""
         if self.backend:
             raise UserError(
-                f"geneval is measured by a detector, not by the judge '{self.judge}': leave --judges out, or give "
+                f"benchmark geneval: a detector measures, not the judge '{self.judge}': leave --judges out, or give "
                 "--ds_kwargs detections=FILE"
             )
         file = self.settings.detections
         if file and MODEL_NAME_MARK not in file and not Path(file).is_file():
-            raise UserError(f"geneval: detections names {file}, which is no file")
+            raise UserError(f"benchmark geneval: detections names {file}, which is no file")
 
     def samples(self) -> Iterable[Sample]:
         """The six tags take turns in their shares."""
@@ -205,8 +206,11 @@ prompts/object_names.txt 642 608f6a0e5c8ca1c7a92b818430141fe268c85b7930b50f4160f
         }
 
     def notes(self, scores: Scores) -> Sequence[str]:
-        file = self.settings.detections
-        return [f"nothing in {file} says that it is about these images"] if file else ()
+        return [
+            f"detections are those of {file} (SHA-256 {sha256_file(file)}): nothing in it says that it is about these "
+            "images"
+            for file in self._records
+        ]
 
     def official_files(self, scores: Scores) -> dict[str, str]:
         """``results.jsonl``, from which the official program makes its summary."""
@@ -269,10 +273,10 @@ prompts/object_names.txt 642 608f6a0e5c8ca1c7a92b818430141fe268c85b7930b50f4160f
         record = self._records[file].get((item.prompt or "", item.data["repetition"]))
         if record is None:
             raise CellFailure(
-                f"geneval: {file} has no record of image {item.data['repetition']} of '{item.prompt}'; run the "
-                "official program on all images"
+                f"benchmark geneval: {file} has no record of image {item.data['repetition']} of '{item.prompt}'; run "
+                "the official program on all images"
             )
-        where = f"geneval: {file}, {record['filename']}"
+        where = f"benchmark geneval: {file}, {record['filename']}"
         try:
             objects = kept(_DETAILS.read(json.loads(record["details"])), metadata["tag"])
         except (ValueError, RecursionError) as error:
@@ -294,7 +298,7 @@ def _prompt_in(file: Path) -> str:
     try:
         return str(_METADATA.read(read_json(file))["prompt"])
     except ValueError as error:
-        raise CellFailure(f"{file} is no metadata of a prompt: {error}") from None
+        raise CellFailure(f"benchmark geneval: {file} is no metadata of a prompt: {error}") from None
 
 
 def _records_of(file: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
@@ -304,17 +308,17 @@ def _records_of(file: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
     count.
     """
     if not file.is_file():
-        raise CellFailure(f"geneval: detections names {file}, which is no file")
+        raise CellFailure(f"benchmark geneval: detections names {file}, which is no file")
     records: dict[tuple[str, int], Mapping[str, Any]] = {}
     for record in read_jsonl(file, _RECORD, say):
         number = _FILE.fullmatch(PurePosixPath(record["filename"]).name)
         if number is None:
-            raise CellFailure(f"geneval: {file}: '{record['filename']}' is no file as 00000.png")
+            raise CellFailure(f"benchmark geneval: {file}: '{record['filename']}' is no file as 00000.png")
         image = record["prompt"], int(number[1])
         if records.setdefault(image, record)["details"] != record["details"]:
             raise CellFailure(
-                f"geneval: {file} has two records of image {image[1]} of '{image[0]}' that differ: leave those of one "
-                "run of the official program"
+                f"benchmark geneval: {file} has two records of image {image[1]} of '{image[0]}' that differ: leave "
+                "those of one run of the official program"
             )
     return records
 

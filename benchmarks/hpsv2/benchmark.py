@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from imageevalkit.assets import file_table, github
 from imageevalkit.benchmark.contract import (
@@ -30,18 +30,16 @@ from imageevalkit.errors import UserError
 from imageevalkit.metrics import arithmetic_mean, mean, mean_by
 
 STYLES = ("anime", "concept-art", "paintings", "photo")
-VERSIONS = ("v2.1", "v2.0")
+VERSIONS = ("v2.1", "v2.0")  # of the model; their scales do not compare
 _CHUNK = 80
 _QUESTION = "preference"
 
 
 @dataclass(frozen=True)
 class HPSv2Settings(Settings):
-    """``version`` is that of the model, "both" by default: their scales do not compare. ``antialias`` False shrinks
-    images as torchvision did by default before 0.17, and as numbers published before 2024 were measured.
-    ``weights`` is the place of the models', by its name."""
+    """``antialias`` False shrinks images as torchvision did by default before 0.17, and as numbers published before
+    2024 were measured. ``weights`` is the place of the models', by its name."""
 
-    version: Literal["both", "v2.1", "v2.0"] = "both"
     antialias: bool = True
     weights: Mapping[str, str] = field(default_factory=dict)
 
@@ -63,33 +61,24 @@ class HPSv2(Benchmark):
     prompt_count = 3200
     judge = "hpsv2"
     takes = "preference"
+    headline = VERSIONS
     has_corrected_rules = True
     unbounded = ("*",)  # a cosine may be below 0
     settings_class = HPSv2Settings
 
     settings: HPSv2Settings
 
-    def __init__(self, settings: HPSv2Settings | None = None, judge: str = "") -> None:
-        super().__init__(settings, judge)
-        chosen = self.settings.version
-        self.versions = VERSIONS if chosen == "both" else (chosen,)
-        self.headline = self.versions
-
     @property
     def judge_options(self) -> Mapping[str, Any]:
-        return {
-            "versions": list(self.versions),
-            "antialias": self.settings.antialias,
-            "weights": self.settings.weights,
-        }
+        return {"antialias": self.settings.antialias, "weights": self.settings.weights}
 
     def parse(self, question: Question, answer: Answer) -> dict[str, float]:
         """The numbers by version."""
         try:
-            numbers = Shape[dict[str, float]](dict.fromkeys(self.versions, float)).read(json_value(answer))
+            numbers = Shape[dict[str, float]](dict.fromkeys(VERSIONS, float)).read(json_value(answer))
         except ValueError as error:
             raise Unparsed(f"the record holds no numbers of the versions: {error}") from None
-        return {version: numbers[version] for version in self.versions}
+        return {version: numbers[version] for version in VERSIONS}
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -99,7 +88,7 @@ class HPSv2(Benchmark):
         """Raises UserError: a judge is to say what only a number of the model is."""
         if self.backend:
             raise UserError(
-                f"hpsv2 is measured by the model of that name, not by the judge '{self.judge}': leave --judges out"
+                f"benchmark hpsv2: the model of that name measures, not the judge '{self.judge}': leave --judges out"
             )
 
     def samples(self) -> Iterable[Sample]:
@@ -117,7 +106,7 @@ class HPSv2(Benchmark):
         """The cosine of image and prompt, in percent, by version."""
         value = answers[_QUESTION].value
         keys = {key: item.data[key] for key in ("style", "index")}
-        return Score({version: value[version] for version in self.versions}, keys)
+        return Score({version: value[version] for version in VERSIONS}, keys)
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
         """By version, in percent: ``v2.1`` the mean of all images, ``v2.1/anime``, … of a style.
@@ -127,7 +116,7 @@ class HPSv2(Benchmark):
         """
         ordered = sorted(scores, key=lambda score: (STYLES.index(score.keys["style"]), score.keys["index"]))
         found: dict[str, Metric] = {}
-        for version in self.versions:
+        for version in VERSIONS:
             found[version] = mean(ordered, version, top=100.0)
             styles = mean_by(ordered, version, "style", prefix=f"{version}/", top=100.0)
             if self.settings.rules == "official":
@@ -142,7 +131,7 @@ class HPSv2(Benchmark):
         """``v2.1.txt``, ``v2.0.txt``: what the official program prints for each version."""
         ordered = sorted(scores, key=lambda score: (STYLES.index(score.keys["style"]), score.keys["index"]))
         files = {}
-        for version in self.versions:
+        for version in VERSIONS:
             lines = ["-----------benchmark score ---------------- "]
             for style, mine in grouped(ordered, lambda score: score.keys["style"]).items():
                 chunks = _chunk_means([score.values[version] for score in mine])

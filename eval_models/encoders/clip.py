@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eval_models.encoders.encoder import inference
 from eval_models.encoders.weights import cached, first_cached, load_state, loading
 from imageevalkit.weights import WeightsSource
 
@@ -38,7 +38,7 @@ class OpenClip:
         import torch
 
         found = []
-        with torch.inference_mode(), self.autocast():
+        with inference("a text"), self.autocast():
             for start in range(0, len(texts), _TEXTS_AT_ONCE):
                 tokens = self._tokenizer(list(texts[start : start + _TEXTS_AT_ONCE])).to(self._device)
                 found.append(self._model.encode_text(tokens, normalize=True))
@@ -55,13 +55,13 @@ class OpenClip:
 def load_clip(source: WeightsSource, files: Sequence[str], device: str, architecture: str = "") -> OpenClip:
     """The model in the first of ``files`` that a folder or hub repository has.
 
-    Its configuration is in the open_clip_config.json beside it; of one that has none, that of open_clip's own
-    ``architecture``. Raises CellFailure: it does not load, or they are another model's weights.
+    Its configuration is that of open_clip's own ``architecture``, or where none is named in the open_clip_config.json
+    beside it. Raises CellFailure: it does not load, or they are another model's weights.
     """
     with loading(source):
         import open_clip
 
-        if architecture and not (Path(source.model_path) / _CONFIG).is_file():
+        if architecture:
             config = open_clip.get_model_config(architecture)
         else:
             config = json.loads(cached(source, _CONFIG).read_text(encoding="utf-8"))["model_cfg"]

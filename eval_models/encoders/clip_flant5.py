@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
-from eval_models.encoders.encoder import Encoder, to_device
+from eval_models.encoders.encoder import Encoder, inference, to_device
 from eval_models.encoders.pixels import CLIP_MEAN, clip_pixels
 from eval_models.encoders.weights import cached, first_cached, load_pretrained, load_state, loading
-from imageevalkit.benchmark.question import Question
+from imageevalkit.benchmark.question import PILLOW, Question
 from imageevalkit.weights import WeightsSource
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class ClipFlanT5(Encoder):
     weight_names = ("clip_flant5_xxl", "clip_vit_l_336")
     packages = ("sentencepiece",)
     official = True
+    pixels = PILLOW
 
     def __init__(self, system: str, **options: Any) -> None:
         super().__init__(**options)
@@ -71,15 +72,16 @@ class ClipFlanT5(Encoder):
         network = load_pretrained(
             source, "T5ForConditionalGeneration", "bfloat16", "cpu", unused=_NOT_T5, config=config
         )
-        # officially so: the logits of 28 places without a token are in no sum of probabilities then
-        network.resize_token_embeddings(len(tokenizer))
-        return _Models(
-            network.to(self.device, encoder.dtype).eval(),
-            projector.to(self.device, encoder.dtype).eval(),
-            encoder,
-            tokenizer,
-            settings.get("mm_vision_select_layer", -2),
-        )
+        with loading(source):
+            # officially so: the logits of 28 places without a token are in no sum of probabilities then
+            network.resize_token_embeddings(len(tokenizer))
+            return _Models(
+                network.to(self.device, encoder.dtype).eval(),
+                projector.to(self.device, encoder.dtype).eval(),
+                encoder,
+                tokenizer,
+                settings.get("mm_vision_select_layer", -2),
+            )
 
     def prepare(self, image: Image.Image) -> np.ndarray:
         """On a square of CLIP's mean colour, then as CLIP's own processor does it."""
@@ -101,7 +103,7 @@ class ClipFlanT5(Encoder):
         import torch
 
         words = self.models.network.get_input_embeddings()
-        with torch.inference_mode(), self._autocast():
+        with inference("a question"), self._autocast():
             # each of both parts ends as a text does
             before = words(self._tokens(f"{self.system} USER: "))
             after = words(self._tokens(f"\n{question.text} ASSISTANT: "))
@@ -109,7 +111,7 @@ class ClipFlanT5(Encoder):
             embeddings = torch.cat([before[0], features, after[0]])[None]
             output = self.models.network(inputs_embeds=embeddings, labels=labels)
             losses = torch.nn.functional.cross_entropy(output.logits[0].float(), labels[0])
-        return float((-losses).exp())
+            return float((-losses).exp())
 
     def _tokens(self, text: str) -> torch.Tensor:
         return self.models.tokenizer(text, return_tensors="pt").input_ids.to(self.device)

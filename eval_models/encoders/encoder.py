@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from PIL import Image
 
-from eval_models.encoders.weights import ENCODERS, find
+from eval_models.encoders.weights import ENCODERS, WEIGHTS, find
 from imageevalkit.benchmark.answerer import Answerer, digest, without_packages
-from imageevalkit.benchmark.question import Answer, Question
+from imageevalkit.benchmark.question import TRANSFORMERS, Answer, PixelRule, Question
 from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure, say
 from imageevalkit.images import CorruptImage, map_threads
@@ -42,7 +42,9 @@ class Encoder(Answerer):
     packages: ClassVar[Sequence[str]] = ()
     """Those that compute the answer besides torch, transformers, numpy and Pillow."""
     official: ClassVar[bool] = False
-    """Whether alone it is the official evaluator of a benchmark."""
+    """Whether alone, with the weights of :data:`WEIGHTS`, it is the official evaluator of a benchmark."""
+    pixels: ClassVar[PixelRule] = TRANSFORMERS
+    """How it decodes an image for which the benchmark has no rule of its own."""
     models: Any = None
 
     def __init__(
@@ -99,14 +101,14 @@ class Encoder(Answerer):
     def evaluator(self) -> Evaluator:
         """Named by a hash of weights and settings; versions of packages are among its details only.
 
-        Whether its weights are the official ones is a matter of their content, which is in the identity. ``official``
-        is a part of every request: another value would measure anew what is on record.
+        ``official`` is a part of every request: another value would measure anew what is on record.
         """
         # first: the rest needs them
         packages = package_versions(ENCODERS, ("torch", "transformers", "numpy", "pillow", *self.packages))
         identity = {**self.identity, "packages": packages}
         name = f"{self.name}/{digest(without_packages(identity))[:8]}"
-        return Evaluator(name, self.official, {"encoder": identity})
+        has_own = any(self.weights.get(one, WEIGHTS[one]) != WEIGHTS[one] for one in self.weight_names)
+        return Evaluator(name, self.official and not has_own, {"encoder": identity})
 
     def holdup(self) -> str:
         return f"{self.name} loads and measures"  # minutes, and answers come a batch at a time
@@ -154,7 +156,9 @@ class Encoder(Answerer):
 
         def inputs(group: Sequence[Question]) -> tuple[Sequence[Question], Any, str]:
             try:
-                return group, self.prepare(open_picture(group[0].pictures[0])), ""
+                picture = group[0].pictures[0]
+                image = open_picture(picture._replace(pixels=picture.pixels or self.pixels))
+                return group, self.prepare(image), ""
             except CorruptImage as error:
                 return group, None, f"unreadable image: {one_line(error)}"
             except Exception as error:  # whatever the disk or Pillow raises costs this image, not the cell

@@ -10,29 +10,30 @@ from PIL import Image
 from eval_models.encoders.clip import OpenClip, load_clip
 from eval_models.encoders.encoder import Encoder
 from eval_models.encoders.pixels import CLIP_MEAN, CLIP_STD
-from imageevalkit.benchmark.question import Question
+from imageevalkit.benchmark.question import PILLOW, Question
 
 if TYPE_CHECKING:
     import torch
 
-FILES = {"v2.0": "HPS_v2_compressed.pt", "v2.1": "HPS_v2.1_compressed.pt"}
+_FILES = {"v2.1": "HPS_v2.1_compressed.pt", "v2.0": "HPS_v2_compressed.pt"}
 _ARCHITECTURE = "ViT-H-14"
 
 
 class HPSv2Encoder(Encoder):
-    """Asked by a message of a picture and its prompt; an answer is {"v2.1": cosine x 100, …}.
+    """Asked by a message of a picture and its prompt; an answer is {"v2.1": cosine x 100, "v2.0": …}.
 
-    ``versions`` are keys of :data:`FILES`. ``antialias``: how images are shrunk (see :func:`resized`).
+    ``antialias``: how images are shrunk (see :func:`resized`).
     """
 
     name = "hpsv2"
     weight_names = ("hpsv2",)
     packages = ("open_clip_torch",)
     official = True
+    pixels = PILLOW
 
-    def __init__(self, versions: Sequence[str], antialias: bool = True, **options: Any) -> None:
+    def __init__(self, antialias: bool = True, **options: Any) -> None:
         super().__init__(**options)
-        self.versions, self.antialias = list(versions), antialias
+        self.antialias = antialias
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -40,7 +41,6 @@ class HPSv2Encoder(Encoder):
             "encoder": self.name,
             "weights": self.sources["hpsv2"].identity,
             "precision": "float16 on a GPU",
-            "versions": self.versions,
             "antialias": self.antialias,
         }
 
@@ -48,13 +48,13 @@ class HPSv2Encoder(Encoder):
         """Each version's model, and the features of the prompts."""
         prompts = sorted({question.text for question in questions})
         models = {}
-        for version in self.versions:
-            clip = load_clip(self.sources["hpsv2"], [FILES[version]], self.device, _ARCHITECTURE)
+        for version, file in _FILES.items():
+            clip = load_clip(self.sources["hpsv2"], [file], self.device, _ARCHITECTURE)
             models[version] = clip, dict(zip(prompts, clip.text_features(prompts), strict=True))
         return models
 
     def prepare(self, image: Image.Image) -> torch.Tensor:
-        return resized(image, self.models[self.versions[0]][0].image_size, self.antialias)
+        return resized(image, self.models["v2.1"][0].image_size, self.antialias)
 
     def forward(self, batch: list[torch.Tensor]) -> list[dict[str, torch.Tensor]]:
         import torch

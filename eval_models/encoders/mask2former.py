@@ -79,7 +79,7 @@ class Mask2Former(Encoder):
         return {
             "encoder": self.name,
             "weights": {name: source.identity for name, source in self.sources.items()},
-            "precision": "float32",
+            "precision": {"objects": "float32", "colors": "float16 on a GPU"},
             "classes": self.classes,
             "colors": self.colors,
             "templates": self.templates,
@@ -106,9 +106,12 @@ class Mask2Former(Encoder):
         values = (padded.astype(np.float32) - np.float32(_MEAN)) / np.float32(_STD)
         return Frame(np.ascontiguousarray(values.transpose(2, 0, 1)), (height, width), image)
 
-    def forward(self, batch: list[Frame]) -> list[tuple[Frame, dict[str, list[Detected]]]]:
-        """The objects of each image, by class; those of equal size go through the network together."""
-        found: dict[int, dict[str, list[Detected]]] = {}
+    def forward(self, batch: list[Frame]) -> list[tuple[Frame, dict[str, list[Detected]] | None]]:
+        """The objects of each image, by class; None where the network's output is not finite.
+
+        Images of equal size go through the network together.
+        """
+        found: dict[int, dict[str, list[Detected]] | None] = {}
         of_shape: dict[tuple[int, ...], list[int]] = {}
         for n, frame in enumerate(batch):
             of_shape.setdefault(frame.pixels.shape, []).append(n)
@@ -116,7 +119,8 @@ class Mask2Former(Encoder):
             output = self.models[0](pixel_values=to_device([batch[n].pixels for n in numbers], self.device))
             logits = zip(output.class_queries_logits, output.masks_queries_logits, strict=True)
             for n, (classes, masks) in zip(numbers, logits, strict=True):
-                found[n] = self._detected(batch[n], classes, masks)
+                is_finite = classes.isfinite().all() and masks.isfinite().all()
+                found[n] = self._detected(batch[n], classes, masks) if is_finite else None
         return [(frame, found[n]) for n, frame in enumerate(batch)]
 
     def _detected(
@@ -131,7 +135,8 @@ class Mask2Former(Encoder):
         queries = pairs.div(count, rounding_mode="floor")
         height, width = frame.pixels.shape[1:]
         found: dict[str, list[Detected]] = {}
-        for query in queries.unique():
+        # a mask only makes a pair less confident: those that cannot count are not enlarged
+        for query in queries[probabilities.double() > _LEAST_CONFIDENT].unique():
             whole = interpolate(
                 masks[query][None, None].float(), (height, width), mode="bilinear", align_corners=False
             )
@@ -153,10 +158,12 @@ class Mask2Former(Encoder):
         return {name: sorted(objects, key=lambda one: -one.confidence) for name, objects in found.items()}
 
     def measure(
-        self, question: Question, features: tuple[Frame, dict[str, list[Detected]]]
+        self, question: Question, features: tuple[Frame, dict[str, list[Detected]] | None]
     ) -> dict[str, Any]:
         """The objects, and the colours that the question asks for."""
         frame, found = features
+        if found is None:
+            raise ValueError("logits that are not finite")
         asked = json.loads(question.text)
         return {
             "objects": {
@@ -178,10 +185,14 @@ class Mask2Former(Encoder):
             paper = Image.new("RGB", crop.size, _GREY)
             paper.paste(crop, mask=Image.fromarray(one.mask))
             crops += clip_pixels(paper, self.models[1].image_size, "torchvision")
-        with inference("an object"):
-            features = self.models[1].image_features(to_device(crops, self.device))
-            similar = features @ self._classifier(name).T
-        return [self.colors[int(place)] for place in similar.argmax(1)]
+        clip = self.models[1]
+        # officially all of it is under autocast: in half precision two colours may be equal, and the first counts
+        with inference("an object"), clip.autocast():
+            features = clip.image_features(to_device(crops, self.device))
+            logits = (100.0 * features @ self._classifier(name).T).float().cpu()
+        if not logits.isfinite().all():
+            raise ValueError("features that are not finite")
+        return [self.colors[int(place)] for place in logits.argmax(1)]
 
     def _classifier(self, name: str) -> torch.Tensor:
         """(colours, width): of each the mean direction of its texts."""

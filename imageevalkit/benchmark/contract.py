@@ -42,7 +42,9 @@ class Settings:
 
     A subclass adds fields, each with a type and a default; the benchmark names it as its ``settings_class``. What the
     user gives is checked against the types when the run is planned; ``__post_init__`` may raise ValueError for what
-    types cannot say. ``rules`` may be "corrected" only where the benchmark ``has_corrected_rules``.
+    types cannot say. The metadata of a field may say that it is about images made elsewhere alone
+    ("images_elsewhere"), or a path that needs ``<MODEL_NAME>`` in it where a run has several models ("of_one_model").
+    ``rules`` may be "corrected" only where the benchmark ``has_corrected_rules``.
     """
 
     rules: Rules = "official"

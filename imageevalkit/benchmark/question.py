@@ -37,6 +37,8 @@ class PixelRule(NamedTuple):
 
 TRANSFORMERS = PixelRule("transformers", turned=True)
 """What a processor of transformers makes of a path: ``load_image`` of 4.57.0 and of 5.23.0 in ``image_utils.py``."""
+PILLOW = PixelRule("pillow", turned=False)
+"""What Pillow alone makes of a file: its ``open`` and ``convert("RGB")``."""
 QWEN_VL_UTILS = PixelRule("qwen_vl_utils", turned=False, on_white=("RGBA",), multiple=28)
 """``process_vision_info`` of qwen-vl-utils 0.0.14 (and 0.0.11) with a path and no limits: ``vision_process.py``."""
 

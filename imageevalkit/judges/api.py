@@ -326,15 +326,15 @@ def fitted_size(
     return width, height
 
 
-def encoded(image: Image.Image, encoding: Encoding) -> bytes:
-    """The bytes of ``image`` in ``encoding``, shrunk with Lanczos where it is larger."""
+def encoded(image: Image.Image, encoding: Encoding, **options: Any) -> bytes:
+    """The bytes of ``image`` in ``encoding``, shrunk with Lanczos where it is larger; ``options`` are Pillow's own."""
     if encoding.longest_side is not None and max(image.size) > encoding.longest_side:
         scale = encoding.longest_side / max(image.size)
         width, height = (max(1, round(side * scale)) for side in image.size)
         image = image.resize((width, height), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
-    options = {} if encoding.quality is None else {"quality": encoding.quality}
-    image.save(buffer, encoding.format, **options)
+    quality = {} if encoding.quality is None else {"quality": encoding.quality}
+    image.save(buffer, encoding.format, **quality, **options)
     return buffer.getvalue()
 
 
@@ -363,16 +363,19 @@ def _resized(image: Image.Image, rule: PixelRule) -> Image.Image:
 def sent_picture(picture: Picture) -> tuple[bytes, str]:
     """The bytes to send, and what they are declared to be. Takes CPU time. Raises CorruptImage, OSError, ValueError.
 
-    A server decodes by rules of its own: where it could see other pixels than the protocol means, it gets those as PNG.
+    A server decodes by rules of its own: where it could see other pixels than the protocol means, it gets those as PNG,
+    compressed the fastest way.
     """
     data = when_one_is_free(picture.read)
     encoding, rule = picture.encoding, picture.pixels
+    options: dict[str, Any] = {}
     if encoding is None and rule and (rule.limits or not picture.plain):
-        encoding = Encoding("PNG")
+        encoding, options = Encoding("PNG"), {"compress_level": 1}
     with opened(data) as header:
         if encoding is not None:
             with in_turn(header):
                 image = rgb(picture, data)
-                data = encoded(_resized(image, rule) if rule and rule.limits else image, encoding)
+                shown = _resized(image, rule) if rule and rule.limits else image
+                data = encoded(shown, encoding, **options)
         format = encoding.format if encoding else header.format or ""
         return data, picture.media_type or Image.MIME.get(format, f"image/{format.lower()}")

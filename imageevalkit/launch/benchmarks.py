@@ -16,7 +16,7 @@ from imageevalkit.asset_checks.check import Needed, Needs, why_missing
 from imageevalkit.assets import BenchmarkFiles, HubAsset
 from imageevalkit.benchmark.contract import JUDGE, Benchmark, Measurer, Settings, benchmark_code
 from imageevalkit.cell import REPO
-from imageevalkit.cell.items import entries_of
+from imageevalkit.cell.items import MODEL_NAME_MARK, entries_of
 from imageevalkit.errors import CellFailure, UserError, said_of, suggest
 from imageevalkit.guest_code import guest_code
 from imageevalkit.launch.config import Config
@@ -270,5 +270,16 @@ def _no_judge(name: str, judge: str) -> str:
 
 def settings_of_images_elsewhere(choice: BenchmarkChoice) -> list[str]:
     """The settings given that only mean something to images made elsewhere."""
+    return _given(choice, "images_elsewhere")
+
+
+def settings_of_one_model(choice: BenchmarkChoice) -> list[str]:
+    """The settings given that are paths of what one model alone has: nothing in them stands for its name."""
+    given = _given(choice, "of_one_model")
+    return [name for name in given if choice.settings[name] and MODEL_NAME_MARK not in choice.settings[name]]
+
+
+def _given(choice: BenchmarkChoice, mark: str) -> list[str]:
+    """The settings given whose fields have the metadata ``mark``."""
     known = fields(choice.benchmark.settings) if choice.benchmark else ()
-    return [one.name for one in known if one.metadata.get("images_elsewhere") and one.name in choice.settings]
+    return [one.name for one in known if one.metadata.get(mark) and one.name in choice.settings]

@@ -10,10 +10,16 @@ from pathlib import Path
 
 from imageevalkit import registry
 from imageevalkit.cell import Cell, log_root, output_root
+from imageevalkit.cell.items import MODEL_NAME_MARK
 from imageevalkit.cell.jsonl import copy_of
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.jobs import Job, Plan
-from imageevalkit.launch.benchmarks import BenchmarkChoice, choose_benchmark, settings_of_images_elsewhere
+from imageevalkit.launch.benchmarks import (
+    BenchmarkChoice,
+    choose_benchmark,
+    settings_of_images_elsewhere,
+    settings_of_one_model,
+)
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.environments import DRIVER_ENV
 from imageevalkit.launch.evaluate_jobs import evaluate_jobs
@@ -91,12 +97,16 @@ def _benchmarks(options: Options, config: Config, blocked: dict[str, str]) -> di
             blocked |= {options.cell(model, name).key: str(failure) for model in options.models}
             continue
         found[name] = choice
-        for setting in settings_of_images_elsewhere(choice) if _makes_images(options) else ():
-            where = f"DS_KWARGS_MAP['{name}'] in config.sh"
-            raise UserError(
-                f"{'--ds_kwargs' if setting in options.ds_kwargs else where}: the setting {setting} of {name} is "
-                "about images made elsewhere (--images), but this run makes its own: leave it out"
-            )
+        wrong = dict.fromkeys(
+            settings_of_images_elsewhere(choice) if _makes_images(options) else (),
+            "about images made elsewhere (--images), but this run makes its own: leave it out",
+        ) | dict.fromkeys(
+            settings_of_one_model(choice) if len(options.models) > 1 else (),
+            f"a path of one model's, but this run has several: write {MODEL_NAME_MARK} where it has their names",
+        )
+        for setting, why in wrong.items():
+            where = "--ds_kwargs" if setting in options.ds_kwargs else f"DS_KWARGS_MAP['{name}'] in config.sh"
+            raise UserError(f"{where}: the setting {setting} of {name} is {why}")
     return found
 
 

@@ -13,6 +13,7 @@ import random
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from modelscope.models.multi_modal.mplug import MPlug as Network
@@ -22,6 +23,7 @@ from torchvision import transforms
 from transformers import BertTokenizer
 
 from eval_models.encoders.pixels import CLIP_MEAN, CLIP_STD
+from eval_models.encoders.weights import WEIGHTS
 from eval_models.mplug import MPlug
 from imageevalkit.benchmark.question import Picture, measure
 from imageevalkit.errors import CellFailure
@@ -42,11 +44,14 @@ def main(folder: Path) -> dict[str, Any]:
     # of so small a network several only wait for each other
     torch.set_num_threads(1)
     pictures = []
+    turned = Image.Exif()
+    turned[0x112] = 6
     for n, size in enumerate(SIZES):
         path = folder / f"{n}.png"
         noise = Image.frombytes("RGB", (12, 12), random.Random(n).randbytes(432))
-        noise.resize(size, Image.Resampling.BICUBIC).save(path)
-        pictures.append(Picture(path, sha256_file(path)))
+        # to Pillow alone, which is what the official program opens files with, that changes nothing
+        noise.resize(size, Image.Resampling.BICUBIC).save(path, exif=turned)
+        pictures.append(Picture(path, sha256_file(path), plain=False))
     defaults = MPlugConfig()
     found = {
         "defaults": [
@@ -59,7 +64,11 @@ def main(folder: Path) -> dict[str, Any]:
         "narrow": _said(folder / "narrow", pictures, 24),
         "wide": _said(folder / "wide", pictures, 768),
     }
-    return {**found, "damaged": _damaged(folder / "narrow", pictures)}
+    return {
+        **found,
+        "no numbers": _no_numbers(folder / "narrow", pictures),
+        "damaged": _damaged(folder / "narrow", pictures),
+    }
 
 
 def _said(folder: Path, pictures: list[Picture], hidden: int) -> dict[str, Any]:
@@ -103,8 +112,16 @@ def _said(folder: Path, pictures: list[Picture], hidden: int) -> dict[str, Any]:
         "theirs": theirs,
         "images": passes,
         "evaluator": encoder.evaluator.id,
-        "official": encoder.evaluator.official,
+        "official": [_by_default(folder).evaluator.official, encoder.evaluator.official],
     }
+
+
+def _by_default(folder: Path) -> MPlug:
+    """Of the weights in ``folder`` as if they were the default ones; it knows what it is called."""
+    encoder = MPlug(device="cpu")
+    with patch.dict(WEIGHTS, {"mplug": str(folder)}):
+        _ = encoder.evaluator
+    return encoder
 
 
 @contextlib.contextmanager
@@ -121,6 +138,18 @@ def counted(passes: list[int], place: int) -> Any:
         yield
     finally:
         hook.remove()
+
+
+def _no_numbers(folder: Path, pictures: list[Picture]) -> dict[str, list[Any]]:
+    """Text and error of an answer where a tensor is not finite."""
+    path, found = folder / "pytorch_model.bin", {}
+    whole, state = path.read_bytes(), torch.load(path, weights_only=True)
+    for name in ("visual_encoder.visual.conv1.weight", "text_decoder.cls.predictions.transform.dense.weight"):
+        torch.save({"model": {**state["model"], name: state["model"][name] * float("nan")}}, path)
+        [answer] = MPlug({"mplug": str(folder)}, "cpu").ask([measure("question/1", pictures[0], "a dog?")])
+        found[name] = [answer.text, answer.error]
+    path.write_bytes(whole)
+    return found
 
 
 def _damaged(folder: Path, pictures: list[Picture]) -> str:

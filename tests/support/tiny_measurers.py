@@ -87,7 +87,7 @@ def save_open_clip(folder: Path, *, seed: int = 0, quick_gelu: bool = True) -> N
 
 
 def save_hpsv2(folder: Path, *, seed: int = 0) -> None:
-    """Both versions' checkpoints, with the configuration of their small architecture beside them."""
+    """Both versions' checkpoints; their architecture's name stands for a small one in this process from now on."""
     import open_clip
     import torch
 
@@ -97,7 +97,8 @@ def save_hpsv2(folder: Path, *, seed: int = 0) -> None:
         # in half precision, which is what "compressed" means
         state = open_clip.CLIP(**clip_config()).half().state_dict()
         torch.save({"state_dict": state}, folder / name)
-    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": clip_config()}), encoding="utf-8")
+    (folder / "ViT-H-14.json").write_text(json.dumps(clip_config()), encoding="utf-8")
+    open_clip.add_model_config(folder / "ViT-H-14.json")
 
 
 def save_clip_flant5(folder: Path, tower: Path, *, seed: int = 0) -> None:
