@@ -147,7 +147,9 @@ def test_a_prompt_at_which_the_official_program_fails_is_left_out(benchmark: Any
     for name in ("overall", "overall_official"):
         assert (metrics[name].value, metrics[name].n) == (56.25, 4)
     assert "l1/a" not in metrics
-    assert made.notes(scores) == ["partiprompts97 left out: there the official program fails"]
+    assert made.notes(scores) == [
+        "no image of partiprompts97 counts: there the official program fails (rules=corrected counts them)"
+    ]
     assert made.notes(scored(made, example())) == ()
     corrected = benchmark(rows, "corrected")
     said = {key: ["yes", *words] if len(words) == 2 else words for key, words in said.items()}

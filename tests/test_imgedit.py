@@ -47,7 +47,7 @@ def grade(reply: str, rules: Any = "official") -> float | None:
         return None
     return benchmark.score(
         item("1", "add"), Answers({"grades": Answer(question(), reply, value=value)})
-    ).values["grade"]
+    ).values["overall"]
 
 
 def item(key: str, kind: str) -> Item:
@@ -236,16 +236,18 @@ def test_the_official_programs_ask_the_same_and_read_our_replies(
     assert ours | {"Overall": result.metrics["overall_official"].value} == theirs
 
 
+@pytest.mark.parametrize("edition", ["kit", "original"])
 def test_images_made_elsewhere_are_found_by_their_keys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    edition: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data(tmp_path, monkeypatch)
-    made, source = items(ImgEdit(), 9), tmp_path / "made"
+    benchmark = ImgEdit(ImgEditSettings(edition=edition))
+    made, source = items(benchmark, 9), tmp_path / "made"
     source.mkdir()
     expected = {item.id: source / f"{item.data['key']}.png" for item in made}
     for path in expected.values():
         path.write_bytes(b"")
-    found = find_images(source, made, [], ImgEdit().find_images)
+    found = find_images(source, made, [], benchmark.find_images)
     assert {id: place.path for id, place in found.items()} == expected
 
 

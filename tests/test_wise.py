@@ -481,9 +481,9 @@ def test_corrected_rules_ask_again_for_a_score_within_the_scale(
     _, first = evaluate_first(wise("wise"), 12)
     corrected = wise("wise", rules="corrected")
     outcome, _ = evaluate_first(corrected, 12)
-    judge, _, digest = first.evaluator.id.rpartition("/")
+    corrected_id = first.evaluator.id.replace("/official/", "/corrected/")
     found = {result.evaluator.id: result for result in standing(Cell("m", "wise"))}
-    result = found[f"{judge}/corrected/{digest}"]
+    result = found[corrected_id]
     assert (times.pop("images/1"), times.pop("images/401")) == (3, 3) and set(times.values()) == {1}
     assert outcome.state == INCOMPLETE
     assert (result.coverage.judged, result.coverage.unparsed) == (11, 1)

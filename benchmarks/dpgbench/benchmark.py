@@ -225,7 +225,11 @@ class DPGBench(Benchmark):
 
     def notes(self, scores: Scores) -> Sequence[str]:
         lost = sorted({score.keys["prompt_id"] for score in scores if not score.values})
-        return [f"{', '.join(lost)} left out: there the official program fails"] if lost else ()
+        if not lost:
+            return ()
+        return [
+            f"no image of {', '.join(lost)} counts: there the official program fails (rules=corrected counts them)"
+        ]
 
     def official_files(self, scores: Scores) -> dict[str, str]:
         """``dpgbench.txt``: a line for each prompt with four images, then the scores; ``dpgbench_detail.txt``: one for

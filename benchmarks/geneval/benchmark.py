@@ -320,6 +320,10 @@ def _records_of(file: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
                 f"benchmark geneval: {file} has two records of image {image[1]} of '{image[0]}' that differ: leave "
                 "those of one run of the official program"
             )
+    if not records:
+        raise CellFailure(
+            f"benchmark geneval: {file} holds no records of the official program (results.jsonl)"
+        )
     return records
 
 

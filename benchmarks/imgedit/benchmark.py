@@ -101,7 +101,15 @@ class ImgEdit(Benchmark):
             if file not in images:  # each stays open
                 images[file] = self._image(self.data / "imgedit_asset/Benchmark/singleturn" / file)
             data = {"key": key, "type": _type(edit), "prompt": edit["prompt"]}
-            yield Sample(f"images/{key}.png", data=data, input_list=[images[file], edit["prompt"]])
+            # of the same key the editions may ask for other edits
+            folder = "images" if self.settings.edition == "kit" else "images_original"
+            yield Sample(f"{folder}/{key}.png", data=data, input_list=[images[file], edit["prompt"]])
+
+    def find_images(self, source: Path, items: Sequence[Item]) -> Mapping[str, Any] | None:
+        """By key, whatever the edition."""
+        from imageevalkit.adoption.places import find_named
+
+        return find_named(source, items, lambda item: item.data["key"])
 
     def _image(self, path: Path) -> Image.Image:
         """Not decoded yet. Raises CellFailure: it is not there, or no image."""
@@ -150,7 +158,7 @@ class ImgEdit(Benchmark):
         answer = answers["grades"]
         grade = sum(answer.value) / len(answer.value)
         grade = round(grade, 2) if self.settings.rules == "official" else grade
-        return Score({"grade": grade}, {"type": item.data["type"]}, {"judge": answer.text})
+        return Score({"overall": grade}, {"type": item.data["type"]}, {"judge": answer.text})
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
         """By name, 1-5; ``n`` counts edits.
@@ -160,9 +168,9 @@ class ImgEdit(Benchmark):
           ``overall_unrounded`` is not. ``overall_official``: without value where an edit has no reply, as the official
           program prints nothing then.
         """
-        types = mean_by(scores, "grade", "type", order=TYPES, top=_SCALE)
+        types = mean_by(scores, "overall", "type", order=TYPES, top=_SCALE)
         shares = {name: 1 / len(types) for name in types}
-        whole = weighted(scores, "grade", "type", shares, top=_SCALE) if types else Metric(None, 0)
+        whole = weighted(scores, "overall", "type", shares, top=_SCALE) if types else Metric(None, 0)
         if self.settings.rules == "corrected":
             return {"overall": whole, **types}
         rounded = {name: round(metric.value or 0.0, 2) for name, metric in types.items()}

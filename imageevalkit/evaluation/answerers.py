@@ -61,7 +61,8 @@ class Answerers:
 
     @cached_property
     def evaluator(self) -> Evaluator:
-        """Who gives the scores: the answerer itself where there is one and no setting decides; else all by a hash.
+        """Who gives the scores: the answerer itself where there is one and no setting decides, with the rules if there
+        are two sets of them; else all by a hash.
 
         Raises CellFailure: it names all that somebody misses (weights, a package).
         """
@@ -77,10 +78,11 @@ class Answerers:
         rules = identity.get("rules", "official")
         if len(set(self._groups.values())) == 1 and not identity.keys() - {"rules"}:
             part = next(iter(parts.values()))
-            if not identity:
+            if not benchmark.has_corrected_rules:
                 return part
             label, _, hash_of_part = part.id.rpartition("/")
-            return Evaluator(f"{label}/{rules}/{hash_of_part}", False, {**part.details, **identity})
+            official = part.official and benchmark.is_official
+            return Evaluator(f"{label}/{rules}/{hash_of_part}", official, {**part.details, **identity})
         ids = {group: part.id for group, part in parts.items()}
         kinds = (registry.measurer_kind(measurer.name) for measurer in benchmark.measurers.values())
         label = self.judge.label if self.judge else next((f"{kind}s" for kind in kinds), benchmark.program)
