@@ -105,7 +105,7 @@ def effort(judge: str, questions: Sequence[Question]) -> str:
     price = ApiSettings(**kwargs).price_of(choice.setting.model_path)
     cost = price.cost({"prompt_tokens": sent, "completion_tokens": written}) if price else None
     if price is None or cost is None:
-        return f"{said}, price unknown (--judge_kwargs price=… tells it)"
+        return f"{said}, price unknown"
     return f"{said}, about {dollars(cost)} at {price.basis} (up to {_TOKENS_PER_REPLY} tokens a reply)"
 
 
