@@ -198,7 +198,8 @@ def _panel(panel: Axes, relations: Relations, pair: Pair, points: Points) -> Non
     # thousands of circles as a picture: an SVG of shapes would be megabytes
     places, times = numpy.unique(numpy.stack([points.x, points.y]), axis=1, return_counts=True)
     style: dict[str, Any] = {"color": "#24406e", "alpha": 0.45, "linewidths": 0, "rasterized": True}
-    panel.scatter(*places, s=9 * times**0.75, **style, zorder=2)  # grades share few places
+    x, y = places
+    panel.scatter(x, y, s=9 * times**0.75, **style, zorder=2)  # grades share few places
     if numpy.ptp(points.x) > 0:
         slope, at_zero = numpy.polyfit(points.x, points.y, 1)
         ends = numpy.array([points.x.min(), points.x.max()])
