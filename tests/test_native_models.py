@@ -105,6 +105,34 @@ def test_contract_with_torchvision(key: str, found_with_torchvision: Mapping[str
     check(key, found_with_torchvision[key])
 
 
+@pytest.mark.parametrize("name", ["stable-diffusion-v1-5", "flux.1-dev"])
+def test_lora_weights_change_the_image_or_are_a_line(
+    name: str, found_with_torchvision: Mapping[str, Any]
+) -> None:
+    found = found_with_torchvision[f"lora {name}"]
+    assert found["moved"]["file float32"] == found["moved"]["folder float32"] > 0
+    assert found["moved"]["file bfloat16"] > 0
+    foreign, torn = found["messages"]
+    assert re.fullmatch(r"lora '.*-foreign.safetensors' has no weights for any part of \w+Pipeline", foreign)
+    assert re.match(r"lora '.*-torn.safetensors' does not load: \w+: ", torn)
+    assert "\n" not in foreign + torn
+
+
+def test_lora_that_cannot_be_is_a_line_before_the_weights_are_read(folder: Path, tmp_path: Path) -> None:
+    for name, lora, message in (
+        ("pixart-sigma", str(tmp_path), "lora cannot be set: PixArtSigmaPipeline takes none"),
+        ("flux.1-dev", "my/lora", "lora 'my/lora' is no absolute path of a file or folder that is there"),
+        (
+            "flux.1-dev",
+            str(tmp_path / "lora"),
+            "/lora' is no absolute path of a file or folder that is there",
+        ),
+    ):
+        with pytest.raises(ModelUnusable) as error:
+            tiny_model("t2i", name, folder, lora=lora)
+        assert str(error.value).endswith(message)
+
+
 def test_every_native_model_has_a_tiny_checkpoint() -> None:
     assert len(NATIVE) > 40
     assert {entry["model_path"] for entry in NATIVE.values()} == set(CHECKPOINTS)
