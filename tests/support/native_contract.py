@@ -177,24 +177,23 @@ def _tried(task: str, name: str, folder: Path) -> dict[str, Any]:
 
 
 def lora_findings(name: str, folder: Path) -> dict[str, Any]:
-    """What LoRA weights do to the text-to-image model: how far its image goes, by type and by how they are given.
+    """What LoRA weights do to the text-to-image model: how far its image goes, by how they are given and by type.
 
     ``messages`` are those about weights that fit no part of it, and about a torn file.
     """
-    bare = tiny_model("t2i", name, folder)
+    bare = {dtype: tiny_model("t2i", name, folder, dtype=dtype) for dtype in ("float32", "bfloat16")}
     kept, foreign = folder / f"{name}-lora", folder / f"{name}-foreign.safetensors"
     kept.mkdir()
     file = kept / "pytorch_lora_weights.safetensors"
-    part = "unet" if bare.pipeline_class == "StableDiffusionPipeline" else "transformer"
-    save_lora(file, part, getattr(bare._pipeline, part))
-    save_lora(foreign, "decoder", getattr(bare._pipeline, part))
-    shown = bare.generate(SHORT, 7).image
-    moved = {
-        f"{'file' if path.is_file() else 'folder'} {dtype}": apart(
-            shown, tiny_model("t2i", name, folder, lora=str(path), dtype=dtype).generate(SHORT, 7).image
-        )
-        for path, dtype in ((file, "float32"), (file, "bfloat16"), (kept, "float32"))
-    }
+    pipeline = bare["float32"]._pipeline
+    part = "unet" if "unet" in pipeline.components else "transformer"
+    save_lora(file, part, getattr(pipeline, part))
+    save_lora(foreign, "decoder", getattr(pipeline, part))
+
+    def moved(path: Path, dtype: str) -> int:
+        model = tiny_model("t2i", name, folder, lora=str(path), dtype=dtype)
+        return apart(*(each.generate(SHORT, 7).image for each in (bare[dtype], model)))
+
     torn = folder / f"{name}-torn.safetensors"
     torn.write_bytes(file.read_bytes()[:100])
     messages = []
@@ -203,7 +202,12 @@ def lora_findings(name: str, folder: Path) -> dict[str, Any]:
             tiny_model("t2i", name, folder, lora=str(path))
         except ModelUnusable as error:
             messages.append(str(error))
-    return {"moved": moved, "messages": messages}
+    return {
+        "file": moved(file, "float32"),
+        "folder": moved(kept, "float32"),
+        "bfloat16": moved(file, "bfloat16"),
+        "messages": messages,
+    }
 
 
 def apart(one: Image.Image, other: Image.Image) -> int:
