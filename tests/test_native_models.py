@@ -18,6 +18,7 @@ from custom_models.load_model import MODEL_SETTINGS
 from custom_models.model_settings import native
 from imageevalkit.cell import REPO
 from imageevalkit.generation.model import ItemFailed, ModelUnusable
+from imageevalkit.launch.kwargs import parse_kwargs
 from tests.support.native_contract import CHECKPOINTS, PHOTO, SHORT, built, findings, tiny_model
 
 pytest.importorskip("diffusers")
@@ -103,6 +104,68 @@ def test_contract(key: str, folder: Path) -> None:
 @pytest.mark.parametrize("key", WITH_TORCHVISION)
 def test_contract_with_torchvision(key: str, found_with_torchvision: Mapping[str, Any]) -> None:
     check(key, found_with_torchvision[key])
+
+
+@pytest.mark.parametrize("name", ["stable-diffusion-v1-5", "flux.1-dev"])
+def test_lora_weights_change_the_image_or_are_a_line(
+    name: str, found_with_torchvision: Mapping[str, Any]
+) -> None:
+    found = found_with_torchvision[f"lora {name}"]
+    assert found["file"] == found["folder"] > 0
+    assert found["bfloat16"] > 0
+    foreign, torn = found["messages"]
+    assert re.fullmatch(r"lora '.*-foreign.safetensors' has no weights for any part of \w+Pipeline", foreign)
+    assert re.match(r"lora '.*-torn.safetensors' does not load: \w+: ", torn)
+    assert "\n" not in foreign + torn
+
+
+def test_lora_that_cannot_be_is_a_line_before_the_weights_are_read(folder: Path, tmp_path: Path) -> None:
+    for name, lora, message in (
+        ("pixart-sigma", str(tmp_path), "lora cannot be set: PixArtSigmaPipeline takes none"),
+        ("flux.1-dev", "my/lora", "lora 'my/lora' is no absolute path of a file or folder that is there"),
+        (
+            "flux.1-dev",
+            str(tmp_path / "lora"),
+            "/lora' is no absolute path of a file or folder that is there",
+        ),
+    ):
+        with pytest.raises(ModelUnusable) as error:
+            tiny_model("t2i", name, folder, lora=lora)
+        assert str(error.value).endswith(message)
+
+
+# its AVAILABLE_Model at commit e43923c
+_OF_TRIG = {
+    *("onediffusion", "omnigen", "dalle3", "sdxl", "pixart_sigma", "sana", "sd35"),
+    *("flux", "janus", "janus_flow", "sd15", "sd15_ddpo", "flux_ft", "instructp2p"),
+    *("freediff", "flowedit", "hqedit", "rfinversion", "rfsolver", "blipdiffusion", "ssrencoder"),
+    *("ominicontrol", "xflux", "altdiffusion", "mulan", "peadiffusion", "…_dtm", "…_dtm_dim"),
+}
+
+
+def rows_of_trig(document: str) -> list[list[str]]:
+    """The tables of its models: name there, then name here and settings, or the reason."""
+    text = (REPO / document).read_text(encoding="utf-8")
+    [section] = re.findall(r"\n### TRIG\n(.*?)\n## ", text, re.DOTALL)
+    return [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
+
+
+@pytest.mark.parametrize("document", ["README.md", "README_zh.md"])
+def test_each_model_of_trig_is_here_or_has_its_reason(document: str, folder: Path) -> None:
+    rows = rows_of_trig(document)
+    assert sorted(name for row in rows for name in re.findall(r"`([^`]+)`", row[0])) == sorted(_OF_TRIG)
+    here = {name: (task, entry) for task, models in MODEL_SETTINGS.items() for name, entry in models.items()}
+    tried = set()
+    for _, names, *settings in (row for row in rows if len(row) == 3):
+        for name in re.findall(r"`([\w.-]+)`", names):
+            task, entry = here[name]
+            for given in re.findall(r"`(\w+=[^`/]+)`", settings[0]):
+                kwargs = parse_kwargs(given)
+                assert all(entry["model_kwargs"].get(key) != value for key, value in kwargs.items()), name
+                if not kwargs.keys() <= entry["model_kwargs"].keys() | {"generator_device"}:
+                    tiny_model(task, name, folder, **kwargs)
+                tried.add(name)
+    assert tried >= {"stable-diffusion-3.5-large", "sana", "janusflow-1.3b", "flux-ip-adapter", "omnigen"}
 
 
 def test_every_native_model_has_a_tiny_checkpoint() -> None:

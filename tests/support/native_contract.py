@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 from PIL import Image, ImageChops
 
 from custom_models.load_model import MODEL_SETTINGS, load_model
-from imageevalkit.generation.model import Generated
+from imageevalkit.generation.model import Generated, ModelUnusable
 from tests.support.tiny_checkpoints import diffusers_others as others
 from tests.support.tiny_checkpoints import flux, qwen_image, stable_diffusion, transformers_models
+from tests.support.tiny_checkpoints.parts import save_lora
 
 SIZE = (128, 64)
 PHOTO = Image.linear_gradient("L").resize(SIZE).convert("RGB")
@@ -175,6 +176,40 @@ def _tried(task: str, name: str, folder: Path) -> dict[str, Any]:
     return found
 
 
+def lora_findings(name: str, folder: Path) -> dict[str, Any]:
+    """What LoRA weights do to the text-to-image model: how far its image goes, by how they are given and by type.
+
+    ``messages`` are those about weights that fit no part of it, and about a torn file.
+    """
+    bare = {dtype: tiny_model("t2i", name, folder, dtype=dtype) for dtype in ("float32", "bfloat16")}
+    kept, foreign = folder / f"{name}-lora", folder / f"{name}-foreign.safetensors"
+    kept.mkdir()
+    file = kept / "pytorch_lora_weights.safetensors"
+    pipeline = bare["float32"]._pipeline
+    part = "unet" if "unet" in pipeline.components else "transformer"
+    save_lora(file, part, getattr(pipeline, part))
+    save_lora(foreign, "decoder", getattr(pipeline, part))
+
+    def moved(path: Path, dtype: str) -> int:
+        model = tiny_model("t2i", name, folder, lora=str(path), dtype=dtype)
+        return apart(*(each.generate(SHORT, 7).image for each in (bare[dtype], model)))
+
+    torn = folder / f"{name}-torn.safetensors"
+    torn.write_bytes(file.read_bytes()[:100])
+    messages = []
+    for path in (foreign, torn):
+        try:
+            tiny_model("t2i", name, folder, lora=str(path))
+        except ModelUnusable as error:
+            messages.append(str(error))
+    return {
+        "file": moved(file, "float32"),
+        "folder": moved(kept, "float32"),
+        "bfloat16": moved(file, "bfloat16"),
+        "messages": messages,
+    }
+
+
 def apart(one: Image.Image, other: Image.Image) -> int:
     """The largest difference of a channel, 0..255."""
     extrema: Any = ImageChops.difference(one, other).getextrema()
@@ -186,7 +221,7 @@ def _smaller(dimensions: Callable[[int, float], Any], area: int, ratio: float) -
 
 
 def main(folder: Path, keys: list[str]) -> None:
-    """Print the findings about the models ``keys``, each TASK/MODEL."""
+    """Print the findings about the models ``keys``, each TASK/MODEL, and about LoRA weights."""
     import torch
     from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit, pipeline_qwenimage_edit_plus
 
@@ -197,6 +232,8 @@ def main(folder: Path, keys: list[str]) -> None:
     for key in keys:
         task, _, name = key.partition("/")
         print(json.dumps([key, findings(task, name, folder)]), flush=True)
+    for name in ("stable-diffusion-v1-5", "flux.1-dev"):
+        print(json.dumps([f"lora {name}", lora_findings(name, folder)]), flush=True)
 
 
 if __name__ == "__main__":

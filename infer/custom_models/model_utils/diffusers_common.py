@@ -24,6 +24,7 @@ class DiffusersModel:
         variant: weight variant such as ``fp16``.
         pipeline_class: a class of diffusers; None takes the one the folder names.
         scheduler: a scheduler class of diffusers in place of the folder's, with that one's configuration.
+        lora: absolute path of a file of LoRA weights, or of a folder with one, as trainers save them; added in full.
         safety_checker: False leaves out the one that a pipeline of Stable Diffusion has.
         generator_device: where the noise is drawn; ``cpu`` gives the same noise on every machine.
         device_map: ``balanced`` spreads the parts of the pipeline over all GPUs of the replica.
@@ -60,6 +61,7 @@ class DiffusersModel:
         variant: str | None = None,
         pipeline_class: str | None = None,
         scheduler: str | None = None,
+        lora: str | None = None,
         safety_checker: bool = True,
         generator_device: str = "cpu",
         device_map: str | None = None,
@@ -87,6 +89,7 @@ class DiffusersModel:
             revision=revision,
             variant=variant,
             scheduler=scheduler,
+            lora=lora,
             safety_checker=safety_checker,
             device_map=device_map,
             offload=offload,

@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from imageevalkit.errors import suggest
@@ -27,6 +28,7 @@ class LoadOptions:
     revision: str | None = None
     variant: str | None = None
     scheduler: str | None = None
+    lora: str | None = None
     device_map: str | None = None
     offload: str | None = None
     attention: str | None = None
@@ -128,6 +130,8 @@ def load_pipeline(
         Exception: the accelerator's own, such as torch.OutOfMemoryError.
     """
     _check_offload(options)
+    if options.lora:
+        _check_lora(cls, options.lora)
     # diffusers offloads no pipeline that is spread over GPUs
     device_map = None if options.offload else options.device_map
     named = {"revision": options.revision, "variant": options.variant, "device_map": device_map}
@@ -140,6 +144,8 @@ def load_pipeline(
         if options.scheduler:
             scheduler = _named(options.scheduler, "scheduler", "Scheduler")
             pipeline.scheduler = scheduler.from_config(pipeline.scheduler.config)
+        if options.lora:
+            _add_lora(pipeline, options.lora)
         add_parts(pipeline)
         if options.offload:
             getattr(pipeline, _OFFLOADS[options.offload])(device=options.device)
@@ -177,6 +183,29 @@ def _check_offload(options: LoadOptions) -> None:
         raise ModelUnusable(
             f"offload={options.offload} moves weights between CPU and GPU, and the device is the CPU"
         )
+
+
+def _check_lora(cls: Any, lora: str) -> None:
+    """Before the weights are read, as :func:`_check_offload`."""
+    from diffusers.loaders.lora_base import LoraBaseMixin
+
+    if not issubclass(cls, LoraBaseMixin):
+        raise ModelUnusable(f"lora cannot be set: {cls.__name__} takes none")
+    # of a relative path the content would not count as a setting
+    if not Path(lora).is_absolute() or not Path(lora).exists():
+        raise ModelUnusable(f"lora '{lora}' is no absolute path of a file or folder that is there")
+    check_environment("peft")
+
+
+def _add_lora(pipeline: Any, lora: str) -> None:
+    try:
+        pipeline.load_lora_weights(lora)
+    except Exception as error:
+        if is_of_the_accelerator(error):
+            raise
+        raise ModelUnusable(f"lora '{lora}' does not load: {first_line(error)}") from error
+    if not pipeline.get_list_adapters():  # diffusers only warns, and images would be those of the bare model
+        raise ModelUnusable(f"lora '{lora}' has no weights for any part of {type(pipeline).__name__}")
 
 
 def _named(name: str, option: str, ending: str) -> Any:
