@@ -49,8 +49,8 @@ def update_relations(cells: Sequence[CellReport], asked: Asked, tell: Tell) -> d
             continue
         before = files.read(cell.relations)
         is_wanted = cell.key in asked.cells
-        metrics = (asked.metrics.get(cell.benchmark) if is_wanted else None) or _metrics(cell, before)
-        if not metrics:
+        metrics = (asked.metrics.get(cell.benchmark) if is_wanted else None) or _metrics(report, before)
+        if len(metrics) < 2:
             continue
         try:
             given = (
@@ -66,14 +66,17 @@ def update_relations(cells: Sequence[CellReport], asked: Asked, tell: Tell) -> d
     return found
 
 
-def _metrics(cell: Cell, before: Relations | None) -> Sequence[str]:
-    if before:
-        return before.metrics
+def _metrics(report: CellReport, before: Relations | None) -> Sequence[str]:
+    """Those that were asked for once, or those of its benchmark that its items have, which next time may be more."""
     try:
-        cls = registry.benchmark_class(cell.benchmark)
+        cls = registry.benchmark_class(report.cell.benchmark)
     except CellFailure:  # whoever evaluates it is told
-        return ()
-    return cls.relations if cls else ()
+        cls = None
+    own = cls.relations if cls else ()
+    if before and not {*before.metrics} <= {*own}:
+        return before.metrics
+    there = {name for item in report.items for name in item.values}
+    return [name for name in own if name in there]
 
 
 def _relations(
