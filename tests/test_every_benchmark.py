@@ -86,6 +86,22 @@ Answerers.ask = _ask_and_die
 '''
 
 
+SMALL = """
+
+_load = HPSv2Encoder.load
+
+
+def _load_small(self, questions):
+    import open_clip
+
+    open_clip.add_model_config({!r})  # so small are the checkpoints
+    return _load(self, questions)
+
+
+HPSv2Encoder.load = _load_small
+"""
+
+
 class Seen(NamedTuple):
     """What a run has left of a cell: its state, the line that is printed of it, the log of its evaluation, how many
     replies of each kind its judge gave, and what its files hold."""
@@ -131,6 +147,11 @@ class Kit:
             text=True,
         )
         weights = json.loads(saved.stdout)
+        if "hpsv2" in weights:
+            encoder = self.checkout / "eval_models/encoders/hpsv2.py"
+            encoder.write_text(
+                encoder.read_text() + SMALL.format(f"{weights['hpsv2']['hpsv2']}/ViT-H-14.json")
+            )
         self._config = [f"EVAL_ENV_MAP['{name}']='{sys.prefix}'" for name in ("encoders", *NETWORKS)]
         for name in self.names:
             own = {"weights": weights[name]} if name in weights else {}
