@@ -31,7 +31,7 @@ EVALUATORS = {
     "oneig": ("eval_models/ocr", "eval_models/encoders", "imageevalkit/judges/client", "eval_models/vlm"),
     "oneig-zh": ("eval_models/ocr", "eval_models/encoders", "imageevalkit/judges/client", "eval_models/vlm"),
     "geneval": ("eval_models/encoders/mask2former",),
-    "genai": ("eval_models/encoders/clip_flant5", "imageevalkit/judges/client", "eval_models/vlm"),
+    "genai": ("eval_models/encoders/vqascore", "imageevalkit/judges/client", "eval_models/vlm"),
     "hpsv2": ("eval_models/encoders/hpsv2",),
     "dpgbench": ("eval_models/mplug", "imageevalkit/judges/client"),
 }

@@ -14,7 +14,7 @@ from typing import Any
 
 from PIL import Image
 
-from eval_models.encoders.clip_flant5 import ClipFlanT5
+from eval_models.encoders.vqascore import ClipFlanT5
 from eval_models.encoders.hpsv2 import HPSv2Encoder, resized
 from eval_models.encoders.mask2former import Mask2Former
 from imageevalkit.benchmark.question import Picture, Question, measure

@@ -1,7 +1,7 @@
-"""VQAScore by CLIP-FlanT5: how probable "Yes" is as the answer to a question about an image.
+"""VQAScore: how probable "Yes" is as the answer to a question about an image, by CLIP-FlanT5 or LLaVA-1.5.
 
-The network is transformers' FLAN-T5, before whose words stand an image's features of transformers' CLIP, made as wide
-by two linear layers; transformers has no class for it.
+CLIP-FlanT5 is transformers' FLAN-T5, before whose words stand an image's features of transformers' CLIP, made as wide
+by two linear layers; transformers has no class for it. For LLaVA-1.5, which is built alike on LLaMA, it has one.
 """
 
 from __future__ import annotations
@@ -126,6 +126,41 @@ class ClipFlanT5XL(ClipFlanT5):
     name = "clip-flant5-xl"
     weight_names = ("clip_flant5_xl", "clip_vit_l_336")
     official = False
+
+
+class Llava(ClipFlanT5):
+    """LLaVA-1.5, asked and answering alike. Source: ``forward`` in ``llava_model.py`` of t2v_metrics 3.0."""
+
+    name = "llava-v1.5-13b"
+    weight_names = ("llava_13b",)
+    packages = ()
+    official = False
+
+    def load(self, questions: Sequence[Question]) -> _Models:
+        (source,) = self.sources.values()
+        network = load_pretrained(source, "LlavaForConditionalGeneration", "bfloat16", self.device)
+        with loading(source):
+            from transformers import AutoTokenizer
+
+            tokenizer = AutoTokenizer.from_pretrained(source.model_path, revision=source.commit)
+        parts, layer = network.model, network.config.vision_feature_layer
+        return _Models(network, parts.multi_modal_projector, parts.vision_tower, tokenizer, layer)
+
+    def measure(self, question: Question, features: torch.Tensor) -> float:
+        import torch
+
+        network, tokenizer = self.models.network, self.models.tokenizer
+        words = network.get_input_embeddings()
+        asked = f"\n{question.text} ASSISTANT:"
+        answered = self._tokens(f"{asked} {_ANSWER}{tokenizer.eos_token}")
+        count = answered.shape[1] - self._tokens(asked).shape[1]
+        with torch.inference_mode(), self._autocast():
+            before = words(self._tokens(f"{self.system} USER: "))
+            # a text begins with a mark, of which there is one before the image
+            after = words(answered[:, 1:])
+            logits = network(inputs_embeds=torch.cat([before[0], features, after[0]])[None]).logits[0]
+            losses = torch.nn.functional.cross_entropy(logits[-count - 1 : -1].float(), answered[0, -count:])
+        return float((-losses).exp())
 
 
 class _Models(NamedTuple):
