@@ -90,8 +90,8 @@ class Statistics(NamedTuple):
 class Niqe(_ImageMetric):
     """NIQE (Mittal 2012) of the luma, whole image: 0 and more, the lower the more natural.
 
-    As BasicSR computes it, with its statistics. An image has none that is narrower than two blocks of 96 pixels, or of
-    one colour. pyiqa's own needs torchvision's operators, and its licence forbids commercial use.
+    As TRIG's program computes it, which is BasicSR's, with BasicSR's statistics. An image of one block of 96 pixels, or
+    of one colour, has none. pyiqa's own needs torchvision's operators, and its licence forbids commercial use.
     """
 
     name = "niqe"
@@ -123,8 +123,9 @@ class Niqe(_ImageMetric):
     def number(self, image: Image.Image) -> float | None:
         import numpy as np
 
-        luma = np.asarray(image, dtype=np.float64) / 255 @ np.array(_LUMA) + _BLACK
-        return niqe(luma, self._statistics)
+        luma = np.asarray(image, dtype=np.float32) / 255 @ np.array(_LUMA) + _BLACK
+        # quirk: with the digits of float32 the variance of what is nearly flat is noise, which counts
+        return niqe(luma.astype(np.float32), self._statistics)
 
 
 def niqe(luma: np.ndarray, pristine: Statistics) -> float | None:

@@ -41,7 +41,9 @@ MEASURERS: dict[str, MeasurerSetting] = {
     "llava-v1.5-13b": MeasurerSetting("eval_models.encoders.vqascore", "Llava", "vqascore", ("llava_13b",)),
     "hpsv2": MeasurerSetting("eval_models.encoders.hpsv2", "HPSv2Encoder", "preference", ("hpsv2",)),
     "mplug": MeasurerSetting("eval_models.mplug", "MPlug", "vqa", ("mplug",)),
-    "clipscore": MeasurerSetting("eval_models.encoders.clip_metrics", "ClipScore", "metric", ("clip_vit_b_32",)),
+    "clipscore": MeasurerSetting(
+        "eval_models.encoders.clip_metrics", "ClipScore", "metric", ("clip_vit_b_32",)
+    ),
     "aesthetic_predictor": MeasurerSetting(
         "eval_models.encoders.clip_metrics", "AestheticPredictor", "metric", ("aesthetic", "clip_vit_l_14")
     ),

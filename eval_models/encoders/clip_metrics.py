@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
@@ -123,7 +124,7 @@ class AestheticPredictor(_ClipMetric):
             import torch
 
             widths = (vision.config.projection_dim, *_WIDTHS)
-            linear = [torch.nn.Linear(*pair) for pair in zip(widths, widths[1:], strict=False)]
+            linear = [torch.nn.Linear(*pair) for pair in pairwise(widths)]
             named = {str(place): layer for place, layer in zip(_PLACES, linear, strict=True)}
             network = torch.nn.ModuleDict({"layers": torch.nn.ModuleDict(named)})
             load_state(network, torch.load(head.model_path, map_location="cpu", weights_only=True), head)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from PIL import Image
 
@@ -35,16 +35,17 @@ _PAPER = tuple(int(255 * part) for part in CLIP_MEAN)
 class ClipFlanT5(Encoder):
     """Asked by a message of a picture and a question; an answer is a number of 0-1.
 
-    ``system`` is the sentence before the question. The number is the geometric mean of the probabilities of "Yes" and
-    of the end after it. Source: ``forward`` in ``clip_t5_model.py`` of t2v_metrics 3.0.
+    ``system`` is the sentence before a question that brings none as a message of that role. The number is the geometric
+    mean of the probabilities of "Yes" and of the end after it. Source: ``forward`` in ``clip_t5_model.py`` of
+    t2v_metrics 3.0.
     """
 
     name = "clip-flant5-xxl"
-    weight_names = ("clip_flant5_xxl", "clip_vit_l_336")
-    packages = ("sentencepiece",)
+    weight_names: ClassVar[Sequence[str]] = ("clip_flant5_xxl", "clip_vit_l_336")
+    packages: ClassVar[Sequence[str]] = ("sentencepiece",)
     official = True
 
-    def __init__(self, system: str, **options: Any) -> None:
+    def __init__(self, system: str = "", **options: Any) -> None:
         super().__init__(**options)
         self.system = system
 
@@ -103,13 +104,23 @@ class ClipFlanT5(Encoder):
         words = self.models.network.get_input_embeddings()
         with torch.inference_mode(), self._autocast():
             # each of both parts ends as a text does
-            before = words(self._tokens(f"{self.system} USER: "))
-            after = words(self._tokens(f"\n{question.text} ASSISTANT: "))
+            system, text = self._said(question)
+            before, after = words(self._tokens(system)), words(self._tokens(f"{text} "))
             labels = self._tokens(_ANSWER)
             embeddings = torch.cat([before[0], features, after[0]])[None]
             output = self.models.network(inputs_embeds=embeddings, labels=labels)
             losses = torch.nn.functional.cross_entropy(output.logits[0].float(), labels[0])
         return float((-losses).exp())
+
+    def _said(self, question: Question) -> tuple[str, str]:
+        """What stands before the image and after it."""
+        texts = {
+            message.role: part
+            for message in question.messages
+            for part in message.parts
+            if isinstance(part, str)
+        }
+        return f"{texts.get('system', self.system)} USER: ", f"\n{texts['user']} ASSISTANT:"
 
     def _tokens(self, text: str) -> torch.Tensor:
         return self.models.tokenizer(text, return_tensors="pt").input_ids.to(self.device)
@@ -151,11 +162,11 @@ class Llava(ClipFlanT5):
 
         network, tokenizer = self.models.network, self.models.tokenizer
         words = network.get_input_embeddings()
-        asked = f"\n{question.text} ASSISTANT:"
+        system, asked = self._said(question)
         answered = self._tokens(f"{asked} {_ANSWER}{tokenizer.eos_token}")
         count = answered.shape[1] - self._tokens(asked).shape[1]
         with torch.inference_mode(), self._autocast():
-            before = words(self._tokens(f"{self.system} USER: "))
+            before = words(self._tokens(system))
             # a text begins with a mark, of which there is one before the image
             after = words(answered[:, 1:])
             logits = network(inputs_embeds=torch.cat([before[0], features, after[0]])[None]).logits[0]

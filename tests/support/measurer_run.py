@@ -14,9 +14,9 @@ from typing import Any
 
 from PIL import Image
 
-from eval_models.encoders.vqascore import ClipFlanT5
 from eval_models.encoders.hpsv2 import HPSv2Encoder, resized
 from eval_models.encoders.mask2former import Mask2Former
+from eval_models.encoders.vqascore import ClipFlanT5
 from imageevalkit.benchmark.question import Picture, Question, measure
 from imageevalkit.errors import CellFailure
 from imageevalkit.images import sha256_file
