@@ -190,8 +190,7 @@ class TrigT2I(Benchmark):
         }
         asked = github("fesvhtr/TRIG", _COMMIT, prompts=own, licence=_LICENCE)
         rows = TableAsset(_ROWS, "TRIG-bench/TRIG", (f"*{self.split}*.parquet",), _LICENCE)
-        words = zoo.WORDS if zoo.needs_words(self._others) else ()
-        return (*(() if self.settings.prompts else (rows,)), *asked, *words)
+        return (*(() if self.settings.prompts else (rows,)), *asked, zoo.WORDS)
 
     @property
     def headline(self) -> Sequence[str]:  # type: ignore[override]

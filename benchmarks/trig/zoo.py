@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from imageevalkit.assets import github
+from imageevalkit.assets import PromptsAsset
 from imageevalkit.benchmark.contract import JUDGE, Measurer, Unparsed, json_value
 from imageevalkit.benchmark.question import Answer, Message, Picture, Question, Sampling, measure
 from imageevalkit.cell.jsonl import is_number
@@ -19,14 +19,15 @@ _MODEL = "benchmarks/genai/t2v_metrics/models/vqascore_models/clip_t5_model.py::
 _TEMPLATE = f"{_MODEL}default_question_template"
 _SYSTEM = "benchmarks/genai/t2v_metrics/constants.py::SYSTEM_MSG"
 # the words of LLaVA's VQAScore are those of CLIP-FlanT5's
-WORDS = github(
+WORDS = PromptsAsset(
+    "vqascore_prompts.json",
     "PenghaoYin/ImageEvalKit",
     "85b5e1511b867688fa37edee304ee0adc953e941",
-    prompts={
+    {
         _TEMPLATE: "e3a885b7d32d91a3a740da35235a73f5f969ba2f13ac721fbb0b88259383fc98",
         _SYSTEM: "1fa69e2371b762d1882b0bd98d284f312a36c27add732016e12e52586f98a9f5",
     },
-    licence="Apache-2.0 (linzhiqiu/t2v_metrics)",
+    "Apache-2.0 (linzhiqiu/t2v_metrics)",
 )
 
 
@@ -78,11 +79,6 @@ def check_chosen(metrics: Mapping[str, Sequence[str]], dimensions: Iterable[str]
                 raise UserError(
                     f"{dimension} has no metric '{name}'{suggest(name, known)}; known: {', '.join(known)}"
                 )
-
-
-def needs_words(names: Iterable[str]) -> bool:
-    """Whether one of ``names`` asks a question in words of :data:`WORDS`."""
-    return any(METRICS[name].text == "question" for name in names)
 
 
 def measurer_of(name: str, weights: Mapping[str, str]) -> Measurer:
