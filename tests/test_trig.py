@@ -270,7 +270,8 @@ def test_the_dataset_needs_prefetch_and_a_local_file_does_not(tmp_path: Path) ->
         assert "rows.jsonl is missing" in files.problems()
         assert f"copy benchmarks/{name.replace('-', '_')}/data" in files.explain(files.problems())
     given = trig_data.write_local(tmp_path / "data", "t2i", 1)
-    assert registry.benchmark_files("trig-t2i", given).problems() == ["judge_prompts.json is missing"]
+    texts = ("judge_prompts.json", "vqascore_prompts.json")
+    assert registry.benchmark_files("trig-t2i", given).problems() == [f"{file} is missing" for file in texts]
 
 
 @pytest.mark.parametrize("task", TASKS)
