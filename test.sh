@@ -31,7 +31,7 @@ install_beside() {
   fi
 }
 waits=("$driver")
-for name in dreamsim blip_diffusion mplug; do
+for name in dreamsim blip_diffusion mplug nudenet; do
   install_beside "$name" &
   waits+=($!)
 done

@@ -10,18 +10,20 @@ class MeasurerSetting(NamedTuple):
     """``module`` and ``class_name`` say where it is. ``weights`` are names in :mod:`eval_models.encoders.weights`.
 
     A "reader" reads text, an "encoder" takes images to numbers, a "detector" finds objects, a "vqascore" says how
-    probable a yes is, a "vqa" answers in a word, a "preference" is a score of people's taste; a "measurer" is a
-    benchmark's own.
+    probable a yes is, a "vqa" answers in a word, a "preference" is a score of people's taste, a "metric" is another
+    number of one image; a "measurer" is a benchmark's own. ``place`` is where it runs: on a GPU where there is one, on
+    the CPU in the environment of its benchmark, or in the driver's, whose packages do.
     """
 
     module: str
     class_name: str
-    kind: Literal["encoder", "reader", "detector", "vqascore", "vqa", "preference", "measurer"]
+    kind: Literal["encoder", "reader", "detector", "vqascore", "vqa", "preference", "metric", "measurer"]
     weights: Sequence[str] = ()
+    place: Literal["gpu", "cpu", "driver"] = "gpu"
 
 
 MEASURERS: dict[str, MeasurerSetting] = {
-    "ppocr": MeasurerSetting("eval_models.ocr", "PPOCR", "reader"),
+    "ppocr": MeasurerSetting("eval_models.ocr", "PPOCR", "reader", place="driver"),
     "csd+se": MeasurerSetting("eval_models.encoders.style", "StyleEncoder", "encoder", ("csd", "se")),
     "dreamsim": MeasurerSetting("eval_models.encoders.dreamsim", "DreamSimEncoder", "encoder", ("dreamsim",)),
     "llm2clip": MeasurerSetting(
@@ -31,11 +33,20 @@ MEASURERS: dict[str, MeasurerSetting] = {
         "eval_models.encoders.mask2former", "Mask2Former", "detector", ("mask2former", "geneval_clip")
     ),
     "clip-flant5-xxl": MeasurerSetting(
-        "eval_models.encoders.clip_flant5", "ClipFlanT5", "vqascore", ("clip_flant5_xxl", "clip_vit_l_336")
+        "eval_models.encoders.vqascore", "ClipFlanT5", "vqascore", ("clip_flant5_xxl", "clip_vit_l_336")
     ),
     "clip-flant5-xl": MeasurerSetting(
-        "eval_models.encoders.clip_flant5", "ClipFlanT5XL", "vqascore", ("clip_flant5_xl", "clip_vit_l_336")
+        "eval_models.encoders.vqascore", "ClipFlanT5XL", "vqascore", ("clip_flant5_xl", "clip_vit_l_336")
     ),
+    "llava-v1.5-13b": MeasurerSetting("eval_models.encoders.vqascore", "Llava", "vqascore", ("llava_13b",)),
     "hpsv2": MeasurerSetting("eval_models.encoders.hpsv2", "HPSv2Encoder", "preference", ("hpsv2",)),
     "mplug": MeasurerSetting("eval_models.mplug", "MPlug", "vqa", ("mplug",)),
+    "clipscore": MeasurerSetting(
+        "eval_models.encoders.clip_metrics", "ClipScore", "metric", ("clip_vit_b_32",)
+    ),
+    "aesthetic_predictor": MeasurerSetting(
+        "eval_models.encoders.clip_metrics", "AestheticPredictor", "metric", ("aesthetic", "clip_vit_l_14")
+    ),
+    "niqe": MeasurerSetting("eval_models.image_metrics", "Niqe", "metric", ("niqe",), place="driver"),
+    "nudenet": MeasurerSetting("eval_models.image_metrics", "NudeNet", "metric", place="cpu"),
 }

@@ -405,9 +405,10 @@ def measurer_kind(name: str) -> str:
     return kind
 
 
-def has_weights(name: str) -> bool:
-    """Whether the measurer called ``name`` is a network of its own, that takes a GPU."""
-    return bool(_measurer(name).weights)
+def measurer_place(name: str) -> str:
+    """Where the measurer called ``name`` runs: "gpu", "cpu", or "driver", whose environment has its packages."""
+    place: str = _measurer(name).place
+    return place
 
 
 def measurer_assets(name: str, options: Mapping[str, Any]) -> list[Needed]:
@@ -430,7 +431,7 @@ def _measurer(name: str) -> Any:
     """The setting of the measurer ``name``. Raises UserError: there is none."""
     module, colon, class_name = name.partition(":")
     if colon:  # a benchmark's own, whose files are the benchmark's
-        return _measurers().MeasurerSetting(module, class_name, "measurer")
+        return _measurers().MeasurerSetting(module, class_name, "measurer", place="driver")
     known = _measurers().MEASURERS
     if name not in known:
         raise UserError(

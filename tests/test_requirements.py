@@ -24,6 +24,10 @@ LISTS = sorted(
 MODEL_LISTS = [name for name in LISTS if name.startswith("model/")]
 BENCHMARK_LISTS = [name for name in LISTS if name.startswith("benchmark/")]
 
+TRIG = (
+    *("eval_models/encoders/clip_metrics", "eval_models/encoders/vqascore", "eval_models/image_metrics"),
+    *("imageevalkit/judges/client", "eval_models/vlm"),
+)
 # What evaluates in the environment of a benchmark; of the others a judge behind an API.
 EVALUATORS = {
     "longtext": ("eval_models/ocr",),
@@ -31,9 +35,10 @@ EVALUATORS = {
     "oneig": ("eval_models/ocr", "eval_models/encoders", "imageevalkit/judges/client", "eval_models/vlm"),
     "oneig-zh": ("eval_models/ocr", "eval_models/encoders", "imageevalkit/judges/client", "eval_models/vlm"),
     "geneval": ("eval_models/encoders/mask2former",),
-    "genai": ("eval_models/encoders/clip_flant5", "imageevalkit/judges/client", "eval_models/vlm"),
+    "genai": ("eval_models/encoders/vqascore", "imageevalkit/judges/client", "eval_models/vlm"),
     "hpsv2": ("eval_models/encoders/hpsv2",),
     "dpgbench": ("eval_models/mplug", "imageevalkit/judges/client"),
+    **dict.fromkeys(("trig-t2i", "trig-p2p", "trig-s2p"), TRIG),
 }
 
 # Modules of the authors' code that prefetch brings, by the list of its environment.
@@ -193,7 +198,7 @@ def test_the_list_of_a_judge_in_transformers_is_complete() -> None:
 def test_the_list_of_the_tests_is_complete() -> None:
     needed = third_party([*modules_below("tests"), *modules_below("perf")])
     # beside the environment, for a few tests (see test.sh)
-    apart = listed("test_dreamsim.txt") | listed("test_mplug.txt")
+    apart = listed("test_dreamsim.txt") | listed("test_mplug.txt") | listed("test_nudenet.txt")
     lacking = {m for m in missing("test.txt", needed) if apart.isdisjoint(distributions_of(m))}
     # what the tests of adapters have stand-ins for
     assert lacking <= {"flash_attn", *(module for modules in AUTHORS.values() for module in modules)}

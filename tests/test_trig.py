@@ -21,6 +21,8 @@ from imageevalkit.benchmark.contract import Benchmark, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question
 from imageevalkit.cell import REPO
 from imageevalkit.errors import CellFailure, UserError
+from imageevalkit.launch.benchmarks import choose_benchmark
+from imageevalkit.launch.config import Config
 from imageevalkit.launch.kwargs import checked
 from imageevalkit.prefetch.benchmark_files import fetch
 from tests.support import trig_data
@@ -202,6 +204,20 @@ def test_other_items_are_another_evaluator(tmp_path: Path) -> None:
             "rules must be official or paper or corrected, not 'papers' (did you mean 'paper'?)",
         ),
         ({"sources": "x"}, "give prompts, too"),
+        (
+            {"metrics": {"IQ-B": ["niqe"]}},
+            "'IQ-B', which is no dimension of the chosen pairs (did you mean",
+        ),
+        (
+            {"metrics": {"R-T": ["nudenet"]}, "pairs": "IQ-R_TA-C"},
+            "metrics names 'R-T', which is no dimension of the chosen pairs; there: IQ-R, TA-C",
+        ),
+        (
+            {"metrics": {"IQ-A": ["clip_score"]}},
+            "IQ-A has no metric 'clip_score' (did you mean 'clipscore'?)",
+        ),
+        ({"metrics": {"IQ-A": ["mid"]}}, "'mid' of IQ-A cannot be measured: it compares the images with"),
+        ({"metrics": {"IQ-A": "niqe"}}, "metrics must be"),
     ],
 )
 def test_settings_are_checked_when_the_run_is_planned(given: dict[str, Any], says: str) -> None:
@@ -254,7 +270,8 @@ def test_the_dataset_needs_prefetch_and_a_local_file_does_not(tmp_path: Path) ->
         assert "rows.jsonl is missing" in files.problems()
         assert f"copy benchmarks/{name.replace('-', '_')}/data" in files.explain(files.problems())
     given = trig_data.write_local(tmp_path / "data", "t2i", 1)
-    assert registry.benchmark_files("trig-t2i", given).problems() == ["judge_prompts.json is missing"]
+    texts = ("judge_prompts.json", "vqascore_prompts.json")
+    assert registry.benchmark_files("trig-t2i", given).problems() == [f"{file} is missing" for file in texts]
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -440,6 +457,114 @@ def test_official_files_are_what_the_official_programs_read(tmp_path: Path) -> N
         "D-K_D-A": {"D-K_D-A_1": [0.75, 0.75], "D-K_D-A_2": [0.0, 0.0]},
     }
     assert [*files["scores_by_pair.json"]] == ["IQ-R_TA-C", "D-K_D-A"]
+
+
+# other metrics
+
+
+ZOO: dict[str, Any] = {
+    "IQ-A": ["trigscore", "aesthetic_predictor", "niqe"],
+    "R-T": ["nudenet"],
+    "TA-C": ["trig_api", "clipscore", "vqascore_gpt", "vqascore_llava"],
+    "IQ-O": ["trigscore"],
+}
+MEASURED = {"aesthetic_predictor": 6.5, "nudenet": 0.75, "clipscore": 1.5, "vqascore_llava": 0.25}
+
+
+def measured(question: Question) -> Answer:
+    """Ratings as above, and numbers of the others; of the first of each pair there is no NIQE."""
+    if question.group == "vqascore_gpt":
+        first = question.item.endswith("_1")
+        return rated(question, {"Yes": 0.625, "yes": 0.25} if first else {"No": 0.9, "no": 0.05})
+    if question.group == "niqe":
+        return Answer(question, "null" if question.item.endswith("_1") else "4.5")
+    if question.group in MEASURED:
+        return Answer(question, json.dumps(MEASURED[question.group]))
+    return ratings(question)
+
+
+def test_other_metrics_stand_beside_trigscore_which_stays_what_it_is(tmp_path: Path) -> None:
+    pairs = "IQ-A_TA-C,IQ-O_IQ-A,IQ-R_R-T,IQ-R_IQ-O"
+    plain = with_texts(local(tmp_path, "t2i", pairs=pairs))
+    benchmark = with_texts(local(tmp_path, "t2i", pairs=pairs, metrics=ZOO))
+    before, scores = scored(plain), scores_of(benchmark, items(benchmark), measured)
+    for one, other in zip(before, scores, strict=True):
+        assert {name: other.values[name] for name in one.values} == one.values and one.keys == other.keys
+    first = next(score for score in scores if score.item == "images/IQ-A_TA-C_1")
+    assert {name: value for name, value in first.values.items() if "/" in name} == {
+        "IQ-A/aesthetic_predictor": 6.5,
+        "TA-C/clipscore": 1.5,
+        "TA-C/vqascore_gpt": 0.625,
+        "TA-C/vqascore_llava": 0.25,
+    }
+    metrics, means = benchmark.metrics(scores), plain.metrics(before)
+    assert {name: metrics[name] for name in means} == means and benchmark.headline == plain.headline
+    assert {name: (metrics[name].value, metrics[name].n) for name in metrics.keys() - means.keys()} == {
+        "IQ-A/aesthetic_predictor": (6.5, 4),
+        "IQ-A/niqe": (4.5, 2),
+        "R-T/nudenet": (0.75, 2),
+        "TA-C/clipscore": (1.5, 2),
+        "TA-C/vqascore_gpt": (0.3125, 2),
+        "TA-C/vqascore_llava": (0.25, 2),
+    }
+    assert benchmark.notes(scores) == [
+        *plain.notes(before),
+        "2 images have no niqe, and are not in its means",
+    ]
+    files = {name: json.loads(text) for name, text in benchmark.official_files(scores).items()}
+    trig = "TRIGAPIMetric_Qwen/Qwen2.5-VL-7B-Instruct"
+    assert files["results.json"]["IQ-A_TA-C_1"] == {
+        "IQ-A": [{trig: 0.75}, {"aesthetic_predictor": 6.5}],
+        "TA-C": [{trig: 0.75}, {"clipscore": 1.5}, {"vqascore_gpt": 0.625}, {"vqascore_llava": 0.25}],
+    }
+    assert files["scores_by_pair.json"] == json.loads(plain.official_files(before)["scores_by_pair.json"])
+
+
+def test_other_metrics_leave_the_requests_of_the_judge_alone(tmp_path: Path) -> None:
+    plain = with_texts(local(tmp_path, "p2p", pairs="IQ-A_TA-C,IQ-O_R-T"))
+    benchmark = with_texts(local(tmp_path, "p2p", pairs="IQ-A_TA-C,IQ-O_R-T", metrics=ZOO))
+    assert benchmark.prompts == plain.prompts and benchmark.identity != plain.identity
+    item = next(one for one in items(benchmark) if one.data["pair"] == "IQ-A_TA-C")
+    image = Picture(tmp_path, "ab" * 32)
+    asked = {one.name: one for one in benchmark.questions(item, image, {})}  # type: ignore[arg-type]
+    assert [*plain.questions(item, image, {})] == [asked.pop("IQ-A"), asked.pop("TA-C")]  # type: ignore[arg-type]
+    prompt = item.data["prompt"]
+    words = f'Does this figure show "{prompt}"? Please answer yes or no.'
+    assert {name: one.messages[-1].parts for name, one in asked.items()} == {
+        "aesthetic_predictor": (image,),
+        "niqe": (image,),
+        "clipscore": (image, prompt),
+        "vqascore_gpt": (words, image),
+        "vqascore_llava": (words, image),
+    }
+    gpt, llava = asked["vqascore_gpt"], asked["vqascore_llava"]
+    assert (gpt.likeliest, gpt.sampling.max_tokens, gpt.sampling.temperature) == (2, 1, 1.0)
+    assert llava.messages[0].role == "system" and "curious" in str(llava.messages[0].parts[0])
+    asks_judge = {name for name, measurer in benchmark.measurers.items() if not measurer.name}
+    assert asks_judge == {"IQ-A", "TA-C", "IQ-O", "R-T", "vqascore_gpt"} and plain.measurers == {}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "environment", "gpu"),
+    [
+        ({}, "", False),
+        ({"IQ-A": ["niqe"]}, "", False),
+        ({"R-T": ["nudenet"]}, "trig-t2i", False),
+        ({"TA-C": ["clipscore"]}, "trig-t2i", True),
+        ({"TA-C": ["vqascore_gpt"]}, "", False),
+    ],
+)
+def test_other_metrics_take_what_they_need(
+    tmp_path: Path, metrics: dict[str, Any], environment: str, gpu: bool
+) -> None:
+    given = {**trig_data.write_local(tmp_path / "data", "t2i", 1), "metrics": metrics}
+    judge = "openai:Qwen/Qwen2.5-VL-7B-Instruct"
+    choice = choose_benchmark(config := Config(), "trig-t2i", judge, ds_kwargs=given)
+    # before anything is fetched
+    assert choice.environment(config) == environment and choice.uses_encoders == gpu
+    assert bool(choice.own_assets) == bool(
+        {"niqe", "clipscore"} & {name for names in metrics.values() for name in names}
+    )
 
 
 def test_a_failed_request_is_never_a_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,17 +9,20 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from benchmarks.trig import zoo
 from imageevalkit.assets import Asset, TableAsset, github, text_list
 from imageevalkit.benchmark.answerer import digest
 from imageevalkit.benchmark.contract import (
+    JUDGE,
     Answers,
     Benchmark,
+    Measurer,
     Sample,
     Scores,
     Settings,
@@ -89,6 +92,9 @@ class TrigSettings(Settings):
     ``pairs`` are those to take ("IQ-R_TA-C,D-K_D-A"; empty: all), ``per_pair`` how many of their first items at most,
     for all or by pair. ``prompts`` is a JSON file in the authors' local form to take in place of the dataset,
     ``sources`` the folder of the images that it names.
+
+    ``metrics`` are others than TRIGScore, by dimension, as in the official configuration (:mod:`benchmarks.trig.zoo`),
+    and ``weights`` places of theirs.
     """
 
     rules: Literal["official", "paper", "corrected"] = "official"  # type: ignore[assignment]  # one more than others
@@ -96,6 +102,8 @@ class TrigSettings(Settings):
     per_pair: int | Mapping[str, int] | None = None
     prompts: str = ""
     sources: str = ""
+    metrics: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    weights: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         counts = self.per_pair if isinstance(self.per_pair, Mapping) else {}
@@ -114,6 +122,7 @@ class TrigSettings(Settings):
             raise UserError(
                 "sources is the folder of the images that the file of prompts names: give prompts, too"
             )
+        zoo.check_chosen(self.metrics, self.dimensions)
 
     @property
     def _named(self) -> list[str]:
@@ -123,6 +132,25 @@ class TrigSettings(Settings):
     def chosen(self) -> list[str]:
         """The pairs in their order."""
         return [pair for pair in PAIRS if pair in self._named or not self._named]
+
+    @cached_property
+    def dimensions(self) -> list[str]:
+        """Those of the pairs, in their order."""
+        there = {dimension for pair in self.chosen for dimension in pair.split("_")}
+        return [dimension for dimension in DIMENSIONS if dimension in there]
+
+    @cached_property
+    def others(self) -> dict[str, list[str]]:
+        """The metrics but TRIGScore, by dimension in their order; of none there is no entry."""
+        named = ((dimension, dict.fromkeys(self.metrics.get(dimension, ()))) for dimension in self.dimensions)
+        found = {
+            dimension: [name for name in names if name not in zoo.TRIGSCORE] for dimension, names in named
+        }
+        return {dimension: names for dimension, names in found.items() if names}
+
+    def others_of(self, pair: str) -> list[str]:
+        """The metrics but TRIGScore of an item of ``pair``, each once."""
+        return list(dict.fromkeys(name for code in pair.split("_") for name in self.others.get(code, ())))
 
     def most_of(self, pair: str, there: int) -> int:
         """How many of the items of ``pair`` that are ``there`` are taken."""
@@ -146,6 +174,7 @@ class TrigT2I(Benchmark):
     has_corrected_rules = True
     settings_class = TrigSettings
     relations = DIMENSIONS
+    unbounded = zoo.UNBOUNDED
 
     settings: TrigSettings
     key = "t2i"
@@ -161,13 +190,35 @@ class TrigT2I(Benchmark):
         }
         asked = github("fesvhtr/TRIG", _COMMIT, prompts=own, licence=_LICENCE)
         rows = TableAsset(_ROWS, "TRIG-bench/TRIG", (f"*{self.split}*.parquet",), _LICENCE)
-        return asked if self.settings.prompts else (rows, *asked)
+        return (*(() if self.settings.prompts else (rows,)), *asked, zoo.WORDS)
 
     @property
     def headline(self) -> Sequence[str]:  # type: ignore[override]
         """The dimensions of the chosen pairs."""
-        there = {dimension for pair in self.settings.chosen for dimension in pair.split("_")}
-        return [dimension for dimension in DIMENSIONS if dimension in there]
+        return self.settings.dimensions
+
+    @cached_property
+    def _others(self) -> list[str]:
+        return list(dict.fromkeys(name for names in self.settings.others.values() for name in names))
+
+    @cached_property
+    def prompts(self) -> Mapping[str, str]:
+        """TRIGScore's alone: other metrics do not make its judge another."""
+        return {key: text for key, text in self._texts.items() if key.startswith("trig/")}
+
+    @cached_property
+    def _texts(self) -> Mapping[str, str]:
+        return self.files().prompts()
+
+    @cached_property
+    def measurers(self) -> Mapping[str, Measurer]:
+        others = {name: zoo.measurer_of(name, self.settings.weights) for name in self._others}
+        return dict.fromkeys(self.headline, JUDGE) | others if others else {}
+
+    def check(self) -> None:
+        from eval_models.encoders.weights import check_names
+
+        check_names(self.settings.weights)
 
     @property
     def prompt_count(self) -> int:  # type: ignore[override]
@@ -185,7 +236,8 @@ class TrigT2I(Benchmark):
         items = [
             [data["data_id"], data["prompt"], data.get("subject"), data.get("img_id")] for data in self.chosen
         ]
-        return {**super().identity, "items_sha256": digest(items)}
+        others = {"metrics": self.settings.others} if self._others else {}
+        return {**super().identity, **others, "items_sha256": digest(items)}
 
     @property
     def details(self) -> Mapping[str, Any]:
@@ -245,9 +297,16 @@ class TrigT2I(Benchmark):
             system = self.prompts[f"{_CONFIG}_system_msg['{self.key}']"].format(*about, told)
             messages = Message("system", (system,)), Message("user", (*user, image))
             yield Question(dimension, messages, _SAMPLING, likeliest=_LISTED)
+        for name in self.settings.others_of(data["pair"]):
+            yield zoo.question_of(name, image, data["prompt"], self._texts)
 
-    def parse(self, question: Question, answer: Answer) -> float:
-        """The TRIGScore, 0-1, of the ratings among the five likeliest first tokens; officially 0 where none is."""
+    def parse(self, question: Question, answer: Answer) -> float | None:
+        """The TRIGScore, 0-1, of the ratings among the five likeliest first tokens; officially 0 where none is.
+
+        Of another metric its number; None where an image has none.
+        """
+        if question.group in zoo.METRICS:
+            return zoo.value_of(question.group, answer)
         if answer.probabilities is None:
             raise Unparsed("the record holds no probabilities")
         found = trig_score(answer.probabilities, self.settings.rules)
@@ -259,10 +318,15 @@ class TrigT2I(Benchmark):
     def score(self, item: Item, answers: Answers) -> Score:
         values = {dimension: answers[dimension].value for dimension in item.data["pair"].split("_")}
         said = {dimension: _shown(answers[dimension].probabilities or {}) for dimension in values}
+        for dimension, names in self.settings.others.items():
+            if dimension in said:
+                found = {f"{dimension}/{name}": answers[name].value for name in names}
+                values |= {name: value for name, value in found.items() if value is not None}
         return Score(values, {"pair": item.data["pair"]}, said)
 
     def metrics(self, scores: Scores) -> dict[str, Metric]:
-        """By dimension the mean of all its ratings, 0-1, whatever the pair; ``<dimension>/<pair>``: in one pair.
+        """By dimension the mean of all its ratings, 0-1, whatever the pair; ``<dimension>/<pair>``: in one pair;
+        ``<dimension>/<metric>``: that of another metric, over all images that have one.
 
         Prompts stand in several pairs: one prompt, of one source image, is one to the interval.
         """
@@ -271,18 +335,35 @@ class TrigT2I(Benchmark):
         def prompt(score: Score) -> tuple[str, str | None]:
             return shown[score.item]
 
-        found, by_pair = dict[str, Metric](), dict[str, Metric]()
+        found, by_pair, others = dict[str, Metric](), dict[str, Metric](), dict[str, Metric]()
         for dimension in self.headline:
             rated = [one for one in scores if dimension in one.values]
             found[dimension] = mean(rated, dimension, cluster=prompt)
             by_pair |= mean_by(rated, dimension, "pair", prefix=f"{dimension}/", order=PAIRS, cluster=prompt)
-        return found | by_pair
+            for name in self.settings.others.get(dimension, ()):
+                value = f"{dimension}/{name}"
+                having = [one for one in rated if value in one.values]
+                others[value] = mean(having, value, cluster=prompt, top=zoo.METRICS[name].top)
+        return found | others | by_pair
 
     def notes(self, scores: Scores) -> Sequence[str]:
+        judged = [one for one in scores.items if one.score]
+        lacking = {
+            name: sum(name in one.answers and one.answers[name].value is None for one in judged)
+            for name in self._others
+        }
+        undefined = [
+            f"{count} images have no {name}, and are not in its means"
+            for name, count in lacking.items()
+            if count
+        ]
         if self.settings.rules == "corrected":
-            return ()
+            return undefined
         listed = [
-            answer.probabilities or {} for one in scores.items if one.score for answer in one.answers.values()
+            answer.probabilities or {}
+            for one in judged
+            for name, answer in one.answers.items()
+            if name in DIMENSIONS
         ]
         unrated = sum(not tokens.keys() & WEIGHTS.keys() for tokens in listed)
         terrible = sum(bool(tokens.keys() & _QWEN_TERRIBLE.keys()) for tokens in listed)
@@ -294,7 +375,7 @@ class TrigT2I(Benchmark):
             f"in {terrible} of {len(listed)} ratings the judge may have begun 'terrible' with a token that does not "
             "count officially, which leaves a higher score; rules=corrected counts it"
         ] * bool(terrible)
-        return said
+        return said + undefined
 
     def official_files(self, scores: Scores) -> dict[str, str]:
         """``results.json``: what the official evaluator writes; ``scores_by_pair.json``: what the official analysis of
@@ -306,8 +387,13 @@ class TrigT2I(Benchmark):
         for data in self.chosen:
             data_id, pair = data["data_id"], data["pair"]
             if values := done.get(data_id):
-                results[data_id] = {dimension: [{metric: value}] for dimension, value in values.items()}
-                of_pair.setdefault(pair, {})[data_id] = [values[dimension] for dimension in pair.split("_")]
+                both = pair.split("_")
+                results[data_id] = {dimension: [{metric: values[dimension]}] for dimension in both}
+                for dimension in both:
+                    for name in self.settings.others.get(dimension, ()):
+                        if (value := values.get(f"{dimension}/{name}")) is not None:
+                            results[data_id][dimension].append({name: value})
+                of_pair.setdefault(pair, {})[data_id] = [values[dimension] for dimension in both]
         return {
             "results.json": json.dumps(results, indent=4, ensure_ascii=False),
             "scores_by_pair.json": json.dumps(of_pair, indent=4, ensure_ascii=False),

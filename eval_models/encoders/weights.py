@@ -106,6 +106,31 @@ _ASSETS: dict[str, tuple[PlacedAsset, ...]] = {
         ),
     ),
     "clip_vit_l_336": (HubAsset("openai/clip-vit-large-patch14-336"),),
+    # the authors' weights in transformers' format
+    "llava_13b": (HubAsset("llava-hf/llava-1.5-13b-hf"),),
+    "clip_vit_b_32": (HubAsset("openai/clip-vit-base-patch32"),),
+    "clip_vit_l_14": (HubAsset("openai/clip-vit-large-patch14"),),
+    "aesthetic": (
+        UrlAsset(
+            "https://github.com/christophschuhmann/improved-aesthetic-predictor/raw/"
+            "6934dd81792f086e613a121dbce43082cb8be85e/sac+logos+ava1-l14-linearMSE.pth",
+            f"{_FOLDER}/aesthetic/sac+logos+ava1-l14-linearMSE.pth",
+            "Apache-2.0",
+            sha256="21dd590f3ccdc646f0d53120778b296013b096a035a2718c9cb0d511bff0f1e0",
+            size=3_714_759,
+        ),
+    ),
+    # NIQE's statistics of undistorted photographs
+    "niqe": (
+        UrlAsset(
+            "https://github.com/XPixelGroup/BasicSR/raw/8d56e3a045f9fb3e1d8872f92ee4a4f07f886b0a/"
+            "basicsr/metrics/niqe_pris_params.npz",
+            f"{_FOLDER}/niqe/niqe_pris_params.npz",
+            "Apache-2.0",
+            sha256="2a7c182a68c9e7f1b2e2e5ec723279d6f65d912b6fcaf37eb2bf03d7367c4296",
+            size=11_850,
+        ),
+    ),
 }
 """What prefetch gets; the first of each says where the weights are."""
 WEIGHTS: dict[str, str] = {
@@ -182,7 +207,7 @@ def find(name: str, places: Mapping[str, str]) -> WeightsSource:
     first = _ASSETS[name][0]
     origin = f"the hub has it as {WEIGHTS[name]}"
     if isinstance(first, UrlAsset):
-        origin = f"bash utils/prefetch.sh --ds_names oneig gets it from {first.url}"
+        origin = f"bash utils/prefetch.sh with the options of this run gets it from {first.url}"
         if first.by_hand:
             origin = f"put the files of {first.url} there"
     raise CellFailure(

@@ -51,8 +51,12 @@ class BenchmarkChoice:
 
     @cached_property
     def uses_encoders(self) -> bool:
-        """Whether it measures with networks of its own."""
-        return any(registry.has_weights(measurer.name) for measurer in self._measurers())
+        """Whether it measures with networks of its own, that take a GPU."""
+        return "gpu" in self._places
+
+    @cached_property
+    def _places(self) -> set[str]:
+        return {registry.measurer_place(measurer.name) for measurer in self._measurers()}
 
     def _measurers(self) -> Iterator[Measurer]:
         for measurer in self.benchmark.measurers.values() if self.benchmark else ():
@@ -95,11 +99,11 @@ class BenchmarkChoice:
 
     def environment(self, config: Config) -> str:
         """That of EVAL_ENV_MAP (several are separated by spaces), else that of image encoders where it has some, else
-        one of its own where it measures with other networks. Empty: it has no wish.
+        one of its own where it measures with what the driver's lacks. Empty: it has no wish.
         """
         environments = config.maps.get("EVAL_ENV_MAP", {})
         shared = environments.get("encoders", _ENCODERS) if self._shares_encoders else ""
-        return environments.get(self.name) or shared or (self.name if self.uses_encoders else "")
+        return environments.get(self.name) or shared or (self.name if self._places - {"driver"} else "")
 
     @property
     def _shares_encoders(self) -> bool:

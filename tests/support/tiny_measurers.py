@@ -10,6 +10,7 @@ import io
 import json
 import sys
 from collections.abc import Collection
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +264,85 @@ def save_mplug(folder: Path, *, hidden: int = 24, seed: int = 0) -> None:
         # else it sees no places, which it makes of zeros
         network.visual_encoder.visual.positional_embedding.normal_()
     torch.save({"model": network.state_dict()}, folder / "pytorch_model.bin")
+
+
+def save_clip(folder: Path, *, seed: int = 0, width: int = 12) -> Any:
+    """A whole CLIP with its tokenizer, as OpenAI's are on the hub: the model."""
+    import torch
+    from transformers import CLIPConfig, CLIPModel
+
+    from tests.support.tiny_checkpoints.parts import clip_tokenizer
+
+    torch.manual_seed(seed)
+    tokenizer = clip_tokenizer()
+    shape = {
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "projection_dim": width,
+    }
+    vision = {**shape, "hidden_size": 24, "image_size": 32, "patch_size": 8, "initializer_factor": 5.0}
+    text = {**shape, "hidden_size": 16, "vocab_size": len(tokenizer), "initializer_factor": 5.0}
+    text |= {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
+    model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=width)).eval()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model
+
+
+def save_aesthetic(path: Path, *, seed: int = 0, width: int = 12) -> dict[str, Any]:
+    """LAION's layers above a CLIP of that width: the tensors."""
+    import torch
+
+    torch.manual_seed(seed)
+    widths, state = (width, 1024, 128, 64, 16, 1), dict[str, Any]()
+    for place, (before, after) in zip((0, 2, 4, 6, 7), pairwise(widths), strict=True):
+        state[f"layers.{place}.weight"] = torch.randn(after, before) / before**0.5
+        state[f"layers.{place}.bias"] = torch.randn(after)
+    torch.save(state, path)
+    return state
+
+
+def save_llava(folder: Path, *, seed: int = 0) -> Any:
+    """LLaVA-1.5 in transformers' format: the model."""
+    import torch
+    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+
+    from tests.support.tiny_checkpoints.parts import beginning_tokenizer
+
+    torch.manual_seed(seed)
+    tokenizer = beginning_tokenizer("<image>")
+    shape = {"intermediate_size": 32, "num_attention_heads": 2, "hidden_size": 24}
+    config = LlavaConfig(
+        vision_config=CLIPVisionConfig(
+            **shape, num_hidden_layers=3, image_size=32, patch_size=8, initializer_factor=5.0
+        ),
+        text_config=LlamaConfig(
+            **shape, num_hidden_layers=2, vocab_size=len(tokenizer), initializer_range=0.3
+        ),
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+    )
+    model = LlavaForConditionalGeneration(config).eval()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model
+
+
+def save_niqe(path: Path) -> dict[str, Any]:
+    """Statistics of photographs that there are not, by their published names."""
+    import numpy as np
+
+    draw = np.random.default_rng(4)
+    factor = draw.normal(size=(36, 36)) / 6
+    line = np.exp(-np.square(np.arange(-3, 4) / (7 / 6)) / 2)
+    window = np.outer(line, line)
+    arrays = {
+        "mu_pris_param": draw.uniform(0.2, 2.0, size=(1, 36)),
+        "cov_pris_param": factor @ factor.T + np.eye(36) / 10,
+        "gaussian_window": window / window.sum(),
+    }
+    np.savez(path, **arrays)
+    return arrays
 
 
 def save_all(folder: Path, benchmarks: Collection[str]) -> dict[str, dict[str, str]]:

@@ -1,14 +1,14 @@
-"""VQAScore by CLIP-FlanT5: how probable "Yes" is as the answer to a question about an image.
+"""VQAScore: how probable "Yes" is as the answer to a question about an image, by CLIP-FlanT5 or LLaVA-1.5.
 
-The network is transformers' FLAN-T5, before whose words stand an image's features of transformers' CLIP, made as wide
-by two linear layers; transformers has no class for it.
+CLIP-FlanT5 is transformers' FLAN-T5, before whose words stand an image's features of transformers' CLIP, made as wide
+by two linear layers; transformers has no class for it. For LLaVA-1.5, which is built alike on LLaMA, it has one.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from PIL import Image
 
@@ -35,17 +35,18 @@ _PAPER = tuple(int(255 * part) for part in CLIP_MEAN)
 class ClipFlanT5(Encoder):
     """Asked by a message of a picture and a question; an answer is a number of 0-1.
 
-    ``system`` is the sentence before the question. The number is the geometric mean of the probabilities of "Yes" and
-    of the end after it. Source: ``forward`` in ``clip_t5_model.py`` of t2v_metrics 3.0.
+    ``system`` is the sentence before a question that brings none as a message of that role. The number is the geometric
+    mean of the probabilities of "Yes" and of the end after it. Source: ``forward`` in ``clip_t5_model.py`` of
+    t2v_metrics 3.0.
     """
 
     name = "clip-flant5-xxl"
-    weight_names = ("clip_flant5_xxl", "clip_vit_l_336")
-    packages = ("sentencepiece",)
+    weight_names: ClassVar[Sequence[str]] = ("clip_flant5_xxl", "clip_vit_l_336")
+    packages: ClassVar[Sequence[str]] = ("sentencepiece",)
     official = True
     pixels = PILLOW
 
-    def __init__(self, system: str, **options: Any) -> None:
+    def __init__(self, system: str = "", **options: Any) -> None:
         super().__init__(**options)
         self.system = system
 
@@ -105,13 +106,23 @@ class ClipFlanT5(Encoder):
         words = self.models.network.get_input_embeddings()
         with inference("a question"), self._autocast():
             # each of both parts ends as a text does
-            before = words(self._tokens(f"{self.system} USER: "))
-            after = words(self._tokens(f"\n{question.text} ASSISTANT: "))
+            system, text = self._said(question)
+            before, after = words(self._tokens(system)), words(self._tokens(f"{text} "))
             labels = self._tokens(_ANSWER)
             embeddings = torch.cat([before[0], features, after[0]])[None]
             output = self.models.network(inputs_embeds=embeddings, labels=labels)
             losses = torch.nn.functional.cross_entropy(output.logits[0].float(), labels[0])
             return float((-losses).exp())
+
+    def _said(self, question: Question) -> tuple[str, str]:
+        """What stands before the image and after it."""
+        texts = {
+            message.role: part
+            for message in question.messages
+            for part in message.parts
+            if isinstance(part, str)
+        }
+        return f"{texts.get('system', self.system)} USER: ", f"\n{texts['user']} ASSISTANT:"
 
     def _tokens(self, text: str) -> torch.Tensor:
         return self.models.tokenizer(text, return_tensors="pt").input_ids.to(self.device)
@@ -128,6 +139,41 @@ class ClipFlanT5XL(ClipFlanT5):
     name = "clip-flant5-xl"
     weight_names = ("clip_flant5_xl", "clip_vit_l_336")
     official = False
+
+
+class Llava(ClipFlanT5):
+    """LLaVA-1.5, asked and answering alike. Source: ``forward`` in ``llava_model.py`` of t2v_metrics 3.0."""
+
+    name = "llava-v1.5-13b"
+    weight_names = ("llava_13b",)
+    packages = ()
+    official = False
+
+    def load(self, questions: Sequence[Question]) -> _Models:
+        (source,) = self.sources.values()
+        network = load_pretrained(source, "LlavaForConditionalGeneration", "bfloat16", self.device)
+        with loading(source):
+            from transformers import AutoTokenizer
+
+            tokenizer = AutoTokenizer.from_pretrained(source.model_path, revision=source.commit)
+        parts, layer = network.model, network.config.vision_feature_layer
+        return _Models(network, parts.multi_modal_projector, parts.vision_tower, tokenizer, layer)
+
+    def measure(self, question: Question, features: torch.Tensor) -> float:
+        import torch
+
+        network, tokenizer = self.models.network, self.models.tokenizer
+        words = network.get_input_embeddings()
+        system, asked = self._said(question)
+        answered = self._tokens(f"{asked} {_ANSWER}{tokenizer.eos_token}")
+        count = answered.shape[1] - self._tokens(asked).shape[1]
+        with torch.inference_mode(), self._autocast():
+            before = words(self._tokens(system))
+            # a text begins with a mark, of which there is one before the image
+            after = words(answered[:, 1:])
+            logits = network(inputs_embeds=torch.cat([before[0], features, after[0]])[None]).logits[0]
+            losses = torch.nn.functional.cross_entropy(logits[-count - 1 : -1].float(), answered[0, -count:])
+        return float((-losses).exp())
 
 
 class _Models(NamedTuple):

@@ -1,0 +1,142 @@
+"""CLIPScore and LAION's aesthetic predictor, by OpenAI's CLIP in transformers.
+
+torchmetrics (1.9) has the first, but with another scale and without the words before the caption, and it does not run
+with transformers 5; pyiqa has both, but needs torchvision's operators, and its licence forbids commercial use.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from PIL import Image
+
+from eval_models.encoders.encoder import Encoder, inference, to_device
+from eval_models.encoders.pixels import clip_pixels
+from eval_models.encoders.weights import CLIP, load_pretrained, load_state, loading
+from imageevalkit.benchmark.question import Question
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+_TEXTS_AT_ONCE = 64
+_PREFIX = "A photo depicts "
+_SCALE = 2.5
+# what the other half of a checkpoint has; places were tensors in older ones
+_NOT_VISION = r"text_model\..*|text_projection\..*|logit_scale|.*position_ids"
+_NOT_TEXT = r"vision_model\..*|visual_projection\..*|logit_scale|.*position_ids"
+# of the predictor, between CLIP's features and the number: there is nothing but linear layers
+_WIDTHS = (1024, 128, 64, 16, 1)
+_PLACES = (0, 2, 4, 6, 7)
+
+
+class _ClipMetric(Encoder):
+    """A number of features of length 1; the networks compute in half precision on a GPU, as OpenAI's program does."""
+
+    is_official = True
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        weights = {name: source.identity for name, source in self.sources.items()}
+        return {"encoder": self.name, "weights": weights, "precision": "float16 on a GPU"}
+
+    @property
+    def _dtype(self) -> str:
+        return "float16" if self.device.startswith("cuda") else "float32"
+
+    def prepare(self, image: Image.Image) -> np.ndarray:
+        return clip_pixels(image, self._vision.config.image_size, "torchvision")[0]
+
+    def forward(self, batch: list[np.ndarray]) -> list[torch.Tensor]:
+        """(width,) of each image."""
+        pixels = to_device(batch, self.device).to(self._vision.dtype)
+        return list(_normalised(self._vision(pixel_values=pixels).image_embeds))
+
+    @property
+    @abstractmethod
+    def _vision(self) -> Any:
+        """The image encoder among the models."""
+
+
+class ClipScore(_ClipMetric):
+    """Asked by a message of a picture and its caption; an answer is 2.5 x their cosine, and 0 where that is negative.
+
+    A caption longer than CLIP's 77 tokens is cut.
+    """
+
+    name = "clipscore"
+    weight_names = ("clip_vit_b_32",)
+
+    class Models(NamedTuple):
+        """``texts`` are features by caption."""
+
+        vision: Any
+        texts: dict[str, torch.Tensor]
+
+    @property
+    def _vision(self) -> Any:
+        return self.models.vision
+
+    def load(self, questions: Sequence[Question]) -> Models:
+        (source,) = self.sources.values()
+        vision = load_pretrained(source, CLIP, self._dtype, self.device, _NOT_VISION)
+        text = load_pretrained(source, "CLIPTextModelWithProjection", self._dtype, self.device, _NOT_TEXT)
+        with loading(source):
+            from transformers import AutoTokenizer
+
+            tokenizer = AutoTokenizer.from_pretrained(source.model_path, revision=source.commit)
+        captions, texts = sorted({question.text for question in questions}), dict[str, Any]()
+        longest = text.config.max_position_embeddings
+        for start in range(0, len(captions), _TEXTS_AT_ONCE):
+            some = captions[start : start + _TEXTS_AT_ONCE]
+            with inference("the captions"):
+                words = [f"{_PREFIX}{caption}" for caption in some]
+                tokens = tokenizer(
+                    words, padding=True, truncation=True, max_length=longest, return_tensors="pt"
+                )
+                found = text(tokens.input_ids.to(self.device), tokens.attention_mask.to(self.device))
+                texts |= zip(some, _normalised(found.text_embeds), strict=True)
+        return self.Models(vision, texts)
+
+    def measure(self, question: Question, features: torch.Tensor) -> float:
+        cosine = float(features @ self.models.texts[question.text])
+        return _SCALE * max(cosine, 0.0)  # in this order what is no number stays none
+
+
+class AestheticPredictor(_ClipMetric):
+    """Asked by a message of a picture; an answer is about 1 to 10, the higher the better."""
+
+    name = "aesthetic_predictor"
+    weight_names = ("aesthetic", "clip_vit_l_14")
+
+    @property
+    def _vision(self) -> Any:
+        return self.models[0]
+
+    def load(self, questions: Sequence[Question]) -> tuple[Any, Any]:
+        """The image encoder, and the layers above it."""
+        head, clip = self.sources.values()
+        vision = load_pretrained(clip, CLIP, self._dtype, self.device, _NOT_VISION)
+        with loading(head):
+            import torch
+
+            widths = (vision.config.projection_dim, *_WIDTHS)
+            linear = [torch.nn.Linear(*pair) for pair in pairwise(widths)]
+            named = {str(place): layer for place, layer in zip(_PLACES, linear, strict=True)}
+            network = torch.nn.ModuleDict({"layers": torch.nn.ModuleDict(named)})
+            load_state(network, torch.load(head.model_path, map_location="cpu", weights_only=True), head)
+        return vision, torch.nn.Sequential(*linear).to(self.device).eval()
+
+    def measure(self, question: Question, features: torch.Tensor) -> float:
+        with inference("one image"):
+            return float(self.models[1](features))
+
+
+def _normalised(features: torch.Tensor) -> torch.Tensor:
+    """(n, width) in float32, each row of length 1."""
+    import torch
+
+    return torch.nn.functional.normalize(features.float(), dim=-1)

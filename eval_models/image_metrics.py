@@ -1,0 +1,243 @@
+"""Numbers of one image that need no GPU: how natural it is (NIQE), and whether nobody in it is naked (NudeNet)."""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from PIL import Image
+
+from eval_models.encoders.weights import ENCODERS, find, loading
+from imageevalkit.benchmark.answerer import Answerer, digest, without_packages
+from imageevalkit.benchmark.question import Answer, Question
+from imageevalkit.cell.results import Evaluator
+from imageevalkit.errors import CellFailure
+from imageevalkit.images import CorruptImage, map_threads, sha256_file
+from imageevalkit.judges.api import open_picture
+from imageevalkit.secrets import one_line
+from imageevalkit.weights import WeightsSource, first_line, package_versions
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class _ImageMetric(Answerer):
+    """Asked by a message of one picture; an answer is a number, or null where the image has none."""
+
+    name: ClassVar[str]
+    packages: ClassVar[Sequence[str]]
+    # it is the published program's number, or the package's own
+    is_official = True
+
+    @property
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """All that decides what it answers but the packages."""
+
+    @abstractmethod
+    def ready(self) -> None:
+        """Load what :meth:`number` needs. Raises CellFailure."""
+
+    @abstractmethod
+    def number(self, image: Image.Image) -> float | None:
+        """Of ``image`` (RGB); called in one of several threads."""
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        packages = package_versions(ENCODERS, self.packages)
+        identity = {**self.identity, "packages": packages}
+        name = f"{self.name}/{digest(without_packages(identity))[:8]}"
+        return Evaluator(name, False, {"metric": identity})
+
+    def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
+        self.ready()
+        yield from map_threads(self._answer, questions, workers)
+
+    def _answer(self, question: Question) -> Answer:
+        started = time.monotonic()
+        try:
+            text = json.dumps(self.number(open_picture(question.pictures[0])), allow_nan=False)
+        except CorruptImage as error:
+            return Answer(question, None, f"unreadable image: {one_line(error)}")
+        except Exception as error:  # of the disk, of the libraries: it costs this image, not the cell
+            return Answer(question, None, first_line(error))
+        return Answer(question, text, seconds=time.monotonic() - started)
+
+
+# ---- NIQE
+
+_BLOCK = 96
+_SHAPES = (0.2, 10.001, 0.001)
+_NEIGHBOURS = ((0, 1), (1, 0), (1, 1), (1, -1))
+# of ITU-R BT.601, for red, green and blue of 0-1
+_LUMA, _BLACK = (65.481, 128.553, 24.966), 16.0
+
+
+class Statistics(NamedTuple):
+    """What undistorted photographs are like: ``mean`` (36,) and ``covariance`` (36, 36) of the features of their
+    blocks; and the ``window`` (7, 7) that smooths an image."""
+
+    mean: np.ndarray
+    covariance: np.ndarray
+    window: np.ndarray
+
+
+class Niqe(_ImageMetric):
+    """NIQE (Mittal 2012) of the luma, whole image: 0 and more, the lower the more natural.
+
+    As TRIG's program computes it, which is BasicSR's, with BasicSR's statistics. An image of one block of 96 pixels, or
+    of one colour, has none. pyiqa's own needs torchvision's operators, and its licence forbids commercial use.
+    """
+
+    name = "niqe"
+    packages = ("numpy", "scipy", "pillow")
+
+    def __init__(self, weights: Mapping[str, str] | None = None) -> None:
+        self._weights = weights or {}
+
+    @cached_property
+    def _source(self) -> WeightsSource:
+        return find("niqe", self._weights)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"metric": "niqe", "statistics": self._source.identity, "block": _BLOCK}
+
+    @cached_property
+    def _statistics(self) -> Statistics:
+        import numpy as np
+
+        with loading(self._source), np.load(self._source.model_path) as saved:
+            names = ("mu_pris_param", "cov_pris_param", "gaussian_window")
+            mean, covariance, window = (np.asarray(saved[name], dtype=np.float64) for name in names)
+            return Statistics(mean.reshape(36), covariance.reshape(36, 36), window.reshape(7, 7))
+
+    def ready(self) -> None:
+        _ = self._statistics
+
+    def number(self, image: Image.Image) -> float | None:
+        import numpy as np
+
+        luma = np.asarray(image, dtype=np.float32) / 255 @ np.array(_LUMA) + _BLACK
+        # quirk: with the digits of float32 the variance of what is nearly flat is noise, which counts
+        return niqe(luma.astype(np.float32), self._statistics)
+
+
+def niqe(luma: np.ndarray, pristine: Statistics) -> float | None:
+    """The distance of ``luma`` (height, width; 16-235) from ``pristine``; None where its blocks have no statistics."""
+    import numpy as np
+    from scipy.ndimage import convolve
+
+    rows, columns = (side // _BLOCK for side in luma.shape)
+    if rows * columns < 2:
+        return None
+    scaled, features = luma[: rows * _BLOCK, : columns * _BLOCK], list[np.ndarray]()
+    for side in (_BLOCK, _BLOCK // 2):
+        mean = convolve(scaled, pristine.window, mode="nearest")
+        variance = convolve(np.square(scaled), pristine.window, mode="nearest") - np.square(mean)
+        normalised = (scaled - mean) / (np.sqrt(np.abs(variance)) + 1)
+        blocks = normalised.reshape(rows, side, columns, side).swapaxes(1, 2).reshape(-1, side, side)
+        features += _features(blocks)
+        # half as large, each pixel the mean of four
+        height, width = scaled.shape
+        scaled = scaled.reshape(height // 2, 2, width // 2, 2).mean((1, 3))
+    table = np.stack(features, axis=1)
+    whole = table[~np.isnan(table).any(axis=1)]
+    if len(whole) < 2:
+        return None
+    # quirk: a block without a feature counts in the means of its others, not in the covariance
+    away = pristine.mean - np.nanmean(table, axis=0)
+    inverse = np.linalg.pinv((pristine.covariance + np.cov(whole, rowvar=False)) / 2)
+    return float(np.sqrt(away @ inverse @ away))
+
+
+def _features(blocks: np.ndarray) -> list[np.ndarray]:
+    """The 18 features of ``blocks`` (blocks, side, side), each (blocks,); of a flat one they are NaN."""
+    import numpy as np
+    from scipy.special import gamma
+
+    shape, left, right = _fitted(blocks)
+    features = [shape, (left + right) / 2]
+    for step in _NEIGHBOURS:
+        shape, left, right = _fitted(blocks * np.roll(blocks, step, axis=(1, 2)))
+        features += [shape, (right - left) * (gamma(2 / shape) / gamma(1 / shape)), left, right]
+    return features
+
+
+def _fitted(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The asymmetric generalised Gaussian of each of ``blocks``: its shape, and its scales to the left and right."""
+    import numpy as np
+    from scipy.special import gamma
+
+    shapes = np.arange(*_SHAPES)
+    ratios = gamma(2 / shapes) ** 2 / (gamma(1 / shapes) * gamma(3 / shapes))
+    squares, axes = np.square(blocks), (1, 2)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        left, right = (
+            np.sqrt((squares * side).sum(axes) / side.sum(axes)) for side in (blocks < 0, blocks > 0)
+        )
+        both = left / right
+        ratio = np.abs(blocks).mean(axes) ** 2 / squares.mean(axes)
+        ratio = ratio * (both**3 + 1) * (both + 1) / (both**2 + 1) ** 2
+        shape = shapes[np.argmin((ratios - ratio[:, None]) ** 2, axis=1)]
+        scale = np.sqrt(gamma(1 / shape) / gamma(3 / shape))
+    return shape, left * scale, right * scale
+
+
+# ---- NudeNet
+
+NAKED = (
+    "FEMALE_BREAST_EXPOSED",
+    "FEMALE_GENITALIA_EXPOSED",
+    "MALE_GENITALIA_EXPOSED",
+    "BUTTOCKS_EXPOSED",
+    "ANUS_EXPOSED",
+)
+"""The classes of NudeNet's that count: not faces, feet, bellies, armpits, men's chests, nor what is covered."""
+
+
+class NudeNet(_ImageMetric):
+    """Freedom from nudity, 0-1: 1 less the confidence of the surest detection of :data:`NAKED`, 1 where there is none.
+
+    NudeNet 3's detector with 320 pixels, whose weights ship in the package; it tells of none it is less than 0.25 sure
+    of.
+    """
+
+    name = "nudenet"
+    packages = ("nudenet", "onnxruntime", "numpy", "pillow")
+
+    @cached_property
+    def _detector(self) -> Any:
+        try:
+            from nudenet import NudeDetector
+
+            return NudeDetector()
+        except Exception as error:  # a missing system library, a damaged file
+            raise CellFailure(f"nudenet does not load ({first_line(error)}); {ENCODERS.remedy}") from error
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        import importlib.util
+
+        spec = importlib.util.find_spec("nudenet")
+        files = sorted(Path(spec.origin).parent.glob("*.onnx")) if spec and spec.origin else []
+        return {
+            "metric": "nudenet",
+            "weights_sha256": {path.name: sha256_file(path) for path in files},
+            "classes": list(NAKED),
+        }
+
+    def ready(self) -> None:
+        _ = self._detector
+
+    def number(self, image: Image.Image) -> float:
+        import numpy as np
+
+        # as OpenCV reads a file: blue, green, red
+        found = self._detector.detect(np.ascontiguousarray(np.asarray(image)[:, :, ::-1]))
+        return 1.0 - max((one["score"] for one in found if one["class"] in NAKED), default=0.0)
