@@ -414,8 +414,8 @@ def test_what_cannot_be_related_is_one_line(metrics: list[str], says: str) -> No
 def test_a_metric_on_another_scale_is_named_with_its_top() -> None:
     relations, points = find_relations(GRADES, ["realism/2", "beauty", "n/2"], Settings(), "judge")
     assert [pair.name for pair in relations.pairs] == ["realism_beauty", "realism_n/2", "beauty_n/2"]
-    assert sorted(set(points["realism_beauty"].x)) == [0, 0.5, 1]
-    assert set(points["beauty_n/2"].y) == {0.5}
+    assert sorted(set(points["realism", "beauty"].x)) == [0, 0.5, 1]
+    assert set(points["beauty", "n/2"].y) == {0.5}
 
 
 def test_metrics_without_an_item_in_common_have_no_relation() -> None:
@@ -424,6 +424,17 @@ def test_metrics_without_an_item_in_common_have_no_relation() -> None:
     assert [pair.name for pair in relations.pairs] == ["a_b", "c_d"]
     with pytest.raises(UserError, match="no item has values of two of a, c"):
         find_relations(apart, ["a", "c"], Settings(), "judge")
+
+
+def test_pairs_of_names_that_join_to_one_are_refused() -> None:
+    colliding = [Scored(str(n), str(n), {"a_b": 0.9, "a": n / 20, "b_a": 0.1}) for n in range(20)]
+    with pytest.raises(UserError) as told:
+        find_relations(colliding, ["a_b", "a", "b_a"], Settings(), "judge")
+    assert "the pairs a × b_a and a_b × a would both be 'a_b_a' in result.json" in str(told.value)
+    assert "\n" not in str(told.value)
+    relations, points = find_relations(colliding, ["a_b", "a"], Settings(), "judge")
+    assert [pair.name for pair in relations.pairs] == ["a_b_a"]
+    assert set(points) == {("a_b", "a")}
 
 
 # ---- balanced samples

@@ -26,8 +26,8 @@ _PALEST = 0.3
 """Opacity of a relation that no resample has."""
 
 
-def draw(relations: Relations, points: Mapping[str, Points], title: str) -> dict[str, bytes]:
-    """The four pictures by file name; ``points`` are those of each pair by its name."""
+def draw(relations: Relations, points: Mapping[tuple[str, str], Points], title: str) -> dict[str, bytes]:
+    """The four pictures by file name; ``points`` are those of each pair by its two names."""
     import matplotlib
 
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # it tells of each font it tries
@@ -167,7 +167,7 @@ def _thresholds(relations: Relations) -> list[str]:
     ]
 
 
-def _scatter(relations: Relations, points: Mapping[str, Points], title: str) -> Figure:
+def _scatter(relations: Relations, points: Mapping[tuple[str, str], Points], title: str) -> Figure:
     """A panel for each pair: its points over the three regions, with the line of all points dashed."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
@@ -177,7 +177,7 @@ def _scatter(relations: Relations, points: Mapping[str, Points], title: str) -> 
     figure = Figure(figsize=(max(2.9 * columns, 5.8), 3.1 * rows + 0.9), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for panel, pair in zip(panels, relations.pairs, strict=False):
-        _panel(panel, relations, pair, points[pair.name])
+        _panel(panel, relations, pair, points[pair.first, pair.second])
     for panel in panels[len(relations.pairs) :]:
         panel.set_visible(False)
     figure.suptitle(title, weight="bold", size=12, wrap=True)

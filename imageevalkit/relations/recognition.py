@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
-from itertools import combinations
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imageevalkit.errors import UserError
@@ -64,17 +64,19 @@ class Statistics(NamedTuple):
 
 def find_relations(
     scored: Sequence[Scored], metrics: Sequence[str], settings: Settings, evaluator: str
-) -> tuple[Relations, dict[str, Points]]:
-    """The relations of every pair of ``metrics`` with items in common, and the points of each by its name.
+) -> tuple[Relations, dict[tuple[str, str], Points]]:
+    """The relations of every pair of ``metrics`` with items in common, and the points of each by its two names.
 
     Raises:
-        UserError: a metric is not there, has a value beyond its scale, or no pair has an item.
+        UserError: a metric is not there, has a value beyond its scale, or no pair has an item; or the names of two
+            pairs are one in the official file.
     """
     frame, prompts = table(scored, metrics), [one.prompt for one in scored]
-    points = {f"{one}_{other}": _points(frame[[one, other]], prompts) for one, other in _pairs(frame)}
+    points = {(one, other): _points(frame[[one, other]], prompts) for one, other in _pairs(frame)}
     if not points:
         raise UserError(f"no item has values of two of {', '.join(metrics)}")
-    pairs = [_pair(one, other, points[f"{one}_{other}"], settings) for one, other in _pairs(frame)]
+    _check_names({name for names in points for name in names})
+    pairs = [_pair(one, other, of_pair, settings) for (one, other), of_pair in points.items()]
     relations = Relations(
         key=key_of(metrics, settings, evaluator, scored),
         evaluator=evaluator,
@@ -87,6 +89,19 @@ def find_relations(
         pairs=pairs,
     )
     return relations, points
+
+
+def _check_names(metrics: Iterable[str]) -> None:
+    """Raises UserError: the official file, which joins the names of a pair, would have two pairs of one name."""
+    joined: dict[str, tuple[str, str]] = {}
+    for one, other in permutations(sorted(metrics), 2):
+        name = f"{one}_{other}"
+        if name in joined:
+            raise UserError(
+                f"the pairs {' × '.join(joined[name])} and {one} × {other} would both be '{name}' in result.json: "
+                "name fewer metrics"
+            )
+        joined[name] = one, other
 
 
 def table(scored: Sequence[Scored], metrics: Sequence[str]) -> DataFrame:
