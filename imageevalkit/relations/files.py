@@ -5,20 +5,21 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from imageevalkit.cell.jsonl import Shape, parse
-from imageevalkit.relations.rules import KINDS, NONE, TILT, Pair, Relations, reversed_code
+from imageevalkit.relations.rules import KINDS, NONE, TILT, Pair, Relations, Settings, reversed_code
 
 SCHEMA = "imageevalkit.relations/1"
 CERTAINTY = "certainty.json"
 OFFICIAL = ("result.json", "relationship_codes.csv")
 PICTURES = ("dtm.png", "dtm.svg", "scatter.png", "scatter.svg")
 
-_RELATIONS = Shape.of(Relations)
+_RELATIONS, _SETTINGS = Shape.of(Relations), Shape.of(Settings)
+_CODES = {str(code) for code in KINDS}
 
 
 def texts(relations: Relations) -> dict[str, str]:
@@ -35,9 +36,23 @@ def read(folder: Path) -> Relations | None:
     """The relations on record in ``folder``; None where there are none, or their files are damaged or not all there."""
     with contextlib.suppress(OSError, ValueError):
         raw = parse((folder / CERTAINTY).read_bytes())
-        if raw["schema"] == SCHEMA and all((folder / name).is_file() for name in (*OFFICIAL, *PICTURES)):
-            return _RELATIONS.read(raw)
+        found = _RELATIONS.read(raw)
+        is_whole = all((folder / name).is_file() for name in (*OFFICIAL, *PICTURES))
+        if raw.get("schema") == SCHEMA and is_whole and _is_understood(found):
+            return found
     return None
+
+
+def _is_understood(found: Relations) -> bool:
+    """Whether settings and codes are those of this version. Raises ValueError: a setting has no such value."""
+    _SETTINGS.read(found.settings)
+    codes = {code for pair in found.pairs for code in (str(pair.code), *pair.codes)}
+    names = {name for pair in found.pairs for name in (pair.first, pair.second)}
+    return (
+        found.settings.keys() <= {each.name for each in fields(Settings)}
+        and codes <= _CODES
+        and found.means.keys() == names
+    )
 
 
 def official_result(relations: Relations) -> dict[str, Any]:
