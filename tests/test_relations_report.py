@@ -129,6 +129,36 @@ def test_files_that_are_lost_or_damaged_come_back(cell: Cell, damage: str) -> No
 
 
 @pytest.mark.parametrize(
+    "damage",
+    [
+        {"settings": {"synergy_threshold": 0.7}},
+        {"settings": {"synergy": 7}},
+        {"settings": {"preset": ["paper"]}},
+        {"means": {}},
+        {"schema": "imageevalkit.relations/9"},
+        [],
+    ],
+)
+def test_a_record_that_is_not_understood_is_a_damaged_one(cell: Cell, damage: Any) -> None:
+    report(cell, "look", "truth")
+    record = on_record(cell)
+    path = cell.relations / "certainty.json"
+    path.write_text(json.dumps({**record, **damage} if damage else damage))
+    assert main([]) == ExitStatus.COMPLETE
+    assert "look × truth" not in (output_root() / "report.html").read_text()
+    assert report(cell, "look", "truth") == ExitStatus.COMPLETE
+    assert on_record(cell) == record
+
+
+def test_a_code_that_is_none_is_damage(cell: Cell) -> None:
+    report(cell, "look", "truth")
+    text = (cell.relations / "certainty.json").read_text()
+    (cell.relations / "certainty.json").write_text(text.replace('"0": 1.0', '"synergy": 1.0'))
+    assert main([]) == ExitStatus.COMPLETE
+    assert "look × truth" not in (output_root() / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
     ("metrics", "says"),
     [
         (["loook", "truth"], "no relations: there is no metric 'loook' of items (did you mean 'look'?)"),
@@ -161,6 +191,26 @@ def test_relations_of_scores_that_are_stale_are_not_shown(cell: Cell) -> None:
     cell.generation.write_text("".join(json.dumps(line) + "\n" for line in lines))
     main([])
     assert "look × truth" not in (output_root() / "report.html").read_text()
+
+
+def test_metrics_that_were_asked_for_stay_and_those_of_the_benchmark_follow_the_items(cell: Cell) -> None:
+    values = {"IQ-R": 0.9, "IQ-O": 0.8, "TA-C": 0.95}
+    own = write_scores("model", "trig-t2i", [values] * 12)
+    main([])
+    assert on_record(own)["metrics"] == ["IQ-R", "IQ-O", "TA-C"]
+    report(own, "TA-C", "IQ-R")
+    for scores in ([values] * 12, [{**values, "D-K": 0.5}] * 12):
+        write_scores(*own, scores)
+        main([])
+        assert on_record(own)["metrics"] == ["TA-C", "IQ-R"]
+    # all of its own, asked for by name, are no fewer a wish
+    report(own, "IQ-R", "IQ-O", "TA-C", "D-K")
+    assert on_record(own)["asked"] is True
+    follows = write_scores("another", "trig-t2i", [values] * 12)
+    main([])
+    write_scores(*follows, [{**values, "D-K": 0.5}] * 12)
+    main([])
+    assert on_record(follows)["metrics"] == ["IQ-R", "IQ-O", "TA-C", "D-K"]
 
 
 # ---- through eval.sh

@@ -63,9 +63,14 @@ class Statistics(NamedTuple):
 
 
 def find_relations(
-    scored: Sequence[Scored], metrics: Sequence[str], settings: Settings, evaluator: str
+    scored: Sequence[Scored],
+    metrics: Sequence[str],
+    settings: Settings,
+    evaluator: str,
+    asked: bool = True,
 ) -> tuple[Relations, dict[tuple[str, str], Points]]:
-    """The relations of every pair of ``metrics`` with items in common, and the points of each by its two names.
+    """The relations of every pair of ``metrics`` with items in common, and the points of each by its two names;
+    ``asked``: the user named them.
 
     Raises:
         UserError: a metric is not there, has a value beyond its scale, or no pair has an item; or the names of two
@@ -81,6 +86,7 @@ def find_relations(
         key=key_of(metrics, settings, evaluator, scored),
         evaluator=evaluator,
         metrics=list(metrics),
+        asked=asked,
         settings=_given(settings),
         thresholds=dict(vars(settings.thresholds)),
         correlation=settings.correlation,

@@ -208,11 +208,13 @@ class Relations:
     """The relations of all pairs of ``metrics`` that have items in common, as on record beside the official files.
 
     ``key`` stands for all that they were made from; ``means`` are pooled over the items of all pairs of a metric.
+    ``asked``: the user named the metrics, not the benchmark.
     """
 
     key: str
     evaluator: str
     metrics: list[str]
+    asked: bool
     settings: dict[str, Any]
     thresholds: dict[str, float]
     correlation: str

@@ -49,7 +49,10 @@ def update_relations(cells: Sequence[CellReport], asked: Asked, tell: Tell) -> d
             continue
         before = files.read(cell.relations)
         is_wanted = cell.key in asked.cells
-        metrics = (asked.metrics.get(cell.benchmark) if is_wanted else None) or _metrics(report, before)
+        wish = (asked.metrics.get(cell.benchmark) if is_wanted else None) or (
+            before.metrics if before and before.asked else None
+        )
+        metrics = wish or _own(report)
         if len(metrics) < 2:
             continue
         try:
@@ -57,7 +60,7 @@ def update_relations(cells: Sequence[CellReport], asked: Asked, tell: Tell) -> d
                 dict(asked.settings) if is_wanted and asked.settings else before.settings if before else {}
             )
             found[cell.key] = _relations(
-                report, report.result.evaluator.id, metrics, Settings(**given), before
+                report, report.result.evaluator.id, metrics, Settings(**given), before, bool(wish)
             )
         except UserError as error:
             tell(f"{cell.key}: no relations: {error}")
@@ -66,34 +69,36 @@ def update_relations(cells: Sequence[CellReport], asked: Asked, tell: Tell) -> d
     return found
 
 
-def _metrics(report: CellReport, before: Relations | None) -> Sequence[str]:
-    """Those that were asked for once, or those of its benchmark that its items have, which next time may be more."""
+def _own(report: CellReport) -> Sequence[str]:
+    """The metrics of its benchmark that its items have, which next time may be more."""
     try:
         cls = registry.benchmark_class(report.cell.benchmark)
     except CellFailure:  # whoever evaluates it is told
         cls = None
-    own = cls.relations if cls else ()
-    if before and not {*before.metrics} <= {*own}:
-        return before.metrics
     there = {name for item in report.items for name in item.values}
-    return [name for name in own if name in there]
+    return [name for name in cls.relations if name in there] if cls else []
 
 
 def _relations(
-    report: CellReport, evaluator: str, metrics: Sequence[str], settings: Settings, before: Relations | None
+    report: CellReport,
+    evaluator: str,
+    metrics: Sequence[str],
+    settings: Settings,
+    before: Relations | None,
+    asked: bool,
 ) -> Relations:
     scored = [
         Scored(item.id, item.prompt_sha256 or item.prompt or item.id, item.values)
         for item in report.items
         if item.values
     ]
-    if before and before.key == key_of(metrics, settings, evaluator, scored):
+    if before and before.asked == asked and before.key == key_of(metrics, settings, evaluator, scored):
         return before
     # a second for those who have no relations
     from imageevalkit.relations.pictures import draw
     from imageevalkit.relations.recognition import find_relations
 
-    relations, points = find_relations(scored, metrics, settings, evaluator)
+    relations, points = find_relations(scored, metrics, settings, evaluator, asked)
     pictures = draw(relations, points, f"{report.cell.model} on {report.cell.benchmark}")
     # the last of the texts says that all are there
     contents: dict[str, bytes | str] = {**pictures, **files.texts(relations)}
