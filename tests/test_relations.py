@@ -235,6 +235,32 @@ def test_images_of_one_prompt_are_drawn_together() -> None:
     assert together.certainty < apart.certainty - 0.05
 
 
+def test_images_of_too_few_prompts_have_no_certainty() -> None:
+    """Who draws of one prompt draws the same every time, and would be certain of anything."""
+    points = [(0.9, 0.9)] * 12
+    assert relation(points, prompts=1).certainty is None
+    assert relation(points, prompts=9).certainty is None
+    assert relation(points, prompts=10).certainty == 1
+
+
+@pytest.mark.parametrize(
+    ("points", "is_line"),
+    [
+        pytest.param([(0.5 + 0.02 * n, 0.5 + 0.02 * n) for n in range(12)], True, id="y = x"),
+        pytest.param([(0.5 + 0.02 * n, 0.6) for n in range(12)], True, id="y is constant"),
+        pytest.param([(0.5 + 0.02 * n, 0.6 + 0.01 * (n == 3)) for n in range(12)], False, id="one is above"),
+        pytest.param([(0.5 + 0.02 * n, 0.6) for n in range(9)], False, id="too few for a tilt"),
+    ],
+)
+def test_a_tilt_of_points_on_their_line_is_known_as_such(
+    points: list[tuple[float, float]], is_line: bool
+) -> None:
+    found = relation(points)
+    assert found.is_line == is_line
+    if is_line:
+        assert (found.code, found.above, found.below, found.on_line) == (2, 0, 12, 12)
+
+
 def test_too_few_items_have_no_certainty() -> None:
     assert relation(RISING).codes == {}
     assert relation(RISING).certainty is None

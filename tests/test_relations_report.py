@@ -213,6 +213,14 @@ def test_metrics_that_were_asked_for_stay_and_those_of_the_benchmark_follow_the_
     assert on_record(follows)["metrics"] == ["IQ-R", "IQ-O", "TA-C", "D-K"]
 
 
+def test_the_page_says_of_a_tilt_that_its_points_are_on_the_line(cell: Cell) -> None:
+    write_scores(*cell, [{"look": 0.5 + n / 50, "truth": 0.5 + n / 50} for n in range(12)])
+    report(cell, "look", "truth")
+    page = (output_root() / "report.html").read_text()
+    assert "tilt: look dominates truth <span" in page
+    assert "(all points lie on the line, which counts as below)" in page
+
+
 # ---- through eval.sh
 
 TWO_SCORES = """

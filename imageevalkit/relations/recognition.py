@@ -158,6 +158,7 @@ def _pair(first: str, second: str, points: Points, settings: Settings) -> Pair:
         tradeoff=int(found.tradeoff[0]),
         above=int(found.above[0]),
         below=int(found.below[0]),
+        on_line=_on_the_line(points, thresholds),
         correlation=None if numpy.isnan(correlation) else correlation,
         codes=bootstrap(points, settings, f"{first}_{second}"),
     )
@@ -204,8 +205,7 @@ def decide(found: Statistics, thresholds: Thresholds) -> ndarray:
 def statistics(points: Points, weights: ndarray, thresholds: Thresholds, correlation: str) -> Statistics:
     """The quantities of :func:`decide` of ``points`` (n) with each row of ``weights`` (sets × n, whole numbers)."""
     x, y = points.x, points.y
-    high = (x > thresholds.synergy) & (y > thresholds.synergy)
-    low = (x < thresholds.bottleneck) & (y < thresholds.bottleneck)
+    high, low = _regions(points, thresholds)
     rest = ~(high | low)
     total = weights.sum(axis=1)
     above, below = _beside_the_line(x[rest], y[rest], weights[:, rest])
@@ -232,6 +232,25 @@ def correlation_of(points: Points, kind: str) -> float:
     measure = stats.spearmanr if kind == "spearman" else stats.pearsonr
     with warnings.catch_warnings(action="ignore"):  # of values that are nearly constant
         return float(measure(points.x, points.y).statistic)
+
+
+def _regions(points: Points, thresholds: Thresholds) -> tuple[ndarray, ndarray]:
+    """Which points are high in both, and which low in both."""
+    x, y = points.x, points.y
+    high = (x > thresholds.synergy) & (y > thresholds.synergy)
+    return high, (x < thresholds.bottleneck) & (y < thresholds.bottleneck)
+
+
+def _on_the_line(points: Points, thresholds: Thresholds) -> int:
+    """How many points of the trade-off region are neither above nor below its regression line."""
+    import numpy
+
+    high, low = _regions(points, thresholds)
+    rest = ~(high | low)
+    once = numpy.ones((1, int(rest.sum())))
+    above, _ = _beside_the_line(points.x[rest], points.y[rest], once)
+    _, on_or_above = _beside_the_line(points.x[rest], -points.y[rest], once)
+    return int(on_or_above[0] - above[0])
 
 
 def _beside_the_line(x: ndarray, y: ndarray, weights: ndarray) -> tuple[ndarray, ndarray]:
@@ -318,16 +337,16 @@ def _pareto(x: ndarray, y: ndarray, weights: ndarray) -> ndarray:
 
 
 def bootstrap(points: Points, settings: Settings, name: str) -> dict[str, float]:
-    """How often each code (as text) results when prompts are drawn anew, with replacement; {} for too few items.
+    """How often each code (as text) results when prompts are drawn anew, with replacement; {} for too few prompts.
 
     ``name`` decides, with a fixed seed, what is drawn: other pairs change nothing.
     """
     import numpy
 
-    if len(points.x) < FEWEST:
+    prompts = int(points.prompt.max()) + 1
+    if prompts < FEWEST:
         return {}
     random = numpy.random.default_rng([_SEED, zlib.crc32(name.encode("utf-8", "surrogatepass"))])
-    prompts = int(points.prompt.max()) + 1
     counts: dict[str, int] = {}
     at_once = max(1, _WEIGHTS // len(points.x))
     for start in range(0, settings.resamples, at_once):

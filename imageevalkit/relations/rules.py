@@ -45,7 +45,7 @@ KINDS: Mapping[int, Kind] = {
 """By code, in the order of the legend: of two names, the row's is the first."""
 
 FEWEST = 10
-"""Points that a tilt, and a bootstrap, needs."""
+"""Points that a tilt needs, and prompts that a bootstrap does: one prompt is always drawn again."""
 
 CORRELATIONS = ("spearman", "pearson", "pareto")
 
@@ -169,8 +169,9 @@ class Pair:
     """The relation of two metrics over ``n`` items, the thresholds' quantities, and what resamples say.
 
     ``synergy`` and ``bottleneck`` are shares of points, ``tradeoff`` counts the others, ``above`` and ``below`` those
-    of them beside their regression line. ``correlation`` is None where it is not defined. ``codes`` are the shares of
-    resamples by code (as text), empty where there are fewer than :data:`FEWEST` items.
+    of them beside their regression line, ``below`` with the ``on_line`` ones that lie on it. ``correlation`` is None
+    where it is not defined. ``codes`` are the shares of resamples by code (as text), empty where there are fewer than
+    :data:`FEWEST` prompts.
     """
 
     first: str
@@ -183,12 +184,18 @@ class Pair:
     tradeoff: int
     above: int
     below: int
+    on_line: int
     correlation: float | None
     codes: dict[str, float]
 
     @property
     def name(self) -> str:
         return f"{self.first}_{self.second}"
+
+    @property
+    def is_line(self) -> bool:
+        """Whether it is a tilt alone because points on the line count as below: all of them lie there."""
+        return abs(self.code) == TILT and self.on_line == self.tradeoff
 
     @property
     def certainty(self) -> float | None:
@@ -244,5 +251,5 @@ def key_of(metrics: Sequence[str], settings: Settings, evaluator: str, scored: I
     return digest.hexdigest()
 
 
-_RULES = 1
+_RULES = 2
 """To be raised when relations, files or pictures of the same scores change."""

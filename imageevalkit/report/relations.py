@@ -125,10 +125,11 @@ class Field(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One pair in words, for the table below the map."""
+    """One pair in words, for the table below the map; ``note`` is what to know of the relation."""
 
     pair: Pair
     relation: str
+    note: str
     certainty: str
     otherwise: str
 
@@ -161,10 +162,11 @@ def _field(relations: Relations, row: str, column: str) -> Field | None:
     if column < row:
         means = f"{pair.mean_of(row):.2f} {pair.mean_of(column):.2f}"
         return Field("both", means, f"means of {row} and {column} in {pair.n} items")
-    kind, sure = KINDS[pair.code_of(row)], "too few items to resample"
+    kind, sure = KINDS[pair.code_of(row)], "too few prompts to resample"
     if pair.certainty is not None:
         sure = f"in {pair.certainty:.0%} of resamples"
     words = f"{row} × {column}: {relation_of(pair)}, {sure}, {pair.n} items"
+    words += f"; {_LINE}" * pair.is_line
     if pair.certainty is None:
         return Field(f"field {kind.name}", "", words, kind.mark)
     # on a faded colour the ink of the page is read best: on a dark page sooner
@@ -183,12 +185,15 @@ def relation_of(pair: Pair, code: int | None = None) -> str:
     return f"{name}: {one} dominates {other}" if name == "tilt" else name
 
 
+_LINE = "all points lie on the line, which counts as below"
+
+
 def _row(pair: Pair) -> Row:
     others = {code: share for code, share in pair.codes.items() if int(code) != pair.code}
     code = max(others, key=lambda one: others[one], default="")
-    certainty = "too few items" if pair.certainty is None else _percent(pair.certainty)
+    certainty = "too few prompts" if pair.certainty is None else _percent(pair.certainty)
     otherwise = f"{relation_of(pair, int(code))} {_percent(others[code])}" if code else ""
-    return Row(pair, relation_of(pair), certainty, otherwise)
+    return Row(pair, relation_of(pair), _LINE if pair.is_line else "", certainty, otherwise)
 
 
 def _percent(share: float) -> str:
