@@ -428,7 +428,12 @@ GRADES = [Scored(str(n), str(n), {"realism": n % 3, "beauty": n % 2, "n/2": 0.5}
         (["realism", "beauty"], "relations are of scores from 0 to 1, but realism of item 2 is 2"),
         (["realism/1.5", "beauty"], "relations are of scores from 0 to 1.5, but realism of item 2 is 2"),
         (["beauty", "beauty/2"], "a metric is named twice"),
-        (["beauty", "realism/0"], "there is no metric 'realism/0'"),
+        (["beauty", "realism/0"], "'0' of 'realism/0' is no scale; name its scale behind a slash: stars/5"),
+        (["beauty", "realism/-2"], "'-2' of 'realism/-2' is no scale"),
+        (["beauty", "realism/2:2"], "'2:2' of 'realism/2:2' is no scale"),
+        (["beauty", "realism/nan:2"], "'nan:2' of 'realism/nan:2' is no scale"),
+        (["beauty", "realism/1:2:3"], "'1:2:3' of 'realism/1:2:3' is no scale"),
+        (["beauty", "realism/1:2"], "relations are of scores from 1 to 2, but realism of item 0 is 0"),
     ],
 )
 def test_what_cannot_be_related_is_one_line(metrics: list[str], says: str) -> None:
@@ -442,6 +447,21 @@ def test_a_metric_on_another_scale_is_named_with_its_top() -> None:
     assert [pair.name for pair in relations.pairs] == ["realism_beauty", "realism_n/2", "beauty_n/2"]
     assert sorted(set(points["realism", "beauty"].x)) == [0, 0.5, 1]
     assert set(points["beauty", "n/2"].y) == {0.5}
+
+
+def test_a_scale_may_begin_elsewhere_and_end_below() -> None:
+    values = [{"grade": 1 + n % 5, "IQ-A/niqe": 2.5 * (n % 5), "cos": n % 3 - 1} for n in range(20)]
+    items = [Scored(str(n), str(n), one) for n, one in enumerate(values)]
+    metrics = ["grade/1:5", "IQ-A/niqe/10:0", "cos/-1:1"]
+    relations, points = find_relations(items, metrics, Settings(), "judge")
+    assert relations.metrics == metrics
+    assert relations.dimensions == ["IQ-A/niqe", "cos", "grade"]
+    both = points["grade", "IQ-A/niqe"]
+    assert sorted(set(both.x)) == [0, 0.25, 0.5, 0.75, 1]
+    # the lowest NIQE is the best
+    assert both.y.tolist() == [1 - x for x in both.x]
+    assert relations.pairs[0].correlation == pytest.approx(-1)
+    assert sorted(set(points["grade", "cos"].y)) == [0, 0.5, 1]
 
 
 def test_metrics_without_an_item_in_common_have_no_relation() -> None:
@@ -466,16 +486,19 @@ def test_pairs_of_names_that_join_to_one_are_refused() -> None:
 # ---- balanced samples
 
 
+STEERING = "\u202e \x85 \u9f8d \x1b[31m \U0001f600"
+
+
 @pytest.fixture
 def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cell:
     """Five images with two scores each; the last has been made again since."""
     monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path / "output"))
     cell = Cell("org/model", "bench")
-    made = [Made(f"images/{n}", f"prompt {n}") for n in range(5)]
+    made = [Made(f"images/{n}", f"prompt {n}" + STEERING * (n == 3)) for n in range(5)]
     write_items(cell, made)
     shas = {
         record["item"]: record["image_sha256"]
-        for record in map(json.loads, cell.generation.read_text().splitlines())
+        for record in map(json.loads, cell.generation.read_text().strip().split("\n"))
     }
     values = [(0.9, 1.6), (0.9, 1.2), (0.7, 1.4), (0.71, 1.4), (0.9, 1.8)]
     lines = [
@@ -505,7 +528,9 @@ def test_balanced_samples_are_good_in_both_and_about_equally_so(
     samples = [json.loads(line) for line in told.out.splitlines()]
     # 0.9 and 0.8 differ by 0.1; 0.7 is not above 0.7; 0.9 and 0.6 differ too much
     assert [sample["item"] for sample in samples] == ["images/0", "images/3"]
-    assert samples[0]["prompt"] == "prompt 0"
+    assert [sample["prompt"] for sample in samples] == ["prompt 0", f"prompt 3{STEERING}"]
+    assert not {"\u202e", "\x85", "\x1b"} & {*told.out}
+    assert "\u9f8d" in told.out
     assert samples[0]["scores"] == {"look": 0.9, "truth": 0.8}
     assert Path(samples[0]["image"]).is_file()
     assert told.err.strip() == "2 samples of 4 images with both scores"
@@ -517,6 +542,7 @@ def test_balanced_samples_are_good_in_both_and_about_equally_so(
         ("org/modl/bench look truth/2 --above 0.7 --within 0.1", "did you mean 'org/model/bench'?"),
         ("org/model/bench look truh --above 0.7 --within 0.1", "did you mean 'truth'?"),
         ("org/model/bench look look --above 0.7 --within 0.1", "name two metrics, not look twice"),
+        ("org/model/bench look look/1 --above 0.7 --within 0.1", "name two metrics, not look twice"),
         ("org/model/bench look truth --above 0.7 --within 0.1", "truth of item images/0 is 1.6"),
         ("org/model/bench look truth/2 --above 7 --within 0.1", "--above must be from 0 to 1, not 7"),
         ("org/model/bench look truth/2 --above 0.1 0.2 0.3 --within 0.1", "--above takes one threshold"),

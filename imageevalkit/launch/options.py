@@ -306,7 +306,7 @@ def parse_relations(text: str) -> dict[str, list[str]]:
         if not benchmark or len(metrics) < 2:
             raise UserError(
                 f"--relations: '{part}' names no two metrics of a benchmark; use --relations "
-                '"wise=consistency/2,realism/2" (c/2: a score from 0 to 2)'
+                '"wise=consistency/2,realism/2" (c/2: a score from 0 to 2; c/1:5: one from 1 to 5)'
             )
         if found.setdefault(benchmark, metrics) != metrics:
             raise UserError(f"--relations names {benchmark} twice: give all its metrics at once")

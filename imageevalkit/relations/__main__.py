@@ -2,7 +2,8 @@
 
     .venv/bin/python -m imageevalkit.relations MODEL/BENCHMARK METRIC METRIC --above 0.7 --within 0.1 > balanced.jsonl
 
-A line of JSON for each: item, prompt, scores, image. A metric on another scale is named with its top: consistency/2.
+A line of JSON for each: item, prompt, scores, image. A metric on another scale is named with that: consistency/2,
+grade/1:5, or niqe/10:0 where lower is better.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from imageevalkit.cell.records import OK, last_records
 from imageevalkit.cell.results import bases, read_scores
 from imageevalkit.errors import Arguments, ExitStatus, UserError, run_main, say, show, suggest
 from imageevalkit.relations.rules import Column, Scored
-from imageevalkit.text import counted
+from imageevalkit.text import counted, printable
 
 
 def main() -> ExitStatus:
@@ -36,8 +37,6 @@ def main() -> ExitStatus:
     above = args.above * 2 if len(args.above) == 1 else args.above
     if len(above) != 2:
         raise UserError(f"--above takes one threshold for both metrics or one for each, not {len(above)}")
-    if args.metrics[0] == args.metrics[1]:
-        raise UserError(f"name two metrics, not {args.metrics[0]} twice")
     for option, value in (("--above", above[0]), ("--above", above[1]), ("--within", args.within)):
         if not 0 <= value <= 1:
             raise UserError(f"{option} must be from 0 to 1, not {value:g}")
@@ -46,6 +45,8 @@ def main() -> ExitStatus:
     scored = {score.item: Scored(score.item, "", score.values) for score in read_scores(cell.scores)}
     known = [name for one in scored.values() for name in one.values]
     columns = [Column.find(name, known) for name in args.metrics]
+    if columns[0].name == columns[1].name:
+        raise UserError(f"name two metrics, not {columns[0].name} twice")
     both = chosen = 0
     for item, one in scored.items():
         values = [value for column in columns if (value := column.value(one)) is not None]
@@ -63,9 +64,14 @@ def main() -> ExitStatus:
             scores = {column.name: value for column, value in zip(columns, values, strict=True)}
             image = portable_path(cell.folder / record.path)
             sample = {"item": item, "prompt": record.prompt, "scores": scores, "image": image}
-            show(json.dumps(sample, ensure_ascii=False))
+            show(_steering_nothing(json.dumps(sample, ensure_ascii=False)))
     say(f"{counted(chosen, 'sample')} of {counted(both, 'image')} with both scores", sys.stderr)
     return ExitStatus.COMPLETE
+
+
+def _steering_nothing(text: str) -> str:
+    """The same JSON, in which what no terminal is shown is written as an escape: nothing of a prompt is lost."""
+    return "".join(one if printable(one) == one else json.dumps(one)[1:-1] for one in text)
 
 
 def _cell(key: str) -> Cell:

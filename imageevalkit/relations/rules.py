@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -128,25 +129,32 @@ class Scored(NamedTuple):
     values: Mapping[str, float]
 
 
+_SCALES = "name its scale behind a slash: stars/5, grade/1:5, or niqe/10:0, where lower is better"
+
+
 class Column(NamedTuple):
-    """A metric as a user names it: ``consistency/2`` is the value ``consistency`` on a scale of 2."""
+    """A metric as a user names it: ``consistency/2`` is the value ``consistency`` on a scale of 2, ``grade/1:5`` one
+    from 1 to 5, and ``IQ-A/niqe/10:0`` one of which 10 is the worst and 0 the best."""
 
     name: str
-    top: float = 1.0
+    worst: float = 0.0
+    best: float = 1.0
 
     @classmethod
     def find(cls, text: str, known: Iterable[str]) -> Column:
         """The one that ``text`` names. Raises UserError: it is none of those ``known``."""
         known = list(dict.fromkeys(known))
-        name, slash, number = text.rpartition("/")
         if text in known:
             return cls(text)
-        try:
-            top = float(number) if slash else 0.0
-        except ValueError:
-            top = 0.0
-        if name in known and 0 < top < math.inf:
-            return cls(name, top)
+        name, _, scale = text.rpartition("/")  # a name may have slashes
+        worst, is_from, best = scale.rpartition(":")
+        if name in known:
+            with contextlib.suppress(ValueError):
+                column = cls(name, float(worst) if is_from else 0.0, float(best))
+                size = column.best - column.worst
+                if math.isfinite(size) and (size != 0 if is_from else size > 0):
+                    return column
+            raise UserError(f"'{scale}' of '{text}' is no scale; {_SCALES}")
         has = f"each item has: {', '.join(known)}" if known else "no item has a value"
         raise UserError(f"there is no metric '{text}' of items{suggest(text, known)}; {has}")
 
@@ -155,13 +163,12 @@ class Column(NamedTuple):
         value = scored.values.get(self.name)
         if value is None:
             return None
-        if not 0 <= value <= self.top:
-            remedy = "; name the top of its scale behind a slash, as in stars/5" if value > self.top else ""
+        if not min(self.worst, self.best) <= value <= max(self.worst, self.best):
             raise UserError(
-                f"relations are of scores from 0 to {self.top:g}, but {self.name} of item {scored.item} is "
-                f"{value:g}{remedy}"
+                f"relations are of scores from {self.worst:g} to {self.best:g}, but {self.name} of item "
+                f"{scored.item} is {value:g}; {_SCALES}"
             )
-        return value / self.top
+        return (value - self.worst) / (self.best - self.worst)
 
 
 @dataclass(frozen=True)
