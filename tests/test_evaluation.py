@@ -22,7 +22,7 @@ from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.jsonl import copy_of
 from imageevalkit.cell.records import last_records
-from imageevalkit.cell.results import Metric, Result, Score, read_result, standing, validate
+from imageevalkit.cell.results import Metric, Result, Score, read_result, standing, validate, write_files
 from imageevalkit.cell.states import images_to_come
 from imageevalkit.errors import CellFailure
 from imageevalkit.evaluation.answerers import Answerers
@@ -577,6 +577,25 @@ def test_the_results_of_two_evaluators_stand_side_by_side() -> None:
     generate(Whiter(), FakeDataset(3))
     assert collect()[0].result is None, "no evaluator's result outlives the images"
     assert len(collect()) == 1
+
+
+def test_relations_of_a_judge_are_kept_with_its_result_and_come_back_with_it() -> None:
+    generate(FakeModel(), FakeDataset(3))
+    evaluate(RedBenchmark("red-v1"), n=3)
+    write_files(CELL.relations, {"certainty.json": "of red-v1", "dtm.png": b"1"})
+    evaluate(RedBenchmark("red-v2"), n=3)
+    [kept] = (CELL.folder / "evaluators").iterdir()
+    assert (kept / "relations/certainty.json").read_text() == "of red-v1"
+    # what was asked for is known still; the report of red-v2 writes its own
+    assert (CELL.relations / "certainty.json").read_text() == "of red-v1"
+    write_files(CELL.relations, {"certainty.json": "of red-v2"})
+    evaluate(RedBenchmark("red-v1"), n=3)
+    assert {path.name: path.read_bytes() for path in CELL.relations.iterdir()} == {
+        "certainty.json": b"of red-v1",
+        "dtm.png": b"1",
+    }
+    [kept] = (CELL.folder / "evaluators").iterdir()
+    assert (kept / "relations/certainty.json").read_text() == "of red-v2"
 
 
 class Whiter(FakeModel):

@@ -232,6 +232,9 @@ def leave(cell: Cell, result: Result, scores: str, official: Mapping[str, str | 
         text = json.dumps(as_object(result), indent=1, ensure_ascii=False)
         write_atomic(folder / cell.result.name, f"{text}\n")
         if folder != kept:
+            if (kept / cell.relations.name).is_dir():  # its own, from when it was the latest
+                shutil.rmtree(cell.relations, ignore_errors=True)
+                (kept / cell.relations.name).replace(cell.relations)
             shutil.rmtree(kept, ignore_errors=True)
     except OSError as error:
         path = short_path(str(error.filename2 or error.filename))
@@ -273,6 +276,9 @@ def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
 
 def _move(cell: Cell, target: Path, with_official: bool) -> None:
     target.mkdir(parents=True, exist_ok=True)
+    if cell.relations.is_dir():  # a copy: the next report goes by what was asked for once
+        theirs = {path.name: path.read_bytes() for path in cell.relations.iterdir() if path.is_file()}
+        write_files(target / cell.relations.name, theirs)
     # the result goes last: until then the next run sees whose files these are, and goes on here
     for path in (cell.scores, *[cell.official] * with_official, cell.result):
         if path.exists():
