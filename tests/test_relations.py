@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import random
 from collections.abc import Sequence
@@ -13,12 +14,15 @@ from typing import Any
 
 import numpy
 import pytest
+from PIL import Image
 
 from imageevalkit.cell import Cell
 from imageevalkit.errors import ExitStatus, UserError
 from imageevalkit.launch.kwargs import checked
 from imageevalkit.relations import files
 from imageevalkit.relations.__main__ import main as select
+from imageevalkit.relations.pictures import MOST_ON_PAGE
+from imageevalkit.relations.pictures import draw as pictures
 from imageevalkit.relations.recognition import Points, decide, find_relations, statistics
 from imageevalkit.relations.rules import (
     KINDS,
@@ -317,6 +321,15 @@ def test_planted_relations_are_recovered_with_certainty(
     certainties = [pair.certainty or 0 for pair in relations.pairs]
     assert min(certainties) > 0.6
     assert sum(certainties) / len(certainties) > 0.95
+
+
+def test_the_scatter_of_a_whole_task_is_small_enough_for_the_page() -> None:
+    _, items = plant()
+    relations, points = find_relations(items, DIMENSIONS, Settings(resamples=100), "judge")
+    small = pictures(relations, points, "planted")["scatter.webp"]
+    assert len(small) <= MOST_ON_PAGE
+    with Image.open(io.BytesIO(small)) as image:
+        assert min(image.size) >= 1000, "its words can be read"
 
 
 # ---- the official files

@@ -23,7 +23,7 @@ from tests.support.checkout import make_checkout, needs_driver_env, run_eval
 
 FILES = {
     *("result.json", "relationship_codes.csv", "certainty.json"),
-    *("dtm.png", "dtm.svg", "scatter.png", "scatter.svg"),
+    *("dtm.png", "dtm.svg", "scatter.png", "scatter.svg", "scatter.webp"),
 }
 Values = Mapping[str, float]
 
@@ -352,8 +352,25 @@ def test_the_page_has_a_map_for_each_model_with_its_legend(driver: Any) -> None:
     assert colour == driver.execute_script("return getComputedStyle(arguments[0]).backgroundColor", legend)
 
 
+def test_the_page_holds_the_scatter_of_every_pair_itself(driver: Any) -> None:
+    [first, *_] = driver.find_elements("css selector", ".map img.scatter")
+    shown = driver.execute_async_script(
+        "const [img, done] = arguments; img.closest('details').open = true;"
+        "img.decode().then(() => done([img.naturalWidth, img.clientWidth, img.src.slice(0, 22), img.src.length]))",
+        first,
+    )
+    natural, width, kind, length = shown
+    assert kind == "data:image/webp;base64"
+    assert natural > 500
+    assert width > 200
+    assert length <= 300_000
+    overflow = driver.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
+    assert overflow <= 0
+    driver.execute_script("arguments[0].closest('details').open = false", first)
+
+
 def test_the_page_has_every_pair_in_numbers_and_nothing_is_amiss(driver: Any) -> None:
-    [summary, *_] = driver.find_elements("css selector", ".map summary")
+    summary = driver.find_elements("css selector", ".map summary")[1]
     driver.execute_script("arguments[0].scrollIntoView({block: 'center'}); arguments[0].click()", summary)
     rows = driver.find_elements("css selector", ".map details[open] tbody tr")
     assert [row.find_element("css selector", "th").text for row in rows] == [

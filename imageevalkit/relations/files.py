@@ -16,7 +16,7 @@ from imageevalkit.relations.rules import KINDS, NONE, TILT, Pair, Relations, Set
 SCHEMA = "imageevalkit.relations/1"
 CERTAINTY = "certainty.json"
 OFFICIAL = ("result.json", "relationship_codes.csv")
-PICTURES = ("dtm.png", "dtm.svg", "scatter.png", "scatter.svg")
+PICTURES = ("dtm.png", "dtm.svg", "scatter.png", "scatter.svg", "scatter.webp")
 
 _RELATIONS, _SETTINGS = Shape.of(Relations), Shape.of(Settings)
 _CODES = {str(code) for code in KINDS}

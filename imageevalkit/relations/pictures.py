@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from imageevalkit.images import reduced
 from imageevalkit.relations.recognition import Points
 from imageevalkit.relations.rules import KINDS, Pair, Relations
 from imageevalkit.text import columns_of
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 _INK, _MUTED, _RULE = "#1a2130", "#5c6779", "#d5dae2"
 _REGIONS = (("Synergy", "#00cc44"), ("Bottleneck", "#9933ff"), ("Trade-off", "#f2b705"))
 _DPI = {"dtm": 160, "scatter": 110}
+MOST_ON_PAGE = 220_000
+"""Bytes of a scatter, which the page holds as base64: 300 KB."""
+_SIDES = (2400, 2000, 1700, 1400, 1200, 1000, 800)
 _SIDE = 0.82
 """Inches of a field of the map."""
 _NOTHING: Mapping[str, Any] = {"facecolor": "white", "edgecolor": _RULE, "hatch": "////", "linewidth": 0}
@@ -27,7 +31,8 @@ _PALEST = 0.3
 
 
 def draw(relations: Relations, points: Mapping[tuple[str, str], Points], title: str) -> dict[str, bytes]:
-    """The four pictures by file name; ``points`` are those of each pair by its two names."""
+    """The pictures by file name, the scatter also small enough for the page; ``points`` are those of each
+    pair by its two names."""
     import matplotlib
 
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # it tells of each font it tries
@@ -44,11 +49,12 @@ def draw(relations: Relations, points: Mapping[tuple[str, str], Points], title: 
     }
     with matplotlib.rc_context(style):
         figures = {"dtm": _map(relations, title), "scatter": _scatter(relations, points, title)}
-        return {
+        drawn = {
             f"{name}.{kind}": _saved(figure, kind, _DPI[name])
             for name, figure in figures.items()
             for kind in ("png", "svg")
         }
+    return {**drawn, "scatter.webp": _for_page(drawn["scatter.png"])}
 
 
 def _fonts() -> list[str]:
@@ -68,6 +74,15 @@ def _saved(figure: Figure, kind: str, dpi: int) -> bytes:
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
     figure.savefig(buffer, format=kind, dpi=dpi, facecolor="white", metadata=metadata)
     return buffer.getvalue()
+
+
+def _for_page(png: bytes) -> bytes:
+    """The same as WebP, as large as the page may hold."""
+    return next(
+        small
+        for side in _SIDES
+        if len(small := reduced(png, side, quality=70)) <= MOST_ON_PAGE or side == _SIDES[-1]
+    )
 
 
 def opacity(pair: Pair) -> float:

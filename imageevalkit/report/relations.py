@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -135,21 +136,29 @@ class Row(NamedTuple):
 
 
 class Map(NamedTuple):
-    """The relations of one model as the page shows them; ``folder`` is where the files are, quoted."""
+    """The relations of one model as the page shows them; ``folder`` is where the files are, quoted.
+
+    ``scatter`` is the picture of every pair, WebP in base64: the page may be sent without its files.
+    """
 
     model: str
     relations: Relations
     folder: str
+    scatter: str
     fields: list[list[Field | None]]
     rows: list[Row]
 
 
 def map_of(cell: Cell, relations: Relations) -> Map:
-    """What the page shows; a field is None where no item has both metrics."""
+    """What the page shows; a field is None where no item has both metrics.
+
+    Raises OSError: its scatter cannot be read.
+    """
     names = relations.dimensions
     fields = [[_field(relations, row, column) for column in names] for row in names]
     folder = quote(os.fsencode(f"{cell.key}/{cell.relations.name}"))
-    return Map(cell.model, relations, folder, fields, [_row(pair) for pair in relations.pairs])
+    scatter = base64.b64encode((cell.relations / "scatter.webp").read_bytes()).decode()
+    return Map(cell.model, relations, folder, scatter, fields, [_row(pair) for pair in relations.pairs])
 
 
 def _field(relations: Relations, row: str, column: str) -> Field | None:
