@@ -633,6 +633,20 @@ def test_a_third_rewriter_is_one_small_class(checkout: Path, tmp_path: Path) -> 
         file.unlink()
 
 
+@pytest.mark.parametrize("name", ["my-plainer", "Plainer", "2plain"])
+def test_a_name_that_folders_cannot_tell_is_refused(checkout: Path, tmp_path: Path, name: str) -> None:
+    file = checkout / f"infer/custom_rewriters/{name}.py"
+    file.write_text(PLAINER.replace('"plainer"', f'"{name}"'))
+    try:
+        with Rewriter() as server:
+            run = Runs(checkout, tmp_path, server).run(rewriter=name)
+    finally:
+        file.unlink()
+    assert run.returncode == 2, run.stdout + run.stderr
+    assert f"infer/custom_rewriters/{name}.py cannot be used: a rewriter's name begins with" in run.stderr
+    assert not server.requests and not list(tmp_path.rglob("*.png"))
+
+
 def test_the_rewriter_of_the_guide_rewrites_what_is_long(checkout: Path, tmp_path: Path) -> None:
     guide = (REPO / "README.md").read_text(encoding="utf-8")
     [code] = [
