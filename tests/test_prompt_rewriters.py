@@ -21,6 +21,7 @@ from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.errors import CellFailure
 from imageevalkit.prefetch.benchmark_files import pinned_texts
+from imageevalkit.rewriting.rewriter import NotRewritten
 from tests.support.checkout import REPO, environ, make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import ImageServer, Received
 from tests.support.judge_server import ReplyServer
@@ -345,6 +346,75 @@ def test_a_refusal_in_words_is_no_prompt(checkout: Path, tmp_path: Path) -> None
         assert run.returncode == 3, run.stdout
         [cell] = runs.cells()
         assert runs.records(cell)["images/5"]["prompt"] == "puzzle 5"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "I'm sorry, but I can't assist with that request.",
+        "**I'm sorry**, I can't help with that.",
+        "I apologize, but I cannot rewrite this prompt.",
+        "I'm not able to create that.",
+        "Unfortunately, I can't provide a prompt like this.",
+        "As an AI, I am unable to generate such content.",
+        "As an AI language model, I follow rules.",
+        "I\u2019m afraid I can\u2019t do that.",
+        "Sorry but I won't comply.",
+        "My apologies, this goes against our content policies.",
+        "> I must respectfully decline.",
+        "I can't.",
+        "I cannot fulfill this.",
+        "抱歉，我无法帮助您改写这个提示。",
+        "对不起，我不能。",
+        "ごめんなさい、そのリクエストにはお応えできません。",
+        "申し訳ございませんが、対応いたしかねます。",
+        "<think>Shall I?</think>I'm sorry, I can't do that.",
+        "<think>First I look at",
+        "<think>one</think> and <think>another that",
+        "A thought</think>  ",
+    ],
+)
+def test_no_refusal_or_thought_is_a_prompt(reply: str) -> None:
+    with pytest.raises(NotRewritten):
+        dtm.Dtm().prompt_in(reply)
+
+
+@pytest.mark.parametrize(
+    ("reply", "prompt"),
+    [
+        ("I can't believe this cat meme, wide shot", ""),
+        ("Sorry, no vacancy: a neon sign", ""),
+        ("I can't help falling in love: the cover of an album", ""),
+        ("An apologetic robot says: I can't help with that", ""),
+        ("Unfortunately, it rains: a wet street at night", ""),
+        ("我不能相信这只猫，广角", ""),
+        ("ごめんなさい、と書かれた看板", ""),
+        ("<think>a</think>b</think> A cat\n", "A cat"),
+        ("no mark at the start</think>A cat", "A cat"),
+    ],
+)
+def test_a_prompt_that_begins_like_a_refusal_is_one(reply: str, prompt: str) -> None:
+    assert dtm.Dtm().prompt_in(reply) == (prompt or reply)
+
+
+def test_a_cut_reply_is_no_prompt_and_counted(checkout: Path, tmp_path: Path) -> None:
+    with Rewriter() as server:
+        server.fail("puzzle 2", "no_logprobs")  # "Yes", for the length
+        server.fail("puzzle 4", "no_logprobs")
+        runs = Runs(checkout, tmp_path, server)
+        run = runs.run("--eval", "false")
+        assert run.returncode == 3, run.stdout + run.stderr
+        assert "2 could not be and are used as they are (2 times: the reply was cut" in run.stdout
+        assert 'extra_body={"max_tokens":8000}' in run.stdout
+        [cell] = runs.cells()
+        assert runs.records(cell)["images/2"]["prompt"] == "puzzle 2"
+        # more tokens are another request
+        server.fail("puzzle 2", "ok")
+        server.fail("puzzle 4", "ok")
+        again = runs.run("--eval", "false", kwargs=',extra_body={"max_tokens":8000}')
+        assert again.returncode == 0, again.stdout + again.stderr
+        assert len(runs.cells()) == 2
+        assert server.requests[-1].fields["max_tokens"] == 8000
 
 
 @pytest.mark.parametrize(("fault", "says"), [("401", "REWRITER_API_KEY"), ("404", "does not exist")])

@@ -152,7 +152,7 @@ def _answer(question: Question, reply: Mapping[str, Any], top: int, price: Price
         finish = finish_reasons(reply, choice)[0]
         if not text.strip() and (lost := _without_answer(finish, message)):
             return lost
-        return Answer(question, text, **used)
+        return Answer(question, text, cut=finish == "length", **used)
     logprobs = choice.get("logprobs")
     tokens = list_of(logprobs.get("content")) if isinstance(logprobs, dict) else []
     first = tokens[0] if tokens and isinstance(tokens[0], dict) else {}

@@ -38,14 +38,21 @@ STAGE = "rewrite"
 _FIRST_FAILURES = 10
 
 
+Status = Literal["ok", "refused", "cut"]
+
+
 class Reply(NamedTuple):
-    """The whole ``text`` of a reply, or the words in which one was ``refused``."""
+    """The ``text`` of a reply, whole or cut, or the words in which one was refused."""
 
     text: str
-    refused: bool
+    status: Status
 
 
-_RECORD = Shape[dict[str, Any]](must={"request": str, "status": Literal["ok", "refused"], "text": str})
+_RECORD = Shape[dict[str, Any]](must={"request": str, "status": Status, "text": str})
+_CUT = (
+    "the reply was cut where it had all tokens that it may have; a model that thinks needs more: --rewriter_kwargs "
+    "'extra_body={\"max_tokens\":8000}'"
+)
 
 
 class RewriteOptions(NamedTuple):
@@ -88,7 +95,7 @@ def replies_file(rewriter: Rewriter) -> Path:
 def read_replies(rewriter: Rewriter, retry_refused: bool) -> dict[str, Reply]:
     """By request; those without a prompt only where they are not to be asked for again. Raises CellFailure."""
     replies = {
-        one["request"]: Reply(one["text"], one["status"] == "refused")
+        one["request"]: Reply(one["text"], one["status"])
         for one in read_kept(replies_file(rewriter), _RECORD)
     }
     if retry_refused:
@@ -98,8 +105,8 @@ def read_replies(rewriter: Rewriter, retry_refused: bool) -> dict[str, Reply]:
 
 def _why_not(rewriter: Rewriter, reply: Reply) -> str:
     """Why a reply holds no prompt; empty: it does."""
-    if reply.refused:
-        return reply.text
+    if reply.status != "ok":
+        return reply.text if reply.status == "refused" else _CUT
     try:
         rewriter.prompt_in(reply.text)
     except NotRewritten as error:
@@ -289,12 +296,13 @@ class RewriteRun:
             say(f"request {request[:12]} failed: {self._errors[request]}")
             return
         text = redact(answer.error) if answer.text is None else answer.text
-        self._replies[request] = Reply(text, answer.refused)
+        status: Status = "refused" if answer.refused else "cut" if answer.cut else "ok"
+        self._replies[request] = Reply(text, status)
         asked = [message.parts[0] for message in answer.question.messages if message.role == "user"]
         writer.append(
             {
                 "request": request,
-                "status": "refused" if answer.refused else "ok",
+                "status": status,
                 "text": text,
                 "asked": "".join(map(str, asked)),
                 "seconds": round(answer.seconds, 4),
