@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import json
 import math
 import os
@@ -16,7 +18,7 @@ import pytest
 from benchmarks.trig.benchmark import DIMENSIONS, PAIRS, TrigP2P, TrigS2P, TrigSettings, TrigT2I, trig_score
 from imageevalkit import assets, registry
 from imageevalkit.adoption.places import find_images
-from imageevalkit.assets import table_record_of
+from imageevalkit.assets import TableAsset, table_record_of
 from imageevalkit.benchmark.contract import Benchmark, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question
 from imageevalkit.cell import REPO
@@ -25,6 +27,7 @@ from imageevalkit.launch.benchmarks import choose_benchmark
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.kwargs import checked
 from imageevalkit.prefetch.benchmark_files import fetch
+from imageevalkit.prefetch.tables import fetch_table
 from tests.support import trig_data
 from tests.support.function_judge import evaluate, items, scores_of, use_function_judge, write_images
 from tests.support.hub_server import COMMIT as HUB_COMMIT
@@ -362,6 +365,49 @@ def test_without_a_copy_of_the_cache_nothing_is_made(tmp_path: Path) -> None:
     [problem] = fetch(TrigT2I().files(), shared_mirror())
     assert "text_to_image-00000-of-00002.parquet, row 0" in problem and "\n" not in problem
     assert not (TrigT2I().data / "rows.jsonl").exists()
+
+
+def one_row(folder: Path, **columns: Any) -> TableAsset:
+    """A dataset in the cache with one row of these columns."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    repo = folder / "hub/datasets--org--one"
+    (repo / f"snapshots/{trig_data.COMMIT}").mkdir(parents=True)
+    (repo / "refs").mkdir()
+    (repo / "refs/main").write_text(trig_data.COMMIT)
+    pq.write_table(pa.Table.from_pylist([columns]), repo / f"snapshots/{trig_data.COMMIT}/a.parquet")
+    return TableAsset("rows.jsonl", "org/one", ("*.parquet",), "MIT")
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (datetime.datetime(2025, 7, 1), "column image holds a datetime, which JSON does not"),
+        ({"of": [decimal.Decimal("1.5")]}, "column image.of holds a Decimal, which JSON does not"),
+        (b"no image at all", "column image: "),
+        ({"bytes": trig_data.image_bytes("1.jpg")[:-300], "path": "1.jpg"}, "column image: "),
+        ([trig_data.image_bytes("2.png")[:-40]], "column image: "),
+    ],
+)
+def test_a_cell_that_cannot_be_kept_is_one_line(tmp_path: Path, value: Any, says: str) -> None:
+    pytest.importorskip("pyarrow", reason="no pyarrow, which reads Parquet: requirements/parquet.txt")
+    asset = one_row(tmp_path / "home", image=value)
+    with pytest.raises(CellFailure) as error:
+        fetch_table(asset, tmp_path / "data", download_allowed=False)
+    assert f"a.parquet, row 1: {says}" in str(error.value) and "\n" not in str(error.value)
+    assert not (tmp_path / "data/rows.jsonl").exists()
+
+
+def test_images_may_be_plain_bytes_and_in_lists(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="no pyarrow, which reads Parquet: requirements/parquet.txt")
+    jpg, png = trig_data.image_bytes("1.jpg"), trig_data.image_bytes("2.png")
+    asset = one_row(tmp_path / "home", image=jpg, more=[{"bytes": png, "path": "2.png"}], n=1.5, no=None)
+    fetch_table(asset, tmp_path / "data", download_allowed=False)
+    row = json.loads((tmp_path / "data/rows.jsonl").read_text())
+    assert (row["n"], row["no"]) == (1.5, None)
+    assert (tmp_path / "data" / row["image"]).read_bytes() == jpg
+    assert [(tmp_path / "data" / name).read_bytes() for name in row["more"]] == [png]
 
 
 def test_who_lacks_the_reader_of_parquet_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
