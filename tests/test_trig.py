@@ -79,6 +79,9 @@ def rated(question: Question, probabilities: dict[str, float] = GOOD) -> Answer:
         ({"ter": 0.9}, 0.0, 0.0, 0.0),
         ({"ex": 0.9, "Terr": 0.1}, 0.9, 0.81, 0.9),
         ({"Good": 0.0}, 0.0, 0.0, None),
+        ({"The": 0.999, "Good": 1e-10}, 0.375, 0.188, None),
+        ({"The": 0.98, "Good": 0.02}, 0.75, 0.75, 0.75),
+        ({"The": 0.98, "Good": 0.005, "good": 0.004}, 0.75, 0.417, None),
         ({}, 0.0, 0.0, None),
     ],
 )
@@ -116,7 +119,7 @@ def test_a_reply_without_probabilities_is_no_score(tmp_path: Path) -> None:
         question = Question("IQ-R", (), None)  # type: ignore[arg-type]  # it is not sent
         with pytest.raises(Unparsed):
             benchmark.parse(question, Answer(question, "Good"))
-    with pytest.raises(Unparsed, match="none of the likeliest tokens begins a rating: 'The', ' good'"):
+    with pytest.raises(Unparsed, match=r"no rating has 0\.01 of the probability .*: 'The' 0\.500, ' good'"):
         benchmark.parse(question, rated(question, NOTHING))
 
 
@@ -234,9 +237,12 @@ def test_settings_are_checked_when_the_run_is_planned(given: dict[str, Any], say
     [
         ({"data_id": "D-M_R-E_1"}, "item 'D-M_R-E_1' is of no pair"),
         ({"data_id": "IQ-R_IQ-O_../../1"}, "is of no pair"),
-        ({"data_id": 7}, "is not what it should be"),
+        ({"data_id": 7}, "item 1 of 90 has the data_id 7, and must have a text"),
         ({"dimensions": ["IQ-R", "TA-C"]}, "or not of its dimensions ['IQ-R', 'TA-C']"),
-        ({"dimensions": 3}, "is not what it should be"),
+        ({"dimensions": 3}, "item 1 of 90 (IQ-R_IQ-O_1) has the dimensions 3, and must have a list of two"),
+        ({"dimensions": None}, "has the dimensions None, and must have a list of two"),
+        ({"dimensions": [["IQ-R"], "IQ-O"]}, "has the dimensions [['IQ-R'], 'IQ-O']"),
+        ({"img_id": 5}, "item IQ-R_IQ-O_1 has the img_id 5, which must be a file's name"),
         ({"prompt": " "}, "item IQ-R_IQ-O_1 lacks its prompt"),
         ({"item": None}, "item IQ-R_IQ-O_1 names no subject"),
         ({"img_id": ""}, "item IQ-R_IQ-O_1 names no image"),
@@ -262,6 +268,40 @@ def test_a_file_that_is_not_there_or_lacks_a_pair(tmp_path: Path) -> None:
         items(TrigT2I(TrigSettings(prompts="/no/t2i.json")))
     with pytest.raises(CellFailure, match="it has no item of the pair R-T_R-B"):
         items(local(tmp_path, "t2i", pairs="R-T_R-B"))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [({"data": []}, "it holds no list of items"), (["IQ-R"], "item 1 of 1 is 'IQ-R', and must be an object")],
+)
+def test_a_file_that_holds_no_items(tmp_path: Path, content: Any, says: str) -> None:
+    file = tmp_path / "t2i.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(CellFailure) as error:
+        items(TrigT2I(TrigSettings(prompts=str(file))))
+    assert f"is not what it should be ({says}); mend it" in str(error.value)
+
+
+@pytest.mark.parametrize("given", [{"pairs": "IQ-R_TA-C,D-A_R-T"}, {"per_pair": {"R-T_R-B": 3}}])
+def test_pairs_that_the_dataset_has_not_are_refused_when_planned(given: dict[str, Any]) -> None:
+    where = next(iter(given))
+    with pytest.raises(UserError, match=rf"has no item of the pair .*: leave it out of {where}$"):
+        checked(TrigT2I.settings_class, given, "trig-t2i")
+    checked(TrigT2I.settings_class, {**given, "prompts": "own.json"}, "trig-t2i")
+    for other in (TrigP2P, TrigS2P):
+        checked(other.settings_class, given, "trig")
+
+
+def test_the_headline_of_a_file_is_that_of_its_pairs(tmp_path: Path) -> None:
+    benchmark = local(tmp_path, "t2i")
+    path = Path(benchmark.settings.prompts)
+    some = [
+        one for one in json.loads(path.read_text()) if one["data_id"].startswith(("IQ-A_TA-C_", "TA-C_R-B_"))
+    ]
+    path.write_text(json.dumps(some))
+    benchmark = registry.make_benchmark("trig-t2i", {"prompts": str(path)}, TrigT2I.judge)
+    assert [*benchmark.headline] == ["IQ-A", "TA-C", "R-B"]
+    assert [*benchmark.metrics(scored(with_texts(benchmark)))][:3] == ["IQ-A", "TA-C", "R-B"]  # type: ignore[arg-type]
 
 
 # the dataset of the hub
