@@ -21,6 +21,8 @@ from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.errors import CellFailure
 from imageevalkit.prefetch.benchmark_files import pinned_texts
+from imageevalkit.relations import files as relation_files
+from imageevalkit.relations.rules import Relations
 from imageevalkit.rewriting.rewriter import NotRewritten
 from tests.support.checkout import REPO, environ, make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import ImageServer, Received
@@ -249,6 +251,12 @@ def test_the_model_sees_the_new_prompt_and_the_judge_the_old_one(checkout: Path,
         scored = runs.run("--infer", "false", model=second, rewriter="")
         assert scored.returncode == 0, scored.stdout + scored.stderr
         assert (len(server.requests), len(images.requests)) == before
+
+        # the user's own rewriter of all runs is not that of the name
+        both = run_eval(checkout, *runs.words("--infer", "false", model=second), **runs.environ)
+        assert both.returncode == 2
+        assert "has its rewriter in its name, and this run has one, too" in both.stderr
+        assert 'add --prompt_rewriter ""' in both.stderr
 
 
 def test_two_models_share_what_was_replied_and_dry_run_tells_it(checkout: Path, tmp_path: Path) -> None:
@@ -520,6 +528,35 @@ def relations(path: Path, codes: Any = None) -> None:
     (path / "result.json").write_text(json.dumps({**found, "relationship_codes": codes or both}))
 
 
+def certainty(path: Path, limit: int | None) -> None:
+    """What stands beside it, as of 84 items of which a judge was asked."""
+    given = {"preset": "official"}
+    found = Relations("key", "some-judge@1", ["a"], given, {}, "spearman", 1000, {"a": 1.0}, [], 84, limit)
+    for name in (*relation_files.OFFICIAL, *relation_files.PICTURES):
+        (path / name).touch()
+    (path / relation_files.CERTAINTY).write_text(json.dumps({"schema": relation_files.SCHEMA, **vars(found)}))
+
+
+def test_dtm_takes_the_map_of_a_trial_for_trials_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path))
+    raw = Cell("some-model", "puzzles")
+    relations(raw.relations)
+    assert "an evaluator that" in dtm.Dtm().basis(raw)
+    dtm.Dtm().check(raw, None)
+    certainty(raw.relations, None)
+    dtm.Dtm().check(raw, None)
+    assert dtm.Dtm().basis(raw) == "by the relations of 84 items that some-judge@1 scored"
+    certainty(raw.relations, 84)
+    with pytest.raises(
+        CellFailure, match=r"is of a trial \(--limit 84\): evaluate the raw prompts without --limit"
+    ):
+        dtm.Dtm().check(raw, None)
+    dtm.Dtm().check(raw, 10)
+    assert "84 items of a trial (--limit 84)" in dtm.Dtm().basis(raw)
+
+
 @pytest.mark.parametrize(
     ("pair", "instruction"),
     [
@@ -578,7 +615,7 @@ def test_dtm_tells_of_a_damaged_map(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     raw = Cell("some-model", "puzzles")
     relations(raw.folder / "relations", codes)
     with pytest.raises(CellFailure, match=r"result\.json holds no relationship_codes"):
-        dtm.Dtm().check(raw)
+        dtm.Dtm().check(raw, None)
 
 
 def test_the_official_texts_are_in_the_official_program() -> None:
@@ -621,9 +658,12 @@ def test_dtm_from_prefetch_to_report(checkout: Path, tmp_path: Path) -> None:
         )
         assert server.requests == []
 
-        relations(runs.output / "reference-noise" / "puzzles" / "relations")
+        folder = runs.output / "reference-noise" / "puzzles" / "relations"
+        relations(folder)
+        certainty(folder, None)
         run = runs.run(rewriter="dtm")
         assert run.returncode == 0, run.stdout + run.stderr
+        assert "by the relations of 84 items that some-judge@1 scored" in run.stderr
         assert (
             "5 of 6 prompts rewritten; 1 stay as they are (the first: no relation is known of D-K_D-A)"
             in (run.stderr)

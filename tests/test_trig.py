@@ -299,9 +299,10 @@ def test_the_headline_of_a_file_is_that_of_its_pairs(tmp_path: Path) -> None:
         one for one in json.loads(path.read_text()) if one["data_id"].startswith(("IQ-A_TA-C_", "TA-C_R-B_"))
     ]
     path.write_text(json.dumps(some))
-    benchmark = registry.make_benchmark("trig-t2i", {"prompts": str(path)}, TrigT2I.judge)
-    assert [*benchmark.headline] == ["IQ-A", "TA-C", "R-B"]
-    assert [*benchmark.metrics(scored(with_texts(benchmark)))][:3] == ["IQ-A", "TA-C", "R-B"]  # type: ignore[arg-type]
+    made = registry.make_benchmark("trig-t2i", {"prompts": str(path)}, TrigT2I.judge)
+    assert [*made.headline] == ["IQ-A", "TA-C", "R-B"]
+    assert isinstance(made, TrigT2I)
+    assert [*made.metrics(scored(with_texts(made)))][:3] == ["IQ-A", "TA-C", "R-B"]
 
 
 # the dataset of the hub

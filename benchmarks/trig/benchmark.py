@@ -189,7 +189,7 @@ class TrigT2I(Benchmark):
         "openai:gpt-4o",
     )
     has_corrected_rules = True
-    settings_class: ClassVar[type[TrigSettings]] = TrigT2ISettings
+    settings_class: ClassVar[type[Settings]] = TrigT2ISettings
     relations = DIMENSIONS
     unbounded = zoo.UNBOUNDED
 
@@ -274,7 +274,7 @@ class TrigT2I(Benchmark):
                 raise CellFailure(
                     f"benchmark {self.name}: there is no file {file}: correct the setting prompts"
                 )
-        records = self.read_json(file) if settings.prompts else self.read_jsonl(file)
+        records: Any = self.read_json(file) if settings.prompts else self.read_jsonl(file)
         with self.content_of(file):
             if not isinstance(records, list):
                 raise ValueError("it holds no list of items")
@@ -292,10 +292,10 @@ class TrigT2I(Benchmark):
     def known(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """What questions and scores need of ``record``. Raises KeyError or ValueError: it is no item."""
         data_id, prompt, dimensions = record["data_id"], record["prompt"], _dimensions_of(record)
-        first, second, *_ = [*data_id.split("_"), "", ""]
+        first, second, *_ = [*str(data_id).split("_"), "", ""]
         pair = "_".join(sorted((first, second), key=lambda code: _ORDER.get(code, -1)))
         # it is the name of a file, too
-        if pair not in PAIRS or not _DATA_ID.fullmatch(data_id) or {*dimensions} != {first, second}:
+        if pair not in PAIRS or not _DATA_ID.fullmatch(data_id) or set(dimensions) != {first, second}:
             raise ValueError(f"item {data_id!r} is of no pair, or not of its dimensions {dimensions}")
         if not isinstance(prompt, str) or not prompt.strip():
             raise ValueError(f"item {data_id} lacks its prompt")
@@ -493,7 +493,7 @@ class TrigS2P(TrigP2P):
 
 def _lacks(record: Any) -> str:
     """What is wrong with the types of an item; empty: nothing."""
-    if not isinstance(record, Mapping):
+    if not isinstance(record, dict):
         return f"is {one_line(repr(record), 40)}, and must be an object"
     if not isinstance(record.get("data_id"), str):
         return f"has the data_id {record.get('data_id')!r}, and must have a text"

@@ -162,13 +162,12 @@ def ask(
     choices: tuple[str, ...] = (),
     data: Any = None,
     variant: str = "",
-    likeliest: int = 0,
 ) -> Question:
     """A question to the judge, in one message of texts and pictures; see :class:`Question`."""
     message = Message("user", parts)
     messages = (Message("system", (system,)), message) if system else (message,)
-    sampling = Sampling(1 if choices or likeliest else max_tokens, temperature)
-    return Question(name, messages, sampling, choices, data=data, variant=variant, likeliest=likeliest)
+    sampling = Sampling(1 if choices else max_tokens, temperature)
+    return Question(name, messages, sampling, choices, data=data, variant=variant)
 
 
 def measure(name: str, *parts: str | Picture) -> Question:

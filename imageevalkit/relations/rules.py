@@ -208,6 +208,7 @@ class Relations:
     """The relations of all pairs of ``metrics`` that have items in common, as on record beside the official files.
 
     ``key`` stands for all that they were made from; ``means`` are pooled over the items of all pairs of a metric.
+    ``items`` are those that have scores (0: not told); ``limit`` is that of a trial of the first ones.
     """
 
     key: str
@@ -219,6 +220,8 @@ class Relations:
     resamples: int
     means: dict[str, float]
     pairs: list[Pair]
+    items: int = 0
+    limit: int | None = None
 
     @cached_property
     def dimensions(self) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -13,6 +13,7 @@ from imageevalkit import registry
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell
 from imageevalkit.cell.jsonl import Tell
+from imageevalkit.cell.results import Result
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.relations import files
 from imageevalkit.relations.rules import KINDS, NONE, Pair, Relations, Scored, Settings, key_of
@@ -56,9 +57,7 @@ def update_relations(cells: Sequence[CellReport], asked: Asked, tell: Tell) -> d
             given = (
                 dict(asked.settings) if is_wanted and asked.settings else before.settings if before else {}
             )
-            found[cell.key] = _relations(
-                report, report.result.evaluator.id, metrics, Settings(**given), before
-            )
+            found[cell.key] = _relations(report, report.result, metrics, Settings(**given), before)
         except UserError as error:
             tell(f"{cell.key}: no relations: {error}")
             shutil.rmtree(cell.relations, ignore_errors=True)  # of other scores
@@ -80,20 +79,23 @@ def _metrics(report: CellReport, before: Relations | None) -> Sequence[str]:
 
 
 def _relations(
-    report: CellReport, evaluator: str, metrics: Sequence[str], settings: Settings, before: Relations | None
+    report: CellReport, result: Result, metrics: Sequence[str], settings: Settings, before: Relations | None
 ) -> Relations:
     scored = [
         Scored(item.id, item.prompt_sha256 or item.prompt or item.id, item.values)
         for item in report.items
         if item.values
     ]
-    if before and before.key == key_of(metrics, settings, evaluator, scored):
+    evaluator = result.evaluator.id
+    asked = key_of(metrics, settings, evaluator, scored)
+    if before and (before.key, before.items, before.limit) == (asked, len(scored), result.limit):
         return before
     # a second for those who have no relations
     from imageevalkit.relations.pictures import draw
     from imageevalkit.relations.recognition import find_relations
 
     relations, points = find_relations(scored, metrics, settings, evaluator)
+    relations = replace(relations, limit=result.limit)
     pictures = draw(relations, points, f"{report.cell.model} on {report.cell.benchmark}")
     # the last of the texts says that all are there
     contents: dict[str, bytes | str] = {**pictures, **files.texts(relations)}

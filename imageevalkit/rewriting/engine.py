@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -76,10 +76,6 @@ class RewritingModel(ApiJudge):
         given = JudgeOptions(rewriter.settings.of_chat, options.workers, options.requests_per_minute)
         super().__init__(JudgeChoice(model, JudgeSetting("openai", model)), given, {})
 
-    def replies(self, questions: Sequence[Question]) -> Generator[Answer, None, None]:
-        """:meth:`ask`; closing it early gives up what is under way."""
-        yield from self.ask(questions)
-
 
 def make_rewriter(name: str, kwargs: Mapping[str, Any]) -> Rewriter:
     """The rewriter ``name`` with the settings ``kwargs``, as planning checked them. Raises UserError: there is none."""
@@ -140,10 +136,12 @@ class CellTexts:
         return {text.question.name: text.question for text in texts if text.question}
 
 
-def texts_of(cell: Cell, rewriter: Rewriter, task: str, items: Sequence[Item], overwrite: bool) -> CellTexts:
+def texts_of(
+    cell: Cell, rewriter: Rewriter, task: str, items: Sequence[Item], options: RewriteOptions
+) -> CellTexts:
     """What is asked about ``items`` of ``cell``. Only reads. Raises CellFailure: the rewriter cannot rewrite them."""
-    rewriter.check(cell.raw)
-    records = {} if overwrite else last_records(cell)
+    rewriter.check(cell.raw, options.limit)
+    records = {} if options.overwrite else last_records(cell)
     texts = {item.id: _texts(item, rewriter, cell.raw, task) for item in items}
     stands = {item.id: why for item in items if (why := _kept(item, records.get(item.id)))}
     return CellTexts(cell, items, texts, stands)
@@ -244,9 +242,7 @@ class RewriteRun:
         """Take ``cell`` on. Raises CellFailure: its prompts cannot be rewritten."""
         dataset = registry.load_dataset(cell.benchmark)
         items = items_of(dataset, cell, self.options.limit)
-        self.planned.append(
-            texts_of(cell, self.rewriter, dataset.dataset_task, items, self.options.overwrite)
-        )
+        self.planned.append(texts_of(cell, self.rewriter, dataset.dataset_task, items, self.options))
         return Outcome(COMPLETE)
 
     def ask(self) -> None:
@@ -274,7 +270,7 @@ class RewriteRun:
     def _ask(self, model: RewritingModel, waiting: Sequence[Question], writer: JsonlWriter) -> None:
         with (
             watched(lambda: self._tell(model.holdup()), writer.sync),
-            closing(model.replies(waiting)) as answers,
+            closing(model.ask(waiting)) as answers,
         ):
             try:
                 for answer in answers:
@@ -322,7 +318,7 @@ class RewriteRun:
                 "from here)",
             )
         shown = shown_texts(planned, self.rewriter, self._replies, self._errors)
-        outcome = outcome_of(shown, self._spent(requests))
+        outcome = outcome_of(shown, self.rewriter.basis(planned.cell.raw), self._spent(requests))
         if outcome.state != FAILED:
             write_shown(planned.cell, shown)
         return outcome

@@ -90,8 +90,12 @@ class Rewriter(ABC):
         Raises NotRewritten: there is nothing to ask; CellFailure: these are no prompts that it can rewrite.
         """
 
-    def check(self, raw: Cell) -> None:  # noqa: B027  # most need nothing
-        """Whether what it goes by is there, told before anything starts. Raises CellFailure."""
+    def check(self, raw: Cell, limit: int | None) -> None:  # noqa: B027  # most need nothing
+        """Whether what it goes by is there, told before anything starts; ``limit`` is the run's. Raises CellFailure."""
+
+    def basis(self, raw: Cell) -> str:
+        """What it goes by, in words for the cell's line; empty: nothing but the prompts."""
+        return ""
 
     @property
     def words(self) -> Mapping[str, str]:
