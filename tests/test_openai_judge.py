@@ -789,7 +789,7 @@ def test_images_are_read_when_their_turn_comes(
     asking = judge(workers=2).ask([wise(each, f"Score {n}", str(n)) for n, each in enumerate(pictures)])
     next(asking)
     assert len(reads) < 10
-    asking.close()  # type: ignore[attr-defined]
+    asking.close()
 
 
 def test_closing_the_iterator_gives_up_what_is_under_way(judge_server: JudgeServer, picture: Picture) -> None:
