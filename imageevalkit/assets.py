@@ -99,20 +99,19 @@ class TableAsset(NamedTuple):
     """Rows of a dataset on Hugging Face, kept as JSON Lines in ``path`` of the data folder.
 
     ``patterns`` choose its Parquet files, whose names decide the order of the rows. A cell that holds an image becomes
-    the path of a file below ``images/`` beside ``path``, named by its SHA-256. Without a ``revision`` nobody has pinned
-    the rows: those that come first are trusted and recorded.
+    the path of a file below ``images/`` beside ``path``, named by its SHA-256. Nobody has pinned the rows: those that
+    come first are trusted and recorded.
     """
 
     path: str
     repo: str
     patterns: tuple[str, ...]
     licence: str
-    revision: str | None = None
 
     @property
     def hub(self) -> HubAsset:
         """The Parquet files, which only prefetch needs."""
-        return HubAsset(self.repo, self.revision, "dataset", self.patterns)
+        return HubAsset(self.repo, type="dataset", patterns=self.patterns)
 
 
 class HubAsset(NamedTuple):

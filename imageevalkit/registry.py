@@ -10,6 +10,7 @@ import functools
 import importlib
 import inspect
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +21,7 @@ from imageevalkit.assets import REWRITERS, BenchmarkFiles
 from imageevalkit.benchmark.answerer import Answerer
 from imageevalkit.benchmark.contract import Benchmark, benchmark_code
 from imageevalkit.benchmark.question import PixelRule
-from imageevalkit.cell import REPO
+from imageevalkit.cell import REPO, REWRITER_NAME
 from imageevalkit.cell.items import MODEL_NAME_MARK, SampleEntry
 from imageevalkit.errors import CellFailure, UserError, suggest
 from imageevalkit.guest_code import guest_code
@@ -296,6 +297,11 @@ def rewriter_class(name: str) -> Any:
     if name not in rewriter_names():
         raise UserError(
             f"unknown prompt rewriter '{name}'{suggest(name, rewriter_names())}; known: {', '.join(rewriter_names())}"
+        )
+    if not re.fullmatch(REWRITER_NAME, name):
+        raise UserError(
+            f"infer/custom_rewriters/{name}.py cannot be used: a rewriter's name begins with a small letter and has "
+            "letters, digits and _ only; rename the file, and the name in its class"
         )
     named = vars(_imported(f"custom_rewriters.{name}")).values()
     classes = [cls for cls in named if inspect.isclass(cls) and vars(cls).get("name") == name]

@@ -36,7 +36,7 @@ from imageevalkit.cell.results import Evaluator
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.evaluation.answerers import request_hash
 from imageevalkit.images import sha256_file
-from imageevalkit.judges.api import FEW_LOGPROBS, read_reply
+from imageevalkit.judges.api import FEW_LOGPROBS, FEWER_THAN_SCORED, read_reply
 from imageevalkit.judges.choice import JudgeChoice, JudgeOptions, JudgeSetting
 from imageevalkit.judges.client import ApiJudge
 from imageevalkit.judges.server import Address
@@ -789,7 +789,7 @@ def test_images_are_read_when_their_turn_comes(
     asking = judge(workers=2).ask([wise(each, f"Score {n}", str(n)) for n, each in enumerate(pictures)])
     next(asking)
     assert len(reads) < 10
-    asking.close()  # type: ignore[attr-defined]
+    asking.close()
 
 
 def test_closing_the_iterator_gives_up_what_is_under_way(judge_server: JudgeServer, picture: Picture) -> None:
@@ -848,7 +848,9 @@ def test_the_likeliest_tokens_are_read_as_they_are_listed() -> None:
     # a server may list the drawn one too: the likeliest are no more than were asked for
     fewer = read_reply(replace(question, likeliest=2), json.dumps(content).encode(), 2, None)
     assert isinstance(fewer, Answer) and [*(fewer.probabilities or {})] == ["Good", " good"]
-    assert read_reply(replace(question, likeliest=5), json.dumps(content).encode(), 5, None) == FEW_LOGPROBS
+    assert (
+        read_reply(replace(question, likeliest=5), json.dumps(content).encode(), 5, None) == FEWER_THAN_SCORED
+    )
 
 
 def test_tokens_that_read_alike_add_up() -> None:

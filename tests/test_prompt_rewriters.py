@@ -21,6 +21,9 @@ from imageevalkit.cell import Cell
 from imageevalkit.cell.items import Item
 from imageevalkit.errors import CellFailure
 from imageevalkit.prefetch.benchmark_files import pinned_texts
+from imageevalkit.relations import files as relation_files
+from imageevalkit.relations.rules import Relations
+from imageevalkit.rewriting.rewriter import NotRewritten
 from tests.support.checkout import REPO, environ, make_checkout, needs_driver_env, run_eval
 from tests.support.image_server import ImageServer, Received
 from tests.support.judge_server import ReplyServer
@@ -249,6 +252,12 @@ def test_the_model_sees_the_new_prompt_and_the_judge_the_old_one(checkout: Path,
         assert scored.returncode == 0, scored.stdout + scored.stderr
         assert (len(server.requests), len(images.requests)) == before
 
+        # the user's own rewriter of all runs is not that of the name
+        both = run_eval(checkout, *runs.words("--infer", "false", model=second), **runs.environ)
+        assert both.returncode == 2
+        assert "has its rewriter in its name, and this run has one, too" in both.stderr
+        assert 'add --prompt_rewriter ""' in both.stderr
+
 
 def test_two_models_share_what_was_replied_and_dry_run_tells_it(checkout: Path, tmp_path: Path) -> None:
     with Rewriter() as server:
@@ -345,6 +354,75 @@ def test_a_refusal_in_words_is_no_prompt(checkout: Path, tmp_path: Path) -> None
         assert run.returncode == 3, run.stdout
         [cell] = runs.cells()
         assert runs.records(cell)["images/5"]["prompt"] == "puzzle 5"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "I'm sorry, but I can't assist with that request.",
+        "**I'm sorry**, I can't help with that.",
+        "I apologize, but I cannot rewrite this prompt.",
+        "I'm not able to create that.",
+        "Unfortunately, I can't provide a prompt like this.",
+        "As an AI, I am unable to generate such content.",
+        "As an AI language model, I follow rules.",
+        "I\u2019m afraid I can\u2019t do that.",
+        "Sorry but I won't comply.",
+        "My apologies, this goes against our content policies.",
+        "> I must respectfully decline.",
+        "I can't.",
+        "I cannot fulfill this.",
+        "抱歉，我无法帮助您改写这个提示。",
+        "对不起，我不能。",
+        "ごめんなさい、そのリクエストにはお応えできません。",
+        "申し訳ございませんが、対応いたしかねます。",
+        "<think>Shall I?</think>I'm sorry, I can't do that.",
+        "<think>First I look at",
+        "<think>one</think> and <think>another that",
+        "A thought</think>  ",
+    ],
+)
+def test_no_refusal_or_thought_is_a_prompt(reply: str) -> None:
+    with pytest.raises(NotRewritten):
+        dtm.Dtm().prompt_in(reply)
+
+
+@pytest.mark.parametrize(
+    ("reply", "prompt"),
+    [
+        ("I can't believe this cat meme, wide shot", ""),
+        ("Sorry, no vacancy: a neon sign", ""),
+        ("I can't help falling in love: the cover of an album", ""),
+        ("An apologetic robot says: I can't help with that", ""),
+        ("Unfortunately, it rains: a wet street at night", ""),
+        ("我不能相信这只猫，广角", ""),
+        ("ごめんなさい、と書かれた看板", ""),
+        ("<think>a</think>b</think> A cat\n", "A cat"),
+        ("no mark at the start</think>A cat", "A cat"),
+    ],
+)
+def test_a_prompt_that_begins_like_a_refusal_is_one(reply: str, prompt: str) -> None:
+    assert dtm.Dtm().prompt_in(reply) == (prompt or reply)
+
+
+def test_a_cut_reply_is_no_prompt_and_counted(checkout: Path, tmp_path: Path) -> None:
+    with Rewriter() as server:
+        server.fail("puzzle 2", "no_logprobs")  # "Yes", for the length
+        server.fail("puzzle 4", "no_logprobs")
+        runs = Runs(checkout, tmp_path, server)
+        run = runs.run("--eval", "false")
+        assert run.returncode == 3, run.stdout + run.stderr
+        assert "2 could not be and are used as they are (2 times: the reply was cut" in run.stdout
+        assert 'extra_body={"max_tokens":8000}' in run.stdout
+        [cell] = runs.cells()
+        assert runs.records(cell)["images/2"]["prompt"] == "puzzle 2"
+        # more tokens are another request
+        server.fail("puzzle 2", "ok")
+        server.fail("puzzle 4", "ok")
+        again = runs.run("--eval", "false", kwargs=',extra_body={"max_tokens":8000}')
+        assert again.returncode == 0, again.stdout + again.stderr
+        assert len(runs.cells()) == 2
+        assert server.requests[-1].fields["max_tokens"] == 8000
 
 
 @pytest.mark.parametrize(("fault", "says"), [("401", "REWRITER_API_KEY"), ("404", "does not exist")])
@@ -450,6 +528,37 @@ def relations(path: Path, codes: Any = None) -> None:
     (path / "result.json").write_text(json.dumps({**found, "relationship_codes": codes or both}))
 
 
+def certainty(path: Path, limit: int | None) -> None:
+    """What stands beside it, as of 84 items of which a judge was asked."""
+    given = {"preset": "official"}
+    found = Relations(
+        "key", "some-judge@1", ["a"], False, given, {}, "spearman", 1000, {"a": 1.0}, [], 84, limit
+    )
+    for name in (*relation_files.OFFICIAL, *relation_files.PICTURES):
+        (path / name).touch()
+    (path / relation_files.CERTAINTY).write_text(json.dumps({"schema": relation_files.SCHEMA, **vars(found)}))
+
+
+def test_dtm_takes_the_map_of_a_trial_for_trials_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMAGEEVALKIT_OUTPUT", str(tmp_path))
+    raw = Cell("some-model", "puzzles")
+    relations(raw.relations)
+    assert "an evaluator that" in dtm.Dtm().basis(raw)
+    dtm.Dtm().check(raw, None)
+    certainty(raw.relations, None)
+    dtm.Dtm().check(raw, None)
+    assert dtm.Dtm().basis(raw) == "by the relations of 84 items that some-judge@1 scored"
+    certainty(raw.relations, 84)
+    with pytest.raises(
+        CellFailure, match=r"is of a trial \(--limit 84\): evaluate the raw prompts without --limit"
+    ):
+        dtm.Dtm().check(raw, None)
+    dtm.Dtm().check(raw, 10)
+    assert "84 items of a trial (--limit 84)" in dtm.Dtm().basis(raw)
+
+
 @pytest.mark.parametrize(
     ("pair", "instruction"),
     [
@@ -508,7 +617,7 @@ def test_dtm_tells_of_a_damaged_map(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     raw = Cell("some-model", "puzzles")
     relations(raw.folder / "relations", codes)
     with pytest.raises(CellFailure, match=r"result\.json holds no relationship_codes"):
-        dtm.Dtm().check(raw)
+        dtm.Dtm().check(raw, None)
 
 
 def test_the_official_texts_are_in_the_official_program() -> None:
@@ -551,9 +660,12 @@ def test_dtm_from_prefetch_to_report(checkout: Path, tmp_path: Path) -> None:
         )
         assert server.requests == []
 
-        relations(runs.output / "reference-noise" / "puzzles" / "relations")
+        folder = runs.output / "reference-noise" / "puzzles" / "relations"
+        relations(folder)
+        certainty(folder, None)
         run = runs.run(rewriter="dtm")
         assert run.returncode == 0, run.stdout + run.stderr
+        assert "by the relations of 84 items that some-judge@1 scored" in run.stderr
         assert (
             "5 of 6 prompts rewritten; 1 stay as they are (the first: no relation is known of D-K_D-A)"
             in (run.stderr)
@@ -631,6 +743,20 @@ def test_a_third_rewriter_is_one_small_class(checkout: Path, tmp_path: Path) -> 
             assert runs.records(cell)["images/0"]["rewriting"]["kept"] == "it is plain"
     finally:
         file.unlink()
+
+
+@pytest.mark.parametrize("name", ["my-plainer", "Plainer", "2plain"])
+def test_a_name_that_folders_cannot_tell_is_refused(checkout: Path, tmp_path: Path, name: str) -> None:
+    file = checkout / f"infer/custom_rewriters/{name}.py"
+    file.write_text(PLAINER.replace('"plainer"', f'"{name}"'))
+    try:
+        with Rewriter() as server:
+            run = Runs(checkout, tmp_path, server).run(rewriter=name)
+    finally:
+        file.unlink()
+    assert run.returncode == 2, run.stdout + run.stderr
+    assert f"infer/custom_rewriters/{name}.py cannot be used: a rewriter's name begins with" in run.stderr
+    assert not server.requests and not list(tmp_path.rglob("*.png"))
 
 
 def test_the_rewriter_of_the_guide_rewrites_what_is_long(checkout: Path, tmp_path: Path) -> None:

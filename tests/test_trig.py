@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import json
 import math
 import os
@@ -16,7 +18,7 @@ import pytest
 from benchmarks.trig.benchmark import DIMENSIONS, PAIRS, TrigP2P, TrigS2P, TrigSettings, TrigT2I, trig_score
 from imageevalkit import assets, registry
 from imageevalkit.adoption.places import find_images
-from imageevalkit.assets import table_record_of
+from imageevalkit.assets import TableAsset, table_record_of
 from imageevalkit.benchmark.contract import Benchmark, Scores, Unparsed
 from imageevalkit.benchmark.question import Answer, Picture, Question
 from imageevalkit.cell import REPO
@@ -25,6 +27,7 @@ from imageevalkit.launch.benchmarks import choose_benchmark
 from imageevalkit.launch.config import Config
 from imageevalkit.launch.kwargs import checked
 from imageevalkit.prefetch.benchmark_files import fetch
+from imageevalkit.prefetch.tables import fetch_table
 from tests.support import trig_data
 from tests.support.function_judge import evaluate, items, scores_of, use_function_judge, write_images
 from tests.support.hub_server import COMMIT as HUB_COMMIT
@@ -76,6 +79,9 @@ def rated(question: Question, probabilities: dict[str, float] = GOOD) -> Answer:
         ({"ter": 0.9}, 0.0, 0.0, 0.0),
         ({"ex": 0.9, "Terr": 0.1}, 0.9, 0.81, 0.9),
         ({"Good": 0.0}, 0.0, 0.0, None),
+        ({"The": 0.999, "Good": 1e-10}, 0.375, 0.188, None),
+        ({"The": 0.98, "Good": 0.02}, 0.75, 0.75, 0.75),
+        ({"The": 0.98, "Good": 0.005, "good": 0.004}, 0.75, 0.417, None),
         ({}, 0.0, 0.0, None),
     ],
 )
@@ -113,7 +119,7 @@ def test_a_reply_without_probabilities_is_no_score(tmp_path: Path) -> None:
         question = Question("IQ-R", (), None)  # type: ignore[arg-type]  # it is not sent
         with pytest.raises(Unparsed):
             benchmark.parse(question, Answer(question, "Good"))
-    with pytest.raises(Unparsed, match="none of the likeliest tokens begins a rating: 'The', ' good'"):
+    with pytest.raises(Unparsed, match=r"no rating has 0\.01 of the probability .*: 'The' 0\.500, ' good'"):
         benchmark.parse(question, rated(question, NOTHING))
 
 
@@ -231,9 +237,12 @@ def test_settings_are_checked_when_the_run_is_planned(given: dict[str, Any], say
     [
         ({"data_id": "D-M_R-E_1"}, "item 'D-M_R-E_1' is of no pair"),
         ({"data_id": "IQ-R_IQ-O_../../1"}, "is of no pair"),
-        ({"data_id": 7}, "is not what it should be"),
+        ({"data_id": 7}, "item 1 of 90 has the data_id 7, and must have a text"),
         ({"dimensions": ["IQ-R", "TA-C"]}, "or not of its dimensions ['IQ-R', 'TA-C']"),
-        ({"dimensions": 3}, "is not what it should be"),
+        ({"dimensions": 3}, "item 1 of 90 (IQ-R_IQ-O_1) has the dimensions 3, and must have a list of two"),
+        ({"dimensions": None}, "has the dimensions None, and must have a list of two"),
+        ({"dimensions": [["IQ-R"], "IQ-O"]}, "has the dimensions [['IQ-R'], 'IQ-O']"),
+        ({"img_id": 5}, "item IQ-R_IQ-O_1 has the img_id 5, which must be a file's name"),
         ({"prompt": " "}, "item IQ-R_IQ-O_1 lacks its prompt"),
         ({"item": None}, "item IQ-R_IQ-O_1 names no subject"),
         ({"img_id": ""}, "item IQ-R_IQ-O_1 names no image"),
@@ -259,6 +268,41 @@ def test_a_file_that_is_not_there_or_lacks_a_pair(tmp_path: Path) -> None:
         items(TrigT2I(TrigSettings(prompts="/no/t2i.json")))
     with pytest.raises(CellFailure, match="it has no item of the pair R-T_R-B"):
         items(local(tmp_path, "t2i", pairs="R-T_R-B"))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [({"data": []}, "it holds no list of items"), (["IQ-R"], "item 1 of 1 is 'IQ-R', and must be an object")],
+)
+def test_a_file_that_holds_no_items(tmp_path: Path, content: Any, says: str) -> None:
+    file = tmp_path / "t2i.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(CellFailure) as error:
+        items(TrigT2I(TrigSettings(prompts=str(file))))
+    assert f"is not what it should be ({says}); mend it" in str(error.value)
+
+
+@pytest.mark.parametrize("given", [{"pairs": "IQ-R_TA-C,D-A_R-T"}, {"per_pair": {"R-T_R-B": 3}}])
+def test_pairs_that_the_dataset_has_not_are_refused_when_planned(given: dict[str, Any]) -> None:
+    where = next(iter(given))
+    with pytest.raises(UserError, match=rf"has no item of the pair .*: leave it out of {where}$"):
+        checked(TrigT2I.settings_class, given, "trig-t2i")
+    checked(TrigT2I.settings_class, {**given, "prompts": "own.json"}, "trig-t2i")
+    for other in (TrigP2P, TrigS2P):
+        checked(other.settings_class, given, "trig")
+
+
+def test_the_headline_of_a_file_is_that_of_its_pairs(tmp_path: Path) -> None:
+    benchmark = local(tmp_path, "t2i")
+    path = Path(benchmark.settings.prompts)
+    some = [
+        one for one in json.loads(path.read_text()) if one["data_id"].startswith(("IQ-A_TA-C_", "TA-C_R-B_"))
+    ]
+    path.write_text(json.dumps(some))
+    made = registry.make_benchmark("trig-t2i", {"prompts": str(path)}, TrigT2I.judge)
+    assert [*made.headline] == ["IQ-A", "TA-C", "R-B"]
+    assert isinstance(made, TrigT2I)
+    assert [*made.metrics(scored(with_texts(made)))][:3] == ["IQ-A", "TA-C", "R-B"]
 
 
 # the dataset of the hub
@@ -362,6 +406,49 @@ def test_without_a_copy_of_the_cache_nothing_is_made(tmp_path: Path) -> None:
     [problem] = fetch(TrigT2I().files(), shared_mirror())
     assert "text_to_image-00000-of-00002.parquet, row 0" in problem and "\n" not in problem
     assert not (TrigT2I().data / "rows.jsonl").exists()
+
+
+def one_row(folder: Path, **columns: Any) -> TableAsset:
+    """A dataset in the cache with one row of these columns."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    repo = folder / "hub/datasets--org--one"
+    (repo / f"snapshots/{trig_data.COMMIT}").mkdir(parents=True)
+    (repo / "refs").mkdir()
+    (repo / "refs/main").write_text(trig_data.COMMIT)
+    pq.write_table(pa.Table.from_pylist([columns]), repo / f"snapshots/{trig_data.COMMIT}/a.parquet")
+    return TableAsset("rows.jsonl", "org/one", ("*.parquet",), "MIT")
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (datetime.datetime(2025, 7, 1), "column image holds a datetime, which JSON does not"),
+        ({"of": [decimal.Decimal("1.5")]}, "column image.of holds a Decimal, which JSON does not"),
+        (b"no image at all", "column image: "),
+        ({"bytes": trig_data.image_bytes("1.jpg")[:-300], "path": "1.jpg"}, "column image: "),
+        ([trig_data.image_bytes("2.png")[:-40]], "column image: "),
+    ],
+)
+def test_a_cell_that_cannot_be_kept_is_one_line(tmp_path: Path, value: Any, says: str) -> None:
+    pytest.importorskip("pyarrow", reason="no pyarrow, which reads Parquet: requirements/parquet.txt")
+    asset = one_row(tmp_path / "home", image=value)
+    with pytest.raises(CellFailure) as error:
+        fetch_table(asset, tmp_path / "data", download_allowed=False)
+    assert f"a.parquet, row 1: {says}" in str(error.value) and "\n" not in str(error.value)
+    assert not (tmp_path / "data/rows.jsonl").exists()
+
+
+def test_images_may_be_plain_bytes_and_in_lists(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="no pyarrow, which reads Parquet: requirements/parquet.txt")
+    jpg, png = trig_data.image_bytes("1.jpg"), trig_data.image_bytes("2.png")
+    asset = one_row(tmp_path / "home", image=jpg, more=[{"bytes": png, "path": "2.png"}], n=1.5, no=None)
+    fetch_table(asset, tmp_path / "data", download_allowed=False)
+    row = json.loads((tmp_path / "data/rows.jsonl").read_text())
+    assert (row["n"], row["no"]) == (1.5, None)
+    assert (tmp_path / "data" / row["image"]).read_bytes() == jpg
+    assert [(tmp_path / "data" / name).read_bytes() for name in row["more"]] == [png]
 
 
 def test_who_lacks_the_reader_of_parquet_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

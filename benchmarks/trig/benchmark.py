@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from benchmarks.trig import zoo
 from imageevalkit.assets import Asset, TableAsset, github, text_list
@@ -58,6 +57,9 @@ WEIGHTS = {
 _QWEN_TERRIBLE = dict.fromkeys(("Ter", "ter"), 0.0)
 _LISTED = 5
 _DIGITS = 3
+_LEAST = 0.01
+"""The probability that the ratings among the likeliest tokens must have together by the rules "corrected": less is no
+rating, but the trace of one in a reply about something else."""
 _ORDER = {code: n for n, code in enumerate(DIMENSIONS)}
 _DATA_ID = re.compile(r"[\w-]+")
 _COMMIT = "e43923c30f7a64f742bc42d7bacc5ebd941412e2"
@@ -158,6 +160,21 @@ class TrigSettings(Settings):
         return there if most is None else min(most, there)
 
 
+@dataclass(frozen=True)
+class TrigT2ISettings(TrigSettings):
+    """Three pairs are in no data of text to image, but may be in a file of prompts."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        counted = self.per_pair if isinstance(self.per_pair, Mapping) else ()
+        absent = [pair for pair in (*self._named, *counted) if not t2i_size(pair)]
+        if absent and not self.prompts:
+            raise UserError(
+                f"the dataset of text to image has no item of the pair {absent[0]}: leave it out of "
+                f"{'pairs' if absent[0] in self._named else 'per_pair'}"
+            )
+
+
 class TrigT2I(Benchmark):
     """Text to image, 42 pairs: the judge is asked about each of an item's two dimensions."""
 
@@ -172,7 +189,7 @@ class TrigT2I(Benchmark):
         "openai:gpt-4o",
     )
     has_corrected_rules = True
-    settings_class = TrigSettings
+    settings_class: ClassVar[type[Settings]] = TrigT2ISettings
     relations = DIMENSIONS
     unbounded = zoo.UNBOUNDED
 
@@ -194,8 +211,11 @@ class TrigT2I(Benchmark):
 
     @property
     def headline(self) -> Sequence[str]:  # type: ignore[override]
-        """The dimensions of the chosen pairs."""
-        return self.settings.dimensions
+        """The dimensions of the chosen pairs; of a file of prompts those that it has items of."""
+        if not self.settings.prompts:
+            return self.settings.dimensions
+        there = {dimension for data in self.chosen for dimension in data["pair"].split("_")}
+        return [dimension for dimension in DIMENSIONS if dimension in there] or self.settings.dimensions
 
     @cached_property
     def _others(self) -> list[str]:
@@ -254,23 +274,28 @@ class TrigT2I(Benchmark):
                 raise CellFailure(
                     f"benchmark {self.name}: there is no file {file}: correct the setting prompts"
                 )
-        records = self.read_json(file) if settings.prompts else self.read_jsonl(file)
+        records: Any = self.read_json(file) if settings.prompts else self.read_jsonl(file)
         with self.content_of(file):
+            if not isinstance(records, list):
+                raise ValueError("it holds no list of items")
+            for number, record in enumerate(records, 1):
+                if lacks := _lacks(record):
+                    raise ValueError(f"item {number} of {len(records)} {lacks}")
             of_pair = grouped(map(self.known, records), lambda data: data["pair"])
             if absent := [pair for pair in settings.chosen if settings.pairs and pair not in of_pair]:
-                raise ValueError(f"it has no item of the pair {absent[0]}")
+                raise ValueError(
+                    f"it has no item of the pair {absent[0]}: leave that out of the setting pairs"
+                )
             found = ((pair, of_pair.get(pair, [])) for pair in settings.chosen)
             return [data for pair, all_of in found for data in all_of[: settings.most_of(pair, len(all_of))]]
 
     def known(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """What questions and scores need of ``record``. Raises KeyError, TypeError or ValueError: it is no item."""
-        data_id, prompt = record["data_id"], record["prompt"]
-        # quirk: the authors' files of text to image call them "dimension"
-        dimensions = record["dimensions"] if "dimensions" in record else record["dimension"]
+        """What questions and scores need of ``record``. Raises KeyError or ValueError: it is no item."""
+        data_id, prompt, dimensions = record["data_id"], record["prompt"], _dimensions_of(record)
         first, second, *_ = [*str(data_id).split("_"), "", ""]
         pair = "_".join(sorted((first, second), key=lambda code: _ORDER.get(code, -1)))
         # it is the name of a file, too
-        if pair not in PAIRS or not _DATA_ID.fullmatch(data_id) or {*dimensions} != {first, second}:
+        if pair not in PAIRS or not _DATA_ID.fullmatch(data_id) or set(dimensions) != {first, second}:
             raise ValueError(f"item {data_id!r} is of no pair, or not of its dimensions {dimensions}")
         if not isinstance(prompt, str) or not prompt.strip():
             raise ValueError(f"item {data_id} lacks its prompt")
@@ -311,8 +336,8 @@ class TrigT2I(Benchmark):
             raise Unparsed("the record holds no probabilities")
         found = trig_score(answer.probabilities, self.settings.rules)
         if found is None:
-            tokens = ", ".join(map(repr, answer.probabilities))
-            raise Unparsed(f"none of the likeliest tokens begins a rating: {one_line(tokens, 100)}")
+            tokens = one_line(_shown(answer.probabilities), 100)
+            raise Unparsed(f"no rating has {_LEAST:g} of the probability of the first token: {tokens}")
         return found
 
     def score(self, item: Item, answers: Answers) -> Score:
@@ -405,6 +430,7 @@ class TrigP2P(TrigT2I):
 
     name = "trig-p2p"
     task = "edit"
+    settings_class = TrigSettings
     key = "p2p"
     split = "image_editing"
 
@@ -413,6 +439,8 @@ class TrigP2P(TrigT2I):
 
     def known(self, record: Mapping[str, Any]) -> dict[str, Any]:
         data, img_id = super().known(record), record.get("img_id") or ""
+        if not isinstance(img_id, str):
+            raise ValueError(f"item {data['data_id']} has the img_id {img_id!r}, which must be a file's name")
         if self.settings.prompts:
             place = Path(self.settings.sources).expanduser().absolute() / img_id if img_id else None
         else:
@@ -463,17 +491,36 @@ class TrigS2P(TrigP2P):
         return {**data, "subject": subject}
 
 
+def _lacks(record: Any) -> str:
+    """What is wrong with the types of an item; empty: nothing."""
+    if not isinstance(record, dict):
+        return f"is {one_line(repr(record), 40)}, and must be an object"
+    if not isinstance(record.get("data_id"), str):
+        return f"has the data_id {record.get('data_id')!r}, and must have a text"
+    dimensions = _dimensions_of(record)
+    if not isinstance(dimensions, list) or not all(isinstance(code, str) for code in dimensions):
+        return f"({record['data_id']}) has the dimensions {dimensions!r}, and must have a list of two"
+    return ""
+
+
+def _dimensions_of(record: Mapping[str, Any]) -> Any:
+    # quirk: the authors' files of text to image call them "dimension"
+    return record["dimensions"] if "dimensions" in record else record.get("dimension")
+
+
 def trig_score(probabilities: Mapping[str, float], rules: str = "official") -> float | None:
     """The TRIGScore, 0-1 to three decimals, of the likeliest first tokens: the mean weight of the ratings among them.
 
-    Rules "paper": times the share of the likeliest of them, the judge's confidence. Where none is a rating: None by the
-    rules "corrected", else 0.
+    Rules "paper": times the share of the likeliest of them, the judge's confidence. Where none is a rating: 0, but by
+    the rules "corrected" None, as where they have less than 0.01 of the probability together.
     """
     weights = WEIGHTS | _QWEN_TERRIBLE if rules == "corrected" else WEIGHTS
     rated = {token: probability for token, probability in probabilities.items() if token in weights}
-    if rules == "corrected" and not math.fsum(rated.values()):
+    whole = sum(rated.values())
+    if rules == "corrected" and whole < _LEAST:
         return None
-    whole = sum(rated.values()) + 1e-10
+    if rules != "corrected":  # quirk: ratings that are hardly there become low ones
+        whole += 1e-10
     score = sum((weights[token] * probability / whole for token, probability in rated.items()), 0.0)
     if rules == "paper":
         score *= max(rated.values(), default=0.0) / whole

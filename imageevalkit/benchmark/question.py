@@ -162,13 +162,12 @@ def ask(
     choices: tuple[str, ...] = (),
     data: Any = None,
     variant: str = "",
-    likeliest: int = 0,
 ) -> Question:
     """A question to the judge, in one message of texts and pictures; see :class:`Question`."""
     message = Message("user", parts)
     messages = (Message("system", (system,)), message) if system else (message,)
-    sampling = Sampling(1 if choices or likeliest else max_tokens, temperature)
-    return Question(name, messages, sampling, choices, data=data, variant=variant, likeliest=likeliest)
+    sampling = Sampling(1 if choices else max_tokens, temperature)
+    return Question(name, messages, sampling, choices, data=data, variant=variant)
 
 
 def measure(name: str, *parts: str | Picture) -> Question:
@@ -180,18 +179,20 @@ def measure(name: str, *parts: str | Picture) -> Question:
 class Answer:
     """What was answered to one ``question``: a ``text``, or None and a one-line ``error``.
 
-    ``refused``: whoever was asked would not answer. ``text`` is the whole reply, special tokens left out; of a
-    measurement it is JSON. ``probabilities`` (0-1) are those of ``Question.choices``, or of the ``Question.likeliest``
-    tokens by their text, the likeliest first; ``outside`` (0-1) is the probability of all first tokens that the backend
-    could not see: 0 where it sees the whole vocabulary, else the true value of a choice may be larger by up to this
-    much. ``tokens`` are counts by kind ("input", "output"). ``seconds`` are those of all ``attempts``. ``value`` is
-    what the benchmark reads in it (:meth:`Benchmark.parse`), a JSON value.
+    ``refused``: whoever was asked would not answer. ``cut``: the reply ends where it may have no more tokens.
+    ``text`` is the whole reply, special tokens left out; of a measurement it is JSON. ``probabilities`` (0-1) are
+    those of ``Question.choices``, or of the ``Question.likeliest`` tokens by their text, the likeliest first;
+    ``outside`` (0-1) is the probability of all first tokens that the backend could not see: 0 where it sees the
+    whole vocabulary, else the true value of a choice may be larger by up to this much. ``tokens`` are counts by
+    kind ("input", "output"). ``seconds`` are those of all ``attempts``. ``value`` is what the benchmark reads in it
+    (:meth:`Benchmark.parse`), a JSON value.
     """
 
     question: Question
     text: str | None = None
     error: str = ""
     refused: bool = False
+    cut: bool = False
     probabilities: Mapping[str, float] | None = None
     outside: float | None = None
     tokens: Mapping[str, int] | None = None

@@ -19,7 +19,9 @@ COMPARISONS = "comparisons"
 """The folder there of what benchmarks say of several models."""
 REWRITES = "rewrites"
 """The folder there of what rewriters of prompts replied, which models share."""
-_REWRITTEN = re.compile(r"(.+)\+([a-z]\w*-[0-9a-f]{8})")
+REWRITER_NAME = r"[a-z]\w*"
+"""What a rewriter's name is like: by it the folders of rewritten prompts are told from others."""
+_REWRITTEN = re.compile(rf"(.+)\+({REWRITER_NAME}-[0-9a-f]{{8}})")
 
 
 def output_root() -> Path:

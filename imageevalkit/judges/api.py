@@ -122,8 +122,13 @@ NO_LOGPROBS = Failure(
 )
 FEW_LOGPROBS = Failure(
     Kind.PERMANENT,
-    "the endpoint lists fewer of the likeliest tokens than the judge's top_logprobs, or the benchmark, asks for: set "
-    "top_logprobs to what the endpoint gives, or choose another judge or the transformers backend",
+    "the endpoint lists fewer of the likeliest tokens than the judge's top_logprobs asks for: set top_logprobs to what "
+    "the endpoint gives, or choose another judge or the transformers backend",
+)
+FEWER_THAN_SCORED = Failure(
+    Kind.PERMANENT,
+    "the endpoint lists fewer of the likeliest tokens than the benchmark scores, whatever top_logprobs is: choose "
+    "another endpoint (of a server of your own, --max-logprobs raises it), another judge or the transformers backend",
 )
 
 
@@ -152,7 +157,7 @@ def _answer(question: Question, reply: Mapping[str, Any], top: int, price: Price
         finish = finish_reasons(reply, choice)[0]
         if not text.strip() and (lost := _without_answer(finish, message)):
             return lost
-        return Answer(question, text, **used)
+        return Answer(question, text, cut=finish == "length", **used)
     logprobs = choice.get("logprobs")
     tokens = list_of(logprobs.get("content")) if isinstance(logprobs, dict) else []
     first = tokens[0] if tokens and isinstance(tokens[0], dict) else {}
@@ -164,7 +169,7 @@ def _answer(question: Question, reply: Mapping[str, Any], top: int, price: Price
         return NO_LOGPROBS
     outside = max(0.0, 1.0 - math.fsum(listed.values()))
     if len(likeliest) < top and outside > _ROUNDING:  # else what is not listed is surely less probable
-        return FEW_LOGPROBS
+        return FEWER_THAN_SCORED if question.likeliest else FEW_LOGPROBS
     if question.likeliest:
         largest = sorted(listed.items(), key=lambda one: -one[1])[: question.likeliest]
         probabilities = by_text(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from imageevalkit.images import CorruptImage
 from imageevalkit.judges.answerer import WEIGHTS_USER, Judge
 from imageevalkit.judges.api import (
     FEW_LOGPROBS,
+    FEWER_THAN_SCORED,
     NO_LOGPROBS,
     PictureCache,
     chat_request,
@@ -101,7 +102,7 @@ class ApiJudge(Judge):
         """Not of a server of this run that starts: the job that starts it tells of that."""
         return self.note
 
-    def ask(self, questions: Sequence[Question], workers: int = 1) -> Iterator[Answer]:
+    def ask(self, questions: Sequence[Question], workers: int = 1) -> Generator[Answer, None, None]:
         """Images are read and encoded when their question's turn comes."""
         try:
             check_packages()
@@ -213,7 +214,7 @@ class _Session:
                 return body._replace(kind=Kind.ITEM, text=body.doubt) if body.doubt and is_item else body
             asked = self._server.edition
         reply = read_reply(question, body, listed_tokens(question, settings), self._price)
-        if reply in (NO_LOGPROBS, FEW_LOGPROBS):
+        if reply in (NO_LOGPROBS, FEW_LOGPROBS, FEWER_THAN_SCORED):
             history.without_logprobs += 1
             before = history.answered_before and history.without_logprobs <= _MOST_WITHOUT_LOGPROBS
             if history.gives_logprobs or before:

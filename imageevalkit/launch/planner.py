@@ -113,7 +113,12 @@ def _benchmarks(options: Options, config: Config, blocked: dict[str, str]) -> di
 def _check_names(options: Options) -> None:
     """Raises UserError: a model is called as the results of rewritten prompts are."""
     for raw, rewriter in ((Cell(m, "").raw.model, Cell(m, "").rewriter) for m in options.models):
-        if rewriter and (options.infer or options.rewriter):
+        if rewriter and options.rewriter and not options.infer:
+            raise UserError(
+                f"'{raw}+{rewriter}' has its rewriter in its name, and this run has one, too "
+                f'({options.rewriter.id}): add --prompt_rewriter ""'
+            )
+        if rewriter and options.infer:
             name = rewriter.rpartition("-")[0]
             raise UserError(
                 f"'{raw}+{rewriter}' is what results of rewritten prompts are called: make its images with "
@@ -191,7 +196,11 @@ def _block(options: Options, benchmarks: Mapping[str, BenchmarkChoice], blocked:
         if reason := _why_blocked(options, benchmark):
             blocked |= {options.cell(model, name).key: reason for model in options.models}
     for cell in (options.cell(model, name) for model in options.models for name in benchmarks):
-        if options.rewriter and options.rewrites and (reason := options.rewriter.lacks(cell.raw)):
+        if (
+            options.rewriter
+            and options.rewrites
+            and (reason := options.rewriter.lacks(cell.raw, options.limit))
+        ):
             blocked.setdefault(cell.key, reason)
     if not _makes_images(options):
         return

@@ -41,12 +41,12 @@ class ConfiguredRewriter(NamedTuple):
         """The variable of the environment that holds its key."""
         return self.rewriter.settings.api_key_env or "API_KEY"
 
-    def lacks(self, raw: Cell) -> str:
-        """Why the prompts of the model and benchmark of ``raw`` cannot be rewritten; empty: nothing is known."""
+    def lacks(self, raw: Cell, limit: int | None) -> str:
+        """Why the prompts of ``raw``, the first ``limit``, cannot be rewritten; empty: nothing is known."""
         try:
             if problems := self.files.problems():
                 return self.files.explain(problems)
-            self.rewriter.check(raw)
+            self.rewriter.check(raw, limit)
         except CellFailure as failure:
             return str(failure)
         return ""

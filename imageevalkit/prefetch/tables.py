@@ -16,7 +16,7 @@ from imageevalkit.assets import TableAsset, read_table_record, table_record_of
 from imageevalkit.atomic import part_path, write_atomic
 from imageevalkit.errors import CellFailure, show
 from imageevalkit.hashes import sha256_file
-from imageevalkit.images import CorruptImage, opened
+from imageevalkit.images import FORMATS, CorruptImage, opened, prove
 from imageevalkit.prefetch.hub import snapshot
 from imageevalkit.secrets import one_line
 
@@ -83,21 +83,43 @@ def _rows(file: Path, folder: Path) -> Iterator[dict[str, Any]]:
             for batch in table.iter_batches(batch_size=_BATCH):
                 for row in batch.to_pylist():
                     number += 1
-                    yield {name: _plain(value, folder) for name, value in row.items()}
-    except (pa.ArrowException, CorruptImage) as error:
+                    yield {name: _plain(name, value, folder) for name, value in row.items()}
+    except (pa.ArrowException, CorruptImage, _NoJson) as error:
         raise CellFailure(f"{file.name}, row {number}: {one_line(error, 200)}") from None
 
 
-def _plain(value: Any, folder: Path) -> Any:
-    """A JSON value; of an image, in the form that the library datasets gives it, the path of its file."""
-    if not (isinstance(value, Mapping) and "bytes" in value):
-        return value
-    if (data := value["bytes"]) is None:
-        return None
+class _NoJson(Exception):
+    """A cell holds what JSON has no word for."""
+
+
+def _plain(column: str, value: Any, folder: Path) -> Any:
+    """A JSON value; of an image, as bytes or in the form that the library datasets gives it, the path of its file.
+
+    Raises CorruptImage or _NoJson, which name the ``column``.
+    """
+    if isinstance(value, Mapping) and "bytes" in value:
+        value = value["bytes"]
+    if isinstance(value, bytes):
+        try:
+            return _filed(value, folder)
+        except CorruptImage as error:
+            raise CorruptImage(f"column {column}: {error}") from None
+    if isinstance(value, Mapping):
+        return {name: _plain(f"{column}.{name}", part, folder) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_plain(column, part, folder) for part in value]
+    if value is not None and not isinstance(value, str | int | float):
+        raise _NoJson(f"column {column} holds a {type(value).__name__}, which JSON does not")
+    return value
+
+
+def _filed(data: bytes, folder: Path) -> str:
+    """The path below ``folder`` of the image ``data``, which is written there. Raises CorruptImage."""
     with opened(data) as image:
         suffix = str(image.format).lower()
     name = f"{IMAGES}/{hashlib.sha256(data).hexdigest()}.{suffix}"
     if not (folder / name).exists():
+        prove(data, FORMATS)
         (folder / name).write_bytes(data)
     return name
 

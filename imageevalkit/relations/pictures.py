@@ -86,8 +86,8 @@ def _for_page(png: bytes) -> bytes:
 
 
 def opacity(pair: Pair) -> float:
-    """That of the field of a pair: the less certain, the paler; whole where nothing is known of that."""
-    return 1.0 if pair.certainty is None else _PALEST + (1 - _PALEST) * pair.certainty
+    """That of the field of a pair: the less certain, the paler."""
+    return _PALEST + (1 - _PALEST) * (pair.certainty or 0.0)
 
 
 def _map(relations: Relations, title: str) -> Figure:
@@ -136,11 +136,9 @@ def _relation(canvas: Axes, x: float, y: float, pair: Pair | None, row: str) -> 
     _box(canvas, x, y, _SIDE, facecolor=kind.colour, alpha=alpha, linewidth=0)
     _box(canvas, x, y, _SIDE, facecolor="none", edgecolor="white", linewidth=2)
     ink = kind.ink if alpha > 0.7 else _INK
-    if pair.certainty is None:
-        _middle(canvas, x, y, kind.mark, color=ink, size=13, weight="bold")
-        return
+    sure = f"n {pair.n}" if pair.certainty is None else f"{pair.certainty:.0%}"
     _middle(canvas, x, y, kind.mark, 0.4, color=ink, size=13, weight="bold")
-    _middle(canvas, x, y, f"{pair.certainty:.0%}", 0.75, color=ink, size=7.5)
+    _middle(canvas, x, y, sure, 0.75, color=ink, size=7.5)
 
 
 def _means(canvas: Axes, x: float, y: float, pair: Pair | None, row: str, column: str) -> None:
@@ -163,6 +161,7 @@ def _legend(canvas: Axes, x: float, y: float, relations: Relations) -> None:
     remarks = [
         f"%: how many of {relations.resamples:,} resamples",
         "have the relation; paler is less certain.",
+        "n: items, of too few prompts to resample.",
         "Diagonal: mean of the metric. Below it:",
         "means of row and column in the pair.",
         "",

@@ -93,6 +93,7 @@ def find_relations(
         resamples=settings.resamples,
         means=_pooled(pairs),
         pairs=pairs,
+        items=len(scored),
     )
     return relations, points
 

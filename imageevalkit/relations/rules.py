@@ -223,6 +223,7 @@ class Relations:
 
     ``key`` stands for all that they were made from; ``means`` are pooled over the items of all pairs of a metric.
     ``asked``: the user named the metrics, not the benchmark.
+    ``items`` are those that have scores (0: not told); ``limit`` is that of a trial of the first ones.
     """
 
     key: str
@@ -235,6 +236,8 @@ class Relations:
     resamples: int
     means: dict[str, float]
     pairs: list[Pair]
+    items: int = 0
+    limit: int | None = None
 
     @cached_property
     def dimensions(self) -> list[str]:

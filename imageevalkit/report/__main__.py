@@ -61,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> ExitStatus:
         reason = error.strerror or error
         where = error.filename2 or error.filename or output_root()
         raise CellFailure(f"the report cannot be written: {where}: {reason}") from error
-    show("\n".join(f"report: {path}" for path in paths))
+    # what failed is the last word
+    show("\n".join([*(f"report: {path}" for path in paths), *map(plain, asked.refused)]))
     return ExitStatus.FAILED if asked.refused else ExitStatus.COMPLETE
 
 

@@ -6,7 +6,7 @@ import base64
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -14,6 +14,7 @@ from imageevalkit import registry
 from imageevalkit.atomic import write_atomic
 from imageevalkit.cell import Cell
 from imageevalkit.cell.jsonl import Tell
+from imageevalkit.cell.results import Result
 from imageevalkit.errors import CellFailure, UserError
 from imageevalkit.relations import files
 from imageevalkit.relations.rules import KINDS, NONE, Pair, Relations, Scored, Settings, key_of
@@ -24,7 +25,7 @@ from imageevalkit.report.collect import STALE, CellReport
 class Asked:
     """What the user asks of the cells of this run, by key: metrics by benchmark, and settings that are not the default.
 
-    ``refused`` are the cells for which that could not be done.
+    ``refused`` says of cells why that could not be done.
     """
 
     cells: Sequence[str] = ()
@@ -61,12 +62,15 @@ def update_relations(cells: Sequence[CellReport], asked: Asked, tell: Tell) -> d
                 dict(asked.settings) if is_wanted and asked.settings else before.settings if before else {}
             )
             found[cell.key] = _relations(
-                report, report.result.evaluator.id, metrics, Settings(**given), before, bool(wish)
+                report, report.result, metrics, Settings(**given), before, bool(wish)
             )
         except UserError as error:
-            tell(f"{cell.key}: no relations: {error}")
-            shutil.rmtree(cell.relations, ignore_errors=True)  # of other scores
-            asked.refused += [cell.key] * is_wanted
+            reason = f"{cell.key}: no relations: {error}"
+            if is_wanted:  # a slip of the pen costs no relations that are there
+                asked.refused.append(reason)
+            else:
+                tell(reason)
+                shutil.rmtree(cell.relations, ignore_errors=True)  # of other scores
     return found
 
 
@@ -82,7 +86,7 @@ def _own(report: CellReport) -> Sequence[str]:
 
 def _relations(
     report: CellReport,
-    evaluator: str,
+    result: Result,
     metrics: Sequence[str],
     settings: Settings,
     before: Relations | None,
@@ -93,13 +97,17 @@ def _relations(
         for item in report.items
         if item.values
     ]
-    if before and before.asked == asked and before.key == key_of(metrics, settings, evaluator, scored):
+    evaluator = result.evaluator.id
+    key = key_of(metrics, settings, evaluator, scored)
+    made_of = key, asked, len(scored), result.limit
+    if before and (before.key, before.asked, before.items, before.limit) == made_of:
         return before
     # a second for those who have no relations
     from imageevalkit.relations.pictures import draw
     from imageevalkit.relations.recognition import find_relations
 
     relations, points = find_relations(scored, metrics, settings, evaluator, asked)
+    relations = replace(relations, limit=result.limit)
     pictures = draw(relations, points, f"{report.cell.model} on {report.cell.benchmark}")
     # the last of the texts says that all are there
     contents: dict[str, bytes | str] = {**pictures, **files.texts(relations)}
@@ -177,7 +185,7 @@ def _field(relations: Relations, row: str, column: str) -> Field | None:
     words = f"{row} × {column}: {relation_of(pair)}, {sure}, {pair.n} items"
     words += f"; {_LINE}" * pair.is_line
     if pair.certainty is None:
-        return Field(f"field {kind.name}", "", words, kind.mark)
+        return Field(f"field {kind.name} pale", f"n {pair.n}", words, kind.mark, 30)
     # on a faded colour the ink of the page is read best: on a dark page sooner
     faded = " pale" if pair.certainty < 0.55 else " paler" if pair.certainty < 0.75 else ""
     shown = round(30 + 70 * pair.certainty)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -38,14 +38,21 @@ STAGE = "rewrite"
 _FIRST_FAILURES = 10
 
 
+Status = Literal["ok", "refused", "cut"]
+
+
 class Reply(NamedTuple):
-    """The whole ``text`` of a reply, or the words in which one was ``refused``."""
+    """The ``text`` of a reply, whole or cut, or the words in which one was refused."""
 
     text: str
-    refused: bool
+    status: Status
 
 
-_RECORD = Shape[dict[str, Any]](must={"request": str, "status": Literal["ok", "refused"], "text": str})
+_RECORD = Shape[dict[str, Any]](must={"request": str, "status": Status, "text": str})
+_CUT = (
+    "the reply was cut where it had all tokens that it may have; a model that thinks needs more: --rewriter_kwargs "
+    "'extra_body={\"max_tokens\":8000}'"
+)
 
 
 class RewriteOptions(NamedTuple):
@@ -69,10 +76,6 @@ class RewritingModel(ApiJudge):
         given = JudgeOptions(rewriter.settings.of_chat, options.workers, options.requests_per_minute)
         super().__init__(JudgeChoice(model, JudgeSetting("openai", model)), given, {})
 
-    def replies(self, questions: Sequence[Question]) -> Generator[Answer, None, None]:
-        """:meth:`ask`; closing it early gives up what is under way."""
-        yield from self.ask(questions)
-
 
 def make_rewriter(name: str, kwargs: Mapping[str, Any]) -> Rewriter:
     """The rewriter ``name`` with the settings ``kwargs``, as planning checked them. Raises UserError: there is none."""
@@ -88,7 +91,7 @@ def replies_file(rewriter: Rewriter) -> Path:
 def read_replies(rewriter: Rewriter, retry_refused: bool) -> dict[str, Reply]:
     """By request; those without a prompt only where they are not to be asked for again. Raises CellFailure."""
     replies = {
-        one["request"]: Reply(one["text"], one["status"] == "refused")
+        one["request"]: Reply(one["text"], one["status"])
         for one in read_kept(replies_file(rewriter), _RECORD)
     }
     if retry_refused:
@@ -98,8 +101,8 @@ def read_replies(rewriter: Rewriter, retry_refused: bool) -> dict[str, Reply]:
 
 def _why_not(rewriter: Rewriter, reply: Reply) -> str:
     """Why a reply holds no prompt; empty: it does."""
-    if reply.refused:
-        return reply.text
+    if reply.status != "ok":
+        return reply.text if reply.status == "refused" else _CUT
     try:
         rewriter.prompt_in(reply.text)
     except NotRewritten as error:
@@ -133,10 +136,12 @@ class CellTexts:
         return {text.question.name: text.question for text in texts if text.question}
 
 
-def texts_of(cell: Cell, rewriter: Rewriter, task: str, items: Sequence[Item], overwrite: bool) -> CellTexts:
+def texts_of(
+    cell: Cell, rewriter: Rewriter, task: str, items: Sequence[Item], options: RewriteOptions
+) -> CellTexts:
     """What is asked about ``items`` of ``cell``. Only reads. Raises CellFailure: the rewriter cannot rewrite them."""
-    rewriter.check(cell.raw)
-    records = {} if overwrite else last_records(cell)
+    rewriter.check(cell.raw, options.limit)
+    records = {} if options.overwrite else last_records(cell)
     texts = {item.id: _texts(item, rewriter, cell.raw, task) for item in items}
     stands = {item.id: why for item in items if (why := _kept(item, records.get(item.id)))}
     return CellTexts(cell, items, texts, stands)
@@ -237,9 +242,7 @@ class RewriteRun:
         """Take ``cell`` on. Raises CellFailure: its prompts cannot be rewritten."""
         dataset = registry.load_dataset(cell.benchmark)
         items = items_of(dataset, cell, self.options.limit)
-        self.planned.append(
-            texts_of(cell, self.rewriter, dataset.dataset_task, items, self.options.overwrite)
-        )
+        self.planned.append(texts_of(cell, self.rewriter, dataset.dataset_task, items, self.options))
         return Outcome(COMPLETE)
 
     def ask(self) -> None:
@@ -267,7 +270,7 @@ class RewriteRun:
     def _ask(self, model: RewritingModel, waiting: Sequence[Question], writer: JsonlWriter) -> None:
         with (
             watched(lambda: self._tell(model.holdup()), writer.sync),
-            closing(model.replies(waiting)) as answers,
+            closing(model.ask(waiting)) as answers,
         ):
             try:
                 for answer in answers:
@@ -289,12 +292,13 @@ class RewriteRun:
             say(f"request {request[:12]} failed: {self._errors[request]}")
             return
         text = redact(answer.error) if answer.text is None else answer.text
-        self._replies[request] = Reply(text, answer.refused)
+        status: Status = "refused" if answer.refused else "cut" if answer.cut else "ok"
+        self._replies[request] = Reply(text, status)
         asked = [message.parts[0] for message in answer.question.messages if message.role == "user"]
         writer.append(
             {
                 "request": request,
-                "status": "refused" if answer.refused else "ok",
+                "status": status,
                 "text": text,
                 "asked": "".join(map(str, asked)),
                 "seconds": round(answer.seconds, 4),
@@ -314,7 +318,7 @@ class RewriteRun:
                 "from here)",
             )
         shown = shown_texts(planned, self.rewriter, self._replies, self._errors)
-        outcome = outcome_of(shown, self._spent(requests))
+        outcome = outcome_of(shown, self.rewriter.basis(planned.cell.raw), self._spent(requests))
         if outcome.state != FAILED:
             write_shown(planned.cell, shown)
         return outcome

@@ -23,7 +23,7 @@ def forecast_of(request: Mapping[str, Any], datasets: Datasets) -> Forecast:
 
     def forecast(cell: Cell) -> str:
         task, items = datasets[cell.benchmark].dataset_task, datasets.items(cell, options.limit)
-        questions = texts_of(cell, rewriter, task, items, options.overwrite).questions
+        questions = texts_of(cell, rewriter, task, items, options).questions
         waiting = [question for name, question in questions.items() if name not in known]
         # of what cells share the first one tells
         known.update(questions)

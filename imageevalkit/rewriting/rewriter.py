@@ -21,13 +21,34 @@ from imageevalkit.judges.settings import ChatSettings
 from imageevalkit.secrets import one_line
 
 _HASH_DIGITS = 8
-_THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
-# models that will not rewrite a prompt say so in words, which must not become the prompt of an image
-_REFUSAL = re.compile(
-    r"(i['’]m|i am) (\w+ )?(sorry|unable)\b|sorry,|i (can['’]t|cannot|can not|won['’]t)\b"
-    r"|(很|非常)?抱歉|对不起|我(无法|不能)",
-    re.IGNORECASE,
+# Models that will not rewrite a prompt say so in words, which must not become the prompt of an image. A prompt may
+# begin alike ("Sorry, no vacancy: a neon sign"), so that there must also be what they will not do.
+_NOT = r"""(?:can['’]?t|can\ ?not|could\ not|couldn['’]t|won['’]t|will\ not|unable\ to
+    |not\ (?:be\ )?(?:able|allowed|permitted|comfortable)(?:\ to)?)"""
+_OPENING = re.compile(
+    rf"""[\W_]*(?:
+    (?:(?:i|we)(?:['’](?:m|re)|\ am|\ are)?(?:\ \w+)?\ )?(?:sorry|afraid)\b
+    |(?:i|we)(?:['’](?:m|re|ll)|\ am|\ are)?(?:\ \w+)?\ (?:{_NOT}|must|have\ to|apologi[sz]e)\b
+    |(?:my\ |our\ )?(?:\w+\ )?apologies|unfortunately|regrettably
+    |as\ an?\ (?:ai|artificial\ intelligence|(?:large\ )?language\ model)\b
+    |(?:很|非常|十分|真的)?(?:抱歉|对不起|不好意思|遗憾)|我(?:无法|不能|不会|没办法)
+    |作为(?:一个|一名|一款)?(?:AI|人工智能|语言模型|大语言模型)
+    |(?:大変|誠に)?申し訳|ごめん|すみません|恐れ入りますが|残念ながら)""",
+    re.IGNORECASE | re.VERBOSE,
 )
+_REFUSED = re.compile(
+    rf"""{_NOT}(?:\s+[\w'’]+){{0,3}}?\s+(?:help(?!\ but|\ \w+ing)|assist|aid|rewrit|rephras|reword|revis|modify
+        |compl[yie]|creat|generat|produc|provid|fulfil|support|proceed|process|respond|accommodat
+        |(?:do|discuss|engage\ in|continue\ with)\ (?:that|this|it|so)\b)
+    |{_NOT}[\s.!]*$|(?:must|have\ to)(?:\ \w+)?\ (?:decline|refuse)|your\ request
+    |as\ an\ ai\ (?:language\ )?(?:model|assistant)|sorry,?\ but\ i\b|apologi(?:[sz]e|es),?\ but
+    |(?:violat|against)\w*(?:\ \w+){{0,4}}\ (?:polic|guideline|rule)
+    |(?:无法|不能|不会|没办法|不便|拒绝).{{0,12}}?(?:帮|协助|提供|改写|重写|生成|创建|创作|满足|完成|处理|回答|执行|做|配合|支持)
+    |(?:无法|不能|没办法)[\s。！]*$|(?:抱歉|对不起|遗憾|sorry|apologi[sz]e|apologies|ごめんなさい)[\s.。！!]*$
+    |ません|かね(?:ます|る)|できない""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_REFUSES_WITHIN = 300  # characters
 
 
 class NotRewritten(Exception):
@@ -69,8 +90,12 @@ class Rewriter(ABC):
         Raises NotRewritten: there is nothing to ask; CellFailure: these are no prompts that it can rewrite.
         """
 
-    def check(self, raw: Cell) -> None:  # noqa: B027  # most need nothing
-        """Whether what it goes by is there, told before anything starts. Raises CellFailure."""
+    def check(self, raw: Cell, limit: int | None) -> None:  # noqa: B027  # most need nothing
+        """Whether what it goes by is there, told before anything starts; ``limit`` is the run's. Raises CellFailure."""
+
+    def basis(self, raw: Cell) -> str:
+        """What it goes by, in words for the cell's line; empty: nothing but the prompts."""
+        return ""
 
     @property
     def words(self) -> Mapping[str, str]:
@@ -79,12 +104,15 @@ class Rewriter(ABC):
 
     def prompt_in(self, reply: str) -> str:
         """The new prompt: the whole ``reply`` but for thoughts before it. Raises NotRewritten: there is none in it."""
-        text = _THOUGHT.sub("", reply, count=1).strip()
+        # chat templates may begin the thought themselves, so that the reply has its end alone
+        text = reply.rpartition("</think>")[2].strip()
+        if "<think>" in text:
+            raise NotRewritten("the reply is a thought without an end")
         # half an emoji, which tokenizers do not take
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "ignore")
         if not text:
             raise NotRewritten("the reply is empty")
-        if _REFUSAL.match(text):
+        if _OPENING.match(text) and _REFUSED.search(text[:_REFUSES_WITHIN]):
             raise NotRewritten(f"the reply refuses: {one_line(text, 100)}")
         return text
 

@@ -22,7 +22,9 @@ from imageevalkit.cell import Cell, short_path
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.jsonl import read_json
 from imageevalkit.errors import CellFailure
+from imageevalkit.relations import files as relation_files
 from imageevalkit.rewriting.rewriter import NotRewritten, Rewriter
+from imageevalkit.text import counted
 
 _CONFIG = "trig/config.py"
 _T2I = "trig/models/text_to_image_models.py::SD35DTMDimModel"
@@ -35,6 +37,10 @@ _CLASSES = {
 _INSTRUCTIONS = {0: 0, 3: 1, 2: 2, -2: 2, 1: 3}
 """The number of the instruction for each code: synergy, bottleneck, tilt (either way), dispersion."""
 _UNDEFINED = -1
+
+
+def _evaluate(raw: Cell) -> str:
+    return f"bash eval.sh --model_names {raw.model} --ds_names {raw.benchmark}"
 
 
 class Dtm(Rewriter):
@@ -52,8 +58,21 @@ class Dtm(Rewriter):
         super().__init__(*settings)
         self._codes: dict[Cell, Mapping[str, int]] = {}
 
-    def check(self, raw: Cell) -> None:
+    def check(self, raw: Cell, limit: int | None) -> None:
         self._codes_of(raw)
+        found = relation_files.read(raw.relations)
+        if found and found.limit and not limit:
+            raise CellFailure(
+                f"{short_path(raw.relations)} is of a trial (--limit {found.limit}): evaluate the raw prompts without "
+                f"--limit first ({_evaluate(raw)}), or give this run a --limit, too"
+            )
+
+    def basis(self, raw: Cell) -> str:
+        found = relation_files.read(raw.relations)
+        if found is None:
+            return f"by relations of an evaluator that {short_path(raw.relations)} does not tell"
+        trial = f" of a trial (--limit {found.limit})" if found.limit else ""
+        return f"by the relations of {counted(found.items, 'item')}{trial} that {found.evaluator} scored"
 
     def messages(self, item: Item, text: str, raw: Cell, task: str) -> Sequence[Message]:
         pair = item.data.get("pair")
@@ -93,11 +112,11 @@ class Dtm(Rewriter):
     def _codes_of(self, raw: Cell) -> Mapping[str, int]:
         """The code of each pair. Raises CellFailure: the run did not leave them."""
         if raw not in self._codes:
-            path = raw.folder / "relations" / "result.json"
+            path = raw.relations / "result.json"
             if not path.exists():
                 raise CellFailure(
                     f"{short_path(path)} is missing, which has the relations of {raw.model}: evaluate the raw prompts "
-                    f"first (bash eval.sh --model_names {raw.model} --ds_names {raw.benchmark})"
+                    f"first ({_evaluate(raw)})"
                 )
             read = read_json(path)
             codes = read.get("relationship_codes") if isinstance(read, dict) else None

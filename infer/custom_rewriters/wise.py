@@ -1,7 +1,8 @@
-"""WISE's protocol (arXiv 2503.07265, section 4.3): a prompt that needs knowledge becomes one that says what is seen.
+"""After WISE's two steps (arXiv 2503.07265, section 4.3): a prompt that needs knowledge becomes one that says what is
+seen.
 
-The paper's instruction (its figure 7) is in no file that its authors publish, so the default says the same in words of
-our own; ``instruction`` names a file with other words, the paper's for example.
+Its scores do not compare with the paper's: the judge reads the original prompt, and the instruction is our own, since
+the paper's (its figure 7) is in no file that its authors publish. ``instruction`` names a file with other words.
 """
 
 from __future__ import annotations
