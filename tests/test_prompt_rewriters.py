@@ -531,9 +531,7 @@ def relations(path: Path, codes: Any = None) -> None:
 def certainty(path: Path, limit: int | None) -> None:
     """What stands beside it, as of 84 items of which a judge was asked."""
     given = {"preset": "official"}
-    found = Relations(
-        "key", "some-judge@1", ["a"], False, given, {}, "spearman", 1000, {"a": 1.0}, [], 84, limit
-    )
+    found = Relations("key", "some-judge@1", ["a"], False, given, {}, "spearman", 1000, {}, [], 84, limit)
     for name in (*relation_files.OFFICIAL, *relation_files.PICTURES):
         (path / name).touch()
     (path / relation_files.CERTAINTY).write_text(json.dumps({"schema": relation_files.SCHEMA, **vars(found)}))
