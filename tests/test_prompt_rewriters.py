@@ -197,7 +197,7 @@ def keep_places(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.support.checkout.environ", kept)
 
 
-def test_the_model_sees_the_new_prompt_and_the_judge_the_old_one(checkout: Path, tmp_path: Path) -> None:
+def test_the_model_and_wises_judge_see_the_new_prompt(checkout: Path, tmp_path: Path) -> None:
     with Rewriter() as server, ImageServer() as images:
         runs = Runs(checkout, tmp_path, server, images)
         raw = runs.run(rewriter="")
@@ -214,7 +214,9 @@ def test_the_model_sees_the_new_prompt_and_the_judge_the_old_one(checkout: Path,
         )
         # the judge
         judged = [one.prompt for one in server.requests if not is_rewrite(one)]
-        assert sorted(judged) == sorted(2 * [f"Is it there: puzzle {n}?" for n in range(6)])
+        assert sorted(judged) == sorted(
+            f"Is it there: {prompt}?" for n in range(6) for prompt in (f"puzzle {n}", f"plain: puzzle {n}")
+        )
         # the rewriter, at its own endpoint and with its own key and model
         asked = [one for one in server.requests if is_rewrite(one)]
         assert {one.headers["authorization"] for one in asked} == {f"Bearer {KEY}"}
@@ -670,6 +672,9 @@ def test_dtm_from_prefetch_to_report(checkout: Path, tmp_path: Path) -> None:
         )
         asked = [one for one in server.requests if is_rewrite(one)]
         assert {one.fields["model"] for one in asked} == {"gpt-4o"}
+        # the judge reads the benchmark's own prompts
+        judged = {one.prompt for one in server.requests if not is_rewrite(one)}
+        assert judged == {f"Is it there: puzzle {n}?" for n in range(6)}
         of_pair = {puzzle_in(one): one.prompt for one in asked}
         assert "Prioritize Style Alignment↑ while maintaining Content Alignment" in of_pair["puzzle 2"]
         assert "Stabilize Originality - Bias balance" in of_pair["puzzle 3"]

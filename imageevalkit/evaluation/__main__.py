@@ -9,7 +9,7 @@ from imageevalkit import logs, registry
 from imageevalkit.cell import Cell, lock_cell
 from imageevalkit.cell.items import items_of
 from imageevalkit.errors import ExitStatus, UserError, run_main, say
-from imageevalkit.evaluation.engine import evaluate_cell, leave_outcome
+from imageevalkit.evaluation.engine import evaluate_cell, judged_items, leave_outcome
 from imageevalkit.evaluation.interview import EvaluateOptions
 from imageevalkit.jobs import Outcome, outcome_of, settings_of
 from imageevalkit.progress import ProgressWriter
@@ -34,7 +34,7 @@ def main() -> ExitStatus:
 def _evaluate(cell: Cell) -> Outcome:
     settings, options = settings_of(cell.benchmark), EvaluateOptions.from_environment()
     benchmark = registry.make_benchmark(cell.benchmark, settings, os.environ.get("IMAGEEVALKIT_JUDGE", ""))
-    items = items_of(registry.BenchmarkDataset(benchmark), cell, options.limit)
+    items = judged_items(cell, items_of(registry.BenchmarkDataset(benchmark), cell, options.limit))
     return evaluate_cell(cell, benchmark, items, ProgressWriter(), options)
 
 

@@ -10,6 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from imageevalkit import registry
 from imageevalkit.benchmark.contract import (
     Answers,
     Benchmark,
@@ -22,6 +23,7 @@ from imageevalkit.benchmark.question import Picture
 from imageevalkit.cell import Cell, results
 from imageevalkit.cell.items import Item
 from imageevalkit.cell.results import Coverage, Metric, Result, Score
+from imageevalkit.cell.rewritten import as_shown
 from imageevalkit.cell.states import CORRUPT, GENERATED, ImageState, scorable, survey_images
 from imageevalkit.errors import CellFailure, ExitStatus, say
 from imageevalkit.evaluation.answerers import Answerers
@@ -121,6 +123,15 @@ def evaluate_cell(
         return Outcome(FAILED, stopped)
     spent = f"{dollars(interview.usd)} for the judge" if interview.usd is not None else ""
     return outcome_of_result(result, why, corrupt, spent)
+
+
+def judged_items(cell: Cell, items: Sequence[Item]) -> Sequence[Item]:
+    """``items`` as the judge reads them: with rewritten prompts where the rewriter's protocol has it so.
+
+    Raises CellFailure: what was rewritten cannot be read; UserError: the rewriter is there no more.
+    """
+    name = cell.rewriter.partition("-")[0]
+    return as_shown(cell, items) if name and registry.rewriter_class(name).judged else items
 
 
 def result_of(
@@ -233,7 +244,8 @@ def _notes(states: Mapping[str, ImageState], asked_again: int, origin: Mapping[s
         parts[0] += rewritten[0]["by"]
         parts += [f"{kept} of prompts that it leaves as they are"] * bool(kept)
         parts += [f"{len(lost)} of original ones that could not be rewritten"] * bool(lost)
-        notes.append(f"{', '.join(parts)}; all are judged by the original ones")
+        read = "the ones they were made of" if generated[0].item.rewriting else "the original ones"
+        notes.append(f"{', '.join(parts)}; all are judged by {read}")
     if flat := sum(state.flat for state in generated):
         notes.append(f"{flat} images are one flat colour")
     return notes

@@ -18,7 +18,7 @@ from imageevalkit.cell.rewritten import as_shown
 from imageevalkit.cell.states import images_to_come, scorable, survey_images
 from imageevalkit.errors import ExitStatus, run_main
 from imageevalkit.evaluation.answerers import Answerers
-from imageevalkit.evaluation.engine import pictures_of
+from imageevalkit.evaluation.engine import judged_items, pictures_of
 from imageevalkit.evaluation.interview import EvaluateOptions, Interview
 from imageevalkit.forecast import Datasets, Forecast, tell_forecasts
 from imageevalkit.jobs import settings_of
@@ -77,7 +77,7 @@ def _pictures(
     else:
         blank = EvaluateOptions.from_environment().official and benchmark.scores_blank
         states = scorable(survey_images(cell, items, mend=False), blank)
-    return items, pictures_of(benchmark, states)
+    return judged_items(cell, items), pictures_of(benchmark, states)
 
 
 def effort(judge: str, questions: Sequence[Question]) -> str:

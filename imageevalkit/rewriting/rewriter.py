@@ -71,13 +71,14 @@ class Rewriter(ABC):
     """Says how prompts are rewritten; asking, caching and failures are the engine's.
 
     ``assets`` are official texts, which prefetch gets; :attr:`texts` has them by their keys. ``sampling`` is how a
-    reply is drawn.
+    reply is drawn. ``judged``: the judge reads the rewritten prompts, too, in place of the benchmark's own.
     """
 
     name: ClassVar[str]
     model: ClassVar[str] = "gpt-4o"
     sampling: ClassVar[Sampling] = Sampling(max_tokens=500, temperature=None)
     assets: ClassVar[Sequence[FileAsset | PromptsAsset]] = ()
+    judged: ClassVar[bool] = False
     settings_class: ClassVar[type[RewriterSettings]] = RewriterSettings
 
     def __init__(self, settings: RewriterSettings | None = None) -> None:

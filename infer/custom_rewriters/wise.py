@@ -1,8 +1,8 @@
 """After WISE's two steps (arXiv 2503.07265, section 4.3): a prompt that needs knowledge becomes one that says what is
 seen.
 
-Its scores do not compare with the paper's: the judge reads the original prompt, and the instruction is our own, since
-the paper's (its figure 7) is in no file that its authors publish. ``instruction`` names a file with other words.
+The judge reads the new prompt, as in the paper. Scores do not compare with the paper's all the same: the instruction is
+our own, since theirs (its figure 7) is in no file that they publish. ``instruction`` names a file with other words.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Wise(Rewriter):
 
     name = "wise"
     model = "gpt-4o-2024-05-13"  # the paper's
+    judged = True
     settings_class = WiseSettings
     settings: WiseSettings
 
