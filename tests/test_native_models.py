@@ -146,7 +146,7 @@ _OF_TRIG = {
 def rows_of_trig(document: str) -> list[list[str]]:
     """The tables of its models: name there, then name here and settings, or the reason."""
     text = (REPO / document).read_text(encoding="utf-8")
-    [section] = re.findall(r"\n### TRIG\n(.*?)\n## ", text, re.DOTALL)
+    [section] = re.findall(r"\n### TRIG\n(.*?)\n#### ", text, re.DOTALL)
     return [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
 
 
